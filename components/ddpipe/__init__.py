@@ -1,0 +1,1 @@
+"""Distributed PyTorch training as Kubeflow Pipelines components."""
