@@ -1,0 +1,226 @@
+"""A dataset version: what it holds, where its shards are, and the identity that follows from both.
+
+    <store>/datasets/<name>/<dataset_id>/manifest.json   this file, written last
+    <store>/shards/<sha256>.npy                          the images, shared by all versions
+
+The manifest is canonical JSON, and its id is the file's SHA-256: `sha256sum manifest.json` proves a version.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ddpipe.errors import DatasetError, listed
+from ddpipe.storage import Store, open_store, read_uri
+
+SCHEMA = 1
+"""The newest manifest schema that this code understands."""
+
+SPLITS = ("train", "validation", "test")
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_LOCATION = re.compile(r"(?:(?P<root>.*)/)?datasets/[^/]+/(?P<dataset_id>[^/]+)/manifest\.json")
+
+Labels = tuple[int, ...] | tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRef:
+    """A shard, named by its content.
+
+    Attributes:
+        sha256: Of the shard's file, in hex.
+        bytes: Size of the file.
+        count: Images in it.
+        kind: Its format: "raw".
+    """
+
+    sha256: str
+    bytes: int
+    count: int
+    kind: str = "raw"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The samples of one split: sample i is the i-th image of the shards laid end to end.
+
+    Attributes:
+        shards: In the order of the samples.
+        sample_ids: Names that stay with a sample from version to version, such as its path in the source.
+        labels: Multiclass: the index of each sample's class. Multilabel: a row of 0 and 1 per sample.
+    """
+
+    shards: tuple[ShardRef, ...]
+    sample_ids: tuple[str, ...]
+    labels: Labels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetManifest:
+    """One version of a dataset. The same content always has the same `dataset_id`.
+
+    Attributes:
+        name: What the versions of this dataset have in common.
+        task: "multiclass" or "multilabel".
+        classes: Names, in the order of the labels' indices.
+        shape: Height, width and channels of every image.
+        dtype: Of the pixels: "uint8".
+        splits: By the names in `SPLITS`.
+        mean: Per channel, over the training split, pixels scaled to 0..1.
+        std: Likewise the standard deviation.
+        split_rule: How samples were dealt out to the splits.
+        seed: Of the split rule.
+        source: The source's `kind`, and a `fingerprint` of its content.
+        skipped: Samples that the source names but that could not be read.
+        schema: Of this manifest.
+    """
+
+    name: str
+    task: str
+    classes: tuple[str, ...]
+    shape: tuple[int, int, int]
+    dtype: str
+    splits: Mapping[str, Split]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    split_rule: Mapping[str, Any]
+    seed: int
+    source: Mapping[str, Any]
+    skipped: tuple[str, ...] = ()
+    schema: int = field(default=SCHEMA)
+
+    @property
+    def dataset_id(self) -> str:
+        """SHA-256 of the canonical JSON, in hex."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """Canonical JSON: sorted keys, no spaces, ASCII only."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes, origin: str = "manifest") -> DatasetManifest:
+        """Read what `to_json` wrote.
+
+        Args:
+            text: The JSON.
+            origin: Where it comes from, for messages.
+
+        Raises:
+            DatasetError: It is no manifest, of a newer schema, or contradicts itself.
+        """
+        try:
+            fields = json.loads(text)
+            schema = fields["schema"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise _refused(origin, f"it is not a dataset manifest ({error!r})") from error
+        if schema != SCHEMA:
+            raise DatasetError(
+                what="a dataset can not be read",
+                which=origin,
+                seen=f"its manifest has schema {schema}, this ddpipe reads schema {SCHEMA}",
+                do="Upgrade ddpipe, or prepare the dataset again with this one.",
+            )
+        try:
+            manifest = cls(**_typed(fields))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _refused(origin, f"a field is missing, unknown or malformed ({error!r})") from error
+        if problems := list(_problems(manifest)):
+            raise _refused(origin, listed(problems))
+        return manifest
+
+
+def manifest_key(name: str, dataset_id: str) -> str:
+    """Where a version's manifest lies in its store."""
+    return f"datasets/{name}/{dataset_id}/manifest.json"
+
+
+def load_manifest(uri: str) -> DatasetManifest:
+    """The manifest at `uri`, proven to be the version that its path names.
+
+    Raises:
+        DatasetError: It is no manifest, of a newer schema, or not the version named.
+        StoreError: It can not be fetched.
+    """
+    data = read_uri(uri)
+    manifest = DatasetManifest.from_json(data, uri)
+    location = _LOCATION.fullmatch(uri)
+    found = hashlib.sha256(data).hexdigest()
+    if location and location["dataset_id"] != found:
+        raise _refused(uri, f"its content has the id {found}: it was changed after it was published")
+    return manifest
+
+
+def store_of(manifest_uri: str) -> Store:
+    """The store that holds a manifest and its shards.
+
+    Raises:
+        DatasetError: The URI is not `<store>/datasets/<name>/<dataset_id>/manifest.json`.
+    """
+    location = _LOCATION.fullmatch(manifest_uri)
+    if not location:
+        raise DatasetError(
+            what="a dataset can not be read",
+            which=manifest_uri,
+            seen="this is not where a store keeps a manifest",
+            do="Give <store>/datasets/<name>/<dataset_id>/manifest.json, as `ddpipe prepare` printed it.",
+        )
+    return open_store(location["root"] or ("/" if manifest_uri.startswith("/") else "."))
+
+
+def _typed(fields: dict[str, Any]) -> dict[str, Any]:
+    """JSON's lists as tuples and its objects as dataclasses."""
+    splits = {
+        name: Split(
+            shards=tuple(ShardRef(**shard) for shard in split["shards"]),
+            sample_ids=tuple(split["sample_ids"]),
+            labels=tuple(tuple(label) if isinstance(label, list) else label for label in split["labels"]),
+        )
+        for name, split in fields["splits"].items()
+    }
+    tuples = {name: tuple(fields[name]) for name in ("classes", "shape", "mean", "std", "skipped")}
+    return {**fields, **tuples, "splits": splits}
+
+
+def _problems(manifest: DatasetManifest) -> Iterator[str]:
+    """What contradicts itself."""
+    height_width_channels = 3
+    if len(manifest.shape) != height_width_channels or min(manifest.shape) < 1:
+        yield f"shape is {manifest.shape}, not height, width, channels"
+    elif not len(manifest.mean) == len(manifest.std) == manifest.shape[2]:
+        yield "mean and std need one value per channel"
+    if set(manifest.splits) != set(SPLITS):
+        yield f"splits are {sorted(manifest.splits)}, not {sorted(SPLITS)}"
+    for name, split in manifest.splits.items():
+        stored = sum(shard.count for shard in split.shards)
+        if not stored == len(split.sample_ids) == len(split.labels):
+            yield f"{name}: {stored} images, {len(split.sample_ids)} ids and {len(split.labels)} labels"
+        # A shard's name becomes a path: it must not lead anywhere else.
+        yield from (
+            f"{name}: {shard.sha256!r} is not a SHA-256"
+            for shard in split.shards
+            if not _SHA256.fullmatch(shard.sha256)
+        )
+        if not all(_label_fits(label, manifest) for label in split.labels):
+            yield f"{name}: a label is outside of the {len(manifest.classes)} classes"
+
+
+def _label_fits(label: int | tuple[int, ...], manifest: DatasetManifest) -> bool:
+    if manifest.task == "multilabel":
+        return isinstance(label, tuple) and len(label) == len(manifest.classes) and set(label) <= {0, 1}
+    return isinstance(label, int) and 0 <= label < len(manifest.classes)
+
+
+def _refused(which: str, seen: str) -> DatasetError:
+    return DatasetError(
+        what="a dataset can not be read",
+        which=which,
+        seen=seen,
+        do="Prepare the dataset again: `ddpipe prepare`.",
+    )

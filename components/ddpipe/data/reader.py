@@ -1,0 +1,113 @@
+"""Samples of a split by index, from the store itself or from a cache on this machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest, store_of
+from ddpipe.data.shards import Images, open_shard, shard_key, verify
+from ddpipe.errors import ParameterError
+from ddpipe.storage import Store
+
+
+def open_split(
+    dataset: str | tuple[DatasetManifest, Store], split: str, cache: Path | None = None
+) -> SplitReader:
+    """Open one split of a dataset version; every shard is verified before the first sample is read.
+
+    Several processes of one machine may open the same split at once: one fetches, the others wait for it.
+
+    Args:
+        dataset: The manifest's URI, or the manifest and the store of its shards.
+        split: "train", "validation" or "test".
+        cache: Folder on this machine for the shards of a remote store. Default: `$DDPIPE_CACHE`, or
+            ~/.cache/ddpipe.
+
+    Raises:
+        ParameterError: There is no such split.
+        DatasetError: The manifest or a shard is damaged.
+        StoreError: A shard can not be fetched.
+    """
+    manifest, store = (load_manifest(dataset), store_of(dataset)) if isinstance(dataset, str) else dataset
+    if split not in manifest.splits:
+        raise ParameterError(
+            what="a split can not be opened",
+            which=f"dataset {manifest.name}",
+            seen=f"it has no split {split!r}",
+            do=f"Choose one of: {', '.join(manifest.splits)}.",
+        )
+    cache = cache or default_cache()
+    shards = [
+        open_shard(_fetched(store, shard, cache), shard, manifest.shape)
+        for shard in manifest.splits[split].shards
+    ]
+    return SplitReader(manifest, split, shards)
+
+
+def default_cache() -> Path:
+    """`$DDPIPE_CACHE`, or ~/.cache/ddpipe."""
+    return Path(os.environ.get("DDPIPE_CACHE") or Path.home() / ".cache" / "ddpipe")
+
+
+class SplitReader:
+    """The samples of one split.
+
+    Attributes:
+        sample_ids: Name of each sample.
+        labels: int64. Multiclass: shape (samples,), the class's index. Multilabel: (samples, classes) of 0, 1.
+    """
+
+    def __init__(self, manifest: DatasetManifest, split: str, shards: Sequence[Images]) -> None:
+        self.sample_ids: tuple[str, ...] = manifest.splits[split].sample_ids
+        self.labels: NDArray[np.int64] = np.asarray(manifest.splits[split].labels, dtype=np.int64)
+        self._shape = manifest.shape
+        self._shards = shards
+        self._ends = np.cumsum([len(shard) for shard in shards])
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    def images(self, indices: Sequence[int] | NDArray[np.int64]) -> Images:
+        """The images with these indices, in this order: a new array of shape (len(indices), H, W, C)."""
+        wanted = np.asarray(indices, dtype=np.int64)
+        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
+            raise IndexError(f"indices from {wanted.min()} to {wanted.max()} of {len(self)} samples")
+        images = np.empty((len(wanted), *self._shape), dtype=np.uint8)
+        places = np.searchsorted(self._ends, wanted, side="right")
+        for place in np.unique(places):
+            shard, chosen = self._shards[place], places == place
+            images[chosen] = shard[wanted[chosen] - (self._ends[place] - len(shard))]
+        return images
+
+
+def _fetched(store: Store, shard: ShardRef, cache: Path) -> Path:
+    """A verified shard on this machine."""
+    if local := store.local_path(shard_key(shard)):
+        if not local.is_file():
+            store.read(shard_key(shard))  # raises what is the matter
+        verify(local, shard)
+        return local
+    path = cache / shard_key(shard)
+    with _only_one(path.with_suffix(".lock")):
+        if not path.is_file():
+            incoming = path.with_suffix(".incoming")
+            store.download(shard_key(shard), incoming)
+            verify(incoming, shard)
+            incoming.replace(path)
+    return path
+
+
+@contextmanager
+def _only_one(lock: Path) -> Iterator[None]:
+    """Processes of this machine go through one at a time; a killed one lets the next in."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,71 @@
+"""What every store can do, as a protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One object of a listing.
+
+    Attributes:
+        key: Relative to the store that listed it.
+        size: In bytes.
+        etag: Changes whenever the content does.
+        modified: Time of the last write, with a time zone.
+    """
+
+    key: str
+    size: int
+    etag: str
+    modified: datetime
+
+
+class Store(Protocol):
+    """A place where objects are kept by key.
+
+    Every method raises `NoSuchBucket`, `NoAccess` or `Unreachable` where that is the reason; what is
+    particular to one method is told there.
+    """
+
+    @property
+    def uri(self) -> str:
+        """Where this store is, in canonical form, without a trailing slash."""
+
+    def read(self, key: str) -> bytes:
+        """The whole object; raises `NoSuchObject`, or `CorruptObject` if it is not what was uploaded."""
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """Exactly `length` bytes from `start`; raises `CorruptObject` if the object is shorter."""
+
+    def write(self, key: str, data: bytes) -> None:
+        """Put an object in place of whatever was there; raises `NotWritable`."""
+
+    def upload(self, path: Path, key: str) -> None:
+        """Put a file's content in place of whatever was there; raises `NotWritable`."""
+
+    def download(self, key: str, path: Path) -> None:
+        """Put an object's verified content into a file, atomically."""
+
+    def exists(self, key: str) -> bool:
+        """Whether there is an object with this key."""
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All objects whose keys start with `prefix`, in the order of their keys."""
+
+    def delete(self, key: str) -> None:
+        """Remove an object; no error if there is none."""
+
+    def child(self, prefix: str) -> Store:
+        """The store of everything below `prefix`."""
+
+    def check_writable(self) -> None:
+        """Write and remove a small object, so that a read-only store is refused before any expensive work."""
+
+    def local_path(self, key: str) -> Path | None:
+        """Where the object lies on this machine, or None if it has to be fetched."""

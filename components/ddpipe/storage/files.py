@@ -1,0 +1,159 @@
+"""Objects as files below a folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+from ddpipe.errors import CorruptObject, NoAccess, NoSuchObject, NotWritable
+from ddpipe.storage.base import ObjectInfo
+
+PARTIAL = ".partial-"
+"""How the names of files begin that are still being written; no listing shows them."""
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Hands out a file to fill, which then takes the place of `path`, or vanishes if anything goes wrong.
+
+    Raises:
+        NotWritable: The folder can not be made or written to, or the disk is full.
+    """
+    partial = path.with_name(f"{PARTIAL}{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        raise _not_writable(path, error) from error
+    finally:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+def _not_writable(path: Path, error: OSError) -> NotWritable:
+    return NotWritable(
+        what="the store can not be written to",
+        which=str(path),
+        seen=error.strerror or str(error),
+        do="Free some space, or name a folder on a disk that this user may write to.",
+    )
+
+
+class FileStore:
+    """A folder and everything below it; the folder is made by the first write.
+
+    A write goes to a hidden file beside its target, which is then renamed: whenever the process dies, there
+    is the old object or the new one.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = Path(os.path.abspath(root.expanduser()))  # noqa: PTH100 - resolve() would follow links
+
+    @property
+    def uri(self) -> str:
+        """The folder's absolute path."""
+        return str(self._root)
+
+    def read(self, key: str) -> bytes:
+        """The whole file."""
+        with self._reading(key):
+            return self._path(key).read_bytes()
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """Exactly `length` bytes from `start`."""
+        with self._reading(key), self._path(key).open("rb") as file:
+            file.seek(start)
+            data = file.read(length)
+        if len(data) < length:
+            raise CorruptObject(
+                what="an object is shorter than it should be",
+                which=str(self._path(key)),
+                seen=f"{len(data)} of {length} bytes from offset {start}",
+                do="Delete it and run the step again that wrote it.",
+            )
+        return data
+
+    def write(self, key: str, data: bytes) -> None:
+        """Put a file in place of whatever was there."""
+        with replacing(self._path(key)) as partial:
+            partial.write_bytes(data)
+
+    def upload(self, path: Path, key: str) -> None:
+        """Put a copy of a file in place of whatever was there."""
+        with replacing(self._path(key)) as partial:
+            shutil.copyfile(path, partial)
+
+    def download(self, key: str, path: Path) -> None:
+        """Put a copy of the object at `path`."""
+        with self._reading(key), self._path(key).open("rb"), replacing(path) as partial:
+            shutil.copyfile(self._path(key), partial)
+
+    def exists(self, key: str) -> bool:
+        """Whether there is such a file."""
+        return self._path(key).is_file()
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All files whose relative paths start with `prefix`; files still being written are left out."""
+        top = self._root / prefix.rpartition("/")[0]
+        keys = (
+            (Path(folder) / name).relative_to(self._root).as_posix()
+            for folder, _, names in os.walk(top)
+            for name in names
+            if not name.startswith(PARTIAL)
+        )
+        for key in sorted(key for key in keys if key.startswith(prefix)):
+            status = self._path(key).stat()
+            modified = datetime.fromtimestamp(status.st_mtime, UTC)
+            yield ObjectInfo(key, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", modified)
+
+    def delete(self, key: str) -> None:
+        """Remove a file; no error if there is none."""
+        try:
+            self._path(key).unlink(missing_ok=True)
+        except OSError as error:
+            raise _not_writable(self._path(key), error) from error
+
+    def child(self, prefix: str) -> FileStore:
+        """The folder below this one."""
+        return FileStore(self._path(prefix))
+
+    def check_writable(self) -> None:
+        """Write and remove a small file."""
+        key = f"{PARTIAL}{uuid4().hex}"
+        self.write(key, b"writable")
+        self.delete(key)
+
+    def local_path(self, key: str) -> Path:
+        """The file."""
+        return self._path(key)
+
+    def _path(self, key: str) -> Path:
+        return self._root / key
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        path = self._path(key)
+        try:
+            yield
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+            raise NoSuchObject(
+                what="an object is missing",
+                which=str(path),
+                seen="there is no such file",
+                do="Check the path; if the step that writes it failed, run that again.",
+            ) from error
+        except PermissionError as error:
+            raise NoAccess(
+                what="an object can not be read",
+                which=str(path),
+                seen=error.strerror or str(error),
+                do="Give this user the right to read it.",
+            ) from error

@@ -1,0 +1,40 @@
+"""From a URI to its store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ddpipe.errors import ParameterError
+from ddpipe.storage.base import Store
+from ddpipe.storage.files import FileStore
+
+
+def open_store(uri: str) -> Store:
+    """The store at `uri`; nothing is contacted or created yet.
+
+    Raises:
+        ParameterError: The scheme is unknown, or the bucket's name can not be one.
+    """
+    scheme, separator, rest = uri.partition("://")
+    if not separator:
+        return FileStore(Path(uri))
+    if scheme == "file":
+        return FileStore(Path(rest))
+    raise ParameterError(
+        what="the store can not be opened",
+        which=uri,
+        seen=f"{scheme}:// is not known",
+        do="Give s3://bucket/prefix, minio://bucket/prefix, file:///folder or a plain path.",
+    )
+
+
+def split_uri(uri: str) -> tuple[Store, str]:
+    """The store of the folder that holds an object, and the object's name in it."""
+    folder, _, name = uri.rstrip("/").rpartition("/")
+    return open_store(folder if folder or not uri.startswith("/") else "/"), name
+
+
+def read_uri(uri: str) -> bytes:
+    """The whole object at `uri`."""
+    store, name = split_uri(uri)
+    return store.read(name)
