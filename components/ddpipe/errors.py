@@ -41,7 +41,9 @@ code for a malformed command line. A traceback reaches a user only for a bug (ex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar
 
 
@@ -91,6 +93,16 @@ def listed(problems: Sequence[str], limit: int = 20) -> str:
     shown = [f"\n  - {problem}" for problem in problems[:limit]]
     more = [f"\n  - and {len(problems) - limit} more"] if len(problems) > limit else []
     return f"{len(problems)} problem{'s' if len(problems) != 1 else ''}:" + "".join(shown + more)
+
+
+@contextmanager
+def tidy_exit() -> Iterator[None]:
+    """End the process with the error's message and exit code, where its own door has no better way."""
+    try:
+        yield
+    except DdpipeError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201 - a door's last word
+        raise SystemExit(error.exit_code) from None
 
 
 class InputError(DdpipeError):

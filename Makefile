@@ -1,0 +1,56 @@
+# Everything that a person or CI does with this checkout. `make` alone lists it.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test test-cluster lint format compile images bench lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
+
+$(INSTALLED): requirements.txt pyproject.toml
+	@echo "installing into $(VENV) (5 GB with torch, once)" >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+install: $(INSTALLED) ## make the environment: the lock's packages and ddpipe itself
+
+run: $(INSTALLED) ## the whole pipeline on this machine: digits, two training processes, a report
+	@$(BIN)/ddpipe run --source digits --processes 2
+
+test: $(INSTALLED) ## all tests that need nothing but PyPI
+	@$(BIN)/pytest
+
+test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
+	@$(BIN)/pytest tests/cluster
+
+lint: $(INSTALLED) ## ruff, mypy --strict, the house rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+format: $(INSTALLED) ## let ruff format and mend what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+compile: $(INSTALLED) ## write the compiled packages to pipelines/compiled
+	@$(BIN)/ddpipe compile
+
+bench: $(INSTALLED) ## the benchmarks of the README, side by side with what one would pick instead
+	@for bench in tests/bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
+
+UV_COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-header --no-annotate pyproject.toml
+lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements*.txt
+	@$(UV_COMPILE) --upgrade --extra all --group dev --output-file requirements.txt
+	@$(UV_COMPILE) --extra launch --constraint requirements.txt --output-file requirements-launcher.txt
+	@$(UV_COMPILE) --extra train --constraint requirements.txt --output-file requirements-trainer.txt
+
+clean: ## remove what tests and tools left (not the environment, not runs)
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

@@ -1,0 +1,102 @@
+"""The folder of a run: where each step puts its results, and the record of how each step went."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ddpipe.errors import DdpipeError, ParameterError
+from ddpipe.storage import open_store
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of the pipeline.
+
+    Attributes:
+        uri: Its folder: `<runs>/<name>`, a plain path or s3://.
+    """
+
+    uri: str
+
+    @classmethod
+    def named(cls, runs: str, name: str) -> Run:
+        """The run `name` below the folder `runs`.
+
+        Raises:
+            ParameterError: The name could leave the folder or is no file name.
+        """
+        if not NAME.fullmatch(name):
+            raise ParameterError(
+                what="a run can not have this name",
+                which=repr(name),
+                seen="a name has letters, digits, '.', '_' and '-' and starts with a letter or digit",
+                do="Choose another with --run",
+            )
+        return cls(f"{runs.rstrip('/')}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part of the folder."""
+        return self.uri.rpartition("/")[2]
+
+    @property
+    def training(self) -> str:
+        """Checkpoints, metrics and event files."""
+        return f"{self.uri}/training"
+
+    @property
+    def evaluation(self) -> str:
+        """Metrics and predictions on the test split."""
+        return f"{self.uri}/evaluation"
+
+    @property
+    def model(self) -> str:
+        """The exported model package."""
+        return f"{self.uri}/model"
+
+    @property
+    def report(self) -> str:
+        """The report for people."""
+        return f"{self.uri}/report.html"
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[dict[str, Any]]:
+        """Record how a step went: its time and what is put into the yielded facts, or its error.
+
+        The record is `<run>/steps/<name>.json`; running the step again replaces it.
+        """
+        facts: dict[str, Any] = {}
+        started, clock = datetime.now(UTC), time.monotonic()
+
+        def write(**outcome: object) -> None:
+            record = {
+                "step": name,
+                "started": started.isoformat(timespec="seconds"),
+                "seconds": round(time.monotonic() - clock, 3),
+                **outcome,
+                "facts": facts,
+            }
+            open_store(self.uri).write(f"steps/{name}.json", json.dumps(record, indent=1).encode())
+
+        try:
+            yield facts
+        except DdpipeError as error:
+            write(status="failed", error=error.as_dict())
+            raise
+        write(status="succeeded")
+
+    def steps(self) -> list[dict[str, Any]]:
+        """The records of the steps so far, in the order in which they started."""
+        store = open_store(self.uri)
+        keys = [item.key for item in store.list("steps/")]
+        records: list[dict[str, Any]] = [json.loads(store.read(key)) for key in keys if key.endswith(".json")]
+        return sorted(records, key=lambda record: record["started"])

@@ -1,0 +1,52 @@
+"""Every error has the four parts, an exit code of its own, and survives the way between processes."""
+
+import inspect
+import pickle
+
+import pytest
+
+from ddpipe import errors
+from ddpipe.errors import DdpipeError, NoSuchBucket, listed, tidy_exit
+
+TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, DdpipeError)]
+
+
+def a_bucket_error() -> NoSuchBucket:
+    return NoSuchBucket(what="the store can not be used", which="s3://nowhere", seen="no such bucket.", do="Create it.")
+
+
+def test_exit_codes_tell_the_errors_apart() -> None:
+    codes = [kind.exit_code for kind in TREE]
+    assert len(set(codes)) == len(codes)
+    assert not {0, 2} & set(codes), "0 is success, 2 is click's own"
+
+
+def test_the_docstring_shows_the_whole_tree_with_its_codes() -> None:
+    lines = (errors.__doc__ or "").splitlines()
+    for kind in TREE:
+        assert any(f"{kind.__name__} " in line and f" {kind.exit_code}" in line for line in lines), kind
+
+
+def test_the_message_is_the_four_parts_in_one_sentence_after_the_other() -> None:
+    assert str(a_bucket_error()) == "the store can not be used: s3://nowhere: no such bucket. Create it."
+
+
+def test_an_error_survives_pickling() -> None:
+    again = pickle.loads(pickle.dumps(a_bucket_error()))  # noqa: S301 - our own bytes
+    assert type(again) is NoSuchBucket
+    assert again.as_dict() == a_bucket_error().as_dict()
+
+
+def test_a_tidy_exit_shows_prose_and_the_errors_code(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, tidy_exit():
+        raise a_bucket_error()
+    assert ended.value.code == NoSuchBucket.exit_code
+    assert capsys.readouterr().err == f"NoSuchBucket: {a_bucket_error()}\n"
+
+
+def test_many_problems_are_all_counted_but_not_all_shown() -> None:
+    text = listed([f"image {n}" for n in range(25)])
+    assert text.startswith("25 problems:")
+    assert "image 19" in text
+    assert "image 20" not in text
+    assert "and 5 more" in text

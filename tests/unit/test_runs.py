@@ -1,0 +1,43 @@
+"""A run's folder records how each step went."""
+
+from pathlib import Path
+
+import pytest
+
+from ddpipe.errors import ParameterError, SourceError
+from ddpipe.runs import Run
+
+
+def test_a_step_that_ends_well_leaves_its_facts(tmp_path: Path) -> None:
+    run = Run.named(str(tmp_path), "first")
+    with run.step("prepare") as facts:
+        facts["dataset_id"] = "abc"
+    (record,) = run.steps()
+    assert record["status"] == "succeeded"
+    assert record["facts"] == {"dataset_id": "abc"}
+    assert record["seconds"] >= 0
+
+
+def test_a_step_that_fails_leaves_its_error(tmp_path: Path) -> None:
+    run = Run.named(str(tmp_path), "first")
+    error = SourceError(what="no dataset", which="here", seen="nothing", do="Give some.")
+    with pytest.raises(SourceError), run.step("prepare"):
+        raise error
+    (record,) = run.steps()
+    assert record["status"] == "failed"
+    assert record["error"] == error.as_dict()
+
+
+def test_a_step_done_again_replaces_its_record(tmp_path: Path) -> None:
+    run = Run.named(str(tmp_path), "first")
+    for attempt in range(2):
+        with run.step("train") as facts:
+            facts["attempt"] = attempt
+    (record,) = run.steps()
+    assert record["facts"] == {"attempt": 1}
+
+
+@pytest.mark.parametrize("name", ["../elsewhere", "a/b", "", ".hidden", "x" * 200])
+def test_a_name_that_could_leave_the_folder_is_refused(name: str) -> None:
+    with pytest.raises(ParameterError):
+        Run.named("runs", name)
