@@ -61,7 +61,7 @@ class SplitReader:
 
     Attributes:
         sample_ids: Name of each sample.
-        labels: int64. Multiclass: shape (samples,), the class's index. Multilabel: (samples, classes) of 0, 1.
+        labels: int64. Multiclass: (samples,), the index of the class. Multilabel: (samples, classes), 0 or 1.
     """
 
     def __init__(self, manifest: DatasetManifest, split: str, shards: Sequence[Images]) -> None:

@@ -1,0 +1,9 @@
+"""Raw data in, a dataset version out: decoded once, into shards that all later steps share."""
+
+from __future__ import annotations
+
+from ddpipe.prepare.prepare import Prepared, PrepareSpec, prepare
+from ddpipe.prepare.report import data_report_html
+from ddpipe.prepare.sources import SOURCES
+
+__all__ = ["SOURCES", "PrepareSpec", "Prepared", "data_report_html", "prepare"]

@@ -1,0 +1,79 @@
+"""From an image file's bytes to pixels of one shape."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+ORIENTATION = 0x0112
+"""The EXIF tag that says how the camera was held."""
+
+SIDEWAYS = (5, 6, 7, 8)
+"""Its values that swap height and width."""
+
+Shape = tuple[int, int, int]
+"""Height, width and channels (1 or 3)."""
+
+
+class Unreadable(Exception):  # noqa: N818 - never reaches a user: it becomes one line of a SourceError
+    """This file can not become pixels; says why."""
+
+
+def probe(data: bytes) -> Shape:
+    """The shape that an image has upright, from its header alone.
+
+    Raises:
+        Unreadable: This is no image, or one of absurd size.
+    """
+    with _opened(data) as image:
+        width, height = image.size
+        if image.getexif().get(ORIENTATION) in SIDEWAYS:
+            width, height = height, width
+        return height, width, 1 if _is_grey(image) else 3
+
+
+def decode(data: bytes, shape: Shape) -> NDArray[np.uint8]:
+    """The pixels, upright; another size is scaled and cropped around the centre, keeping its proportions.
+
+    Returns:
+        Pixels of exactly this shape.
+
+    Raises:
+        Unreadable: The file is truncated or damaged.
+    """
+    height, width, channels = shape
+    with _opened(data) as image:
+        upright = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
+        if upright.size != (width, height):
+            upright = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
+        return np.asarray(upright, dtype=np.uint8).reshape(shape)
+
+
+@contextmanager
+def _opened(data: bytes) -> Iterator[Image.Image]:
+    with warnings.catch_warnings():
+        # Pillow only warns of an image that fills the memory, and refuses one twice as large: refuse both.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                yield image
+        except Exception as error:  # a damaged file makes decoders raise nearly anything
+            raise Unreadable(_reason(data, error)) from error
+
+
+def _reason(data: bytes, error: Exception) -> str:
+    if not data:
+        return "it is empty"
+    if isinstance(error, UnidentifiedImageError):
+        return "it is no image"
+    return str(error) or type(error).__name__
+
+
+def _is_grey(image: Image.Image) -> bool:
+    return image.mode in {"1", "L", "LA", "I", "I;16", "F"}
