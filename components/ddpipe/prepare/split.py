@@ -7,7 +7,7 @@ and the fractions cut that line:
     0 ── test ──┬── validation ──┬──────────────── train ────────────────── 1
 
 Each class is dealt out on its own and gets at least one sample in every split: where the positions leave a
-split of a small class empty, the nearest sample moves over; only such a class can take one back when it grows.
+split of a small class empty, the nearest sample moves over; only such a class may take one back as it grows.
 The price is that shares are met on average, not to the image: a class of 1,000 has 100 ± 10 in a tenth.
 """
 

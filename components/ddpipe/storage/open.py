@@ -7,6 +7,7 @@ from pathlib import Path
 from ddpipe.errors import ParameterError
 from ddpipe.storage.base import Store
 from ddpipe.storage.files import FileStore
+from ddpipe.storage.s3 import open_bucket
 
 
 def open_store(uri: str) -> Store:
@@ -20,6 +21,9 @@ def open_store(uri: str) -> Store:
         return FileStore(Path(uri))
     if scheme == "file":
         return FileStore(Path(rest))
+    if scheme in {"s3", "minio"}:
+        bucket, _, prefix = rest.partition("/")
+        return open_bucket(bucket, prefix)
     raise ParameterError(
         what="the store can not be opened",
         which=uri,

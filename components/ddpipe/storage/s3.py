@@ -1,0 +1,369 @@
+"""Objects in a bucket of any S3 server, through the MinIO client.
+
+Where the server is and who asks comes from the environment:
+
+    S3_ENDPOINT            host:port or URL; default: inside Kubernetes Kubeflow's MinIO, elsewhere AWS
+    S3_SECURE              "true" for https where the endpoint names no scheme
+    AWS_ACCESS_KEY_ID      with AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN, AWS_REGION where needed
+    S3_CREDENTIALS_DIR     instead of these: a mounted secret with the files accesskey and secretkey
+    S3_RETRIES             how often a failed request is tried again; default: 5, about 15 s
+
+Content is verified both ways. Each request of an upload carries a hash of its body, which the server checks,
+and the object keeps the SHA-256 of the whole as metadata, which every download of the whole checks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import urlsplit
+
+import certifi
+from minio import Minio
+from minio.error import MinioException, S3Error
+from minio.helpers import check_bucket_name
+from urllib3 import PoolManager, Retry, Timeout
+from urllib3.exceptions import HTTPError
+
+from ddpipe.errors import (
+    CorruptObject,
+    NoAccess,
+    NoSuchBucket,
+    NoSuchObject,
+    NotWritable,
+    ParameterError,
+    StoreError,
+    Unreachable,
+)
+from ddpipe.storage.base import ObjectInfo
+from ddpipe.storage.files import replacing
+
+AWS = "https://s3.amazonaws.com"
+KUBEFLOW = "http://minio-service.kubeflow:9000"
+
+CHECKSUM = "x-amz-meta-sha256"
+"""The metadata that holds the SHA-256 of an object's content."""
+
+PART_BYTES = 16 * 2**20
+"""Larger objects go up in parts of this size, three at a time."""
+
+PIECE_BYTES = 2**20
+"""How much of a download is held in memory."""
+
+BACKOFF = 0.5
+"""Seconds; the n-th repetition of a request waits for 2^(n-1) times this, the first for nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """Which server, and who asks."""
+
+    endpoint: str
+    access_key: str | None = None
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    region: str | None = None
+    retries: int = 5
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Connection:
+        """See the head of this file."""
+        default = KUBEFLOW if "KUBERNETES_SERVICE_HOST" in environment else AWS
+        endpoint = environment.get("S3_ENDPOINT") or default
+        if "://" not in endpoint:
+            secure = environment.get("S3_SECURE", "").lower() in {"1", "true", "yes"}
+            endpoint = f"{'https' if secure else 'http'}://{endpoint}"
+        access_key, secret_key = (
+            environment.get("AWS_ACCESS_KEY_ID"),
+            environment.get("AWS_SECRET_ACCESS_KEY"),
+        )
+        if folder := environment.get("S3_CREDENTIALS_DIR"):
+            access_key, secret_key = _secret(Path(folder) / "accesskey"), _secret(Path(folder) / "secretkey")
+        return cls(
+            endpoint=endpoint.rstrip("/"),
+            access_key=access_key,
+            secret_key=secret_key,
+            session_token=environment.get("AWS_SESSION_TOKEN"),
+            region=environment.get("AWS_REGION"),
+            retries=int(environment.get("S3_RETRIES", "5")),
+        )
+
+
+def open_bucket(bucket: str, prefix: str) -> S3Store:
+    """The store below a prefix of a bucket, on the server that the environment names.
+
+    Raises:
+        ParameterError: The bucket's name, or the endpoint, can not be one.
+        NoAccess: The credentials can not be read.
+    """
+    try:
+        check_bucket_name(bucket, strict=True)
+        connection = Connection.from_environment(os.environ)
+        client = _client(connection)
+    except ValueError as error:
+        raise ParameterError(
+            what="the store can not be opened",
+            which=f"s3://{bucket}/{prefix}",
+            seen=str(error),
+            do="Give s3://bucket/prefix, and the server as S3_ENDPOINT=http://host:port.",
+        ) from error
+    return S3Store(client, connection, bucket, prefix)
+
+
+class S3Store:
+    """Everything below one prefix of a bucket. The bucket is never created."""
+
+    def __init__(self, client: Minio, connection: Connection, bucket: str, prefix: str) -> None:
+        self._client, self._connection, self._bucket = client, connection, bucket
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+
+    @property
+    def uri(self) -> str:
+        """s3://bucket/prefix."""
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    def read(self, key: str) -> bytes:
+        """The whole object."""
+        with self._telling(key):
+            return b"".join(self._pieces(key))
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        """Exactly `length` bytes from `start`."""
+        if not length:
+            return b""
+        with self._telling(key):
+            data = b"".join(self._pieces(key, start, length))
+        if len(data) < length:
+            raise self._corrupt(key, f"{len(data)} of {length} bytes from offset {start}")
+        return data
+
+    def write(self, key: str, data: bytes) -> None:
+        """Put an object in place of whatever was there."""
+        self._put(key, io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest())
+
+    def upload(self, path: Path, key: str) -> None:
+        """Put a file's content in place of whatever was there."""
+        with path.open("rb") as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()
+            size = file.tell()
+            file.seek(0)
+            self._put(key, file, size, checksum)
+
+    def download(self, key: str, path: Path) -> None:
+        """Put an object's verified content into a file, atomically."""
+        with self._telling(key), replacing(path) as partial, partial.open("wb") as file:
+            for piece in self._pieces(key):
+                file.write(piece)
+
+    def exists(self, key: str) -> bool:
+        """Whether there is an object with this key."""
+        with self._telling(key):
+            try:
+                self._client.stat_object(self._bucket, self._name(key))
+            except S3Error as error:
+                if error.code != "NoSuchKey":
+                    raise
+            else:
+                return True
+            # The answer about one object has no body that could say that the whole bucket is missing.
+            if self._client.bucket_exists(self._bucket):
+                return False
+        raise _told("NoSuchBucket", self._place(key), f"there is no bucket {self._bucket}")
+
+    def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
+        """All objects whose keys start with `prefix`, in the order of their keys."""
+        with self._telling(prefix):
+            for item in self._client.list_objects(self._bucket, self._name(prefix), recursive=True):
+                yield ObjectInfo(
+                    key=str(item.object_name).removeprefix(self._prefix),
+                    size=item.size or 0,
+                    etag=item.etag or "",
+                    modified=item.last_modified or datetime.fromtimestamp(0, UTC),
+                )
+
+    def delete(self, key: str) -> None:
+        """Remove an object; no error if there is none."""
+        with self._telling(key):
+            self._client.remove_object(self._bucket, self._name(key))
+
+    def child(self, prefix: str) -> S3Store:
+        """The store of everything below `prefix`."""
+        return S3Store(self._client, self._connection, self._bucket, self._prefix + prefix)
+
+    def check_writable(self) -> None:
+        """Write and remove a small object."""
+        self.write(".writable", b"")
+        with suppress(NoAccess):  # who may write need not be allowed to delete
+            self.delete(".writable")
+
+    def local_path(self, key: str) -> None:
+        """Nowhere: it has to be fetched."""
+
+    def _name(self, key: str) -> str:
+        return self._prefix + key
+
+    def _place(self, key: str) -> str:
+        return f"s3://{self._bucket}/{self._name(key)} at {self._connection.endpoint}"
+
+    def _put(self, key: str, stream: BinaryIO, size: int, checksum: str) -> None:
+        with self._telling(key):
+            self._client.put_object(
+                self._bucket,
+                self._name(key),
+                stream,
+                size,
+                metadata={CHECKSUM: checksum},
+                part_size=PART_BYTES,
+            )
+
+    def _pieces(self, key: str, start: int = 0, length: int = 0) -> Iterator[bytes]:
+        """An object's bytes, or `length` from `start`; taken up again where a connection breaks."""
+        digest, done, breaks = hashlib.sha256(), 0, 0
+        unchanged: dict[str, str | list[str] | tuple[str]] = {}
+        while True:
+            response = self._client.get_object(
+                self._bucket, self._name(key), start + done, length and length - done, dict(unchanged)
+            )
+            unchanged = {"If-Match": response.headers["ETag"]}
+            end = done + int(response.headers["Content-Length"])
+            try:
+                for piece in response.stream(PIECE_BYTES):
+                    digest.update(piece)
+                    done += len(piece)
+                    yield piece
+            except HTTPError:
+                breaks += 1
+                if breaks > self._connection.retries:
+                    raise
+                time.sleep(BACKOFF * 2 ** (breaks - 1))
+            finally:
+                response.close()
+                response.release_conn()
+            if done == end:
+                break
+        expected = response.headers.get(CHECKSUM)
+        if expected and not (start or length) and digest.hexdigest() != expected:
+            raise self._corrupt(key, f"its SHA-256 is {digest.hexdigest()}, it was uploaded with {expected}")
+
+    @contextmanager
+    def _telling(self, key: str) -> Iterator[None]:
+        """The client's errors as ours."""
+        try:
+            yield
+        except S3Error as error:
+            raise _told(error.code or "", self._place(key), f"{error.code}: {error.message}") from error
+        except (MinioException, HTTPError) as error:
+            raise Unreachable(
+                what="the object store does not answer",
+                which=self._place(key),
+                seen=f"no good answer in up to {self._connection.retries + 1} tries: {_root(error)}",
+                do="Check S3_ENDPOINT, the network and the server, and run again.",
+            ) from error
+
+    def _corrupt(self, key: str, seen: str) -> CorruptObject:
+        return CorruptObject(
+            what="an object is corrupt",
+            which=self._place(key),
+            seen=seen,
+            do="Delete it and run the step again that wrote it.",
+        )
+
+
+@lru_cache
+def _client(connection: Connection) -> Minio:
+    """One client, and so one pool of connections, per server and user."""
+    url = urlsplit(connection.endpoint)
+    pool = PoolManager(
+        maxsize=16,
+        timeout=Timeout(connect=5, read=30),
+        ca_certs=os.environ.get("SSL_CERT_FILE") or certifi.where(),
+        retries=Retry(
+            connection.retries,
+            backoff_factor=BACKOFF,
+            backoff_jitter=BACKOFF / 2,
+            status_forcelist=(429, 500, 502, 503, 504),
+            allowed_methods=None,  # also POST: it only begins and ends multipart uploads here
+            respect_retry_after_header=False,  # a server must not make us wait without bound
+        ),
+    )
+    return Minio(
+        url.netloc + url.path,
+        access_key=connection.access_key,
+        secret_key=connection.secret_key,
+        session_token=connection.session_token,
+        region=connection.region,
+        secure=url.scheme == "https",
+        http_client=pool,
+    )
+
+
+def _secret(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise NoAccess(
+            what="the credentials of the object store can not be read",
+            which=str(path),
+            seen=error.strerror or str(error),
+            do="Mount a secret with the keys accesskey and secretkey at $S3_CREDENTIALS_DIR.",
+        ) from error
+
+
+def _told(code: str, which: str, seen: str) -> StoreError:
+    """The error class that an S3 error code stands for."""
+    for kind, (codes, what, do) in _MEANINGS.items():
+        if code in codes:
+            return kind(what=what, which=which, seen=seen, do=do)
+    return StoreError(what="the object store refuses", which=which, seen=seen, do="Look at the server's log.")
+
+
+def _root(error: BaseException) -> str:
+    """What was wrong in the first place: the client wraps it several times."""
+    reason = getattr(error, "reason", None) or error.__cause__
+    return _root(reason) if isinstance(reason, BaseException) else str(error)
+
+
+_MEANINGS: Mapping[type[StoreError], tuple[set[str], str, str]] = {
+    NoSuchBucket: (
+        {"NoSuchBucket"},
+        "the bucket does not exist",
+        "Check the bucket's name and S3_ENDPOINT; ddpipe never creates a bucket.",
+    ),
+    NoAccess: (
+        {
+            "AccessDenied",
+            "AuthorizationHeaderMalformed",
+            "ExpiredToken",
+            "InvalidAccessKeyId",
+            "InvalidToken",
+            "RequestTimeTooSkewed",
+            "SignatureDoesNotMatch",
+        },
+        "the object store denies access",
+        "Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or S3_CREDENTIALS_DIR) and the bucket's policy.",
+    ),
+    NoSuchObject: (
+        {"NoSuchKey"},
+        "an object is missing",
+        "Check the path; if the step that writes it failed, run that again.",
+    ),
+    NotWritable: (
+        {"MethodNotAllowed", "QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull"},
+        "the store can not be written to",
+        "Free some space on the server, or choose another store.",
+    ),
+    CorruptObject: (
+        {"BadDigest", "InvalidRange", "PreconditionFailed", "XAmzContentSHA256Mismatch"},
+        "an object is not what it should be",
+        "Run again; if that does not help, delete the object and run the step that wrote it.",
+    ),
+}
