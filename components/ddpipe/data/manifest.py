@@ -23,6 +23,8 @@ SCHEMA = 1
 
 SPLITS = ("train", "validation", "test")
 
+TASKS = ("multiclass", "multilabel")
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCATION = re.compile(r"(?:(?P<root>.*)/)?datasets/[^/]+/(?P<dataset_id>[^/]+)/manifest\.json")
 
@@ -191,6 +193,10 @@ def _typed(fields: dict[str, Any]) -> dict[str, Any]:
 def _problems(manifest: DatasetManifest) -> Iterator[str]:
     """What contradicts itself."""
     height_width_channels = 3
+    if manifest.task not in TASKS:
+        yield f"task is {manifest.task!r}, not one of {', '.join(TASKS)}"
+    if manifest.dtype != "uint8":
+        yield f"dtype is {manifest.dtype!r}, not 'uint8'"
     if len(manifest.shape) != height_width_channels or min(manifest.shape) < 1:
         yield f"shape is {manifest.shape}, not height, width, channels"
     elif not len(manifest.mean) == len(manifest.std) == manifest.shape[2]:

@@ -39,20 +39,22 @@ def probe(data: bytes) -> Shape:
 
 
 def decode(data: bytes, shape: Shape) -> NDArray[np.uint8]:
-    """The pixels, upright; another size is scaled and cropped around the centre, keeping its proportions.
-
-    Returns:
-        Pixels of exactly this shape.
+    """The pixels of an image file, upright and in this shape.
 
     Raises:
         Unreadable: The file is truncated or damaged.
     """
-    height, width, channels = shape
     with _opened(data) as image:
-        upright = ImageOps.exif_transpose(image).convert("L" if channels == 1 else "RGB")
-        if upright.size != (width, height):
-            upright = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
-        return np.asarray(upright, dtype=np.uint8).reshape(shape)
+        return shaped(ImageOps.exif_transpose(image), shape)
+
+
+def shaped(image: Image.Image, shape: Shape) -> NDArray[np.uint8]:
+    """The pixels in this shape: scaled, keeping the proportions, and cropped around the centre."""
+    height, width, channels = shape
+    image = image.convert("L" if channels == 1 else "RGB")
+    if image.size != (width, height):
+        image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
+    return np.asarray(image, dtype=np.uint8).reshape(shape)
 
 
 @contextmanager

@@ -122,9 +122,9 @@ def prepare(spec: PrepareSpec) -> Prepared:
     """
     started = time.monotonic()
     spec.validated()
+    source = SOURCES[spec.source](Path(spec.path) if spec.path else None)
     store = open_store(spec.store)
     store.check_writable()
-    source = SOURCES[spec.source](Path(spec.path) if spec.path else None)
     survey = source.survey()
     note = f"datasets/{spec.name}/inputs/{_input_id(spec, survey)}"
     known = _known(store, spec.name, note)

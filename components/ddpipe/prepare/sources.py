@@ -12,9 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from ddpipe.errors import SourceError
-from ddpipe.prepare.images import Shape, Unreadable, decode, probe
+from ddpipe.errors import ParameterError, SourceError
+from ddpipe.prepare.images import Shape, Unreadable, decode, probe, shaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ class Digits:
 
     def __init__(self, path: Path | None) -> None:
         if path:
-            raise _refused(str(path), "the source `digits` is built in", "Leave the path out.")
+            raise _misused(str(path), "the source `digits` is built in", "Leave the path out.")
 
     def survey(self) -> Survey:
         """Ten classes of about 180 digits each."""
@@ -82,7 +83,7 @@ class Digits:
         """The digit, its 17 shades of grey spread over 0 to 255."""
         shades = 16
         pixels: NDArray[np.float64] = self._bunch.images[int(sample.id)] * (255 / shades)
-        return np.rint(pixels).astype(np.uint8).reshape(shape)
+        return shaped(Image.fromarray(np.rint(pixels).astype(np.uint8)), shape)
 
     @cached_property
     def _bunch(self) -> Any:  # noqa: ANN401 - scikit-learn has no types
@@ -96,7 +97,7 @@ class Folder:
 
     def __init__(self, path: Path | None) -> None:
         if not path:
-            raise _refused(
+            raise _misused(
                 "path", "the source `folder` needs one", "Give the folder with one folder per class."
             )
         if not path.is_dir():
@@ -157,6 +158,10 @@ def _common(shapes: list[Shape]) -> Shape:
         return 1, 1, 1
     (height, width), _ = Counter(shape[:2] for shape in shapes).most_common(1)[0]
     return height, width, max(channels for _, _, channels in shapes)
+
+
+def _misused(which: str, seen: str, do: str) -> ParameterError:
+    return ParameterError(what="the data can not be prepared", which=which, seen=seen, do=do)
 
 
 def _refused(which: str, seen: str, do: str) -> SourceError:

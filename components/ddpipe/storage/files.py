@@ -88,13 +88,13 @@ class FileStore:
 
     def upload(self, path: Path, key: str) -> None:
         """Put a copy of a file in place of whatever was there."""
-        with replacing(self._path(key)) as partial:
-            shutil.copyfile(path, partial)
+        with path.open("rb") as source, replacing(self._path(key)) as partial, partial.open("wb") as target:
+            shutil.copyfileobj(source, target)
 
     def download(self, key: str, path: Path) -> None:
         """Put a copy of the object at `path`."""
-        with self._reading(key), self._path(key).open("rb"), replacing(path) as partial:
-            shutil.copyfile(self._path(key), partial)
+        with self._reading(key):
+            FileStore(path.parent).upload(self._path(key), path.name)
 
     def exists(self, key: str) -> bool:
         """Whether there is such a file."""

@@ -1,0 +1,50 @@
+"""Fixtures that more than one file of tests needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import s3_server
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees what another one, or the person at this machine, has in the cache."""
+    monkeypatch.setenv("DDPIPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+@pytest.fixture(scope="session")
+def _server() -> Iterator[s3_server.Server]:
+    with s3_server.running() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(_server: s3_server.Server, monkeypatch: pytest.MonkeyPatch) -> s3_server.Server:
+    """A real S3 server with one empty bucket, `s3_server.BUCKET`; the environment points to it."""
+    _server.reset()
+    monkeypatch.setenv("S3_ENDPOINT", _server.endpoint)
+    monkeypatch.setenv("S3_RETRIES", "1")
+    monkeypatch.delenv("S3_CREDENTIALS_DIR", raising=False)
+    for name, value in s3_server.CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    return _server
+
+
+@pytest.fixture
+def proxy(s3: s3_server.Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3_server.Proxy]:
+    """The same server behind a proxy that misbehaves as told."""
+    with s3_server.proxying(s3) as proxy:
+        monkeypatch.setenv("S3_ENDPOINT", proxy.endpoint)
+        yield proxy
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def store_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty store, on disk and in a bucket: what holds for one has to hold for the other."""
+    if request.param == "folder":
+        return str(tmp_path / "store")
+    request.getfixturevalue("s3")
+    return f"s3://{s3_server.BUCKET}/team"

@@ -1,0 +1,148 @@
+"""A real S3 server process for tests (moto), and a proxy in front of it that misbehaves as told."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+from minio import Minio
+
+BUCKET = "datasets"
+HOST = "127.0.0.1"
+CREDENTIALS = {"AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "testing-secret"}
+
+
+@dataclass
+class Server:
+    """An S3 server with one bucket, `BUCKET`."""
+
+    endpoint: str
+
+    @property
+    def client(self) -> Minio:
+        host = self.endpoint.removeprefix("http://")
+        return Minio(host, *CREDENTIALS.values(), secure=False, region="us-east-1")
+
+    def reset(self) -> None:
+        """Only the empty bucket is left."""
+        self._post("reset")
+        self.client.make_bucket(BUCKET)
+
+    @contextmanager
+    def denying_everyone(self) -> Iterator[None]:
+        """No credentials are good enough meanwhile."""
+        self._post("reset-auth", b"0")
+        yield
+        self._post("reset-auth", b"inf")
+
+    def _post(self, command: str, data: bytes = b"") -> None:
+        url = f"{self.endpoint}/moto-api/{command}"
+        request = urllib.request.Request(url, data, {"Content-Type": "text/plain"})  # noqa: S310
+        urllib.request.urlopen(request).close()  # noqa: S310
+
+
+@contextmanager
+def running() -> Iterator[Server]:
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            _await_port(port, process)
+            yield Server(f"http://{HOST}:{port}")
+        finally:
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.create_server((HOST, 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def _await_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection((HOST, port), timeout=1).close()
+        except OSError:
+            assert process.poll() is None, "the S3 server ended at once"
+            assert time.monotonic() < deadline, "the S3 server does not come up"
+            time.sleep(0.05)
+        else:
+            return
+
+
+@dataclass
+class Proxy:
+    """Stands before a server; each request takes the next fault.
+
+    Attributes:
+        endpoint: URL of the proxy.
+        faults: An HTTP status to answer with, "cut" (break off in the middle of the answer), "flip" (change
+            the answer's first byte), or "" for none.
+        requests: What was asked so far.
+    """
+
+    endpoint: str
+    faults: deque[int | str] = field(default_factory=deque)
+    requests: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def proxying(server: Server) -> Iterator[Proxy]:
+    upstream = server.endpoint.removeprefix("http://")
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _handle(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            proxy.requests.append(f"{self.command} {self.path}")
+            fault = proxy.faults.popleft() if proxy.faults else ""
+            if isinstance(fault, int):
+                self._answer(fault, {}, b"")
+                return
+            connection = http.client.HTTPConnection(upstream)
+            connection.request(self.command, self.path, body, dict(self.headers.items()))
+            response = connection.getresponse()
+            content = response.read()
+            connection.close()
+            if fault == "flip":
+                content = bytes([content[0] ^ 1]) + content[1:]
+            self._answer(response.status, dict(response.headers), content, cut=fault == "cut")
+
+        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _handle  # noqa: N815 - http.server's names
+
+        def _answer(self, status: int, headers: dict[str, str], content: bytes, *, cut: bool = False) -> None:
+            self.send_response_only(status)
+            for name, value in headers.items():
+                if name.lower() not in {"content-length", "connection", "transfer-encoding"}:
+                    self.send_header(name, value)
+            length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(content))
+            self.send_header("Content-Length", length)
+            self.end_headers()
+            self.wfile.write(content[: len(content) // 2] if cut else content)
+            self.close_connection = cut
+
+        def log_message(self, *arguments: object) -> None:
+            """Stay quiet."""
+
+    with ThreadingHTTPServer((HOST, 0), Handler) as front:
+        front.daemon_threads = True
+        proxy = Proxy(f"http://{HOST}:{front.server_address[1]}")
+        thread = Thread(target=front.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            front.shutdown()
+            thread.join()

@@ -1,0 +1,370 @@
+"""The step: raw data in, a dataset version out, or one error that names everything wrong."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from s3_server import BUCKET, Server
+from samples import a_folder, an_image
+
+from ddpipe.data.manifest import SPLITS, load_manifest, store_of
+from ddpipe.data.reader import open_split
+from ddpipe.errors import DdpipeError, NoSuchBucket, NotWritable, ParameterError, SourceError
+from ddpipe.prepare import Prepared, PrepareSpec, data_report_html, prepare
+from ddpipe.storage import open_store
+
+DIGITS = "75490bd55b965ecffb7a69d451a59f419ab6f91e0f46bc5eaaa1e007da38649d"
+"""The version that the digits have always had: everything in it is a function of them and of the seed."""
+
+
+@pytest.fixture
+def toys(tmp_path: Path) -> PrepareSpec:
+    """Two classes of ten and six images."""
+    path = a_folder(tmp_path / "toys", {"ball": 10, "kite": 6})
+    return PrepareSpec(source="folder", path=str(path), name="toys", store=str(tmp_path / "store"))
+
+
+def _folder(spec: PrepareSpec) -> Path:
+    assert spec.path
+    return Path(spec.path)
+
+
+def _content(prepared: Prepared) -> dict[str, tuple[int, bytes]]:
+    """Label and pixels of every sample, by its id."""
+    readers = [open_split(prepared.manifest_uri, split) for split in SPLITS]
+    return {
+        sample: (int(reader.labels[index]), reader.images([index]).tobytes())
+        for reader in readers
+        for index, sample in enumerate(reader.sample_ids)
+    }
+
+
+def _places(prepared: Prepared) -> dict[str, str]:
+    return {sample: name for name, split in prepared.manifest.splits.items() for sample in split.sample_ids}
+
+
+def _objects(spec: PrepareSpec) -> dict[str, str]:
+    return {info.key: info.etag for info in open_store(spec.store).list()}
+
+
+# What comes out
+
+
+def test_the_digits_are_the_version_that_they_always_were(store_uri: str) -> None:
+    prepared = prepare(PrepareSpec(source="digits", name="digits", store=store_uri))
+    assert prepared.dataset_id == DIGITS
+    assert prepared.encoded == 1797
+    assert load_manifest(prepared.manifest_uri) == prepared.manifest
+    train = open_split(prepared.manifest_uri, "train")
+    pixels = train.images(range(len(train))) / 255
+    np.testing.assert_allclose(prepared.manifest.mean, pixels.mean(axis=(0, 1, 2)), atol=1e-6)
+    np.testing.assert_allclose(prepared.manifest.std, pixels.std(axis=(0, 1, 2)), atol=1e-6)
+    assert (pixels.min(), pixels.max()) == (0, 1)
+
+
+def test_digits_can_be_enlarged(tmp_path: Path) -> None:
+    spec = PrepareSpec(source="digits", name="digits", store=str(tmp_path), image_size=16)
+    assert prepare(spec).manifest.shape == (16, 16, 1)
+
+
+def test_every_image_of_a_folder_arrives_unchanged_with_its_class(toys: PrepareSpec) -> None:
+    prepared = prepare(toys)
+    expected = {
+        path.relative_to(_folder(toys)).as_posix(): (
+            ["ball", "kite"].index(path.parent.name),
+            np.asarray(Image.open(path)).tobytes(),
+        )
+        for path in _folder(toys).rglob("*.png")
+    }
+    assert _content(prepared) == expected
+    assert prepared.manifest.classes == ("ball", "kite")
+    assert prepared.manifest.shape == (4, 6, 1)
+    assert prepared.encoded == 16
+
+
+def test_every_class_is_in_every_split(toys: PrepareSpec) -> None:
+    for split in prepare(toys).manifest.splits.values():
+        assert set(split.labels) == {0, 1}
+
+
+def test_many_images_are_cut_into_shards(toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = _content(prepare(toys))
+    monkeypatch.setattr(sys.modules["ddpipe.prepare.prepare"], "SHARD_BYTES", 3 * 4 * 6)
+    cut = prepare(replace(toys, store=toys.store + "-2"))
+    assert [shard.count for shard in cut.manifest.splits["train"].shards][:2] == [3, 3]
+    assert _content(cut) == whole
+
+
+def test_the_commonest_size_wins_and_any_colour_makes_all_colour(toys: PrepareSpec) -> None:
+    an_image(_folder(toys) / "kite" / "large.png", (20, 30), mode="RGB")
+    prepared = prepare(toys)
+    assert prepared.manifest.shape == (4, 6, 3)
+    assert len(prepared.manifest.mean) == len(prepared.manifest.std) == 3
+
+
+def test_all_images_get_the_size_asked_for(toys: PrepareSpec) -> None:
+    assert prepare(replace(toys, image_size=5)).manifest.shape == (5, 5, 1)
+
+
+def test_hidden_files_and_files_beside_the_classes_are_not_looked_at(toys: PrepareSpec) -> None:
+    plain = prepare(toys)
+    (_folder(toys) / "README.md").write_text("about")
+    (_folder(toys) / "ball" / ".DS_Store").write_bytes(b"\0")
+    (_folder(toys) / ".git" / "objects").mkdir(parents=True)
+    assert prepare(toys).dataset_id == plain.dataset_id
+
+
+def test_the_version_does_not_depend_on_where_data_and_store_are(
+    toys: PrepareSpec, tmp_path: Path, s3: Server
+) -> None:
+    moved = shutil.copytree(_folder(toys), tmp_path / "elsewhere")
+    other = replace(toys, path=str(moved), store=f"s3://{BUCKET}/x")
+    assert prepare(other).dataset_id == prepare(toys).dataset_id
+
+
+# Preparing again
+
+
+def test_unchanged_data_is_proven_and_not_written_again(store_uri: str, toys: PrepareSpec) -> None:
+    spec = replace(toys, store=store_uri)
+    first, before = prepare(spec), _objects(spec)
+    again = prepare(spec)
+    assert (first.reused, again.reused) == (False, True)
+    assert again.encoded == 0
+    assert again.manifest == first.manifest
+    assert _objects(spec) == before
+
+
+def test_one_changed_pixel_is_another_version(toys: PrepareSpec) -> None:
+    first = prepare(toys)
+    an_image(_folder(toys) / "ball" / "0003.png", seed=99)
+    second = prepare(toys)
+    assert not second.reused
+    assert second.dataset_id != first.dataset_id
+    assert load_manifest(first.manifest_uri) == first.manifest
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"image_size": 5}, {"fractions": (0.5, 0.25, 0.25)}, {"name": "other"}]
+)
+def test_another_parameter_is_another_version(change: dict[str, object], toys: PrepareSpec) -> None:
+    first = prepare(toys)
+    second = prepare(replace(toys, **change))
+    assert (second.reused, second.dataset_id == first.dataset_id) == (False, False)
+
+
+def test_adding_images_moves_no_old_one(toys: PrepareSpec) -> None:
+    """Of classes that are large enough to be in all splits by themselves."""
+    a_folder(_folder(toys), {"ball": 150, "kite": 150})
+    before = _places(prepare(toys))
+    a_folder(_folder(toys), {"ball": 50, "kite": 5}, start=150)
+    after = _places(prepare(toys))
+    assert len(after) == len(before) + 55
+    assert {sample: after[sample] for sample in before} == before
+
+
+def test_a_version_that_lost_a_shard_is_made_whole(toys: PrepareSpec) -> None:
+    first, before = prepare(toys), _objects(toys)
+    lost = next(key for key in before if key.startswith("shards/"))
+    open_store(toys.store).delete(lost)
+    again = prepare(toys)
+    assert (again.reused, again.dataset_id) == (False, first.dataset_id)
+    assert _objects(toys).keys() == before.keys()
+
+
+PREPARE = """
+import sys
+from pathlib import Path
+from ddpipe.prepare import PrepareSpec, prepare
+def run(): return prepare(PrepareSpec(source="folder", path=sys.argv[1], name="toys", store=sys.argv[2]))
+"""
+
+
+def test_a_kill_at_any_point_leaves_no_half_version(toys: PrepareSpec) -> None:
+    """Killed before the n-th file takes its place, for all n until it runs to its end."""
+    script = PREPARE + (
+        "import os, signal\n"
+        "countdown, real = int(sys.argv[3]), Path.replace\n"
+        "def counting(self, target):\n"
+        "    global countdown\n"
+        "    countdown -= 1\n"
+        "    return real(self, target) if countdown else os.kill(os.getpid(), signal.SIGKILL)\n"
+        "Path.replace = counting; run()"
+    )
+    store = open_store(toys.store)
+    for point in range(1, 20):
+        shutil.rmtree(toys.store, ignore_errors=True)
+        command = [sys.executable, "-c", script, str(_folder(toys)), toys.store, str(point)]
+        outcome = subprocess.run(command, check=False, timeout=60)
+        for key in [info.key for info in store.list("datasets/") if info.key.endswith("manifest.json")]:
+            for split in SPLITS:
+                open_split(f"{store.uri}/{key}", split)
+        finished = prepare(toys)
+        assert len(_content(finished)) == 16
+        if outcome.returncode == 0:
+            break
+        assert outcome.returncode == -signal.SIGKILL
+    assert point == 7  # the check, three shards, the manifest and the note come before
+
+
+def test_two_prepares_at_once_agree(toys: PrepareSpec) -> None:
+    command = [sys.executable, "-c", PREPARE + "print(run().dataset_id)", str(_folder(toys)), toys.store]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    ids = {process.communicate(timeout=60)[0].strip() for process in processes}
+    assert [process.returncode for process in processes] == [0, 0]
+    assert ids == {prepare(toys).dataset_id}
+
+
+# Wrong input
+
+
+def _refused(spec: PrepareSpec, kind: type[DdpipeError]) -> DdpipeError:
+    """Refused with this error, and nothing was written."""
+    with pytest.raises(kind) as caught:
+        prepare(spec)
+    assert not list(open_store(spec.store).list())
+    return caught.value
+
+
+def test_all_wrong_parameters_are_listed(toys: PrepareSpec) -> None:
+    spec = replace(
+        toys, source="imagenet", name="No Name", seed=-1, fractions=(0.8, 0.1, 0.2), image_size=10**6
+    )
+    seen = _refused(spec, ParameterError).seen
+    for problem in ("imagenet", "digits, folder", "No Name", "seed -1", "1.1", "1000000"):
+        assert problem in seen
+    assert "5 problems" in seen
+
+
+@pytest.mark.parametrize("fractions", [(1, 0, 0), (1.2, -0.1, -0.1), (0.9, 0.1), (float("nan"), 0.1, 0.1)])
+def test_fractions_that_leave_a_split_empty_are_refused(
+    fractions: tuple[float, ...], toys: PrepareSpec
+) -> None:
+    _refused(replace(toys, fractions=fractions), ParameterError)
+
+
+@pytest.mark.parametrize(("source", "path"), [("digits", "/data"), ("folder", None)])
+def test_a_path_too_many_or_too_few_is_refused(source: str, path: str | None, toys: PrepareSpec) -> None:
+    _refused(replace(toys, source=source, path=path), ParameterError)
+
+
+def test_a_folder_that_does_not_exist_is_named(toys: PrepareSpec) -> None:
+    assert "no/such" in _refused(replace(toys, path="no/such"), SourceError).which
+
+
+def test_an_empty_folder_is_refused(toys: PrepareSpec, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert "no image" in _refused(replace(toys, path=str(tmp_path / "empty")), SourceError).seen
+
+
+def test_classes_that_are_too_small_are_all_named(toys: PrepareSpec) -> None:
+    a_folder(_folder(toys), {"single": 1, "pair": 2})
+    (_folder(toys) / "nothing").mkdir()
+    seen = _refused(toys, SourceError).seen
+    assert "'single' has 1" in seen
+    assert "'pair' has 2" in seen
+    assert "'nothing' has 0" in seen
+    assert "ball" not in seen
+
+
+def _damage(spec: PrepareSpec) -> None:
+    """One file cut off, one that is no image, one empty."""
+    whole = an_image(_folder(spec) / "ball" / "cut.png", (60, 60)).read_bytes()
+    (_folder(spec) / "ball" / "cut.png").write_bytes(whole[: len(whole) // 2])
+    (_folder(spec) / "ball" / "text.jpg").write_text("not an image")
+    (_folder(spec) / "kite" / "void.png").touch()
+
+
+def test_unreadable_images_are_all_named(toys: PrepareSpec) -> None:
+    _damage(toys)
+    error = _refused(toys, SourceError)
+    for problem in (
+        "3 problems",
+        "ball/cut.png: ",
+        "ball/text.jpg: it is no image",
+        "kite/void.png: it is empty",
+    ):
+        assert problem in error.seen
+    assert "--skip-bad" in error.do
+
+
+def test_unreadable_images_are_skipped_and_listed_if_so_asked(
+    toys: PrepareSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    clean = _content(prepare(replace(toys, store=toys.store + "-2")))
+    _damage(toys)
+    with caplog.at_level(logging.WARNING, "ddpipe"):
+        prepared = prepare(replace(toys, skip_bad=True))
+    assert prepared.skipped == ["ball/cut.png", "ball/text.jpg", "kite/void.png"]
+    assert prepared.manifest.skipped == tuple(prepared.skipped)
+    assert [record.message.split(":")[0] for record in caplog.records] == [
+        f"skipped {x}" for x in prepared.skipped
+    ]
+    assert _content(prepared) == clean
+
+
+def test_a_version_with_skipped_images_is_not_reused_by_the_strict(toys: PrepareSpec) -> None:
+    _damage(toys)
+    prepare(replace(toys, skip_bad=True))
+    with pytest.raises(SourceError):
+        prepare(toys)
+
+
+def test_skipping_may_not_empty_a_class(toys: PrepareSpec) -> None:
+    a_folder(_folder(toys), {"pairs": 2})
+    (_folder(toys) / "pairs" / "bad.png").touch()
+    assert "'pairs' has 2" in _refused(replace(toys, skip_bad=True), SourceError).seen
+
+
+def test_a_store_that_can_not_be_written_is_refused_before_the_data_is_read(
+    toys: PrepareSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(Path, "read_bytes", lambda self: pytest.fail(f"{self} was read"))
+    with pytest.raises(NotWritable):
+        prepare(replace(toys, store=str(tmp_path / "file")))
+
+
+def test_a_bucket_that_does_not_exist_is_refused(toys: PrepareSpec, s3: Server) -> None:
+    with pytest.raises(NoSuchBucket):
+        prepare(replace(toys, store="s3://nobody-made-this"))
+
+
+# The page about it
+
+
+def _page(prepared: Prepared) -> str:
+    return data_report_html(prepared.manifest, store_of(prepared.manifest_uri))
+
+
+def test_the_page_has_a_row_and_a_picture_per_class(store_uri: str, toys: PrepareSpec) -> None:
+    prepared = prepare(replace(toys, store=store_uri))
+    page = _page(prepared)
+    counts = [sum(label == 0 for label in prepared.manifest.splits[split].labels) for split in SPLITS]
+    assert "<td>ball</td>" + "".join(f"<td>{count}</td>" for count in (*counts, 10)) in page
+    assert page.count("data:image/png;base64,") == 2
+    assert prepared.dataset_id in page
+
+
+def test_the_page_needs_nothing_from_elsewhere(toys: PrepareSpec) -> None:
+    page = _page(prepare(toys))
+    assert "http" not in page
+    assert "<script" not in page
+
+
+def test_names_in_the_page_are_escaped(toys: PrepareSpec) -> None:
+    a_folder(_folder(toys), {"<script>alert(1)<": 3})
+    (_folder(toys) / "ball" / "<img src=x>.png").touch()
+    page = _page(prepare(replace(toys, skip_bad=True)))
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)&lt;" in page
+    assert "&lt;img src=x&gt;" in page

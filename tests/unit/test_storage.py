@@ -1,0 +1,357 @@
+"""Stores: what holds for every kind of store, then what can go wrong with each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import s3_server
+from s3_server import BUCKET, Proxy, Server
+
+from ddpipe.errors import (
+    CorruptObject,
+    NoAccess,
+    NoSuchBucket,
+    NoSuchObject,
+    NotWritable,
+    ParameterError,
+    StoreError,
+    Unreachable,
+)
+from ddpipe.storage import Store, open_store, read_uri, split_uri
+from ddpipe.storage.files import PARTIAL, FileStore, replacing
+from ddpipe.storage.s3 import AWS, CHECKSUM, KUBEFLOW, PART_BYTES, Connection
+
+# What every store does
+
+
+def test_what_was_written_is_read(store_uri: str) -> None:
+    store = open_store(store_uri)
+    store.write("a/b.bin", b"first")
+    store.write("a/b.bin", b"second")
+    store.write("empty", b"")
+    assert store.read("a/b.bin") == b"second"
+    assert store.read("empty") == b""
+    assert read_uri(f"{store.uri}/a/b.bin") == b"second"
+
+
+def test_a_range_is_exactly_as_long_as_asked(store_uri: str) -> None:
+    store = open_store(store_uri)
+    store.write("a", b"0123456789")
+    assert store.read_range("a", 3, 4) == b"3456"
+    assert store.read_range("a", 3, 0) == b""
+    with pytest.raises(CorruptObject):
+        store.read_range("a", 8, 4)
+    with pytest.raises(CorruptObject):
+        store.read_range("a", 20, 4)
+
+
+def test_files_of_many_parts_come_back_as_they_went(store_uri: str, tmp_path: Path) -> None:
+    store = open_store(store_uri)
+    content = os.urandom(2 * PART_BYTES + 17)
+    (tmp_path / "up").write_bytes(content)
+    store.upload(tmp_path / "up", "deep/er/file")
+    store.download("deep/er/file", tmp_path / "new" / "down")
+    assert (tmp_path / "new" / "down").read_bytes() == content
+
+
+def test_a_listing_is_sorted_and_relative(store_uri: str) -> None:
+    store = open_store(store_uri)
+    for key in ("b/x", "a/y", "a/x/1", "ab"):
+        store.write(key, key.encode())
+    assert [info.key for info in store.list()] == ["a/x/1", "a/y", "ab", "b/x"]
+    assert [info.key for info in store.list("a")] == ["a/x/1", "a/y", "ab"]
+    assert [info.key for info in store.child("a").list()] == ["x/1", "y"]
+    assert [info.size for info in store.list("b")] == [3]
+    assert list(store.list("none/")) == []
+
+
+def test_an_etag_changes_with_the_content(store_uri: str) -> None:
+    store = open_store(store_uri)
+    store.write("a", b"1")
+    [before] = store.list()
+    store.write("a", b"22")
+    [after] = store.list()
+    assert before.etag != after.etag
+    assert before.modified <= after.modified
+
+
+def test_deleting_twice_is_no_error(store_uri: str) -> None:
+    store = open_store(store_uri)
+    store.write("a", b"")
+    assert store.exists("a")
+    store.delete("a")
+    store.delete("a")
+    assert not store.exists("a")
+
+
+def test_a_missing_object_is_named(store_uri: str, tmp_path: Path) -> None:
+    store = open_store(store_uri)
+    for attempt in (
+        lambda: store.read("no/such"),
+        lambda: store.read_range("no/such", 0, 1),
+        lambda: store.download("no/such", tmp_path / "down"),
+    ):
+        with pytest.raises(NoSuchObject, match="no/such"):
+            attempt()
+    assert not (tmp_path / "down").exists()
+
+
+def test_a_writable_store_stays_empty_when_checked(store_uri: str) -> None:
+    store = open_store(store_uri)
+    store.check_writable()
+    assert list(store.list()) == []
+
+
+def test_only_a_folder_has_local_paths(store_uri: str) -> None:
+    store = open_store(store_uri)
+    store.write("a", b"here")
+    path = store.local_path("a")
+    assert path is None if store.uri.startswith("s3:") else path and path.read_bytes() == b"here"
+
+
+# URIs
+
+
+@pytest.mark.parametrize(
+    ("uri", "canonical"),
+    [
+        ("s3://bucket/a/b/", "s3://bucket/a/b"),
+        ("minio://bucket", "s3://bucket"),
+        ("file:///data/store/", "/data/store"),
+        ("/data//x/../store", "/data/store"),
+    ],
+)
+def test_a_store_has_one_canonical_uri(uri: str, canonical: str, s3: Server) -> None:
+    assert open_store(uri).uri == canonical
+
+
+def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_store("store").uri == str(tmp_path / "store")
+    store, name = split_uri("file.json")
+    assert (store.uri, name) == (str(tmp_path), "file.json")
+
+
+@pytest.mark.parametrize("uri", ["gs://bucket/x", "s3://", "s3:///x", "s3://No_Bucket/x"])
+def test_a_uri_that_can_not_be_one_is_refused(uri: str, s3: Server) -> None:
+    with pytest.raises(ParameterError):
+        open_store(uri)
+
+
+@pytest.mark.parametrize("change", [{"S3_ENDPOINT": "http://host/with/path"}, {"S3_RETRIES": "many"}])
+def test_a_bad_setting_is_refused(
+    change: dict[str, str], s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in change.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ParameterError):
+        open_store("s3://bucket")
+
+
+@pytest.mark.parametrize(
+    ("environment", "endpoint"),
+    [
+        ({}, AWS),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, KUBEFLOW),
+        ({"S3_ENDPOINT": "minio:9000", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "http://minio:9000"),
+        ({"S3_ENDPOINT": "minio:9000", "S3_SECURE": "true"}, "https://minio:9000"),
+        ({"S3_ENDPOINT": "https://minio/"}, "https://minio"),
+    ],
+)
+def test_the_environment_names_the_server(environment: dict[str, str], endpoint: str) -> None:
+    assert Connection.from_environment(environment).endpoint == endpoint
+
+
+def test_credentials_come_from_a_mounted_secret(s3: Server, tmp_path: Path) -> None:
+    (tmp_path / "accesskey").write_text("me\n")
+    (tmp_path / "secretkey").write_text("mine\n")
+    connection = Connection.from_environment({"S3_CREDENTIALS_DIR": str(tmp_path)})
+    assert (connection.access_key, connection.secret_key) == ("me", "mine")
+    assert "mine" not in repr(connection)
+
+
+def test_a_missing_secret_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NoAccess, match="accesskey"):
+        Connection.from_environment({"S3_CREDENTIALS_DIR": str(tmp_path)})
+
+
+# What can go wrong with a folder
+
+
+def test_a_killed_writer_leaves_nothing_to_see(tmp_path: Path) -> None:
+    """Between the first byte and the rename there is only a hidden file."""
+    script = (
+        "import os, signal, sys; from pathlib import Path; from ddpipe.storage.files import replacing\n"
+        "with replacing(Path(sys.argv[1])) as partial:\n"
+        "    partial.write_bytes(b'half'); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    store = FileStore(tmp_path)
+    store.write("a", b"old")
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "a")], check=False)
+    assert any(path.name.startswith(PARTIAL) for path in tmp_path.iterdir())
+    assert [info.key for info in store.list()] == ["a"]
+    assert store.read("a") == b"old"
+
+
+def test_a_failed_writer_cleans_up(tmp_path: Path) -> None:
+    """Here the file that it handed out was never written."""
+    with pytest.raises(NotWritable), replacing(tmp_path / "a"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_below_a_file_is_not_writable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotWritable, match="file"):
+        open_store(str(tmp_path / "file" / "store")).check_writable()
+
+
+def test_a_read_only_store_is_not_writable() -> None:
+    with pytest.raises(NotWritable):
+        open_store("/proc/self/store").check_writable()
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    """A limit on the size of files fails a write in its middle, as a full disk does."""
+    script = (
+        "import resource, sys; from ddpipe.errors import NotWritable; from ddpipe.storage import open_store\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try: open_store(sys.argv[1]).write('a', bytes(5000))\n"
+        "except NotWritable as error: sys.exit(error.exit_code)"
+    )
+    outcome = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
+    assert outcome.returncode == NotWritable.exit_code
+    assert list(tmp_path.iterdir()) == []
+
+
+# What can go wrong with a bucket
+
+
+def _every_method(store: Store, tmp_path: Path) -> dict[str, Callable[[], object]]:
+    (tmp_path / "up").touch()
+    return {
+        "read": lambda: store.read("a"),
+        "read_range": lambda: store.read_range("a", 0, 1),
+        "write": lambda: store.write("a", b""),
+        "upload": lambda: store.upload(tmp_path / "up", "a"),
+        "download": lambda: store.download("a", tmp_path / "down"),
+        "exists": lambda: store.exists("a"),
+        "list": lambda: list(store.list()),
+        "delete": lambda: store.delete("a"),
+        "check_writable": store.check_writable,
+    }
+
+
+METHODS = ["read", "read_range", "write", "upload", "download", "exists", "list", "delete", "check_writable"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_missing_bucket_is_told_and_not_created(method: str, s3: Server, tmp_path: Path) -> None:
+    store = open_store("s3://nobody-made-this/x")
+    with pytest.raises(NoSuchBucket, match="nobody-made-this"):
+        _every_method(store, tmp_path)[method]()
+    assert not s3.client.bucket_exists("nobody-made-this")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_wrong_credentials_are_told(method: str, s3: Server, tmp_path: Path) -> None:
+    store = open_store(f"s3://{BUCKET}/x")
+    with s3.denying_everyone(), pytest.raises(NoAccess, match="AWS_ACCESS_KEY_ID"):
+        _every_method(store, tmp_path)[method]()
+
+
+def test_an_unreachable_server_is_told_within_the_time_for_retries(
+    s3: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("S3_ENDPOINT", f"http://127.0.0.1:{s3_server.free_port()}")
+    with pytest.raises(Unreachable, match="Connection refused"):
+        open_store(f"s3://{BUCKET}").read("a")
+
+
+def test_a_burst_of_errors_is_ridden_out(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("S3_RETRIES", "3")
+    store = open_store(f"s3://{BUCKET}")
+    store.write("a", b"content")
+    proxy.faults.extend([503, 429])
+    assert store.read("a") == b"content"
+
+
+def test_a_server_that_keeps_failing_is_told(proxy: Proxy) -> None:
+    store = open_store(f"s3://{BUCKET}")
+    proxy.faults.extend([500] * 9)
+    with pytest.raises(Unreachable, match="500"):
+        store.read("a")
+
+
+def test_something_else_than_an_s3_server_is_told(proxy: Proxy) -> None:
+    store = open_store(f"s3://{BUCKET}")
+    proxy.faults.extend([404] * 9)
+    with pytest.raises(Unreachable, match="404"):
+        store.read("a")
+
+
+def test_a_download_goes_on_where_the_connection_broke(proxy: Proxy, tmp_path: Path) -> None:
+    store, content = open_store(f"s3://{BUCKET}"), os.urandom(3 * 2**20)
+    store.write("a", content)
+    proxy.requests.clear()
+    proxy.faults.append("cut")
+    store.download("a", tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == content
+    assert len(proxy.requests) == 2
+
+
+def test_a_download_that_keeps_breaking_leaves_nothing(proxy: Proxy, tmp_path: Path) -> None:
+    store = open_store(f"s3://{BUCKET}")
+    store.write("a", os.urandom(2**20))
+    proxy.faults.extend(["cut"] * 9)
+    with pytest.raises(Unreachable):
+        store.download("a", tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_multipart_uploads_ride_out_errors_too(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("S3_RETRIES", "3")
+    store, content = open_store(f"s3://{BUCKET}"), os.urandom(PART_BYTES + 1)
+    (tmp_path / "up").write_bytes(content)
+    store.check_writable()
+    proxy.faults.extend([503, 503, "", 503])
+    store.upload(tmp_path / "up", "a")
+    assert store.read("a") == content
+
+
+def test_an_object_changed_on_the_way_is_corrupt(proxy: Proxy, tmp_path: Path) -> None:
+    store = open_store(f"s3://{BUCKET}")
+    store.write("a", b"content")
+    proxy.faults.append("flip")
+    with pytest.raises(CorruptObject, match="SHA-256"):
+        store.read("a")
+    proxy.faults.append("flip")
+    with pytest.raises(CorruptObject, match="SHA-256"):
+        store.download("a", tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_object_changed_in_the_store_is_corrupt(s3: Server) -> None:
+    s3.client.put_object(BUCKET, "a", BytesIO(b"other"), 5, metadata={CHECKSUM: "0" * 64})
+    with pytest.raises(CorruptObject, match="s3://datasets/a"):
+        open_store(f"s3://{BUCKET}").read("a")
+
+
+def test_an_object_of_another_tool_is_read_without_a_checksum(s3: Server) -> None:
+    s3.client.put_object(BUCKET, "a", BytesIO(b"other"), 5)
+    assert open_store(f"s3://{BUCKET}").read("a") == b"other"
+
+
+def test_every_error_says_which_object_and_what_to_do(s3: Server) -> None:
+    with pytest.raises(StoreError) as caught:
+        open_store("s3://nobody-made-this/x").read("key")
+    assert caught.value.which.startswith("s3://nobody-made-this/x/key at http://127.0.0.1:")
+    assert caught.value.do
