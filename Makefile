@@ -42,15 +42,31 @@ format: $(INSTALLED) ## let ruff format and mend what it can
 compile: $(INSTALLED) ## write the compiled packages to pipelines/compiled
 	@$(BIN)/ddpipe compile
 
+# What builds images here: the first of these that answers.
+BUILDER ?= $(shell for tool in docker podman buildah; do $$tool info >/dev/null 2>&1 && echo $$tool && break; done)
+BUILD_FLAGS ?=
+REGISTRY ?= ddpipe
+TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+COMMIT = $(shell git describe --always --dirty --abbrev=40)
+images: ## build both images: make images REGISTRY=… TAG=…, with docker, podman or buildah
+	@test -n "$(BUILDER)" || { echo "no docker, podman or buildah answers here; start or install one" >&2; exit 1; }
+	@for target in launcher trainer; do \
+		$(BUILDER) build --file images/Dockerfile --target $$target --tag $(REGISTRY)/ddpipe-$$target:$(TAG) \
+			--build-arg VERSION=$(TAG) --build-arg COMMIT=$(COMMIT) $(BUILD_FLAGS) . || exit 1; \
+	done
+
 bench: $(INSTALLED) ## the benchmarks of the README, side by side with what one would pick instead
 	@for bench in tests/bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
 
 UV_COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--no-emit-index-url --no-header --no-annotate pyproject.toml
+	--no-emit-index-url --no-header --no-annotate
 lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements*.txt
-	@$(UV_COMPILE) --upgrade --extra all --group dev --output-file requirements.txt
-	@$(UV_COMPILE) --extra launch --constraint requirements.txt --output-file requirements-launcher.txt
-	@$(UV_COMPILE) --extra train --constraint requirements.txt --output-file requirements-trainer.txt
+	@$(UV_COMPILE) pyproject.toml --upgrade --extra all --group dev --output-file requirements.txt
+	@$(UV_COMPILE) pyproject.toml --extra pipelines --constraint requirements.txt --output-file requirements-launcher.txt
+	@$(UV_COMPILE) pyproject.toml --extra train --extra pipelines --constraint requirements.txt \
+		--output-file requirements-trainer.txt
+	@printf 'torch\ntorchvision\n' | $(UV_COMPILE) - --constraint requirements.txt --output-file requirements-torch.txt
+	@echo hatchling | $(UV_COMPILE) - --upgrade --output-file requirements-build.txt
 
 clean: ## remove what tests and tools left (not the environment, not runs)
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
