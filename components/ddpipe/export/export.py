@@ -1,0 +1,208 @@
+"""The step: turn an evaluated model into a package, and prove that it answers as the evaluated one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from safetensors.torch import save
+from torch import nn
+
+from ddpipe.data.manifest import DatasetManifest, load_manifest
+from ddpipe.data.reader import SplitReader, open_split
+from ddpipe.errors import ExportError, ParameterError, listed
+from ddpipe.export.onnx import Session, to_onnx
+from ddpipe.model.checkpoint import Checkpoint, load_model
+from ddpipe.model.evaluation import TITLES, Evaluation, load_evaluation
+from ddpipe.model.package import ModelPackage, Signature, publish
+from ddpipe.storage import open_store
+
+BATCH_SIZES = (1, 2, 7, 64)
+TOLERANCE = 1e-4
+"""How far two logits may lie apart, as a share of the largest: a hundred times what float32 rounds away."""
+
+SURROUNDINGS = {"run": "DDPIPE_RUN", "job": "DDPIPE_JOB", "image": "DDPIPE_IMAGE"}
+"""What only the one who started this process knows, and the variables in which it may tell."""
+
+LIBRARIES = ("ddpipe", "torch", "onnx", "onnxruntime", "onnxscript", "safetensors", "numpy")
+
+_log = logging.getLogger(__name__)
+
+
+def export(training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri: str) -> ModelPackage:
+    """Export the evaluated model, check it on the whole test split, and publish the package.
+
+    Args:
+        training_uri: Output of a finished training.
+        manifest_uri: The dataset version that it was trained and evaluated on.
+        evaluation_uri: Its evaluation.
+        output_uri: Folder for the package; an older one in it is replaced.
+
+    Raises:
+        ParameterError: Training, evaluation and dataset do not belong together.
+        ExportError: The exported model answers unlike the trained or the evaluated one; nothing is published.
+        CheckpointError: There is no finished training.
+        DatasetError: The dataset is damaged.
+        StoreError: Something can not be read or written.
+    """
+    store = open_store(output_uri)
+    store.check_writable()
+    manifest, evaluation = load_manifest(manifest_uri), load_evaluation(evaluation_uri)
+    classifier, checkpoint = load_model(training_uri)
+    _check_kinship(manifest, checkpoint, evaluation, manifest_uri)
+    signature = Signature(
+        architecture=checkpoint.network["name"], shape=manifest.shape, classes=manifest.classes
+    )
+    model = to_onnx(classifier, signature)
+    checks = check(Session(model), classifier, open_split(manifest_uri, evaluation.subject.split), evaluation)
+    _log.info("the ONNX model answers as the evaluated one on all %d samples", checks["samples"])
+    lineage = {
+        "dataset": {"id": manifest.dataset_id, "name": manifest.name, "uri": manifest_uri},
+        "training": {
+            "uri": training_uri,
+            "recipe": checkpoint.recipe,
+            "epoch": checkpoint.epoch,
+            "step": checkpoint.step,
+            "processes": checkpoint.world_size,
+        },
+        "evaluation": {"uri": evaluation_uri, "sha256": dict(evaluation.folder.sha256)},
+        "checks": checks,
+        "made_by": made_by(os.environ),
+        "exported": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+    return publish(
+        store,
+        onnx=model,
+        weights=save(classifier.state_dict()),
+        signature=signature,
+        metrics=evaluation.metrics,
+        lineage=lineage,
+        card=_card(signature, manifest, evaluation, lineage),
+    )
+
+
+def check(
+    session: Session, classifier: nn.Module, samples: SplitReader, evaluation: Evaluation
+) -> dict[str, Any]:
+    """Prove that an ONNX model answers as the trained and as the evaluated one.
+
+    In batches of several sizes its logits are compared with PyTorch's; over the whole split with those that
+    were evaluated, on whatever device that was, and its accuracy with the published one.
+
+    Args:
+        session: The ONNX model.
+        classifier: The trained model, in evaluation mode, on the CPU.
+        samples: The split that was evaluated.
+        evaluation: Of the trained model.
+
+    Returns:
+        What was seen: `samples`, `batch_sizes`, `largest_difference` (as `TOLERANCE`), `accuracy`.
+
+    Raises:
+        ExportError: It does not.
+    """
+    evaluated, labels = evaluation.predictions()
+    answers = _answers(session, samples, max(BATCH_SIZES))
+    differences = {"the evaluated logits": _difference(answers, evaluated)}
+    for size in BATCH_SIZES:
+        images = samples.images(range(min(size, len(samples))))
+        with torch.inference_mode():
+            trained = classifier(torch.from_numpy(images)).numpy()
+        differences[f"PyTorch's logits of {len(images)} images"] = _difference(session(images), trained)
+    problems = [
+        f"{difference:.2g} of the largest logit away from {other} (at most {TOLERANCE:g})"
+        for other, difference in differences.items()
+        if not difference <= TOLERANCE
+    ]
+    accuracy = float((answers.argmax(axis=1) == labels).mean())
+    published = evaluation.metrics.scores["accuracy"].value
+    if abs(accuracy - published) > _ties(evaluated) / len(labels):
+        problems.append(f"accuracy {accuracy:.6f}, the evaluation published {published:.6f}")
+    if problems:
+        raise ExportError(
+            what="the exported model does not answer as the trained one",
+            which=evaluation.subject.training,
+            seen=listed(problems),
+            do="Evaluate again, then export; if it stays, torch.onnx does not do this network justice.",
+        )
+    return {
+        "samples": len(labels),
+        "batch_sizes": list(BATCH_SIZES),
+        "largest_difference": max(differences.values()),
+        "accuracy": accuracy,
+    }
+
+
+def made_by(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The software that made a package, and the run, job and image as far as they are told."""
+    told = {name: environment[key] for name, key in SURROUNDINGS.items() if environment.get(key)}
+    versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
+    return {**told, "versions": versions}
+
+
+def _answers(session: Session, samples: SplitReader, batch_size: int) -> npt.NDArray[np.float32]:
+    indices = np.arange(len(samples))
+    batches = np.split(indices, indices[batch_size::batch_size])
+    return np.concatenate([session(samples.images(batch)) for batch in batches])
+
+
+def _difference(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
+    """The largest difference of two logits, as a share of the largest expected one."""
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def _ties(logits: npt.NDArray[np.float32]) -> int:
+    """How many samples have two best logits so close that the tolerance may swap them."""
+    second, best = np.sort(logits, axis=1)[:, -2:].T
+    return int((best - second <= 2 * TOLERANCE * np.abs(logits).max()).sum())
+
+
+def _check_kinship(
+    manifest: DatasetManifest, checkpoint: Checkpoint, evaluation: Evaluation, manifest_uri: str
+) -> None:
+    ids = {"training": checkpoint.dataset_id, "evaluation": evaluation.subject.dataset_id}
+    strangers = [
+        f"the {name} used dataset version {dataset_id}"
+        for name, dataset_id in ids.items()
+        if dataset_id != manifest.dataset_id
+    ]
+    if strangers:
+        raise ParameterError(
+            what="training, evaluation and dataset do not belong together",
+            which=manifest_uri,
+            seen=listed(strangers),
+            do="Name the dataset version that was trained and evaluated on.",
+        )
+
+
+def _card(
+    signature: Signature, manifest: DatasetManifest, evaluation: Evaluation, lineage: Mapping[str, Any]
+) -> str:
+    cards = Environment(
+        loader=PackageLoader("ddpipe.export", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    cards.filters["cell"] = _cell
+    card = cards.get_template("card.md.j2")
+    return card.render(
+        signature=signature, manifest=manifest, metrics=evaluation.metrics, titles=TITLES, lineage=lineage
+    )
+
+
+def _cell(text: str) -> Markup:
+    """Text that stays within its cell of a Markdown table."""
+    return escape(" ".join(text.split())).replace("|", "&#124;")

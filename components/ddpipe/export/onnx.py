@@ -1,0 +1,78 @@
+"""PyTorch -> ONNX, and ONNX -> logits."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from itertools import chain
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+import torch
+from onnx import ModelProto, StringStringEntryProto
+from torch import nn
+
+from ddpipe.model.package import INPUT, OUTPUT, Signature
+
+# They tell each optimisation of the graph to whoever listens to INFO, as pipeline engines do.
+for _library in ("onnx_ir", "onnxscript", "torch.onnx"):
+    logging.getLogger(_library).setLevel(logging.WARNING)
+
+
+def to_onnx(classifier: nn.Module, signature: Signature) -> bytes:
+    """The classifier as an ONNX file: uint8 (batch, H, W, C) -> float32 logits (batch, classes).
+
+    The file tells its classes in its metadata, and the same classifier always gives the same bytes.
+
+    Args:
+        classifier: In evaluation mode, on the CPU.
+        signature: Of this classifier.
+    """
+    # Two images: torch.export takes a batch of one for a constant.
+    example = torch.zeros((2, *signature.shape), dtype=torch.uint8)
+    with warnings.catch_warnings():
+        # What the exporter warns of is its own code; whether it did its work is checked on real samples.
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            classifier,
+            (example,),
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+    if program is None:
+        raise TypeError("torch.onnx.export returns None only when it writes the file itself")
+    model = program.model_proto
+    _forget_the_machine(model)
+    model.metadata_props.append(
+        StringStringEntryProto(key="classes", value=json.dumps(list(signature.classes)))
+    )
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+class Session:
+    """An ONNX model, ready to answer."""
+
+    def __init__(self, model: bytes) -> None:
+        """Load the model on the CPU, with as many threads as torch has."""
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    def __call__(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        """Logits, shape (n, classes), of images, shape (n, H, W, C)."""
+        logits: npt.NDArray[np.float32] = self._session.run([OUTPUT], {INPUT: images})[0]
+        return logits
+
+
+def _forget_the_machine(model: ModelProto) -> None:
+    """Drop the exporter's notes: stack traces, with paths of the machine where it ran."""
+    graph = model.graph
+    parts = (graph.node, graph.input, graph.output, graph.value_info, graph.initializer)
+    for noted in (graph, *chain.from_iterable(parts)):
+        del noted.metadata_props[:]

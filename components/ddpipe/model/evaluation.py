@@ -1,0 +1,193 @@
+"""What an evaluation leaves behind: written by evaluate, read by export and the report.
+
+<evaluation>/metrics.json      Metrics
+<evaluation>/predictions.npz   logits float32 (samples, classes) and labels int64 (samples,), without pickle;
+                               row i is the i-th sample of the split in the dataset's manifest
+<evaluation>/evaluation.json   the seal, written last: what was evaluated on what
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpipe.storage import Store
+from ddpipe.storage.sealed import Folder, Format, to_json
+
+FORMAT = Format("evaluation", "evaluation.json", schema=1, maker="ddpipe evaluate")
+METRICS, PREDICTIONS = "metrics.json", "predictions.npz"
+
+TITLES = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro F1",
+    "log_loss": "log loss",
+    "macro_auc": "macro AUC",
+    "calibration_error": "calibration error",
+}
+"""The scores, as people write them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A value with its 95 % interval.
+
+    There is none where resampling shows no spread (nothing was wrong), nor for calibration_error: its
+    resamples lie above it, as chance gaps in small bins only ever add.
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassScores:
+    """One class against all others; None where a ratio has nothing to divide by."""
+
+    name: str
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    support: int
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points of the ROC curve, one-vs-rest over all (sample, class) pairs (micro-average), at most 100."""
+
+    false_positive_rate: tuple[float, ...]
+    true_positive_rate: tuple[float, ...]
+    threshold: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """What a split says about a model.
+
+    Attributes:
+        samples: Samples in the split.
+        scores: By the names in `TITLES`, without those that are undefined here. Log loss is in nats, AUC is
+            one-vs-rest, calibration error is ECE in 15 bins.
+        undefined: The others, each with the reason.
+        classes: Precision, recall, F1 and support per class, in the dataset's order.
+        confusion_matrix: Counts; row = true class, column = predicted class.
+        roc: For a plot; the area that counts is macro_auc.
+    """
+
+    samples: int
+    scores: Mapping[str, Estimate]
+    undefined: Mapping[str, str]
+    classes: tuple[ClassScores, ...]
+    confusion_matrix: tuple[tuple[int, ...], ...]
+    roc: Curve
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, fit for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`, also after a way through JSON."""
+        return cls(
+            samples=values["samples"],
+            scores={name: Estimate(**score) for name, score in values["scores"].items()},
+            undefined=dict(values["undefined"]),
+            classes=tuple(ClassScores(**scores) for scores in values["classes"]),
+            confusion_matrix=tuple(tuple(row) for row in values["confusion_matrix"]),
+            roc=Curve(**{name: tuple(points) for name, points in values["roc"].items()}),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """What was evaluated, on what, and how.
+
+    Attributes:
+        training: URI of the training's outputs.
+        dataset: URI of the dataset's manifest.
+        dataset_id: Of the dataset version.
+        split: The split that was scored.
+        model: Name of the architecture.
+        epoch: Epochs that the evaluated weights had been trained for.
+        device: Where the logits were computed: "cpu", "cuda".
+        processes: How many processes shared the work.
+        seconds: Time for reading the samples and computing the logits.
+    """
+
+    training: str
+    dataset: str
+    dataset_id: str
+    split: str
+    model: str
+    epoch: int
+    device: str
+    processes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """A published evaluation.
+
+    Attributes:
+        subject: What was evaluated.
+        metrics: The result.
+        folder: Where it lies.
+    """
+
+    subject: Subject
+    metrics: Metrics
+    folder: Folder
+
+    def headline(self) -> dict[str, float]:
+        """The scores without their intervals: for a progress line, or an engine's list of metrics."""
+        return {name: score.value for name, score in self.metrics.scores.items()}
+
+    def summary(self) -> str:
+        """The scores in one line, with what could not be scored and why."""
+        scores = [f"{name} {score.value:.4f}" for name, score in self.metrics.scores.items()]
+        missing = [f"no {name}: {reason}" for name, reason in self.metrics.undefined.items()]
+        return ", ".join([f"{self.metrics.samples} {self.subject.split} samples", *scores, *missing])
+
+    def predictions(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """Logits, shape (samples, classes), and labels, shape (samples,); raises `CorruptObject`."""
+        with np.load(io.BytesIO(self.folder.read(PREDICTIONS)), allow_pickle=False) as arrays:
+            return arrays["logits"], arrays["labels"]
+
+
+def publish(
+    store: Store,
+    subject: Subject,
+    metrics: Metrics,
+    logits: npt.NDArray[np.float32],
+    labels: npt.NDArray[np.int64],
+) -> Evaluation:
+    """Write the evaluation into a folder of its own."""
+    arrays = io.BytesIO()
+    np.savez_compressed(arrays, logits=logits, labels=labels)
+    files = {METRICS: to_json(metrics.to_dict()), PREDICTIONS: arrays.getvalue()}
+    return Evaluation(
+        subject=subject, metrics=metrics, folder=FORMAT.publish(store, files, facts=asdict(subject))
+    )
+
+
+def load_evaluation(uri: str) -> Evaluation:
+    """The evaluation at `uri`.
+
+    Raises:
+        NoSuchObject: None was finished there.
+        CorruptObject: A file is not what was published.
+        ParameterError: It has another schema.
+    """
+    folder = FORMAT.open(uri)
+    return Evaluation(
+        subject=Subject(**folder.facts),
+        metrics=Metrics.from_dict(json.loads(folder.read(METRICS))),
+        folder=folder,
+    )
