@@ -1,0 +1,164 @@
+"""PyTorchJob (kubeflow.org/v1): job -> manifest, object and pods -> status. Pure functions.
+
+Where the operator allows it (1.4 and later) a job has workers only. With a Master the workers would get an
+init container that needs a public image and breaks the *restricted* Pod Security level, and the job would
+succeed as soon as rank 0 does. Without one the operator sets no ranks: they come from the pods' labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddpipe.launch.job import Restart, Success, TrainingJob
+from ddpipe.launch.marks import annotate, labels_of
+from ddpipe.launch.pods import PORT, template
+from ddpipe.launch.status import (
+    Backend,
+    JobStatus,
+    Object,
+    Phase,
+    Replica,
+    Resource,
+    Stage,
+    condition,
+    replica_of,
+)
+
+RESOURCE = Resource(group="kubeflow.org", version="v1", plural="pytorchjobs", kind="PyTorchJob")
+QUEUE = "kueue.x-k8s.io/queue-name"
+
+
+def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
+    """The PyTorchJob that runs `job`; the same job always gives the same manifest.
+
+    Args:
+        job: The job.
+        schema: The properties of `spec` that the cluster's CRD knows; None stands for a current one.
+    """
+    known = _spec_fields(schema)
+    with_master = job.success is Success.RANK0 or "elasticPolicy" not in known
+    labels = {**labels_of(job), **({QUEUE: job.queue} if job.queue else {})}
+    body = {
+        "apiVersion": f"{RESOURCE.group}/{RESOURCE.version}",
+        "kind": RESOURCE.kind,
+        "metadata": {
+            "name": job.name,
+            "namespace": job.namespace,
+            "labels": labels,
+            "annotations": dict(job.annotations),
+        },
+        "spec": {
+            "pytorchReplicaSpecs": _replica_specs(job, with_master=with_master),
+            **({"nprocPerNode": str(job.replicas.processes)} if "nprocPerNode" in known else {}),
+            **_run_policy(job, known, with_master=with_master),
+        },
+    }
+    return annotate(body, job)
+
+
+def _spec_fields(schema: Object | None) -> set[str]:
+    return {"runPolicy", "nprocPerNode", "elasticPolicy"} if schema is None else set(schema)
+
+
+def _run_policy(job: TrainingJob, known: set[str], *, with_master: bool) -> dict[str, Any]:
+    """The pytorch-operator of MiniKF's days has these at the top of the spec."""
+    # With a master the operator ends the job while others still work: their pods are needed to judge them.
+    judged = with_master and job.success is Success.ALL
+    policy: dict[str, Any] = {
+        "cleanPodPolicy": "None" if judged else "Running",
+        "ttlSecondsAfterFinished": job.finished_ttl,
+    }
+    if job.restart is not Restart.NEVER:
+        policy["backoffLimit"] = job.max_restarts
+    if "runPolicy" not in known:
+        return policy
+    if job.scheduling:
+        policy["schedulingPolicy"] = dict(job.scheduling)
+    return {"runPolicy": policy}
+
+
+def _replica_specs(job: TrainingJob, *, with_master: bool) -> dict[str, Any]:
+    def replicas(count: int, pod: dict[str, Any]) -> dict[str, Any]:
+        return {"replicas": count, "restartPolicy": job.restart.value, "template": pod}
+
+    nodes = job.replicas.nodes
+    if not with_master:
+        return {"Worker": replicas(nodes, template(job, _ranks(job)))}
+    pod = template(job)
+    others = {"Worker": replicas(nodes - 1, pod)} if nodes > 1 else {}
+    return {"Master": replicas(1, pod), **others}
+
+
+def _ranks(job: TrainingJob) -> list[dict[str, Any]]:
+    """What the operator sets where there is a master: for torchrun (PET_*) and for scripts without it."""
+    address, port = f"{job.name}-worker-0", str(PORT)
+    index = {"fieldRef": {"fieldPath": "metadata.labels['training.kubeflow.org/replica-index']"}}
+    values = {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": port,
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": port,
+        "WORLD_SIZE": str(job.replicas.nodes * job.replicas.processes),
+    }
+    return [
+        *({"name": name, "value": value} for name, value in values.items()),
+        *({"name": name, "valueFrom": index} for name in ("RANK", "PET_NODE_RANK")),
+    ]
+
+
+def status(job: TrainingJob, found: Object, pods: Sequence[Object]) -> JobStatus:
+    """What the job is doing."""
+    uid = found["metadata"]["uid"]
+    own = [pod for pod in pods if _belongs(pod, uid)]
+    replicas = tuple(sorted((replica_of(job.name, pod) for pod in own), key=_rank_order))
+    failed, succeeded = condition(found, "Failed"), condition(found, "Succeeded")
+    return JobStatus(
+        phase=_phase(job, found, replicas),
+        stage=_stage(job, found, replicas),
+        message=(failed or succeeded or {}).get("message", ""),
+        replicas=replicas,
+    )
+
+
+def _belongs(pod: Object, uid: str) -> bool:
+    return any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences") or ())
+
+
+def _rank_order(replica: Replica) -> tuple[bool, int]:
+    role, _, index = replica.rank.rpartition("-")
+    return role != "master", int(index) if index.isdigit() else 0
+
+
+def _phase(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Phase:
+    if condition(found, "Failed"):
+        return Phase.FAILED
+    if condition(found, "Succeeded"):
+        return _judged(job, replicas)
+    # The queue suspends through the spec; the condition follows when the operator has acted.
+    if found["spec"].get("runPolicy", {}).get("suspend"):
+        return Phase.SUSPENDED
+    return Phase.ACTIVE
+
+
+def _judged(job: TrainingJob, replicas: Sequence[Replica]) -> Phase:
+    """The operator says Succeeded when the master exits 0, whatever the workers did: look at the pods."""
+    if job.success is Success.RANK0:
+        return Phase.SUCCEEDED
+    if any(replica.over and replica.ending and replica.ending.is_failure for replica in replicas):
+        return Phase.FAILED
+    has_master = any(replica.rank.startswith("master") for replica in replicas)
+    if has_master and not all(replica.over for replica in replicas):
+        return Phase.ACTIVE
+    return Phase.SUCCEEDED
+
+
+def _stage(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Stage:
+    if not replicas and not (found.get("status") or {}).get("conditions"):
+        return Stage.RECONCILED
+    if len(replicas) < job.replicas.nodes:
+        return Stage.SCHEDULED
+    return min(replica.stage for replica in replicas)
+
+
+BACKEND = Backend(resource=RESOURCE, manifest=manifest, status=status)

@@ -1,0 +1,262 @@
+"""Why a job did not work, in words that a person can act on. Pure functions of what was seen."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+
+from ddpipe.errors import (
+    DeadlineExceeded,
+    ImageUnavailable,
+    JobDeleted,
+    LaunchError,
+    OperatorSilent,
+    PodRefused,
+    ReplicaFailed,
+    Unschedulable,
+)
+from ddpipe.launch.job import TrainingJob
+from ddpipe.launch.status import Ending, JobStatus, Object, Replica, Stage, torch_error
+
+Tail = Callable[[str], Sequence[str]]
+
+_IMAGE = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
+_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+_SHOWN_LINES = 12
+
+
+def name_of(job: TrainingJob, kind: str) -> str:
+    """How messages call the job."""
+    return f"{kind} {job.namespace}/{job.name}"
+
+
+def hopeless(job: TrainingJob, status: JobStatus, events: Sequence[Object]) -> LaunchError | None:
+    """The state that will not mend itself, if the job is in one."""
+    for replica in status.replicas:
+        error = _hopeless_pod(job, replica, events)
+        if error:
+            return error
+    if len(status.replicas) < job.replicas.nodes:
+        return _refused(job, events)
+    return None
+
+
+def _hopeless_pod(job: TrainingJob, replica: Replica, events: Sequence[Object]) -> LaunchError | None:
+    reason, _, message = replica.waiting.partition(": ")
+    which = f"{replica.rank} (pod {job.namespace}/{replica.pod})"
+    if reason in _IMAGE:
+        return ImageUnavailable(
+            what="an image can not be pulled",
+            which=which,
+            seen=f"{reason}: {message}",
+            do=f"Check the name {job.image} and the cluster's access to its registry; a private one needs "
+            "pull_secrets.",
+        )
+    if reason in _CONTAINER:
+        return PodRefused(
+            what="a container can not be created",
+            which=which,
+            seen=f"{reason}: {message}",
+            do="Create what it names, or correct the job; the step then starts it anew.",
+        )
+    mount = _unmountable(replica, events)
+    if mount or "not found" in message:
+        return PodRefused(
+            what="a pod waits for something that does not exist",
+            which=which,
+            seen=mount or message,
+            do=f"Create it in namespace {job.namespace}, or correct its name in the job.",
+        )
+    return None
+
+
+def _unmountable(replica: Replica, events: Sequence[Object]) -> str:
+    if replica.stage not in {Stage.PULLED, Stage.RUNNING}:
+        return ""
+    messages = (
+        str(event.get("message", ""))
+        for event in events
+        if event["involvedObject"].get("uid") == replica.uid and event.get("reason") == "FailedMount"
+    )
+    return next((message for message in messages if "not found" in message), "")
+
+
+def _refused(job: TrainingJob, events: Sequence[Object]) -> LaunchError | None:
+    """Pods that are not even accepted show in the operator's events only."""
+    refusals = [event for event in events if event.get("reason") in {"FailedCreatePod", "FailedCreate"}]
+    if not refusals:
+        return None
+    message = str(refusals[-1].get("message", ""))
+    return PodRefused(
+        what="the cluster refuses the job's pods",
+        which=f"PyTorchJob {job.namespace}/{job.name}",
+        seen=message,
+        do=_way_out(job, message),
+    )
+
+
+def _way_out(job: TrainingJob, message: str) -> str:
+    if "exceeded quota" in message:
+        return f"Ask for less, wait until others finish, or raise the quota of namespace {job.namespace}."
+    if "violates PodSecurity" in message:
+        return "Let the job's patch set what the policy asks for, or run it in another namespace."
+    if "admission webhook" in message:
+        return "Change what the webhook objects to, or ask who runs it."
+    return f"See: kubectl describe pytorchjob -n {job.namespace} {job.name}"
+
+
+def late(job: TrainingJob, kind: str, status: JobStatus, seconds: float) -> LaunchError:
+    """A stage took longer than it was given."""
+    waiting = [f"{replica.rank}: {replica.waiting}" for replica in status.replicas if replica.waiting]
+    seen = "; ".join(waiting[:3]) or f"{len(status.replicas)} of {job.replicas.nodes} pods exist"
+    match status.stage:
+        case Stage.RECONCILED:
+            return operator_silent(job, kind, f"nothing happened to it for {seconds:.0f} s")
+        case Stage.SCHEDULED:
+            return Unschedulable(
+                what="not all pods got a node in time",
+                which=name_of(job, kind),
+                seen=f"after {seconds:.0f} s: {seen}",
+                do="Ask for less per pod, free or add nodes, or give deadlines.scheduled more time.",
+            )
+        case Stage.PULLED | Stage.RUNNING:
+            stage = "images" if status.stage is Stage.PULLED else "containers"
+            field = "pulled" if status.stage is Stage.PULLED else "running"
+            return DeadlineExceeded(
+                what=f"not all {stage} were ready in time",
+                which=name_of(job, kind),
+                seen=f"after {seconds:.0f} s: {seen}",
+                do=f"See: kubectl describe pods -n {job.namespace} -l ddpipe.dev/job={job.name}; or give "
+                f"deadlines.{field} more time.",
+            )
+        case Stage.FINISHED:
+            return DeadlineExceeded(
+                what="training did not end in time",
+                which=name_of(job, kind),
+                seen=f"still running after {seconds:.0f} s; it was stopped",
+                do="Give deadlines.finished more time; training goes on from its last checkpoint.",
+            )
+
+
+def operator_silent(job: TrainingJob, kind: str, seen: str) -> OperatorSilent:
+    """The operator is not at work."""
+    return OperatorSilent(
+        what="the Training Operator does not answer",
+        which=name_of(job, kind),
+        seen=seen,
+        do="See that it runs: kubectl get pods -A -l control-plane=kubeflow-training-operator; then run the "
+        "step again.",
+    )
+
+
+def deleted(job: TrainingJob, kind: str) -> JobDeleted:
+    """The job is gone, and it was not us."""
+    return JobDeleted(
+        what="the job was deleted while it was followed",
+        which=name_of(job, kind),
+        seen="it is no longer on the cluster",
+        do="Ask who deleted it; run the step again to start anew, from the last checkpoint.",
+    )
+
+
+def failure(
+    job: TrainingJob,
+    kind: str,
+    message: str,
+    *,
+    replicas: Iterable[Replica],
+    tail: Tail,
+    notes: Sequence[str],
+) -> ReplicaFailed:
+    """The root cause of a failed job: the replica that failed first, how, and its last words.
+
+    Args:
+        job: The job.
+        kind: Its kind.
+        message: The operator's own words.
+        replicas: All that were ever seen, those that are gone too.
+        tail: The last lines of a pod's log, by uid.
+        notes: What else happened on the way.
+    """
+    failed = sorted((replica for replica in replicas if _end(replica)), key=_when)
+    if not failed:
+        return ReplicaFailed(
+            what="training failed",
+            which=name_of(job, kind),
+            seen="; ".join([message or "the operator gives no reason", *notes]),
+            do=f"See: kubectl describe pytorchjob -n {job.namespace} {job.name}",
+        )
+    first, others = failed[0], failed[1:]
+    ending = _end(first)
+    also = [f"then {other.rank}: {_how(other)}" for other in others[:3]]
+    restarted = [f"{first.rank} had been started again {first.restarts} times"] if first.restarts else []
+    words = _last_words(ending, tail(first.uid))
+    return ReplicaFailed(
+        what="training failed",
+        which=f"{first.rank} of {name_of(job, kind)}",
+        seen="; ".join([_how(first), *restarted, *also, *notes]) + words,
+        do=_advice(job, first, ending),
+    )
+
+
+def _end(replica: Replica) -> Ending | None:
+    """How a replica failed: its end, or the one before its last restart."""
+    for ending in (replica.ending, replica.previous):
+        if ending and ending.is_failure:
+            return ending
+    return None
+
+
+def _when(replica: Replica) -> tuple[float, bool]:
+    """The time of its failure; of two in one second, the killed one did not die of the other."""
+    ending = _end(replica)
+    if ending is None:
+        return float("inf"), True
+    told = torch_error(ending.message)[1]
+    if told is None:
+        told = datetime.fromisoformat(ending.finished).timestamp() if ending.finished else float("inf")
+    return int(told), ending.code == 1
+
+
+def _how(replica: Replica) -> str:
+    ending = _end(replica)
+    if ending is None:
+        return "still running"
+    if ending.reason == "OOMKilled":
+        return f"out of memory, killed at its limit of {replica.memory} (OOMKilled)"
+    if ending.reason in {"StartError", "ContainerCannotRun"}:
+        return f"its command can not be started: {ending.message}"
+    if ending.code < 0:
+        return f"{ending.reason}: {ending.message}".rstrip(": ")
+    deleted_note = ", after somebody deleted the pod" if replica.deleted else ""
+    if ending.code > 128:  # noqa: PLR2004 - a shell's way to tell of a signal
+        return f"killed by {_signal(ending.code - 128)} (exit code {ending.code}){deleted_note}"
+    return f"exit code {ending.code}{deleted_note}"
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _last_words(ending: Ending | None, tail: Sequence[str]) -> str:
+    text, time = torch_error(ending.message) if ending else ("", None)
+    lines = text.splitlines() if time is not None or not tail else list(tail)
+    if not lines:
+        return ""
+    return "\nIts last words:" + "".join(f"\n    {line}" for line in lines[-_SHOWN_LINES:])
+
+
+def _advice(job: TrainingJob, replica: Replica, ending: Ending | None) -> str:
+    advice: Mapping[str, str] = {
+        "OOMKilled": f"Give each pod more than {replica.memory} of memory, or use a smaller batch.",
+        "StartError": f"Correct the command, or use an image that has it: {' '.join(job.command)}",
+        "ContainerCannotRun": f"Correct the command, or use an image that has it: {' '.join(job.command)}",
+        "Evicted": "The node ran short: ask for what training really needs, then run the step again.",
+    }
+    if ending and ending.reason in advice:
+        return advice[ending.reason]
+    return "Mend the cause above, then run the step again: training goes on from its last checkpoint."

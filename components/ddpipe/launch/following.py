@@ -1,0 +1,280 @@
+"""Follow a job from its creation to its end: watched, never polled; every wait has its limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Event
+
+from ddpipe.errors import LaunchError
+from ddpipe.launch import diagnosis
+from ddpipe.launch.cluster import Cluster
+from ddpipe.launch.job import Success, TrainingJob
+from ddpipe.launch.logs import Logs
+from ddpipe.launch.marks import JOB
+from ddpipe.launch.outage import given_up, passes
+from ddpipe.launch.owning import PODS
+from ddpipe.launch.status import Backend, JobStatus, Object, Phase, Replica, Resource, Stage
+from ddpipe.launch.watching import Message, Picture, Source, Trouble, start
+
+EVENTS = Resource(group="", version="v1", plural="events", kind="Event")
+# After the job's end its pods' last states may still be on their way.
+_SETTLING = 2.0
+_LONGEST_WAIT = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A job that ended, one way or the other.
+
+    Attributes:
+        status: Its last status.
+        replicas: The last state of every pod that was ever seen.
+        notes: What happened on the way and may explain the end.
+    """
+
+    status: JobStatus
+    replicas: tuple[Replica, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Time spent in the present stage; stands still while the job is suspended or can not be seen."""
+
+    stage: Stage = Stage.RECONCILED
+    spent: float = 0
+    running: bool = False
+    _last: float | None = None
+
+    def tick(self, stage: Stage, now: float, *, running: bool) -> None:
+        """Take the time since the last tick into account."""
+        if running and self._last is not None and stage is self.stage:
+            self.spent += now - self._last
+        if stage is not self.stage:
+            self.stage, self.spent = stage, 0
+        self.running, self._last = running, now
+
+
+@dataclass(slots=True)
+class Follower:
+    """Follows one job.
+
+    Attributes:
+        cluster: Where it runs.
+        job: What was asked for.
+        backend: What kind of job it is.
+        uid: Which object it is: another one of the same name is not ours.
+        logs: Reads its logs.
+        say: Tells people what changes.
+        outage: Seconds for which the API server may be away.
+    """
+
+    cluster: Cluster
+    job: TrainingJob
+    backend: Backend
+    uid: str
+    logs: Logs
+    say: Callable[[str], None]
+    outage: float
+    _inbox: SimpleQueue[Message] = field(default_factory=SimpleQueue)
+    _pictures: dict[str, Mapping[str, Object]] = field(default_factory=dict)
+    _troubles: dict[str, tuple[float, Trouble]] = field(default_factory=dict)
+    _seen: dict[str, Replica] = field(default_factory=dict)
+    _notes: list[str] = field(default_factory=list)
+    _watch: Stopwatch = field(default_factory=Stopwatch)
+    _hopeless_since: float | None = None
+    _ended_since: float | None = None
+    _told: str = ""
+
+    def follow(self) -> Ended:
+        """Wait for the job's end.
+
+        Raises:
+            LaunchError: It can not come to an end, or must not.
+        """
+        stop = Event()
+        for source in self._sources():
+            start(self.cluster, source, self._inbox.put, stop)
+        try:
+            while True:
+                self._receive(self._patience())
+                ended = self._look()
+                if ended:
+                    return ended
+        finally:
+            stop.set()
+
+    def _sources(self) -> tuple[Source, ...]:
+        namespace, resource = self.job.namespace, self.backend.resource
+        return (
+            Source(
+                name="job",
+                path=resource.path(namespace),
+                select={"fieldSelector": f"metadata.name={self.job.name}"},
+            ),
+            Source(
+                name="pods",
+                path=PODS.path(namespace),
+                select={"labelSelector": f"{JOB}={self.job.name}"},
+            ),
+            Source(
+                name="events",
+                path=EVENTS.path(namespace),
+                select={"fieldSelector": "type=Warning"},
+                optional=True,
+            ),
+        )
+
+    def _receive(self, seconds: float) -> None:
+        """Take in whatever has come; wait for the first message at most so long."""
+        with suppress(Empty):
+            self._take(self._inbox.get(timeout=seconds))
+            while True:
+                self._take(self._inbox.get_nowait())
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Picture(source, objects):
+                self._pictures[source] = objects
+                if self._troubles.pop(source, None) and not self._troubles:
+                    self.say("the API server answers again")
+            case Trouble(source, error):
+                if not self._troubles:
+                    self.say(f"the API server is away, waiting: {error}")
+                since, _ = self._troubles.get(source, (time.monotonic(), None))
+                self._troubles[source] = since, message
+
+    def _look(self) -> Ended | None:
+        """Judge the present picture."""
+        now = time.monotonic()
+        self._check_outage(now)
+        if not {"job", "pods"} <= self._pictures.keys():
+            return None
+        found = self._pictures["job"].get(self.uid)
+        if found is None:
+            raise diagnosis.deleted(self.job, self.backend.resource.kind)
+        status = self.backend.status(self.job, found, list(self._pictures["pods"].values()))
+        self._remember(status)
+        if status.phase.is_terminal:
+            return self._end(status, now)
+        self._check_hopeless(status, now)
+        self._check_deadline(status, now)
+        return None
+
+    def _remember(self, status: JobStatus) -> None:
+        present = {replica.uid: replica for replica in status.replicas}
+        for uid, replica in self._seen.items():
+            if uid not in present and not replica.over and status.phase is Phase.ACTIVE:
+                self._note(f"{replica.rank} (pod {replica.pod}) was deleted while it ran")
+        self._seen.update(present)
+        self.logs.see(status.replicas)
+        self._tell(status)
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.append(text)
+            self.say(text)
+
+    def _tell(self, status: JobStatus) -> None:
+        if status.phase is Phase.SUSPENDED:
+            text = "suspended: waiting for its queue, or for somebody to resume it"
+        else:
+            text = _progress(self.job, status)
+        if text != self._told:
+            self._told = text
+            self.say(text)
+
+    def _end(self, status: JobStatus, now: float) -> Ended | None:
+        """The end, once the pods' states are in too."""
+        self._ended_since = self._ended_since or now
+        if self._is_settled(status) or now - self._ended_since > _SETTLING:
+            return Ended(status, tuple(self._seen.values()), tuple(self._notes))
+        return None
+
+    def _is_settled(self, status: JobStatus) -> bool:
+        if status.phase is Phase.FAILED:
+            return any(replica.ending and replica.ending.is_failure for replica in self._seen.values())
+        if self.job.success is Success.RANK0:
+            return bool(status.replicas) and status.replicas[0].over
+        return all(replica.over for replica in status.replicas)
+
+    def _check_outage(self, now: float) -> None:
+        for since, trouble in self._troubles.values():
+            if not passes(trouble.error):
+                raise given_up(trouble.error, 0)
+            if now - since > self.outage:
+                raise given_up(trouble.error, self.outage) from trouble.error
+
+    def _check_hopeless(self, status: JobStatus, now: float) -> None:
+        error = None if status.phase is Phase.SUSPENDED else self._hopeless(status)
+        if error is None:
+            self._hopeless_since = None
+            return
+        self._hopeless_since = self._hopeless_since or now
+        if now - self._hopeless_since >= self.job.deadlines.hopeless:
+            raise error
+
+    def _hopeless(self, status: JobStatus) -> LaunchError | None:
+        ours = {self.uid, *(replica.uid for replica in status.replicas)}
+        events = sorted(self._pictures.get("events", {}).values(), key=_version)
+        return diagnosis.hopeless(
+            self.job, status, [event for event in events if event["involvedObject"].get("uid") in ours]
+        )
+
+    def _check_deadline(self, status: JobStatus, now: float) -> None:
+        running = status.phase is Phase.ACTIVE and not self._troubles
+        self._watch.tick(status.stage, now, running=running)
+        limit = self._limit()
+        if limit is not None and self._watch.spent > limit:
+            raise diagnosis.late(self.job, self.backend.resource.kind, status, limit)
+
+    def _limit(self) -> float | None:
+        deadlines = self.job.deadlines
+        return (
+            deadlines.reconciled,
+            deadlines.scheduled,
+            deadlines.pulled,
+            deadlines.running,
+            deadlines.finished,
+        )[self._watch.stage]
+
+    def _patience(self) -> float:
+        """Seconds until something could be too late."""
+        now = time.monotonic()
+        waits = [_LONGEST_WAIT]
+        limit = self._limit()
+        if limit is not None and self._watch.running:
+            waits.append(limit - self._watch.spent)
+        if self._hopeless_since is not None:
+            waits.append(self._hopeless_since + self.job.deadlines.hopeless - now)
+        if self._ended_since is not None:
+            waits.append(self._ended_since + _SETTLING - now)
+        waits += [since + self.outage - now for since, _ in self._troubles.values()]
+        return max(0.02, min(waits))
+
+
+def _version(found: Object) -> int:
+    version = found["metadata"]["resourceVersion"]
+    return int(version) if version.isdigit() else 0
+
+
+def _progress(job: TrainingJob, status: JobStatus) -> str:
+    words = {
+        Stage.RECONCILED: "waiting for the operator",
+        Stage.SCHEDULED: "waiting for nodes",
+        Stage.PULLED: "pulling images",
+        Stage.RUNNING: "starting containers",
+        Stage.FINISHED: "running",
+    }
+    over = sum(replica.over for replica in status.replicas)
+    ended = f", {over} ended" if over else ""
+    restarts = f", {status.restarts} restarts" if status.restarts else ""
+    waiting = next(
+        (f" ({replica.rank}: {replica.waiting})" for replica in status.replicas if replica.waiting), ""
+    )
+    pods = f"{len(status.replicas)} of {job.replicas.nodes} pods"
+    return f"{words[status.stage]}: {pods}{ended}{restarts}{waiting}"

@@ -1,0 +1,177 @@
+"""All ranks' logs as prefixed lines, none lost and none twice.
+
+Each pod has a thread of its own, so that a slow log never holds up the watching of the job. A log that was
+cut is asked for again from the second of the last line (the API knows no finer); lines seen are skipped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from threading import Condition, Thread
+from time import monotonic
+
+from ddpipe.launch.cluster import ApiError, Cluster, Query
+from ddpipe.launch.outage import passes, pauses
+from ddpipe.launch.pods import CONTAINER
+from ddpipe.launch.status import Replica, Stage
+
+# After so much silence a log is asked for anew; training may well say nothing for minutes.
+_SILENCE = 1800
+_TAIL = 20
+_METRIC = re.compile(r"\b([a-z][a-z0-9_/]*)\s*[=: ]\s*(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.-])")
+_PROGRESS = re.compile(r"\b(epoch|step)\b.*\bloss\b")
+
+
+def metrics_of(line: str) -> dict[str, float]:
+    """The numbers of a progress line ("epoch 3 loss=0.52"): it names an epoch or step, and a loss."""
+    lowered = line.lower()
+    if not _PROGRESS.search(lowered):
+        return {}
+    return {name: float(value) for name, value in _METRIC.findall(lowered)}
+
+
+@dataclass(slots=True)
+class Position:
+    """How far a log was read: the last line's time, and how many lines have just that time."""
+
+    time: str = ""
+    lines: int = 0
+
+    @property
+    def since(self) -> dict[str, str]:
+        """The selection of what follows, as fine as the API can."""
+        return {"sinceTime": f"{self.time[:19]}Z"} if self.time else {}
+
+
+def fresh(lines: Iterable[bytes], position: Position) -> Iterator[str]:
+    """The lines after `position`, which moves along.
+
+    Args:
+        lines: Each with its time in front (RFC 3339, UTC, nanoseconds), in the order of writing.
+        position: Changed: where reading stands after each line.
+    """
+    now = Position()
+    for line in lines:
+        time, _, text = line.decode(errors="replace").partition(" ")
+        now = Position(time, now.lines + 1 if time == now.time else 1)
+        if (_sortable(now.time), now.lines) > (_sortable(position.time), position.lines):
+            position.time, position.lines = now.time, now.lines
+            yield text
+
+
+def _sortable(time: str) -> str:
+    """Zeros at the end of the fraction are left out by the API: "05.1Z" is later than "05.09Z"."""
+    whole, _, fraction = time.rstrip("Z").partition(".")
+    return f"{whole}.{fraction:0<9}" if time else ""
+
+
+class _Reader:
+    """Reads one pod's log: each run of its container to its end, one after the other."""
+
+    def __init__(self, logs: Logs, replica: Replica) -> None:
+        self._logs = logs
+        self._replica: Replica = replica
+        self._gone = False
+        self._changed = Condition()
+        self.tail: deque[str] = deque(maxlen=_TAIL)
+        self.thread = Thread(target=self._read, name=f"log {replica.rank}", daemon=True)
+        self.thread.start()
+
+    def see(self, replica: Replica | None) -> None:
+        """Take notice of the pod's present state; None when it is gone."""
+        with self._changed:
+            self._replica, self._gone = replica or self._replica, replica is None
+            self._changed.notify_all()
+
+    def _read(self) -> None:
+        for run in count():
+            self._await(partial(self._has_begun, run))
+            if not self._has_begun(run):
+                return
+            self._read_run(run)
+
+    def _has_begun(self, run: int) -> bool:
+        replica = self._replica
+        return replica.restarts > run or (replica.restarts == run and replica.has_begun)
+
+    def _has_ended(self, run: int) -> bool:
+        replica = self._replica
+        return self._gone or replica.over or replica.restarts > run or replica.ending is not None
+
+    def _await(self, happened: Callable[[], bool], seconds: float | None = None) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: happened() or self._gone or self._replica.over, seconds)
+
+    def _read_run(self, run: int) -> None:
+        """Read to an end that came after the container's: until then an end of the log may be only a cut."""
+        position, wait = Position(), pauses()
+        while True:
+            ended = self._has_ended(run)
+            try:
+                for text in fresh(self._open(run, position), position):
+                    self._logs.take(self._replica.rank, text, self.tail)
+                    wait = pauses()
+            except ApiError as error:
+                if not passes(error):
+                    return
+                ended = False
+            if ended:
+                return
+            self._await(partial(self._has_ended, run), next(wait))
+
+    def _open(self, run: int, position: Position) -> Iterator[bytes]:
+        is_previous = self._replica.restarts > run
+        query: Query = {
+            "container": CONTAINER,
+            "timestamps": "true",
+            **({"previous": "true"} if is_previous else {"follow": "true"}),
+            **position.since,
+        }
+        return self._logs.cluster.lines(f"{self._logs.pods}/{self._replica.pod}/log", query, _SILENCE)
+
+
+class Logs:
+    """The logs of a job.
+
+    Attributes:
+        cluster: Where they are read.
+        pods: The path of the namespace's pods.
+        metrics: The numbers of the last progress line.
+    """
+
+    def __init__(self, cluster: Cluster, pods: str, pass_on: Callable[[str], None]) -> None:
+        self.cluster, self.pods = cluster, pods
+        self.metrics: dict[str, float] = {}
+        self._pass_on = pass_on
+        self._readers: dict[str, _Reader] = {}
+
+    def see(self, replicas: Iterable[Replica]) -> None:
+        """Follow these pods; those not among them any more are gone."""
+        present = {replica.uid: replica for replica in replicas}
+        for uid, reader in self._readers.items():
+            reader.see(present.get(uid))
+        for uid, replica in present.items():
+            if uid not in self._readers and replica.stage is Stage.FINISHED:
+                self._readers[uid] = _Reader(self, replica)
+
+    def take(self, rank: str, text: str, tail: deque[str]) -> None:
+        """Pass one line on, and remember what may be needed of it."""
+        tail.append(text)
+        self.metrics.update(metrics_of(text))
+        self._pass_on(f"[{rank}] {text}")
+
+    def tail(self, uid: str) -> tuple[str, ...]:
+        """The last lines of a pod's log."""
+        reader = self._readers.get(uid)
+        return tuple(reader.tail) if reader else ()
+
+    def finish(self, seconds: float = 5) -> None:
+        """Wait until the logs of all pods that have ended are read, for a while."""
+        until = monotonic() + seconds
+        for reader in list(self._readers.values()):
+            reader.thread.join(max(0, until - monotonic()))

@@ -1,0 +1,60 @@
+"""The labels and annotations by which a launcher knows its own jobs again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ddpipe.launch.job import Owner, TrainingJob
+
+MANAGED = "app.kubernetes.io/managed-by"
+JOB = "ddpipe.dev/job"
+PIPELINE = "ddpipe.dev/pipeline"
+RUN = "ddpipe.dev/run"
+OWNER = "ddpipe.dev/owner"
+SPEC = "ddpipe.dev/spec"
+KEEP = "ddpipe.dev/keep"
+
+
+def label_value(text: str) -> str:
+    """`text` as a label value: what is not allowed becomes "-", and it is short enough."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")
+
+
+def labels_of(job: TrainingJob) -> dict[str, str]:
+    """What finds a job: listings and watches select by these."""
+    return {
+        **job.labels,
+        MANAGED: "ddpipe",
+        JOB: job.name,
+        PIPELINE: label_value(job.owner.pipeline),
+        RUN: label_value(job.owner.run),
+    }
+
+
+def spec_hash(manifest: Mapping[str, Any]) -> str:
+    """What was asked for, before a server adds its defaults."""
+    return hashlib.sha256(json.dumps(manifest["spec"], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def annotate(manifest: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
+    """The manifest with the marks of its owner; the hash covers its spec."""
+    metadata = manifest["metadata"]
+    marks = {OWNER: job.owner.key, SPEC: spec_hash(manifest), KEEP: job.keep.value}
+    annotated = {**metadata, "annotations": {**metadata.get("annotations", {}), **marks}}
+    return {**manifest, "metadata": annotated}
+
+
+def owner_of(found: Mapping[str, Any]) -> Owner | None:
+    """Who made this object; None if not ddpipe, whatever its labels say.
+
+    Labels can be copied by anybody; a name that is the hash of the annotated owner was made here.
+    """
+    try:
+        owner = Owner.of_key(found["metadata"]["annotations"][OWNER])
+    except (KeyError, ValueError):
+        return None
+    return owner if owner.job_name == found["metadata"]["name"] else None

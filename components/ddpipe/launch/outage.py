@@ -1,0 +1,64 @@
+"""Riding out an API server that is away for a while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from ddpipe.errors import ClusterUnreachable, Forbidden, LaunchError
+from ddpipe.launch.cluster import ApiError, Refused, Unanswered
+
+T = TypeVar("T")
+# 401 passes when the token is rotated; the rest is load, a restart, or a proxy in between.
+_PASSING = {401, 408, 429, 500, 502, 503, 504}
+
+
+def passes(error: ApiError) -> bool:
+    """Whether this may be over in a moment."""
+    return isinstance(error, Unanswered) or (isinstance(error, Refused) and error.status in _PASSING)
+
+
+def pauses() -> Iterator[float]:
+    """Seconds between tries: soon at first, then often enough to notice the end within two seconds."""
+    pause = 0.1
+    while True:
+        yield pause
+        pause = min(2.0, pause * 2)
+
+
+def patiently(ask: Callable[[], T], budget: float) -> T:
+    """The answer to `ask`, asked again while the server is away, for `budget` seconds.
+
+    Raises:
+        Refused: The server said no.
+        ClusterUnreachable: It was away for too long.
+    """
+    began = time.monotonic()
+    for pause in pauses():
+        try:
+            return ask()
+        except ApiError as error:
+            if not passes(error):
+                raise
+            if time.monotonic() - began + pause > budget:
+                raise given_up(error, budget) from error
+        time.sleep(pause)
+    raise AssertionError  # `pauses` never ends
+
+
+def given_up(error: ApiError, budget: float) -> LaunchError:
+    """The error that a person gets after `budget` seconds of this one."""
+    if isinstance(error, Refused) and error.status == 401:  # noqa: PLR2004 - Unauthorized
+        return Forbidden(
+            what="the cluster does not know this account any more",
+            which="the service account's token",
+            seen=f"{error}, for {budget:.0f} s, also after the token was read again",
+            do="Renew the credentials, then run the step again: it takes up the same job.",
+        )
+    return ClusterUnreachable(
+        what="the cluster does not answer",
+        which="the API server",
+        seen=f"{error}, for {budget:.0f} s",
+        do="A job that was created goes on. When the API server is back, run the step again: it takes it up.",
+    )

@@ -1,0 +1,122 @@
+"""The pod of a training job: the same template for every kind of job. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddpipe.launch.job import S3Access, TrainingJob, Volume, VolumeKind, quantity
+from ddpipe.launch.marks import labels_of
+from ddpipe.launch.patch import merged
+
+CONTAINER = "pytorch"  # the name that the Training Operator's webhook insists on
+PORT = 23456  # its default port of rank 0
+_USER = 1000
+
+
+def template(job: TrainingJob, env: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """The pod template of `job`, with its patch applied.
+
+    Args:
+        job: The job.
+        env: What the kind of job adds: ranks and addresses.
+    """
+    # A sidecar never ends, so neither would the pod; and it intercepts gloo's and NCCL's ports.
+    annotations = {"sidecar.istio.io/inject": "false", **job.annotations}
+    labels = {"sidecar.istio.io/inject": "false", **labels_of(job)}
+    plain = {"metadata": {"labels": labels, "annotations": annotations}, "spec": _spec(job, env)}
+    patched: dict[str, Any] = merged(plain, job.patch)
+    return patched
+
+
+def _spec(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    optional = {
+        "nodeSelector": dict(job.node_selector),
+        "tolerations": [dict(toleration) for toleration in job.tolerations],
+        "priorityClassName": job.priority_class,
+        "serviceAccountName": job.service_account,
+        "imagePullSecrets": [{"name": name} for name in job.pull_secrets],
+    }
+    return {
+        "containers": [_container(job, env)],
+        "volumes": [_memory(job), *(_volume(volume) for volume in job.volumes)],
+        "automountServiceAccountToken": bool(job.service_account),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def _container(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    entries = {"command": list(job.command), "args": list(job.args)}
+    return {
+        "name": CONTAINER,
+        "image": job.image,
+        "imagePullPolicy": job.pull_policy,
+        **{name: value for name, value in entries.items() if value},
+        "env": _environment(job, env),
+        "resources": {"limits": job.replicas.per_pod, "requests": job.replicas.per_pod},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, *map(_mount, job.volumes)],  # noqa: S108
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Defaults, then the kind of job's, then S3's, then the user's: the last of one name wins."""
+    entries = [
+        {"name": "OMP_NUM_THREADS", "value": str(threads(job))},
+        # The user id has no entry in the image's passwd file.
+        {"name": "HOME", "value": "/tmp"},  # noqa: S108 - a container's own
+        {"name": "LOGNAME", "value": "ddpipe"},
+        # torchrun copies the first failing process's error to here.
+        {"name": "TORCHELASTIC_ERROR_FILE", "value": "/dev/termination-log"},
+        *map(dict, env),
+        *(_s3(job.s3) if job.s3 else ()),
+        *({"name": name, "value": value} for name, value in sorted(job.env.items())),
+    ]
+    return list({entry["name"]: entry for entry in entries}.values())
+
+
+def threads(job: TrainingJob) -> int:
+    """CPU threads per process, from the CPU limit: more would only be throttled."""
+    return max(1, int(quantity(job.replicas.cpu) / job.replicas.processes))
+
+
+def _s3(access: S3Access) -> list[dict[str, Any]]:
+    def of_secret(name: str, key: str) -> dict[str, Any]:
+        return {"name": name, "valueFrom": {"secretKeyRef": {"name": access.secret, "key": key}}}
+
+    return [
+        {"name": "S3_ENDPOINT", "value": access.endpoint},
+        of_secret("AWS_ACCESS_KEY_ID", access.access_key),
+        of_secret("AWS_SECRET_ACCESS_KEY", access.secret_key),
+    ]
+
+
+def _memory(job: TrainingJob) -> dict[str, Any]:
+    """Data loaders pass batches through /dev/shm; a container's own has 64 MiB."""
+    return {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": job.replicas.shared_memory}}
+
+
+def _volume(volume: Volume) -> dict[str, Any]:
+    source = {
+        VolumeKind.CLAIM: {"persistentVolumeClaim": {"claimName": volume.name}},
+        VolumeKind.SECRET: {"secret": {"secretName": volume.name}},
+        VolumeKind.CONFIG: {"configMap": {"name": volume.name}},
+    }
+    return {"name": _volume_name(volume), **source[volume.kind]}
+
+
+def _mount(volume: Volume) -> dict[str, Any]:
+    read_only = volume.read_only or volume.kind is not VolumeKind.CLAIM
+    return {"name": _volume_name(volume), "mountPath": volume.path, "readOnly": read_only}
+
+
+def _volume_name(volume: Volume) -> str:
+    return f"{volume.kind.value}-{volume.name}".replace(".", "-")[:63].rstrip("-")

@@ -1,0 +1,245 @@
+"""What a job and its pods are doing, in one vocabulary for every kind of job. Pure functions of objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Any
+
+from ddpipe.launch.job import TrainingJob
+from ddpipe.launch.pods import CONTAINER
+
+Object = Mapping[str, Any]
+
+
+class Phase(StrEnum):
+    """How far the job is; only Succeeded is success."""
+
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing will change any more."""
+        return self in {Phase.SUCCEEDED, Phase.FAILED}
+
+
+class Stage(IntEnum):
+    """What a replica, or the job as a whole, waits for next."""
+
+    RECONCILED = 0
+    SCHEDULED = 1
+    PULLED = 2
+    RUNNING = 3
+    FINISHED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a container ended.
+
+    Attributes:
+        code: Exit code.
+        reason: The kubelet's word: Error, OOMKilled, StartError, Evicted.
+        message: The termination message: the error file, or the last lines of the log.
+        finished: When, as RFC 3339.
+    """
+
+    code: int
+    reason: str
+    message: str
+    finished: str
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether the process did not end by itself and well."""
+        return self.code != 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One pod.
+
+    Attributes:
+        rank: What people call it: "worker-1".
+        pod: The pod's name.
+        uid: The pod's uid: a replaced pod has another one.
+        stage: What it waits for.
+        over: Whether the pod has ended for good; a container alone may start again.
+        deleted: Whether somebody asked for its deletion.
+        has_begun: Whether its container runs or ran, in its present run.
+        waiting: Why the container does not run, as "Reason: message"; empty if it does.
+        restarts: How often its container was started again.
+        ending: How its container ended; None before.
+        previous: How the container before the last restart ended.
+        memory: The memory limit of its container.
+    """
+
+    rank: str
+    pod: str
+    uid: str
+    stage: Stage
+    over: bool
+    deleted: bool
+    has_begun: bool
+    waiting: str
+    restarts: int
+    ending: Ending | None
+    previous: Ending | None
+    memory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """A job at one moment.
+
+    Attributes:
+        phase: How far it is.
+        stage: What the slowest replica waits for.
+        message: The operator's own words about the end.
+        replicas: Its pods, in the order of their ranks.
+    """
+
+    phase: Phase
+    stage: Stage
+    message: str
+    replicas: tuple[Replica, ...]
+
+    @property
+    def restarts(self) -> int:
+        """Container restarts of all replicas."""
+        return sum(replica.restarts for replica in self.replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """Where a kind of object lives in the API."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    def path(self, namespace: str, name: str = "") -> str:
+        """The URL path of the collection, or of one object."""
+        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        return f"{root}/namespaces/{namespace}/{self.plural}" + (f"/{name}" if name else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One way to run a training job: two pure functions and an address.
+
+    Attributes:
+        resource: The custom resource.
+        manifest: (job, the CRD's schema or None if it can not be read) -> the object to create.
+        status: (job, object, pods) -> what it is doing.
+    """
+
+    resource: Resource
+    manifest: Callable[[TrainingJob, Object | None], dict[str, Any]]
+    status: Callable[[TrainingJob, Object, Sequence[Object]], JobStatus]
+
+
+def condition(found: Object, kind: str) -> Object | None:
+    """The condition of this type whose status is True: operators leave old ones with status False."""
+    conditions = found.get("status", {}).get("conditions") or ()
+    return next((item for item in conditions if item["type"] == kind and item["status"] == "True"), None)
+
+
+def replica_of(job_name: str, pod: Object) -> Replica:
+    """A pod as a replica."""
+    status = pod.get("status", {})
+    main: Object = next(
+        (item for item in status.get("containerStatuses") or () if item["name"] == CONTAINER), {}
+    )
+    terminated = main.get("state", {}).get("terminated")
+    last = main.get("lastState", {}).get("terminated")
+    name = pod["metadata"]["name"]
+    return Replica(
+        rank=name.removeprefix(f"{job_name}-"),
+        pod=name,
+        uid=pod["metadata"]["uid"],
+        stage=_stage(pod, main),
+        over=_is_over(pod),
+        deleted="deletionTimestamp" in pod["metadata"],
+        has_begun=_has_begun(main),
+        waiting=_waiting(pod),
+        restarts=main.get("restartCount", 0),
+        ending=_pod_ending(pod) or (_ending(terminated) if terminated else None),
+        previous=_ending(last) if last else None,
+        memory=_memory_limit(pod),
+    )
+
+
+def _stage(pod: Object, main: Object) -> Stage:
+    if _is_over(pod) or _has_begun(main) or main.get("restartCount"):
+        return Stage.FINISHED
+    if not pod["spec"].get("nodeName"):
+        return Stage.SCHEDULED
+    return Stage.RUNNING if main.get("imageID") else Stage.PULLED
+
+
+def _has_begun(main: Object) -> bool:
+    return bool(main.get("state", {}).keys() & {"running", "terminated"})
+
+
+def _is_over(pod: Object) -> bool:
+    return pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
+
+
+def _waiting(pod: Object) -> str:
+    """Why nothing runs: the scheduler's word, else the first waiting container's, init containers first."""
+    status = pod.get("status", {})
+    for item in status.get("conditions") or ():
+        if item["type"] == "PodScheduled" and item["status"] == "False":
+            return f"{item.get('reason', '')}: {item.get('message', '')}"
+    for item in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+        waiting = item.get("state", {}).get("waiting")
+        if waiting:
+            return f"{waiting.get('reason', '')}: {waiting.get('message', '')}"
+    return ""
+
+
+def _ending(terminated: Object) -> Ending:
+    return Ending(
+        code=terminated.get("exitCode", 1),
+        reason=terminated.get("reason", ""),
+        message=terminated.get("message", "").strip(),
+        finished=terminated.get("finishedAt") or "",
+    )
+
+
+def _pod_ending(pod: Object) -> Ending | None:
+    """A pod can fail as a whole, whatever its container did: evicted, or its node lost."""
+    status = pod.get("status", {})
+    if status.get("phase") != "Failed" or not status.get("reason"):
+        return None
+    disruption = condition(pod, "DisruptionTarget") or {}
+    return Ending(
+        code=-1,
+        reason=status["reason"],
+        message=status.get("message") or disruption.get("message") or "",
+        finished=disruption.get("lastTransitionTime") or "",
+    )
+
+
+def _memory_limit(pod: Object) -> str:
+    main: Object = next((item for item in pod["spec"]["containers"] if item["name"] == CONTAINER), {})
+    limit: str = main.get("resources", {}).get("limits", {}).get("memory", "")
+    return limit
+
+
+def torch_error(message: str) -> tuple[str, float | None]:
+    """The text and time (seconds since 1970) of a torch error file, which torchrun leaves as the message."""
+    try:
+        error = json.loads(message)["message"]
+        if isinstance(error, str):
+            return error, None
+        return str(error["message"]), float(error["extraInfo"]["timestamp"])
+    except (ValueError, KeyError, TypeError):
+        return message, None

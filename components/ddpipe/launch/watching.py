@@ -1,0 +1,123 @@
+"""Keeping a picture of some objects up to date: list once, then watch."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Any
+
+from ddpipe.launch.cluster import ApiError, Cluster, Query, Refused, Unanswered
+from ddpipe.launch.outage import passes, pauses
+from ddpipe.launch.status import Object
+
+# The server ends a watch after so long, and sends a bookmark every minute: more silence is a dead connection.
+_WATCH_SECONDS = 3300
+_SILENCE = 100
+_GONE = 410
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All objects of a source, by uid, at one moment."""
+
+    source: str
+    objects: dict[str, Object]
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A source can not be seen at the moment."""
+
+    source: str
+    error: ApiError
+
+
+Message = Picture | Trouble
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What to watch.
+
+    Attributes:
+        name: For the pictures.
+        path: The collection.
+        select: Selectors.
+        optional: Without the right to see it, we go on without it.
+    """
+
+    name: str
+    path: str
+    select: Query
+    optional: bool = False
+
+
+def start(cluster: Cluster, source: Source, post: Callable[[Message], None], stop: Event) -> None:
+    """Post a picture now and after every change, from a thread, until `stop` is set."""
+    Thread(target=_keep, args=(cluster, source, post, stop), name=f"watch {source.name}", daemon=True).start()
+
+
+def _keep(cluster: Cluster, source: Source, post: Callable[[Message], None], stop: Event) -> None:
+    wait = pauses()
+    while not stop.is_set():
+        try:
+            for picture in _pictures(cluster, source):
+                if stop.is_set():
+                    return
+                post(picture)
+                wait = pauses()
+        except ApiError as error:
+            if isinstance(error, Refused) and error.status == _GONE:
+                continue
+            if source.optional and not passes(error):
+                return
+            post(Trouble(source.name, error))
+            stop.wait(next(wait))
+
+
+def _pictures(cluster: Cluster, source: Source) -> Iterator[Picture]:
+    """List, then follow; ends with an `ApiError` only."""
+    listed = cluster.get(source.path, source.select)
+    objects: dict[str, Object] = {item["metadata"]["uid"]: item for item in listed["items"]}
+    version = listed["metadata"]["resourceVersion"]
+    yield Picture(source.name, dict(objects))
+    while True:
+        began = time.monotonic()
+        for line in cluster.lines(source.path, _watch_query(source, version), _SILENCE):
+            change = json.loads(line)
+            version = _version(change)
+            if change["type"] == "BOOKMARK":
+                continue
+            _apply(objects, change)
+            yield Picture(source.name, dict(objects))
+        if time.monotonic() - began < 1:
+            raise Unanswered("the watch ended as soon as it began")
+
+
+def _watch_query(source: Source, version: str) -> Query:
+    return {
+        **source.select,
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": version,
+        "timeoutSeconds": str(_WATCH_SECONDS),
+    }
+
+
+def _version(change: dict[str, Any]) -> str:
+    if change["type"] == "ERROR":
+        told = change["object"]
+        raise Refused(told.get("code", 500), told.get("reason", ""), told.get("message", ""))
+    version: str = change["object"]["metadata"]["resourceVersion"]
+    return version
+
+
+def _apply(objects: dict[str, Object], change: dict[str, Any]) -> None:
+    found = change["object"]
+    if change["type"] == "DELETED":
+        objects.pop(found["metadata"]["uid"], None)
+    else:
+        objects[found["metadata"]["uid"]] = found
