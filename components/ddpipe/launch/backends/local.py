@@ -1,0 +1,157 @@
+"""This machine as a backend: torchrun starts the ranks, and the first error among them is raised here.
+
+A rank's standard output is its progress: it becomes this process's standard error. Its standard error, and
+torchrun's, is kept back and shown only if a rank dies without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ddpipe import errors
+from ddpipe.errors import DdpipeError, Interrupted, ReplicaFailed, TrainingError
+
+_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+_STDERR = 2  # the file itself: a notebook's sys.stderr has none
+_LAST_LINES = 20
+_KILLED = re.compile(r"rank\s*: (\d+).*\n\s*exitcode\s*: -(\d+) ")
+
+
+def run_local(module: str, arguments: Sequence[str], processes: int) -> None:
+    """Run `python -m module arguments` as ranks of one process group, and wait for all of them.
+
+    SIGTERM and SIGINT are passed on, so that the ranks save and stop. If this process dies, they do the same.
+
+    Args:
+        module: Its main calls `ddpipe.distributed.run_rank`.
+        arguments: Of every rank.
+        processes: How many ranks.
+
+    Raises:
+        DdpipeError: What the first failing rank raised.
+        Interrupted: The ranks were told to stop, and did.
+        ReplicaFailed: A rank was killed, or ended with a bug.
+    """
+    with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
+        kept_back = Path(folder, "stderr")
+        options = (f"--nproc-per-node={processes}", f"--log-dir={folder}")
+        with (
+            kept_back.open("wb") as stderr,
+            subprocess.Popen(  # noqa: S603 - our own module, no shell
+                [*_TORCHRUN, *options, "-m", module, *arguments],
+                env=_environment(processes),
+                stdin=subprocess.DEVNULL,
+                stdout=_STDERR,
+                stderr=stderr,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+            ) as torchrun,
+            _passing_on_signals(torchrun) as told,
+        ):
+            code = torchrun.wait()
+        if code or told:
+            raise _first_error(Path(folder), kept_back.read_text(errors="replace"), code, told=bool(told))
+
+
+def _environment(processes: int) -> dict[str, str]:
+    threads = max(1, _cpus() // processes)
+    defaults = {"OMP_NUM_THREADS": str(threads)}
+    return {**defaults, **os.environ, "DDPIPE_PARENT": str(os.getpid())}
+
+
+def _cpus() -> int:
+    """How many this process may use; macOS can not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def _passing_on_signals(torchrun: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Pass SIGTERM and SIGINT on as SIGTERM; yields those that came. Only the main thread may do this."""
+    told: list[int] = []
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        told.append(number)
+        torchrun.terminate()
+
+    main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGINT) if main else ()
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _first_error(folder: Path, stderr: str, code: int, *, told: bool) -> DdpipeError:
+    """The cause among the errors: one rank's failure makes others lose contact, or be told to stop."""
+    files = sorted(folder.glob("**/error.json"), key=lambda path: path.stat().st_mtime_ns)
+    raised = [_error(path) for path in files]
+    causes = [error for error in raised if type(error) not in {TrainingError, Interrupted}]
+    if causes:
+        return causes[0]
+    if not told and (killed := _killed(stderr)):
+        return killed
+    if raised:
+        return raised[0]
+    if told:
+        return Interrupted(
+            what="the work was interrupted",
+            which="the processes on this machine",
+            seen="told to stop before there was anything to save",
+            do="Run the same again.",
+        )
+    return ReplicaFailed(
+        what="the processes did not run",
+        which="torchrun on this machine",
+        seen=f"exit code {code}; the last it said:\n{_tail(stderr)}",
+        do="Look for the first error among these lines.",
+    )
+
+
+def _error(path: Path) -> DdpipeError:
+    """What a rank wrote into its error file (ddpipe.distributed.run_rank), as an error again."""
+    message = json.loads(path.read_text())["message"]
+    details: dict[str, Any] = message["extraInfo"]
+    kind = getattr(errors, details.get("error", ""), None)
+    if kind:
+        error: DdpipeError = kind(**{part: details[part] for part in ("what", "which", "seen", "do")})
+        return error
+    return ReplicaFailed(
+        what="a process failed",
+        which=f"rank {path.parent.name} on this machine",
+        seen=f"{message['message']}\n{details['py_callstack']}",
+        do="This is a bug in the program that ran: report it with these lines.",
+    )
+
+
+def _killed(stderr: str) -> ReplicaFailed | None:
+    """The first rank that a signal ended, as torchrun reports it."""
+    # SIGTERM is how torchrun itself ends the others
+    deaths = [
+        (rank, int(number)) for rank, number in _KILLED.findall(stderr) if int(number) != signal.SIGTERM
+    ]
+    if not deaths:
+        return None
+    rank, number = deaths[0]
+    return ReplicaFailed(
+        what="a process was killed",
+        which=f"rank {rank} on this machine",
+        seen=f"signal {number} ({signal.Signals(number).name}) ended it; last lines:\n{_tail(stderr)}",
+        do="SIGKILL mostly means out of memory: see `dmesg`. Run the same again to go on.",
+    )
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.splitlines()[-_LAST_LINES:])

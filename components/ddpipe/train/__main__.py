@@ -1,0 +1,26 @@
+"""One rank of a training, alone or under torchrun.
+
+python -m ddpipe.train --dataset store/datasets/digits/<id>/manifest.json --output runs/a/training
+torchrun --standalone --nproc-per-node 2 -m ddpipe.train --dataset … --output … --recipe '{"epochs": 30}'
+"""
+
+from __future__ import annotations
+
+import click
+
+from ddpipe.distributed import run_rank
+from ddpipe.train.recipe import Recipe
+from ddpipe.train.train import train
+
+
+@click.command()
+@click.option("--dataset", required=True, help="URI of the dataset version's manifest.")
+@click.option("--output", required=True, help="Folder of this training: a path or s3://bucket/prefix.")
+@click.option("--recipe", default="{}", show_default=True, help="Hyperparameters as a JSON object.")
+def main(dataset: str, output: str, recipe: str) -> None:
+    """Train as one rank."""
+    run_rank(lambda: train(dataset, output, Recipe.from_json(recipe)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""What a training says while it runs, and what it leaves to read: rank 0 writes, the others are silent.
+
+metrics.jsonl     one JSON object per finished epoch
+tensorboard/      event files: loss and learning rate of every step, all metrics of every epoch
+terminal          a progress bar; elsewhere one line of `name=value` per epoch, as Katib reads them
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+from ddpipe.storage import Store
+
+Record = dict[str, Any]
+
+_log = logging.getLogger(__name__)
+
+
+class Journal:
+    """The record of one training, from the step where this process takes it up."""
+
+    def __init__(self, store: Store, folder: Path, *, step: int, steps: int) -> None:
+        """Keep event files in `folder` until they are uploaded; go on at `step` of `steps`."""
+        self._store = store
+        self._folder = folder
+        # Whatever an earlier process wrote about later steps is void: it died before it was saved.
+        self._events = SummaryWriter(str(folder), purge_step=step)
+        self._bar = tqdm(
+            total=steps, initial=step, unit="step", file=sys.stdout, disable=not sys.stdout.isatty()
+        )
+
+    def step(self) -> None:
+        """One step has been taken."""
+        self._bar.update()
+
+    def epoch(self, history: Sequence[Record], losses: Sequence[float], rates: Sequence[float]) -> None:
+        """An epoch has ended.
+
+        Args:
+            history: The records of all finished epochs, this one last.
+            losses: Of each of its steps.
+            rates: Learning rate of each of its steps.
+        """
+        record = history[-1]
+        first = record["step"] - len(losses)
+        for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=first + 1):
+            self._events.add_scalar("step/loss", loss, step)
+            self._events.add_scalar("step/learning_rate", rate, step)
+        for name, value in record.items():
+            self._events.add_scalar(f"epoch/{name}", value, record["step"])
+        self._events.flush()
+        for path in self._folder.iterdir():
+            self._store.upload(path, f"tensorboard/{path.name}")
+        # The history is the truth and the file a copy of it: a resumed training leaves no line twice.
+        self._store.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history).encode())
+        if self._bar.disable:
+            _log.info("%s", " ".join(f"{name}={value:.6g}" for name, value in record.items()))
+        self._bar.set_postfix(epoch=record["epoch"], accuracy=f"{record['validation_accuracy']:.4f}")
+
+    def close(self) -> None:
+        """Let go of the terminal and the files."""
+        self._events.close()
+        self._bar.close()
+
+
+@contextmanager
+def keep_journal(store: Store, *, main: bool, step: int, steps: int) -> Iterator[Journal | None]:
+    """The journal on the main rank, None on the others."""
+    if not main:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
+        journal = Journal(store, Path(folder), step=step, steps=steps)
+        try:
+            yield journal
+        finally:
+            journal.close()

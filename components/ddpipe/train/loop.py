@@ -1,0 +1,238 @@
+"""The training loop: distributed, resumable at any step, on the same batches for any number of processes.
+
+What is trained is a pure function of recipe, dataset and world size: random numbers are keyed by seed, epoch,
+step and rank, gradients are the mean over the global batch, and a checkpoint holds everything else. So a run
+that was killed and started again ends with the same bits as one that was not.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from ddpipe.data.manifest import DatasetManifest
+from ddpipe.data.reader import SplitReader
+from ddpipe.distributed import World
+from ddpipe.errors import Diverged, Interrupted
+from ddpipe.model.architectures import Classifier, Shape, build
+from ddpipe.model.checkpoint import Checkpoint, save
+from ddpipe.storage import Store
+from ddpipe.train.journal import Journal, Record
+from ddpipe.train.loader import Batch, epoch_batches, every_sample
+from ddpipe.train.order import batch_sizes, seed_of_step, steps_per_epoch
+from ddpipe.train.recipe import Recipe
+from ddpipe.train.stop import Request, Watch
+from ddpipe.train.tally import Tally, loss_and_hits
+
+SETTLE_EVERY = 16
+"""Steps between two looks at the loss: a look waits for the device and for the other ranks."""
+
+
+class Trainer:
+    """A model in training, from where a checkpoint left it.
+
+    Attributes:
+        step: Steps taken.
+        steps: Steps to take.
+        history: One record for each finished epoch.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        manifest: DatasetManifest,
+        splits: Mapping[str, SplitReader],
+        store: Store,
+        world: World,
+    ) -> None:
+        """Start from fresh weights; checkpoints go to `store`."""
+        self._recipe, self._manifest, self._splits = recipe, manifest, splits
+        self._store, self._world = store, world
+        self._steps_per_epoch = steps_per_epoch(len(splits["train"]), recipe.batch_size)
+        self.step, self.steps = 0, recipe.epochs * self._steps_per_epoch
+        self.history: list[Record] = []
+        torch.manual_seed(recipe.seed)
+        network = build(recipe.model, manifest.shape, len(manifest.classes))
+        classifier = Classifier(network, manifest.mean, manifest.std)
+        self._classifier = classifier.to(world.device).to(memory_format=torch.channels_last)
+        self._parallel = _parallel(self._classifier, manifest.shape, world)
+        self._optimizer = torch.optim.SGD(
+            self._classifier.parameters(),
+            lr=recipe.learning_rate,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+            nesterov=recipe.momentum > 0,
+        )
+        self._tally = Tally(self._steps_per_epoch, world)
+        self._epoch_began = time.monotonic()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of the same recipe and dataset."""
+        self.step, self.history = checkpoint.step, list(checkpoint.history)
+        self._classifier.load_state_dict(checkpoint.states["model"])
+        self._optimizer.load_state_dict(checkpoint.states["optimizer"])
+        self._tally.restore(checkpoint.states["tally"])
+        self._epoch_began = time.monotonic() - checkpoint.seconds
+
+    def run(self, journal: Journal | None, watch: Watch) -> None:
+        """Take all steps that are left.
+
+        Raises:
+            Interrupted: Told to stop; the state is saved.
+            Diverged: The loss is no longer a number.
+            StoreError: A checkpoint can not be written.
+        """
+        while self.step < self.steps:
+            epoch, first = divmod(self.step, self._steps_per_epoch)
+            for number, batch in enumerate(self._batches(epoch, first), start=first):
+                self._heed(watch)
+                self._take(number, batch)
+                if journal:
+                    journal.step()
+            self._close_epoch(journal)
+            watch.saved()
+
+    def _batches(self, epoch: int, first: int) -> Iterator[Batch]:
+        recipe, train = self._recipe, self._splits["train"]
+        return epoch_batches(
+            train, self._world, seed=recipe.seed, epoch=epoch, batch_size=recipe.batch_size, first=first
+        )
+
+    def _heed(self, watch: Watch) -> None:
+        """Save, or save and stop, if any rank asks for it."""
+        request = watch.agreed(self._world)
+        if request is Request.GO_ON:
+            return
+        self._save()
+        watch.saved()
+        if request is Request.STOP:
+            # The first rank to end takes the others down with it: all wait for the one that writes.
+            self._world.barrier()
+            raise Interrupted(
+                what="training was interrupted",
+                which=self._store.uri,
+                seen=f"told to stop at step {self.step} of {self.steps}; the state is saved",
+                do="Run the same again to go on from there.",
+            )
+
+    def _take(self, number: int, batch: Batch) -> None:
+        """One step: the number-th of its epoch."""
+        recipe, world = self._recipe, self._world
+        for group in self._optimizer.param_groups:
+            group["lr"] = recipe.rate(self.step, self.steps)
+        torch.manual_seed(seed_of_step(recipe.seed, self.step, world.rank))
+        with torch.autocast(world.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
+            logits = self._parallel(batch.images)
+        logits = logits.float()
+        loss = cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=recipe.label_smoothing)
+        self._optimizer.zero_grad()
+        # DDP averages over ranks whose shares may differ; this makes it the mean over the global batch.
+        torch.autograd.backward(loss * world.size / batch.size)
+        self._optimizer.step()
+        self._tally.rows[number] = loss_and_hits(logits.detach(), batch.labels)
+        self.step += 1
+        if (number + 1) % SETTLE_EVERY == 0:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Add up what the ranks counted since the last time."""
+        epoch_start = len(self.history) * self._steps_per_epoch
+        broken = self._tally.settle(self.step - epoch_start)
+        if broken is not None:
+            raise self._diverged(f"the loss of step {epoch_start + broken + 1} is not a number")
+
+    def _close_epoch(self, journal: Journal | None) -> None:
+        """Validate, record and save."""
+        self._settle()
+        validation = self._validate()
+        samples, first = len(self._splits["train"]), self.step - self._steps_per_epoch
+        rates = [self._recipe.rate(step, self.steps) for step in range(first, self.step)]
+        sums = self._tally.rows.cpu().numpy()
+        train_loss, train_accuracy = sums.sum(0) / samples
+        self.history.append(
+            {
+                "epoch": len(self.history) + 1,
+                "step": self.step,
+                "train_loss": float(train_loss),
+                "train_accuracy": float(train_accuracy),
+                "validation_loss": validation[0],
+                "validation_accuracy": validation[1],
+                "learning_rate": rates[-1],
+                "seconds": round(time.monotonic() - self._epoch_began, 3),
+            }
+        )
+        if journal:
+            losses = sums[:, 0] / batch_sizes(samples, self._recipe.batch_size)
+            journal.epoch(self.history, losses.tolist(), rates)
+        self._tally = Tally(self._steps_per_epoch, self._world)
+        self._epoch_began = time.monotonic()
+        self._save()
+
+    def _validate(self) -> tuple[float, float]:
+        """Loss and accuracy on the validation split, each sample once."""
+        split, world = self._splits["validation"], self._world
+        self._classifier.eval()
+        counts = torch.zeros(2, dtype=torch.float64, device=world.device)
+        with torch.no_grad():
+            for batch in every_sample(split, world):
+                counts += loss_and_hits(self._classifier(batch.images), batch.labels)
+        self._classifier.train()
+        loss, accuracy = (world.sum(counts) / len(split)).tolist()
+        if not math.isfinite(loss):
+            raise self._diverged(f"the validation loss after step {self.step} is not a number")
+        return loss, accuracy
+
+    def _save(self) -> None:
+        """Write a checkpoint of the last step, on rank 0; only of a state whose losses are numbers."""
+        self._settle()
+        if not self._world.is_main:
+            return
+        recipe, manifest = self._recipe, self._manifest
+        checkpoint = Checkpoint(
+            step=self.step,
+            epoch=len(self.history),
+            recipe=recipe.to_dict(),
+            dataset_id=manifest.dataset_id,
+            network={"name": recipe.model, "shape": manifest.shape, "classes": len(manifest.classes)},
+            world_size=self._world.size,
+            states={
+                "model": self._classifier.state_dict(),
+                "optimizer": self._optimizer.state_dict(),
+                "tally": self._tally.rows[: self._tally.settled].clone(),
+            },
+            history=self.history,
+            seconds=time.monotonic() - self._epoch_began,
+        )
+        save(self._store, checkpoint)
+
+    def _diverged(self, seen: str) -> Diverged:
+        return Diverged(
+            what="training diverged",
+            which=f"{self._recipe.model} in {self._store.uri}",
+            seen=f"{seen} (learning rate {self._recipe.learning_rate:g})",
+            do="Start a new run with a lower learning_rate or a larger warmup_fraction.",
+        )
+
+
+def _parallel(classifier: Classifier, shape: Shape, world: World) -> nn.Module:
+    """The classifier, with its gradients averaged over the ranks.
+
+    DDP lays out its buckets anew after the first backward pass, and with them the order in which ranks are
+    added up. One pass over nothing puts that before the first step that counts, so that a resumed run adds in
+    the same order as one that was never interrupted.
+    """
+    if world.size == 1:
+        return classifier
+    devices = [world.device] if world.device.type == "cuda" else None
+    parallel = DistributedDataParallel(classifier, device_ids=devices, gradient_as_bucket_view=True)
+    untouched = copy.deepcopy(classifier.state_dict())
+    parallel(torch.zeros(1, *shape, dtype=torch.uint8, device=world.device)).sum().backward()
+    classifier.load_state_dict(untouched)
+    return parallel

@@ -1,0 +1,43 @@
+"""Which sample goes to which rank at which step: pure functions of (seed, epoch, step).
+
+Batch k of an epoch is `perm(seed, epoch)[k * B : (k + 1) * B]`, B the size of the global batch: the same
+samples in the same step for any number of ranks. The last batch of an epoch holds what is left, so that every
+sample is seen exactly once in every epoch; a rank's share of it may be empty.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.int64]
+
+
+def steps_per_epoch(samples: int, batch_size: int) -> int:
+    """Batches that hold every sample once."""
+    return -(-samples // batch_size)
+
+
+def batch_sizes(samples: int, batch_size: int) -> Indices:
+    """Samples in each batch of an epoch."""
+    return np.diff(np.append(np.arange(0, samples, batch_size), samples))
+
+
+def permutation(seed: int, epoch: int, samples: int) -> Indices:
+    """All indices below `samples`, in the order of this epoch."""
+    return np.random.default_rng([seed, epoch]).permutation(samples)
+
+
+def global_batch(order: Indices, batch: int, batch_size: int) -> Indices:
+    """The samples of the batch-th batch of an epoch, over all ranks."""
+    return order[batch * batch_size : (batch + 1) * batch_size]
+
+
+def dealt(batch: Indices, rank: int, ranks: int) -> Indices:
+    """A rank's share of a global batch, dealt like cards: shares differ by one sample at most."""
+    return batch[rank::ranks]
+
+
+def seed_of_step(seed: int, step: int, rank: int) -> int:
+    """The key of whatever a rank draws at random in one step, such as dropout: below 2**64."""
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0])

@@ -1,0 +1,62 @@
+"""When to save and when to stop: each rank sees its own signals and clock, all act on the same step."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from types import FrameType
+
+from ddpipe.distributed import World, orphaned
+
+
+class Request(IntEnum):
+    """What has to be done before the next step; the larger one wins among ranks."""
+
+    GO_ON = 0
+    SAVE = 1
+    STOP = 2
+
+
+class Watch:
+    """Looks out for SIGTERM, SIGINT, a vanished parent, and the time of the next checkpoint."""
+
+    def __init__(self, minutes: float) -> None:
+        """Ask for a checkpoint `minutes` after the last one."""
+        self._minutes = minutes
+        self._told = False
+        self.saved()
+
+    def tell(self, _number: int, _frame: FrameType | None) -> None:
+        """A signal handler: stop at the next step."""
+        self._told = True
+
+    def saved(self) -> None:
+        """A checkpoint has been written: the clock starts anew."""
+        self._next = time.monotonic() + 60 * self._minutes
+
+    def agreed(self, world: World) -> Request:
+        """What all ranks do now: what the most urgent of them asks for."""
+        return Request(world.max(self._request()))
+
+    def _request(self) -> Request:
+        if self._told or orphaned():
+            return Request.STOP
+        return Request.SAVE if time.monotonic() >= self._next else Request.GO_ON
+
+
+@contextmanager
+def watching(minutes: float) -> Iterator[Watch]:
+    """Turn SIGTERM and SIGINT into requests; a thread other than the main one gets none."""
+    watch = Watch(minutes)
+    main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGINT) if main else ()
+    before = {number: signal.signal(number, watch.tell) for number in numbers}
+    try:
+        yield watch
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
