@@ -65,8 +65,9 @@ class DdpipeError(Exception):
         super().__init__(what, which, seen, do)
 
     def __str__(self) -> str:
-        """The message in one paragraph, in the order that a person needs."""
-        return f"{self.what}: {self.which}: {self.seen.rstrip('.')}. {self.do}"
+        """The message in the order that a person needs; below a list or quoted lines, the way out stands apart."""
+        end = "\n" if "\n" in self.seen else ". "
+        return f"{self.what}: {self.which}: {self.seen.rstrip('.')}{end}{self.do}"
 
     def as_dict(self) -> dict[str, str | int]:
         """The same four parts for `--json`, reports and termination messages."""
