@@ -12,7 +12,9 @@ TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issub
 
 
 def a_bucket_error() -> NoSuchBucket:
-    return NoSuchBucket(what="the store can not be used", which="s3://nowhere", seen="no such bucket.", do="Create it.")
+    return NoSuchBucket(
+        what="the store can not be used", which="s3://nowhere", seen="no such bucket.", do="Create it."
+    )
 
 
 def test_exit_codes_tell_the_errors_apart() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from ddpipe.commands import json_option, tell
+from ddpipe.commands import json_option, kfp_v1, tell, write_option
 from ddpipe.errors import ParameterError
 from ddpipe.launch.cluster import connect
 from ddpipe.launch.job import (
@@ -171,6 +171,7 @@ namespace_option = click.option(
 @pod
 @behaviour
 @namespace_option
+@write_option("name", "metrics", "ui")
 @json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def launch_command(namespace: str | None, outage: float, **given: Any) -> None:  # noqa: ANN401
@@ -182,7 +183,12 @@ def launch_command(namespace: str | None, outage: float, **given: Any) -> None: 
     job = job_of(namespace or cluster.namespace, **given)
     outcome = launch(job, cluster, exists=_exists, outage=outage, is_process=True)
     text = f"{outcome.namespace}/{outcome.name} succeeded after {outcome.seconds:.1f} s"
-    tell(asdict(outcome), text)
+    tell(
+        asdict(outcome),
+        text,
+        metrics=lambda: kfp_v1.metrics(outcome.metrics),
+        ui=lambda: kfp_v1.views(kfp_v1.tensorboard(f"{given['output']}/tensorboard")),
+    )
 
 
 def job_of(

@@ -1,0 +1,72 @@
+"""The CLI door: `ddpipe prepare|train|evaluate|export|run|compile`.
+
+Results go to standard output (with --json as one object), everything else to standard error.
+Exit codes are those of errors.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import sys
+
+import click
+
+from ddpipe.errors import DdpipeError
+
+COMMANDS = {
+    "run": "ddpipe.commands.local",
+    "prepare": "ddpipe.commands.local",
+    "train": "ddpipe.commands.local",
+    "evaluate": "ddpipe.commands.local",
+    "export": "ddpipe.commands.local",
+    "compile": "ddpipe.commands.local",
+    "launch": "ddpipe.commands.launching",
+    "jobs": "ddpipe.commands.launching",
+}
+"""Where each command is: imported when it is called, so that launching does not pay for preparing."""
+
+
+class Door(click.Group):
+    """Commands that end with an error's four parts and its exit code, never with a traceback."""
+
+    def list_commands(self, _ctx: click.Context) -> list[str]:
+        """Names in the order in which a newcomer needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
+        """The command of this name, imported now."""
+        if name not in COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(COMMANDS[name]), f"{name}_command")
+        return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; show an expected error as prose, and as JSON where that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except DdpipeError as error:
+            click.secho(str(error), fg="red", err=True)
+            if ctx.meta.get("json"):
+                click.echo(json.dumps(error.as_dict()))
+            ctx.exit(error.exit_code)
+
+
+@click.group(
+    cls=Door,
+    context_settings={"show_default": True, "help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.version_option(package_name="ddpipe")
+def cli() -> None:
+    """Distributed PyTorch training as Kubeflow Pipelines components."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    cli(prog_name="ddpipe")
+
+
+if __name__ == "__main__":
+    main()

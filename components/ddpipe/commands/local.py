@@ -1,0 +1,200 @@
+"""Commands that work on this machine: each step alone, the whole pipeline, and compiling it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ddpipe import workflow
+from ddpipe.commands import json_option, kfp_v1, tell, write_option
+from ddpipe.prepare import PrepareSpec
+from ddpipe.prepare import prepare as prepare_step
+from ddpipe.runs import Run
+from ddpipe.train.recipe import Recipe
+
+Command = Callable[..., None]
+
+runs_option = click.option(
+    "--runs", default="runs", help="Folder of all runs: s3://bucket/prefix or a folder."
+)
+run_option = click.option("--run", "run_name", required=True, help="Name of the run.")
+dataset_option = click.option(
+    "--dataset", required=True, help="Address of the dataset version: the manifest.json that prepare names."
+)
+processes_option = click.option(
+    "--processes", default=1, type=click.IntRange(1, 256), help="Training processes on this machine."
+)
+
+
+def _help(field: str) -> str:
+    (text,) = [item.metadata["help"] for item in fields(PrepareSpec) if item.name == field]
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def source_options(command: Command) -> Command:
+    """What `prepare` needs to know; --split-seed, because a recipe has a seed as well."""
+    options = (
+        click.option("--source", default="digits", help=_help("source")),
+        click.option("--path", help=_help("path")),
+        click.option("--name", help=f"{_help('name')}  [default: the source's]"),
+        click.option("--store", default="store", help=_help("store")),
+        click.option(
+            "--split-seed", "split_seed", default=0, help="Decides which sample goes to which split."
+        ),
+        click.option("--validation-fraction", default=0.1, help="Share of the validation split."),
+        click.option("--test-fraction", default=0.1, help="Share of the test split; training gets the rest."),
+        click.option("--image-size", type=int, help=_help("image_size")),
+        # A flag for people, a value for pipelines: --skip-bad, --skip-bad false.
+        click.option(
+            "--skip-bad", type=bool, is_flag=False, flag_value=True, default=False, help=_help("skip_bad")
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def recipe_options(command: Command) -> Command:
+    """An option for each hyperparameter, as the recipe describes it."""
+    for field in reversed(fields(Recipe)):
+        option = click.option(
+            f"--{field.name.replace('_', '-')}",
+            default=field.default,
+            type=type(field.default),
+            help=field.metadata["help"],
+        )
+        command = option(command)
+    return command
+
+
+def _spec(values: Mapping[str, Any]) -> PrepareSpec:
+    validation, test = values["validation_fraction"], values["test_fraction"]
+    return PrepareSpec(
+        source=values["source"],
+        path=values["path"],
+        name=values["name"] or values["source"],
+        store=values["store"],
+        seed=values["split_seed"],
+        fractions=(1 - validation - test, validation, test),
+        image_size=values["image_size"] or None,
+        skip_bad=values["skip_bad"],
+    )
+
+
+def _recipe(values: Mapping[str, Any]) -> Recipe:
+    return Recipe.from_dict({field.name: values[field.name] for field in fields(Recipe)})
+
+
+@click.command()
+@source_options
+@click.option("--run", "run_name", help="Name of the run that is going to use it, to be noted there.")
+@runs_option
+@write_option("run", "training", "dataset", "dataset_id", "ui")
+@json_option
+def prepare_command(run_name: str | None, runs: str, **source: Any) -> None:  # noqa: ANN401 - click hands every option by its name
+    """Bring raw data into a dataset version: decoded once, split, content-addressed."""
+    run = Run.named(runs, run_name) if run_name else None
+    prepared = workflow.prepare(run, _spec(source)) if run else prepare_step(_spec(source))
+    facts = {
+        **({"run": run.name, "training": run.training} if run else {}),
+        "dataset": prepared.manifest_uri,
+        "dataset_id": prepared.dataset_id,
+        "reused": prepared.reused,
+        "samples": {name: len(split.sample_ids) for name, split in prepared.manifest.splits.items()},
+        "skipped": prepared.skipped,
+        "seconds": round(prepared.seconds, 3),
+    }
+    tell(
+        facts,
+        prepared.manifest_uri,
+        ui=lambda: kfp_v1.views(kfp_v1.page(workflow.data_report(prepared))),
+    )
+
+
+@click.command()
+@dataset_option
+@run_option
+@runs_option
+@processes_option
+@recipe_options
+@json_option
+def train_command(dataset: str, run_name: str, runs: str, processes: int, **recipe: Any) -> None:  # noqa: ANN401
+    """Train on this machine by distributed data parallelism; run again to go on after an interruption."""
+    run = Run.named(runs, run_name)
+    record = workflow.train(run, dataset, _recipe(recipe), processes)
+    tell({"training": run.training, **record}, run.training)
+
+
+@click.command()
+@dataset_option
+@run_option
+@runs_option
+@write_option("evaluation", "accuracy", "metrics", "ui")
+@json_option
+def evaluate_command(dataset: str, run_name: str, runs: str) -> None:
+    """Score a run's model on the test split, every sample exactly once."""
+    run = Run.named(runs, run_name)
+    evaluation = workflow.evaluate(run, dataset)
+    scores, result = evaluation.headline(), evaluation.metrics
+    tell(
+        {"evaluation": run.evaluation, **scores},
+        "\n".join(f"{name:18}{score:.4f}" for name, score in scores.items()),
+        metrics=lambda: kfp_v1.metrics(scores),
+        ui=lambda: kfp_v1.views(
+            kfp_v1.page(workflow.report(run)),
+            kfp_v1.confusion_matrix([one.name for one in result.classes], result.confusion_matrix),
+            kfp_v1.roc(result.roc.false_positive_rate, result.roc.true_positive_rate, result.roc.threshold),
+            kfp_v1.table(
+                ("score", "value", "95 % from", "to"),
+                [(name, one.value, one.low, one.high) for name, one in result.scores.items()],
+            ),
+        ),
+    )
+
+
+@click.command()
+@dataset_option
+@run_option
+@runs_option
+@write_option("model", "ui")
+@json_option
+def export_command(dataset: str, run_name: str, runs: str) -> None:
+    """Export a run's evaluated model as safetensors and ONNX, checked against the trained one."""
+    run = Run.named(runs, run_name)
+    workflow.export(run, dataset)
+    tell({"model": run.model}, run.model, ui=lambda: kfp_v1.views(kfp_v1.page(workflow.report(run))))
+
+
+@click.command()
+@click.option(
+    "--run", "run_name", help="Name of the run; an unfinished one goes on.  [default: name and date]"
+)
+@runs_option
+@source_options
+@processes_option
+@recipe_options
+@json_option
+def run_command(run_name: str | None, runs: str, processes: int, **values: Any) -> None:  # noqa: ANN401
+    """Run the whole pipeline on this machine: prepare, train, evaluate, export, report."""
+    from ddpipe.pipelines.local import run_training  # noqa: PLC0415 - the pipeline engine takes a second
+
+    spec, recipe = _spec(values).validated(), _recipe(values)
+    run = Run.named(runs, run_name or f"{spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    summary = run_training(run, spec, recipe, processes)
+    tell(summary.to_dict(), summary.text())
+
+
+@click.command()
+@click.option("--output", help="Folder for the packages.  [default: pipelines/compiled]")
+@json_option
+def compile_command(output: str | None) -> None:
+    """Compile the pipelines to the packages that are uploaded in the Kubeflow UI."""
+    from ddpipe.pipelines.compile import COMPILED, compile_packages  # noqa: PLC0415 - as above
+
+    written = [str(path) for path in compile_packages(Path(output) if output else COMPILED)]
+    tell({"packages": written}, "\n".join(written))

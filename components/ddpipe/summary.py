@@ -1,0 +1,88 @@
+"""A finished run in a few lines: what `ddpipe run` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ddpipe.model.evaluation import load_evaluation
+from ddpipe.runs import Run
+from ddpipe.workflow import training_record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """A finished run in a few lines.
+
+    Attributes:
+        run: The run's folder.
+        dataset_id: The dataset version.
+        reused: It was there already.
+        metrics: By split, by name; the test metrics with their 95 % interval.
+        report: Address of the report.
+        model: Address of the model package.
+        seconds: Per step.
+    """
+
+    run: str
+    dataset_id: str
+    reused: bool
+    metrics: Mapping[str, Mapping[str, Any]]
+    report: str
+    model: str
+    seconds: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, fit for JSON."""
+        return asdict(self)
+
+    def text(self) -> str:
+        """For people."""
+        seconds = ", ".join(f"{step} {value:.1f} s" for step, value in self.seconds.items())
+        scores = [f"  {name:18}{_with_interval(score)}" for name, score in self.metrics["test"].items()]
+        return "\n".join(
+            [
+                f"run       {self.run}",
+                f"dataset   {self.dataset_id[:12]} ({'reused: unchanged' if self.reused else 'new'})",
+                f"steps     {seconds}",
+                "test",
+                *scores,
+                f"model     {self.model}",
+                f"report    {self.report}",
+            ]
+        )
+
+
+def _with_interval(score: Mapping[str, float | None]) -> str:
+    interval = (
+        f"   95 % interval {score['low']:.4f} to {score['high']:.4f}" if score["low"] is not None else ""
+    )
+    return f"{score['value']:.4f}{interval}"
+
+
+def summary(run: Run) -> Summary:
+    """What a finished run came to, read from its folder."""
+    records = {record["step"]: record for record in run.steps()}
+    history = training_record(run)["history"][-1]
+    scores = load_evaluation(run.evaluation).metrics.scores
+    return Summary(
+        run=run.uri,
+        dataset_id=records["prepare"]["facts"]["dataset_id"],
+        reused=records["prepare"]["facts"]["reused"],
+        metrics={
+            **{split: _of_split(history, split) for split in ("train", "validation")},
+            "test": {name: asdict(score) for name, score in scores.items()},
+        },
+        report=run.report,
+        model=run.model,
+        seconds={step: record["seconds"] for step, record in records.items()},
+    )
+
+
+def _of_split(record: Mapping[str, float], split: str) -> dict[str, float]:
+    return {
+        name.removeprefix(f"{split}_"): value
+        for name, value in record.items()
+        if name.startswith(f"{split}_")
+    }

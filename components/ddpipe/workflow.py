@@ -1,0 +1,102 @@
+"""The four steps of a run, recorded: what every door (CLI, KFP, notebook) calls.
+
+    prepare ──▶ train ──▶ evaluate ──▶ export
+
+Each function does one step, notes time and outcome in the run's folder, and returns what the step returns.
+Steps are imported where they are called: whoever launches must not wait for torch, nor have it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from ddpipe.runs import Run
+from ddpipe.storage import open_store, read_uri, split_uri
+
+if TYPE_CHECKING:
+    from ddpipe.model.evaluation import Evaluation
+    from ddpipe.model.package import ModelPackage
+    from ddpipe.prepare import Prepared, PrepareSpec
+    from ddpipe.train.recipe import Recipe
+
+
+def prepare(run: Run, spec: PrepareSpec) -> Prepared:
+    """Bring raw data into a dataset version; unchanged data is proven unchanged and not written again."""
+    from ddpipe.prepare import prepare as step
+
+    with run.step("prepare") as facts:
+        prepared = step(spec)
+        facts.update(
+            dataset=prepared.manifest_uri,
+            dataset_id=prepared.dataset_id,
+            reused=prepared.reused,
+            skipped=len(prepared.skipped),
+        )
+    return prepared
+
+
+def train(run: Run, dataset: str, recipe: Recipe, processes: int = 1) -> dict[str, Any]:
+    """Train with `processes` processes on this machine, going on from the run's last checkpoint.
+
+    Returns:
+        What the training wrote about itself (training.json).
+    """
+    from ddpipe.launch.backends.local import run_local
+
+    arguments = ["--dataset", dataset, "--output", run.training, "--recipe", recipe.to_json()]
+    with run.step("train") as facts:
+        run_local("ddpipe.train", arguments, processes)
+        record = training_record(run)
+        facts.update(processes=processes, **record["final"])
+    return record
+
+
+def evaluate(run: Run, dataset: str) -> Evaluation:
+    """Score the run's model on the test split, and write the report as far as the run has come."""
+    from ddpipe.evaluate.evaluate import evaluate as step
+
+    with run.step("evaluate") as facts:
+        evaluation = step(run.training, dataset, run.evaluation)
+        facts.update(evaluation.headline())
+    _publish_report(run)
+    return evaluation
+
+
+def export(run: Run, dataset: str) -> ModelPackage:
+    """Export the run's evaluated model, and write the whole report."""
+    from ddpipe.export.export import export as step
+
+    with run.step("export") as facts:
+        package = step(run.training, dataset, run.evaluation, run.model)
+        facts.update(model=run.model, model_id=package.model_id)
+    _publish_report(run, exported=True)
+    return package
+
+
+def data_report(prepared: Prepared) -> str:
+    """A page about a dataset version: its classes and a sheet of its images."""
+    from ddpipe.data.manifest import store_of
+    from ddpipe.prepare import data_report_html
+
+    return data_report_html(prepared.manifest, store_of(prepared.manifest_uri))
+
+
+def report(run: Run) -> str:
+    """The page about the run, as the last step left it."""
+    return read_uri(run.report).decode()
+
+
+def _publish_report(run: Run, *, exported: bool = False) -> None:
+    from ddpipe.evaluate.report import gather, render
+
+    seconds = {record["step"]: record["seconds"] for record in run.steps()}
+    record = gather(run.name, run.training, run.evaluation, run.model if exported else None, seconds)
+    store, name = split_uri(run.report)
+    store.write(name, render(record).encode())
+
+
+def training_record(run: Run) -> dict[str, Any]:
+    """What the finished training of a run wrote about itself (training.json)."""
+    record: dict[str, Any] = json.loads(open_store(run.training).read("training.json"))
+    return record

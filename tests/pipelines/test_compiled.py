@@ -1,0 +1,53 @@
+"""The committed packages are what the code compiles to, and their parameters are fit for the Kubeflow UI."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ddpipe.pipelines.compile import COMPILED, PACKAGES, compile_packages
+from ddpipe.train.recipe import Recipe
+
+
+def parameters(package: str) -> dict[str, dict[str, Any]]:
+    spec = next(yaml.safe_load_all((COMPILED / package).read_text()))
+    found: dict[str, dict[str, Any]] = spec["root"]["inputDefinitions"]["parameters"]
+    return found
+
+
+def test_the_committed_packages_are_current(tmp_path: Path) -> None:
+    for fresh in compile_packages(tmp_path):
+        assert fresh.read_text() == (COMPILED / fresh.name).read_text(), f"run `make compile`: {fresh.name}"
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_parameter_is_described_and_has_a_default(package: str) -> None:
+    for name, parameter in parameters(package).items():
+        assert parameter.get("description"), name
+        assert parameter.get("isOptional"), name
+
+
+def test_the_pipeline_offers_every_hyperparameter_with_the_recipes_default_and_text() -> None:
+    offered = parameters("training.yaml")
+    for field in fields(Recipe):
+        assert offered[field.name]["defaultValue"] == field.default, field.name
+        words = offered[field.name]["description"].split()
+        assert words == field.metadata["help"].split() or field.name == "model"
+
+
+def test_a_failed_compilation_leaves_the_old_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_packages(tmp_path)
+    before = (tmp_path / "training.yaml").read_text()
+
+    def die(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("kfp.compiler.Compiler.compile", die)
+    with pytest.raises(OSError, match="disk full"):
+        compile_packages(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["training.yaml"]
+    assert (tmp_path / "training.yaml").read_text() == before

@@ -1,0 +1,84 @@
+"""The command line as a person and a script meet it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from ddpipe.__main__ import COMMANDS, cli
+from ddpipe.errors import NotWritable, ParameterError, SourceError
+
+
+def ddpipe(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, catch_exceptions=False)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_tells_what_it_does_and_what_each_option_means(command: str) -> None:
+    told = ddpipe(command, "--help")
+    assert told.exit_code == 0
+    command_object = cli.get_command(click.Context(cli), command)
+    assert command_object
+    options = [parameter for parameter in command_object.params if isinstance(parameter, click.Option)]
+    for option in options:
+        assert option.help, option.name
+        assert option.opts[-1] in told.output
+
+
+def test_help_of_the_whole_needs_no_torch() -> None:
+    code = (
+        "import sys; from ddpipe.__main__ import cli; cli(['run', '-h'], standalone_mode=False);"
+        "print(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "'ddpipe" in done.stdout
+    assert "'torch'" not in done.stdout
+
+
+def test_an_unknown_command_is_refused() -> None:
+    assert ddpipe("fly").exit_code == 2
+
+
+def test_a_prepared_dataset_is_told_as_one_json_object(tmp_path: Path) -> None:
+    arguments = ("prepare", "--source", "digits", "--store", str(tmp_path), "--json")
+    first, second = (json.loads(ddpipe(*arguments).stdout) for _ in range(2))
+    assert not first["reused"]
+    assert second["reused"]
+    assert first["dataset_id"] == second["dataset_id"]
+    assert sum(first["samples"].values()) == 1797
+
+
+def test_people_get_the_address_on_standard_output(tmp_path: Path) -> None:
+    told = ddpipe("prepare", "--source", "digits", "--store", str(tmp_path))
+    assert Path(told.stdout.strip()).is_file()
+
+
+def test_wrong_parameters_end_with_their_exit_code_and_all_problems_at_once(tmp_path: Path) -> None:
+    runs = str(tmp_path / "runs")
+    told = ddpipe("run", "--runs", runs, "--learning-rate", "-1", "--model", "gpt", "--json")
+    assert told.exit_code == ParameterError.exit_code
+    assert json.loads(told.stdout)["error"] == "ParameterError"
+    assert "learning_rate" in told.stderr
+    assert "gpt" in told.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("--source", "sound"), ParameterError),
+        (("--source", "folder", "--path", "/nowhere"), SourceError),
+        (("--validation-fraction", "0.6", "--test-fraction", "0.5"), ParameterError),
+        (("--store", "/proc/store"), NotWritable),
+    ],
+)
+def test_wrong_input_to_prepare_is_refused(
+    arguments: tuple[str, ...], error: type[ParameterError], tmp_path: Path
+) -> None:
+    told = ddpipe("prepare", "--store", str(tmp_path / "store"), *arguments)
+    assert told.exit_code == error.exit_code, told.output
+    assert not list(tmp_path.rglob("*.json"))
