@@ -41,6 +41,30 @@ def test_grey_among_colour_becomes_three_equal_channels() -> None:
     np.testing.assert_array_equal(pixels[..., 0], pixels[..., 2])
 
 
+@pytest.mark.parametrize("kind", ["PNG", "TIFF"])
+def test_sixteen_bits_become_the_upper_eight(kind: str) -> None:
+    """As medical images come: Pillow's own conversion would make nearly all of it white."""
+    deep = np.linspace(0, 65535, 24, dtype=np.uint16).reshape(4, 6)
+    data = _file(Image.fromarray(deep), kind)
+    assert probe(data) == (4, 6, 1)
+    np.testing.assert_array_equal(decode(data, (4, 6, 1))[..., 0], deep >> 8)
+    np.testing.assert_array_equal(decode(data, (4, 6, 3))[..., 2], deep >> 8)
+
+
+def test_numbers_of_an_unknown_range_are_refused() -> None:
+    data = _file(Image.new("F", (6, 4), 0.5), "TIFF")
+    with pytest.raises(Unreadable, match="32-bit"):
+        decode(data, (4, 6, 1))
+
+
+@pytest.mark.parametrize("mode", ["LA", "RGBA"])
+def test_what_is_transparent_shows_white(mode: str) -> None:
+    picture = Image.new("RGBA", (6, 4), (0, 0, 0, 0)).convert(mode)
+    picture.putpixel((0, 0), (0, 255) if mode == "LA" else (0, 0, 0, 255))
+    pixels = decode(_file(picture), (4, 6, 1))[..., 0]
+    assert (pixels[0, 0], pixels[0, 1], pixels[3, 5]) == (0, 255, 255)
+
+
 def test_the_camera_s_orientation_is_undone() -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = 6  # the camera was held upright: turn the picture a quarter clockwise

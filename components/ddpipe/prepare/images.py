@@ -21,7 +21,7 @@ Shape = tuple[int, int, int]
 """Height, width and channels (1 or 3)."""
 
 
-class Unreadable(Exception):  # noqa: N818 - never reaches a user: it becomes one line of a SourceError
+class Unreadable(Exception):
     """This file can not become pixels; says why."""
 
 
@@ -51,10 +51,28 @@ def decode(data: bytes, shape: Shape) -> NDArray[np.uint8]:
 def shaped(image: Image.Image, shape: Shape) -> NDArray[np.uint8]:
     """The pixels in this shape: scaled, keeping the proportions, and cropped around the centre."""
     height, width, channels = shape
-    image = image.convert("L" if channels == 1 else "RGB")
+    image = plain(image).convert("L" if channels == 1 else "RGB")
     if image.size != (width, height):
         image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
     return np.asarray(image, dtype=np.uint8).reshape(shape)
+
+
+def plain(image: Image.Image) -> Image.Image:
+    """The image in mode L or RGB: 16 bits keep their upper 8, what is transparent shows white.
+
+    Raises:
+        Unreadable: The pixels are numbers whose range nobody knows.
+    """
+    mode = "L" if _is_grey(image) else "RGB"
+    if image.mode.startswith("I;16"):
+        # Pillow's own conversion clips: all above 255 would become white.
+        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode in {"I", "F"}:
+        raise Unreadable("its pixels are 32-bit numbers of an unknown range: save it with 8 or 16 bits")
+    if image.has_transparency_data:
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image.convert("RGBA"))
+    return image if image.mode == mode else image.convert(mode)
 
 
 @contextmanager
@@ -65,6 +83,8 @@ def _opened(data: bytes) -> Iterator[Image.Image]:
         try:
             with Image.open(io.BytesIO(data)) as image:
                 yield image
+        except Unreadable:
+            raise
         except Exception as error:  # a damaged file makes decoders raise nearly anything
             raise Unreadable(_reason(data, error)) from error
 
@@ -78,4 +98,4 @@ def _reason(data: bytes, error: Exception) -> str:
 
 
 def _is_grey(image: Image.Image) -> bool:
-    return image.mode in {"1", "L", "LA", "I", "I;16", "F"}
+    return image.mode in {"1", "L", "LA", "La", "I", "F"} or image.mode.startswith("I;16")
