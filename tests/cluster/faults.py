@@ -1,0 +1,494 @@
+"""The fault matrix: what goes wrong, done to a real launcher on a real cluster, and what must be seen then.
+
+    python tests/cluster/faults.py          print every message of the matrix as a table
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from place import IMAGE, Place, delete, eventually
+from proxy import Request
+from step import RUNNING, Ended, Step, launch
+
+from ddpipe.launch.job import Owner
+
+OK, INTERRUPTED = 0, 143
+JOB_NAME = Owner(pipeline="ddpipe", run="r1", step="train").job_name
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a fault led to."""
+
+    ended: Ended
+    jobs: int
+    pods: int
+    jobs_ever: int
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row of the matrix.
+
+    Attributes:
+        name: What goes wrong.
+        act: Does it, and gives the end of the (last) launcher.
+        code: The exit code that must be seen.
+        words: Patterns that its output must show.
+        jobs: Jobs that must be left.
+        pods: Pods that must be left.
+        jobs_ever: Jobs that may ever have existed; None for any number.
+        level: Pod Security level of the namespace.
+        sees_nodes: Whether the launcher may list nodes.
+    """
+
+    name: str
+    act: Callable[[Place], Ended]
+    code: int = OK
+    words: tuple[str, ...] = ()
+    jobs: int = 0
+    pods: int = 0
+    jobs_ever: int | None = 1
+    level: str = "restricted"
+    sees_nodes: bool = False
+
+    def happen(self, place: Place) -> Seen:
+        """Let it happen, and count what is left once that has come to rest."""
+        ended = self.act(place)
+        jobs = eventually(lambda: len(place.jobs()), lambda count: count == self.jobs, 10)
+        pods = eventually(lambda: len(place.pods()), lambda count: count == self.pods, 10)
+        return Seen(ended, jobs, pods, place.jobs_ever())
+
+
+FAULTS: list[Fault] = []
+
+
+def fault(name: str, **expected: object) -> Callable[[Callable[[Place], Ended]], Callable[[Place], Ended]]:
+    """Put a function into the matrix."""
+
+    def enter(act: Callable[[Place], Ended]) -> Callable[[Place], Ended]:
+        FAULTS.append(Fault(name, act, **expected))  # type: ignore[arg-type]
+        return act
+
+    return enter
+
+
+# --- the launcher dies ---------------------------------------------------------------------------------------
+
+BRIEF = "echo begun; sleep 1; echo done"
+LONG = "echo begun; sleep 100"
+
+
+def held(place: Place, which: Callable[[Request], bool], *, answered: bool = False, script: str = BRIEF) -> Step:
+    """A launcher that has come to just this request."""
+    hold = place.proxy.hold(which, answered=answered)
+    step = launch(place, script)
+    assert hold.reached.wait(60), step.text
+    hold.drop = True
+    return step
+
+
+def lists_job(request: Request) -> bool:
+    return request.watches_job
+
+
+POINTS: dict[str, Callable[[Place], Step]] = {
+    "before create": lambda place: held(place, lambda request: request.creates_job),
+    "while the create is answered": lambda place: held(place, lambda request: request.creates_job, answered=True),
+    "before the first watch event": lambda place: held(place, lists_job),
+    "while running": lambda place: running(place, "sleep 4"),
+    "after the end, before it concludes": lambda place: held(place, lambda request: request.deletes_job),
+}
+
+
+def running(place: Place, script: str = LONG, *options: str, **environment: str) -> Step:
+    step = launch(place, script, *options, **environment)
+    step.saw(RUNNING)
+    return step
+
+
+def killed_and_run_again(point: Callable[[Place], Step]) -> Callable[[Place], Ended]:
+    def act(place: Place) -> Ended:
+        point(place).kill()
+        return launch(place, BRIEF if point is not POINTS["while running"] else "sleep 4").end()
+
+    return act
+
+
+def terminated(point: Callable[[Place], Step]) -> Callable[[Place], Ended]:
+    return lambda place: point(place).terminate()
+
+
+def terminated_unheard(point: Callable[[Place], Step]) -> Callable[[Place], Ended]:
+    def act(place: Place) -> Ended:
+        step = point(place)
+        step.stop_listening()
+        return step.terminate()
+
+    return act
+
+
+for _when, _point in POINTS.items():
+    _created = 0 if _when == "before create" else 1
+    fault(f"SIGKILL {_when}, then run again")(killed_and_run_again(_point))
+    fault(f"SIGTERM {_when}, SIGKILL 0.5 s later", code=INTERRUPTED, jobs_ever=_created)(terminated(_point))
+    fault(f"SIGTERM {_when}, output closed before", code=INTERRUPTED, jobs_ever=_created)(terminated_unheard(_point))
+
+
+@fault("the launcher's own pod is deleted", code=INTERRUPTED, jobs=1, pods=2)
+def evicted(place: Place) -> Ended:
+    environment = in_a_pod(place, finalizers=["ddpipe.dev/test"])
+    step = running(place, **environment)
+    delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/step", gracePeriodSeconds=0)
+    ended = step.terminate(grace=2)
+    place.patch(f"/api/v1/namespaces/{place.namespace}/pods/step", {"metadata": {"finalizers": None}})
+    return ended
+
+
+def in_a_pod(place: Place, **metadata: object) -> dict[str, str]:
+    """A pod that stands for the launcher's own; it ends when its container has slept enough."""
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    place.create(
+        "/api/v1/pods",
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "step", **metadata},
+            "spec": {
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 0,
+                "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+                "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "100"], "securityContext": security}],
+            },
+        },
+    )
+    return {"POD_NAME": "step", "POD_NAMESPACE": place.namespace}
+
+
+@fault("two launchers with one identity at once")
+def two_at_once(place: Place) -> Ended:
+    first, second = launch(place, "sleep 3"), launch(place, "sleep 3")
+    ended = first.end()
+    assert second.end().code == ended.code, second.text
+    return ended
+
+
+@fault("the name is taken by a stranger's job", code=45, words=("name is taken", "did not create"), jobs=1, pods=2)
+def name_taken(place: Place) -> Ended:
+    stranger(place, JOB_NAME)
+    return launch(place, BRIEF).end()
+
+
+def stranger(place: Place, name: str) -> None:
+    """Somebody else's job, with the very labels that ours has."""
+    labels = {"app.kubernetes.io/managed-by": "ddpipe", "ddpipe.dev/pipeline": "ddpipe", "ddpipe.dev/job": name}
+    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    pod = {
+        "metadata": {"labels": labels},
+        "spec": {
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [{"name": "pytorch", "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "60"], "securityContext": security}],
+        },
+    }
+    place.create(
+        "/apis/kubeflow.org/v1/pytorchjobs",
+        {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "PyTorchJob",
+            "metadata": {"name": name, "labels": labels},
+            "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2, "restartPolicy": "Never", "template": pod}}},
+        },
+    )
+
+
+# --- the API server is away ----------------------------------------------------------------------------------
+
+
+@fault("connections refused for 60 s while following", words=("API server is away", "answers again"))
+def refused(place: Place) -> Ended:
+    step = running(place, "sleep 20")
+    with place.proxy.refusing():
+        time.sleep(60)
+    return step.end(15)
+
+
+@fault("the API server hangs for 60 s while following")
+def hanging(place: Place) -> Ended:
+    step = running(place, "sleep 20")
+    with place.proxy.hanging():
+        time.sleep(60)
+    return step.end(15)
+
+
+@fault("watches and logs dropped", words=("answers again",))
+def dropped(place: Place) -> Ended:
+    step = running(place, "sleep 5")
+    place.proxy.drop_streams()
+    return step.end(30)
+
+
+@fault("410 Gone for a watch")
+def gone(place: Place) -> Ended:
+    place.proxy.answer(lambda request: request.is_watch, 410, "too old resource version", times=6)
+    return launch(place, "sleep 3").end()
+
+
+@fault("the token expires (401) and is rotated on disk", words=("401", "answers again"))
+def rotated(place: Place) -> Ended:
+    step = running(place, "sleep 12")
+    expired, fresh = place.token_file.read_text(), place.new_token()
+    place.proxy.answer(lambda request: expired in request.token, 401, "Unauthorized", times=10_000)
+    place.proxy.drop_streams()
+    step.saw("401")
+    place.token_file.write_text(fresh)
+    return step.end(30)
+
+
+@fault("a burst of 429")
+def too_many(place: Place) -> Ended:
+    place.proxy.answer(lambda _: True, 429, "too many requests, please try again later", times=25)
+    return launch(place, BRIEF).end()
+
+
+@fault("a burst of 500")
+def internal(place: Place) -> Ended:
+    step = running(place, "sleep 6")
+    place.proxy.answer(lambda _: True, 500, "etcdserver: leader changed", times=20)
+    place.proxy.drop_streams()
+    return step.end(30)
+
+
+@fault("the API server stays away", code=41, words=("does not answer", "run the step again"), jobs=1, pods=2)
+def away_for_good(place: Place) -> Ended:
+    step = running(place, LONG, "--outage", "4")
+    with place.proxy.refusing():
+        return step.end(20)
+
+
+@fault("log streams cut again and again", words=())
+def logs_cut(place: Place) -> Ended:
+    place.proxy.cut_logs_every(0.7)
+    script = 'i=0; while [ $i -lt 300 ]; do echo "line $i"; i=$((i+1)); [ $((i % 5)) = 0 ] && sleep 0.1; done'
+    ended = launch(place, script).end()
+    for rank in ("worker-0", "worker-1"):
+        numbers = [int(number) for number in re.findall(rf"\[{rank}\] line (\d+)\n", ended.text)]
+        assert numbers == list(range(300)), numbers
+    return ended
+
+
+@fault("containers restart: their logs go on", words=("4 restarts|restarts",))
+def restarting(place: Place) -> Ended:
+    script = "if [ -e /dev/shm/again ]; then seq 51 100; else touch /dev/shm/again; seq 1 50; exit 1; fi"
+    ended = launch(place, script, "--restart", "OnFailure").end()
+    for rank in ("worker-0", "worker-1"):
+        numbers = [int(number) for number in re.findall(rf"\[{rank}\] (\d+)\n", ended.text)]
+        assert numbers == list(range(1, 101)), numbers
+    return ended
+
+
+# --- training fails ------------------------------------------------------------------------------------------
+
+
+def rank(number: int, failing: str, other: str = "sleep 60") -> str:
+    return f'if [ "$RANK" = {number} ]; then echo about to fail; {failing}; else {other}; fi'
+
+
+def fails(script: str, *options: str) -> Callable[[Place], Ended]:
+    return lambda place: launch(place, script, *options).end()
+
+
+fault("a worker exits 1", code=48, words=(r"worker-1 of", "exit code 1", "about to fail"))(fails(rank(1, "exit 1")))
+fault("rank 0 exits 1", code=48, words=(r"worker-0 of", "exit code 1"))(fails(rank(0, "exit 1")))
+fault("a worker is killed by a signal", code=48, words=("worker-1 of", "SIGKILL", "137"))(
+    fails(rank(1, "python -c 'import os; os.kill(os.getpid(), 9)'; exit $?"))
+)
+fault("a worker fails after rank 0 has succeeded", code=48, words=("worker-1 of", "exit code 3"))(
+    fails(rank(1, "sleep 3; exit 3", "exit 0"))
+)
+fault("a worker fails, but only rank 0 counts", level="privileged")(
+    fails(rank(1, "exit 3", "sleep 3"), "--success", "rank0")
+)
+fault("out of memory", code=48, words=("worker-1 of", "out of memory", "OOMKilled", "64Mi"))(
+    fails(rank(1, "exec python -c 'x = bytearray(2**28)'"))
+)
+fault("the output is not there", code=51, words=("left no result", "/nowhere/model"))(
+    fails("true", "--expect", "/nowhere/model")
+)
+
+
+@fault("failed, and kept for looking at", code=48, jobs=1, pods=1)
+def kept(place: Place) -> Ended:
+    return launch(place, rank(1, "exit 1", "exec sleep 60"), "--keep", "failed").end()
+
+
+# --- pods can not start --------------------------------------------------------------------------------------
+
+SOON = ("--deadline", "hopeless=3")
+
+
+@fault("an image that can not be pulled", code=47, words=("can not be pulled", "nowhere.invalid/none:1"))
+def no_image(place: Place) -> Ended:
+    return launch(place, BRIEF, "--image", "nowhere.invalid/none:1", *SOON).end()
+
+
+@fault("a command that does not exist", code=48, words=("can not be started", "no-such-command"))
+def bad_command(place: Place) -> Ended:
+    arguments = ["launch", "--image", IMAGE, "--run", "r1", "--cpu", "50m", "--memory", "64Mi", "--", "no-such-command"]
+    return Step(place, arguments, {}).end()
+
+
+@fault("a missing secret as a volume", code=52, words=("does not exist", '"nope" not found'))
+def missing_secret(place: Place) -> Ended:
+    return launch(place, BRIEF, "--volume", "secret:nope:/secret", *SOON).end()
+
+
+@fault("a missing secret in the environment", code=52, words=("CreateContainerConfigError", '"nope" not found'))
+def missing_credentials(place: Place) -> Ended:
+    return launch(place, BRIEF, "--s3-secret", "nope", *SOON).end()
+
+
+@fault("a missing claim", code=44, words=("PersistentVolumeClaim nope does not exist",), jobs_ever=0)
+def missing_claim(place: Place) -> Ended:
+    return launch(place, BRIEF, "--volume", "claim:nope:/data").end()
+
+
+@fault("a GPU that no node has", code=44, words=("no node can ever", "nvidia.com/gpu"), sees_nodes=True, jobs_ever=0)
+def no_gpu(place: Place) -> Ended:
+    return launch(place, BRIEF, "--gpus", "1").end()
+
+
+@fault("a GPU that no node has, nodes unseen", code=46, words=("Insufficient nvidia.com/gpu", "scheduled"))
+def no_gpu_unseen(place: Place) -> Ended:
+    return launch(place, BRIEF, "--gpus", "1", "--deadline", "scheduled=4").end()
+
+
+def limit_pods(place: Place, pods: int) -> None:
+    place.create(
+        "/api/v1/resourcequotas",
+        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"}, "spec": {"hard": {"pods": str(pods)}}},
+    )
+    path = f"/api/v1/namespaces/{place.namespace}/resourcequotas/small"
+    assert eventually(lambda: place.admin.get(path)["status"].get("hard"), bool, 10)
+
+
+@fault("quota exceeded", code=44, words=("quota small", "leaves 1 of pods", "needs 2"), jobs_ever=0)
+def over_quota(place: Place) -> Ended:
+    limit_pods(place, 1)
+    return launch(place, BRIEF).end()
+
+
+@fault("quota taken away after the preflight", code=52, words=("refuses the job's pods", "exceeded quota"))
+def quota_later(place: Place) -> Ended:
+    hold = place.proxy.hold(lambda request: request.creates_job)
+    step = launch(place, LONG, *SOON)
+    assert hold.reached.wait(60), step.text
+    limit_pods(place, 1)
+    hold.released.set()
+    return step.end()
+
+
+@fault("pods that the cluster's policy refuses", code=52, words=("violates PodSecurity", "privileged"))
+def against_policy(place: Place) -> Ended:
+    patch = '{"spec": {"containers": [{"name": "pytorch", "securityContext": {"privileged": true, "allowPrivilegeEscalation": true}}]}}'
+    return launch(place, BRIEF, "--patch", patch, *SOON).end()
+
+
+@fault("a job that the webhook refuses", code=44, words=("must have at least one container with name pytorch",), jobs_ever=0)
+def webhook_refuses(place: Place) -> Ended:
+    patch = '{"spec": {"containers": [{"name": "pytorch", "$patch": "delete"}, {"name": "other", "image": "other:1"}]}}'
+    return launch(place, BRIEF, "--patch", patch).end()
+
+
+@fault("rights missing", code=44, words=("may not", r'resources: \["pods/log"\]', "verbs: .delete"), jobs_ever=0)
+def no_rights(place: Place) -> Ended:
+    role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{place.namespace}/roles/ddpipe-launcher"
+    rules = [
+        {"apiGroups": ["kubeflow.org"], "resources": ["pytorchjobs"], "verbs": ["create", "get", "list", "watch"]},
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+    ]
+    place.patch(role, {"rules": rules})
+    time.sleep(0.5)
+    return launch(place, BRIEF).end()
+
+
+# --- somebody meddles ----------------------------------------------------------------------------------------
+
+
+@fault("the job is deleted while it runs", code=50, words=("was deleted while it was followed",))
+def deleted(place: Place) -> Ended:
+    step = running(place)
+    delete(place.admin, place.jobs_path(JOB_NAME))
+    return step.end(20)
+
+
+SLEEPER = "trap 'exit 143' TERM; sleep 6 & wait $!"
+
+
+@fault("a pod is deleted while it runs", words=("worker-1 .* was deleted while it ran",))
+def pod_deleted(place: Place) -> Ended:
+    step = running(place, SLEEPER)
+    delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/{JOB_NAME}-worker-1")
+    return step.end(90)
+
+
+@fault("a pod is evicted while it runs", words=("worker-1 .* was deleted while it ran",))
+def pod_evicted(place: Place) -> Ended:
+    step = running(place, SLEEPER)
+    name = f"{JOB_NAME}-worker-1"
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": place.namespace}}
+    place.admin.create(f"/api/v1/namespaces/{place.namespace}/pods/{name}/eviction", eviction)
+    return step.end(90)
+
+
+@fault("suspended, then resumed: the clock stands still", words=("suspended",))
+def suspended(place: Place) -> Ended:
+    step = running(place, "sleep 5", "--deadline", "finished=12", "--deadline", "scheduled=12")
+    place.patch(place.jobs_path(JOB_NAME), {"spec": {"runPolicy": {"suspend": True}}})
+    step.saw("suspended")
+    time.sleep(15)
+    place.patch(place.jobs_path(JOB_NAME), {"spec": {"runPolicy": {"suspend": False}}})
+    return step.end(60)
+
+
+# --- deadlines -----------------------------------------------------------------------------------------------
+
+
+@fault("images are not there in time", code=49, words=("not all images", "nowhere.invalid", "pulled"))
+def late_images(place: Place) -> Ended:
+    return launch(place, BRIEF, "--image", "nowhere.invalid/none:1", "--deadline", "pulled=4").end()
+
+
+@fault("containers do not start in time", code=49, words=("not all containers", "nope", "running"))
+def late_containers(place: Place) -> Ended:
+    return launch(place, BRIEF, "--s3-secret", "nope", "--deadline", "running=4").end()
+
+
+@fault("training does not end in time", code=49, words=("did not end in time", "still running after 4 s"))
+def late_end(place: Place) -> Ended:
+    return launch(place, LONG, "--deadline", "finished=4").end()
+
+
+# --- the second line of defence ------------------------------------------------------------------------------
+
+
+@fault("killed for good, its run over: the next launch sweeps", words=("removed PyTorchJob", "run r1 is over"), jobs=1, pods=2, jobs_ever=3)
+def swept(place: Place) -> Ended:
+    step = running(place, LONG, **in_a_pod(place))
+    step.kill()
+    stranger(place, "strangers")
+    place.patch(f"/api/v1/namespaces/{place.namespace}/pods/step", {"spec": {"activeDeadlineSeconds": 1}})
+    path = f"/api/v1/namespaces/{place.namespace}/pods/step"
+    assert eventually(lambda: place.admin.get(path)["status"]["phase"], lambda phase: phase == "Failed", 30) == "Failed"
+    return launch(place, BRIEF, run="r2").end()
+
+
+@fault("killed for good, its run deleted: the cluster collects", code=-9)
+def collected(place: Place) -> Ended:
+    step = running(place, LONG, **in_a_pod(place))
+    ended = step.kill()
+    delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/step", gracePeriodSeconds=0)
+    return ended

@@ -1,0 +1,191 @@
+"""A namespace of a test's own: the *restricted* Pod Security level, the least Role, a launcher's kubeconfig."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from proxy import Proxy
+
+from ddpipe.launch.backends.pytorchjob import RESOURCE
+from ddpipe.launch.cluster import ApiError, ApiServer, Refused
+
+T = TypeVar("T")
+ACCOUNT = "ddpipe-launcher"
+IMAGE = os.environ.get("DDPIPE_TEST_IMAGE", "python:3.11-slim")
+_RBAC = Path(__file__).parents[2] / "images" / "rbac.yaml"
+_COLLECTIONS = {
+    "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
+}
+
+
+def delete(admin: ApiServer, path: str, **options: Any) -> None:
+    """Delete an object, whoever's it is; no error if it is gone."""
+    with contextlib.suppress(ApiError):
+        admin._json("DELETE", path, body=options)
+
+
+def eventually(look: Callable[[], T], good: Callable[[T], bool], seconds: float) -> T:
+    """What is seen once it is good, or when the time is over."""
+    until = time.monotonic() + seconds
+    while True:
+        seen = look()
+        if good(seen) or time.monotonic() > until:
+            return seen
+        time.sleep(0.1)
+
+
+@dataclass
+class Place:
+    """One test's namespace.
+
+    Attributes:
+        admin: The cluster, as whoever runs the tests.
+        proxy: Between the launcher and the API server.
+        namespace: Its name.
+        folder: For the launcher's files.
+        kubeconfig: The launcher's.
+    """
+
+    admin: ApiServer
+    proxy: Proxy
+    namespace: str
+    folder: Path
+    kubeconfig: Path
+    _start: str = field(default="")
+
+    @property
+    def token_file(self) -> Path:
+        return self.folder / "token"
+
+    def new_token(self) -> str:
+        """A token of the launcher's account, as the kubelet gets one."""
+        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{ACCOUNT}/token"
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
+        token: str = self.admin.create(path, request)["status"]["token"]
+        return token
+
+    def jobs_path(self, name: str = "") -> str:
+        return RESOURCE.path(self.namespace, name)
+
+    def jobs(self) -> list[dict[str, Any]]:
+        return self.admin.get(self.jobs_path())["items"]
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Pods that nobody has asked to go."""
+        items = self.admin.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
+        return [pod for pod in items if "deletionTimestamp" not in pod["metadata"] and "ddpipe.dev/job" in pod["metadata"].get("labels", {})]
+
+    def jobs_ever(self) -> int:
+        """How many jobs this namespace has seen, those that are gone too."""
+        query = {"watch": "true", "resourceVersion": self._start, "timeoutSeconds": "1"}
+        changes = [json.loads(line) for line in self.admin.lines(self.jobs_path(), query, 10)]
+        return len({change["object"]["metadata"]["uid"] for change in changes})
+
+    def pod(self, rank: str) -> dict[str, Any]:
+        """The pod of this rank, once there is one."""
+
+        def find() -> dict[str, Any] | None:
+            return next((pod for pod in self.pods() if pod["metadata"]["name"].endswith(rank)), None)
+
+        found = eventually(find, bool, 30)
+        assert found, f"no pod {rank}"
+        return found
+
+    def create(self, collection: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Create something in the namespace; `collection` as in "/api/v1/…/pods" without the namespace part."""
+        root, _, plural = collection.rpartition("/")
+        return self.admin.create(f"{root}/namespaces/{self.namespace}/{plural}", body)
+
+    def patch(self, path: str, change: dict[str, Any]) -> None:
+        """Merge-patch an object."""
+        login = self.admin._credentials
+        headers = {**login.headers, "Content-Type": "application/merge-patch+json"}
+        answer = login.pool.request("PATCH", login.host + path, body=json.dumps(change), headers=headers)
+        assert answer.status == 200, answer.data
+
+
+@contextlib.contextmanager
+def a_place(admin: ApiServer, folder: Path, *, level: str = "restricted", sees_nodes: bool = False) -> Iterator[Place]:
+    """Make a namespace, and remove it afterwards."""
+    namespace = f"ddpipe-test-{uuid.uuid4().hex[:8]}"
+    labels = {"pod-security.kubernetes.io/enforce": level}
+    admin.create("/api/v1/namespaces", _object("v1", "Namespace", namespace, labels=labels))
+    credentials = admin._credentials
+    proxy = Proxy(credentials.host, credentials.pool.connection_pool_kw.get("ca_certs"))
+    place = Place(admin, proxy, namespace, folder, folder / "kubeconfig")
+    try:
+        _grant(place, sees_nodes=sees_nodes)
+        place._start = admin.get(place.jobs_path())["metadata"]["resourceVersion"]
+        yield place
+    finally:
+        proxy.close()
+        for path in (f"/api/v1/namespaces/{namespace}", _binding_path(namespace) if sees_nodes else ""):
+            if path:
+                delete(admin, path)
+
+
+def _grant(place: Place, *, sees_nodes: bool) -> None:
+    for document in yaml.safe_load_all(_RBAC.read_text()):
+        if document["kind"] == "RoleBinding":
+            document["subjects"][0]["namespace"] = place.namespace
+        place.admin.create(_COLLECTIONS[document["kind"]].format(place.namespace), document)
+    if sees_nodes:
+        _grant_nodes(place)
+    place.token_file.write_text(place.new_token())
+    place.kubeconfig.write_text(json.dumps(_kubeconfig(place)))
+    _await_rights(place)
+
+
+def _grant_nodes(place: Place) -> None:
+    role = _object("rbac.authorization.k8s.io/v1", "ClusterRole", "ddpipe-test-nodes")
+    role["rules"] = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
+    with contextlib.suppress(Refused):
+        place.admin.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", role)
+    binding = _object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", _binding_path(place.namespace).rpartition("/")[2])
+    binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ddpipe-test-nodes"}
+    binding["subjects"] = [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": place.namespace}]
+    place.admin.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
+
+
+def _binding_path(namespace: str) -> str:
+    return f"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/{namespace}-nodes"
+
+
+def _await_rights(place: Place) -> None:
+    """The authoriser learns of new roles a moment later."""
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": f"system:serviceaccount:{place.namespace}:{ACCOUNT}",
+            "resourceAttributes": {"namespace": place.namespace, "verb": "create", "group": "kubeflow.org", "resource": "pytorchjobs"},
+        },
+    }
+    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    assert eventually(lambda: place.admin.create(path, review)["status"]["allowed"], bool, 10), "the Role does not work"
+
+
+def _kubeconfig(place: Place) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "clusters": [{"name": "test", "cluster": {"server": place.proxy.url}}],
+        "users": [{"name": "test", "user": {"tokenFile": str(place.token_file)}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": place.namespace}}],
+    }
+
+
+def _object(version: str, kind: str, name: str, **metadata: Any) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **metadata}}

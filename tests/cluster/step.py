@@ -1,0 +1,106 @@
+"""A launcher as a process of its own, as a pipeline engine runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from place import IMAGE, Place
+
+SMALL = ("--cpu", "50m", "--memory", "64Mi", "--shared-memory", "16Mi")
+RUNNING = r"running: 2 of 2 pods"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a launcher ended: exit code, all it wrote, and how long it took."""
+
+    code: int
+    text: str
+    seconds: float
+
+
+class Step:
+    """`ddpipe launch …` in a place; what it writes is collected as it comes."""
+
+    def __init__(self, place: Place, arguments: Sequence[str], environment: dict[str, str]) -> None:
+        self._began = time.monotonic()
+        self._written = b""
+        self._changed = threading.Condition()
+        self._deaf = False
+        reader, writer = os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ddpipe", *arguments],
+            stdout=writer,
+            stderr=writer,
+            env={**os.environ, "KUBECONFIG": str(place.kubeconfig), **environment},
+        )
+        os.close(writer)
+        self._reader = threading.Thread(target=self._read, args=(reader,), daemon=True)
+        self._reader.start()
+
+    @property
+    def text(self) -> str:
+        return self._written.decode()
+
+    def saw(self, pattern: str, seconds: float = 60) -> None:
+        """Wait until it has written this."""
+        with self._changed:
+            found = self._changed.wait_for(lambda: re.search(pattern, self.text), seconds)
+        assert found, f"{pattern!r} never came:\n{self.text}"
+
+    def kill(self) -> Ended:
+        """SIGKILL, and nothing else."""
+        self.process.send_signal(signal.SIGKILL)
+        return self.end()
+
+    def stop_listening(self) -> None:
+        """Close our end of its output."""
+        self._deaf = True
+        self._reader.join()
+
+    def terminate(self, grace: float = 0.5) -> Ended:
+        """As Argo does it: SIGTERM, and SIGKILL half a second later."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(grace)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        return self.end()
+
+    def end(self, seconds: float = 150) -> Ended:
+        """Wait for its own end."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"it did not end within {seconds} s:\n{self.text}") from None
+        taken = time.monotonic() - self._began
+        self._reader.join(5)
+        return Ended(self.process.returncode, self.text, taken)
+
+    def _read(self, reader: int) -> None:
+        while not self._deaf:
+            if not select.select([reader], [], [], 0.05)[0]:
+                continue
+            chunk = os.read(reader, 2**16)
+            if not chunk:
+                break
+            with self._changed:
+                self._written += chunk
+                self._changed.notify_all()
+        os.close(reader)
+
+
+def launch(place: Place, script: str, *options: str, run: str = "r1", nodes: int = 2, **environment: str) -> Step:
+    """Start a launcher of a two-pod job whose pods run a shell script."""
+    arguments = ["launch", "--image", IMAGE, "--nodes", str(nodes), "--run", run, *SMALL, *options]
+    return Step(place, [*arguments, "--", "sh", "-c", script], environment)
