@@ -1,0 +1,153 @@
+"""From an evaluated training to a package that answers as it did."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from evaluation_runs import SHAPE, a_dataset, a_training
+from safetensors.torch import load_file
+from samples import some_images
+
+from ddpipe.data.manifest import load_manifest
+from ddpipe.data.reader import open_split
+from ddpipe.errors import ExportError, NoSuchObject, ParameterError
+from ddpipe.evaluate.evaluate import evaluate
+from ddpipe.export.export import check, export, made_by
+from ddpipe.export.onnx import Session, to_onnx
+from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.checkpoint import load_model
+from ddpipe.model.evaluation import load_evaluation
+from ddpipe.model.package import Signature, load_package
+
+SIGNATURE = Signature(architecture="digits-cnn", shape=SHAPE, classes=("ball", "kité"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was trained, evaluated and exported."""
+    here = tmp_path_factory.mktemp("run")
+    dataset = a_dataset(str(here / "store"))
+    training = a_training(str(here / "training"), dataset)
+    evaluate(training, dataset, str(here / "evaluation"))
+    export(training, dataset, str(here / "evaluation"), str(here / "model"))
+    (here / "dataset").write_text(dataset)
+    return here
+
+
+def _dataset(run: Path) -> str:
+    return (run / "dataset").read_text()
+
+
+def _export_to(output: Path, run: Path, **changes: str) -> None:
+    uris = {"training_uri": run / "training", "evaluation_uri": run / "evaluation", "output_uri": output}
+    arguments = {"manifest_uri": _dataset(run), **{name: str(uri) for name, uri in uris.items()}, **changes}
+    export(**arguments)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 37])
+def test_the_onnx_model_answers_as_the_trained_one(run: Path, batch: int) -> None:
+    images = open_split(_dataset(run), "test").images(range(batch))
+    (logits,) = onnxruntime.InferenceSession(run / "model" / "model.onnx").run(["logits"], {"images": images})
+    classifier, _ = load_model(str(run / "training"))
+    with torch.inference_mode():
+        expected = classifier(torch.from_numpy(images)).numpy()
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_its_accuracy_is_the_evaluated_one(run: Path) -> None:
+    package, samples = load_package(str(run / "model")), open_split(_dataset(run), "test")
+    answers = Session(package.folder.read("model.onnx"))(samples.images(range(len(samples))))
+    accuracy = (answers.argmax(axis=1) == samples.labels).mean()
+    assert accuracy == package.metrics.scores["accuracy"].value == package.lineage["checks"]["accuracy"]
+
+
+def test_the_weights_are_the_trained_ones(run: Path) -> None:
+    classifier, _ = load_model(str(run / "training"))
+    weights = load_file(run / "model" / "model.safetensors")
+    assert weights.keys() == classifier.state_dict().keys()
+    for name, tensor in classifier.state_dict().items():
+        assert torch.equal(weights[name], tensor)
+
+
+def test_the_lineage_leads_back_to_the_data(run: Path) -> None:
+    lineage = load_package(str(run / "model")).lineage
+    assert lineage["dataset"]["id"] == load_manifest(_dataset(run)).dataset_id
+    assert lineage["training"]["recipe"] == {"model": "digits-cnn", "seed": 0}
+    assert lineage["evaluation"]["sha256"] == load_evaluation(str(run / "evaluation")).folder.sha256
+    assert lineage["checks"]["largest_difference"] < 1e-5
+    assert lineage["made_by"]["versions"]["torch"] in torch.__version__
+
+
+def test_run_job_and_image_are_noted_where_they_are_told() -> None:
+    told = made_by({"DDPIPE_JOB": "job-4711", "DDPIPE_IMAGE": "trainer@sha256:1", "DDPIPE_RUN": ""})
+    assert (told["job"], told["image"]) == ("job-4711", "trainer@sha256:1")
+    assert "run" not in told
+
+
+def test_what_the_card_says_to_run_runs(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = (run / "model" / "README.md").read_text()
+    by_onnx, by_torch = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    monkeypatch.chdir(run / "model")
+    names: dict[str, object] = {}
+    exec(by_onnx, names)  # noqa: S102 - our own text
+    assert re.fullmatch(r"\['(ball|kité)'\]\n", capsys.readouterr().out)
+    exec(by_torch, names)  # noqa: S102 - our own text
+    images = some_images(5, SHAPE)
+    with torch.inference_mode():
+        assert names["model"](torch.from_numpy(images)).shape == (5, 2)  # type: ignore[operator]
+
+
+def test_the_onnx_file_is_the_same_each_time_and_tells_nothing_of_this_machine(run: Path) -> None:
+    classifier, _ = load_model(str(run / "training"))
+    model = to_onnx(classifier, SIGNATURE)
+    assert model == (run / "model" / "model.onnx").read_bytes()
+    assert b".py" not in model
+    session = onnxruntime.InferenceSession(model)
+    assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == ["ball", "kité"]
+
+
+def test_exporting_is_quiet(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    _export_to(tmp_path, run)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_model_that_was_not_the_evaluated_one_is_not_published(run: Path, tmp_path: Path) -> None:
+    """The training went on, or was made again, after the evaluation."""
+    other = a_training(str(tmp_path / "training"), _dataset(run), bias=0.01)
+    with pytest.raises(ExportError, match="away from the evaluated logits"):
+        _export_to(tmp_path / "model", run, training_uri=other)
+    assert not list((tmp_path / "model").glob("*"))
+
+
+def test_an_onnx_model_that_answers_otherwise_is_refused(run: Path) -> None:
+    classifier, _ = load_model(str(run / "training"))
+    torch.manual_seed(1)
+    otherwise = Classifier(build("digits-cnn", SHAPE, 2), mean=[0.5], std=[0.25]).eval()
+    with pytest.raises(ExportError) as refused:
+        check(
+            Session(to_onnx(otherwise, SIGNATURE)),
+            classifier,
+            open_split(_dataset(run), "test"),
+            load_evaluation(str(run / "evaluation")),
+        )
+    for size in (1, 2, 7, 37):
+        assert f"PyTorch's logits of {size} images" in str(refused.value)
+
+
+def test_a_dataset_of_another_version_is_refused(run: Path, tmp_path: Path) -> None:
+    other = a_dataset(str(tmp_path / "store"), test=20)
+    with pytest.raises(ParameterError, match="2 problems"):
+        _export_to(tmp_path / "model", run, manifest_uri=other)
+
+
+def test_without_an_evaluation_there_is_no_package(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(NoSuchObject, match="ddpipe evaluate"):
+        _export_to(tmp_path / "model", run, evaluation_uri=str(tmp_path / "nowhere"))

@@ -1,0 +1,128 @@
+"""The model package, and the seal that it shares with evaluations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_runs import an_evaluation, some_logits
+
+from ddpipe.errors import CorruptObject, NoSuchObject, NotWritable, ParameterError
+from ddpipe.evaluate.metrics import measure
+from ddpipe.model.evaluation import load_evaluation
+from ddpipe.model.package import ModelPackage, Signature, load_package, publish
+from ddpipe.storage import Store, open_store
+
+LABELS = np.arange(12) % 2
+LOGITS = some_logits(LABELS, 2)
+METRICS = measure(LOGITS, LABELS, ("ball", "kité"))
+FILES = ("README.md", "lineage.json", "metrics.json", "model.onnx", "model.safetensors", "signature.json")
+
+
+def _publish(store: Store, onnx: bytes = b"onnx") -> ModelPackage:
+    return publish(
+        store,
+        onnx=onnx,
+        weights=b"weights",
+        signature=Signature(architecture="digits-cnn", shape=(8, 8, 1), classes=("ball", "kité")),
+        metrics=METRICS,
+        lineage={"dataset": {"id": "d" * 64}},
+        card="# Toys",
+    )
+
+
+def test_a_package_is_read_as_it_was_published(store_uri: str) -> None:
+    published = _publish(open_store(store_uri))
+    loaded = load_package(store_uri)
+    assert (loaded.signature, loaded.metrics, loaded.lineage) == (
+        published.signature,
+        published.metrics,
+        published.lineage,
+    )
+    assert sorted(loaded.folder.sha256) == sorted(FILES)
+    assert loaded.model_id == published.model_id
+    assert loaded.folder.read("model.onnx") == b"onnx"
+
+
+def test_the_signature_tells_a_stranger_how_to_call_the_model(tmp_path: Path) -> None:
+    _publish(open_store(str(tmp_path)))
+    signature = json.loads((tmp_path / "signature.json").read_bytes())
+    assert signature["input"] == {
+        "name": "images",
+        "dtype": "uint8",
+        "layout": "NHWC",
+        "shape": ["batch", 8, 8, 1],
+    }
+    assert signature["output"] == {"name": "logits", "dtype": "float32", "shape": ["batch", 2]}
+    assert signature["classes"] == ["ball", "kité"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_changed_file_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    _publish(open_store(str(tmp_path)))
+    with (tmp_path / name).open("ab") as file:
+        file.write(b" ")
+    with pytest.raises(CorruptObject, match=name):
+        load_package(str(tmp_path))
+
+
+def test_without_its_seal_a_package_is_none(tmp_path: Path) -> None:
+    _publish(open_store(str(tmp_path)))
+    (tmp_path / "package.json").unlink()
+    with pytest.raises(NoSuchObject, match=r"no finished model package.*`ddpipe export`"):
+        load_package(str(tmp_path))
+
+
+@pytest.mark.parametrize("seal", [b"{", b"[]", b"{}", b'"text"'])
+def test_a_damaged_seal_is_refused(tmp_path: Path, seal: bytes) -> None:
+    (tmp_path / "package.json").write_bytes(seal)
+    with pytest.raises(CorruptObject, match=r"package\.json"):
+        load_package(str(tmp_path))
+
+
+def test_a_package_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
+    _publish(open_store(str(tmp_path)))
+    seal = json.loads((tmp_path / "package.json").read_bytes())
+    (tmp_path / "package.json").write_text(json.dumps(seal | {"schema": 2}))
+    with pytest.raises(ParameterError, match="its schema is 2"):
+        load_package(str(tmp_path))
+
+
+def test_a_publication_cut_short_leaves_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the older one: half of its files may be the newer's."""
+    store = open_store(str(tmp_path))
+    _publish(store)
+    write = type(store).write
+
+    def fill_up(self: Store, key: str, data: bytes) -> None:
+        if key == "signature.json":
+            raise NotWritable(what="can not write", which=key, seen="the disk is full", do="Make room.")
+        write(self, key, data)
+
+    monkeypatch.setattr(type(store), "write", fill_up)
+    with pytest.raises(NotWritable):
+        _publish(store, onnx=b"newer")
+    with pytest.raises(NoSuchObject):
+        load_package(str(tmp_path))
+
+
+def test_an_evaluation_is_read_as_it_was_published(store_uri: str) -> None:
+    published = an_evaluation(open_store(store_uri), LABELS, LOGITS)
+    loaded = load_evaluation(store_uri)
+    assert (loaded.subject, loaded.metrics) == (published.subject, published.metrics)
+    logits, labels = loaded.predictions()
+    assert (logits.dtype, labels.dtype) == (np.float32, np.int64)
+    np.testing.assert_array_equal(logits, LOGITS)
+    np.testing.assert_array_equal(labels, LABELS)
+    assert loaded.headline()["accuracy"] == METRICS.scores["accuracy"].value
+    assert loaded.summary().startswith("12 test samples, accuracy 0.")
+
+
+def test_a_changed_prediction_is_refused(tmp_path: Path) -> None:
+    evaluation = an_evaluation(open_store(str(tmp_path)), LABELS, LOGITS)
+    an_evaluation(open_store(str(tmp_path / "other")), LABELS, -LOGITS)
+    (tmp_path / "other" / "predictions.npz").replace(tmp_path / "predictions.npz")
+    with pytest.raises(CorruptObject, match=r"predictions\.npz"):
+        evaluation.predictions()

@@ -1,0 +1,161 @@
+"""The page that a person puts in front of a colleague."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_runs import a_dataset, a_record, a_subject, a_training_record, some_logits
+
+from ddpipe.evaluate.metrics import measure
+from ddpipe.evaluate.report import RunRecord, duration, gather, render, worst_mistakes
+from ddpipe.model.evaluation import Evaluation, publish
+from ddpipe.model.package import ModelPackage
+from ddpipe.storage import open_store
+from ddpipe.storage.sealed import Folder, to_json
+
+VOID = {"meta", "img", "br"}
+
+
+class _Balance(HTMLParser):
+    """Fails where a tag is closed that was not the last opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, _attributes: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def _assert_well_formed(page: str) -> None:
+    parser = _Balance()
+    parser.feed(page)
+    assert parser.open == []
+
+
+def _text(page: str) -> str:
+    return " ".join(re.sub(r"<style.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL).split())
+
+
+def _exported(record: RunRecord) -> RunRecord:
+    lineage = {
+        "checks": {"samples": 60, "largest_difference": 4.2e-7},
+        "made_by": {"job": "job-4711", "versions": {"torch": "2.0"}},
+        "exported": "2026-01-01T00:00:00+00:00",
+    }
+    package = ModelPackage(
+        signature=None,  # type: ignore[arg-type]
+        metrics=record.evaluation.metrics,
+        lineage=lineage,
+        folder=Folder(open_store("/models/a"), {}, {"model.safetensors": "cafe" * 16}),
+    )
+    return replace(record, package=package, seconds={"prepare": 1.5, "train": 200.0})
+
+
+def test_the_page_tells_the_whole_run() -> None:
+    page = render(_exported(a_record()))
+    text = _text(page)
+    for told in ("first", "digits-cnn", "toys", "95 %", "by 2 processes", "d" * 64, "cafe" * 16, "job-4711"):
+        assert told in text
+    for told in ("macro AUC", "3 min 20 s", "4e-07", "batch_size=2"):
+        assert told in text
+    assert page.startswith("<!doctype html>")
+    _assert_well_formed(page)
+
+
+def test_the_page_asks_nothing_of_anyone() -> None:
+    page = render(_exported(a_record()))
+    assert not re.findall(r"<script|<link|@import|<iframe|url\(\s*['\"]?\w+:|(?:src|href)=\"https?:", page)
+
+
+def test_it_is_there_before_the_model_is_exported() -> None:
+    page = render(a_record())
+    assert "not exported yet" in page
+    assert "<h2>Time</h2>" not in page
+    _assert_well_formed(page)
+
+
+@pytest.mark.parametrize("classes", [2, 25])
+def test_names_are_shown_and_never_run(classes: int) -> None:
+    evil = '<script>alert("1")</script>'
+    names = [evil, *(f"{number}&" for number in range(1, classes))]
+    record = a_record(names)
+    page = render(replace(record, run=evil, manifest=replace(record.manifest, name=evil)))
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    _assert_well_formed(page)
+
+
+def test_many_classes_are_told_by_their_confusions() -> None:
+    page = render(a_record([f"class {number}" for number in range(30)]))
+    assert 'class="matrix"' not in page
+    assert "taken for</th>" in page
+
+
+def test_a_faultless_model_has_no_gallery() -> None:
+    page = render(a_record(skill=50))
+    assert "all 60 images were named correctly" in _text(page)
+    assert "<img" not in page
+
+
+def test_what_can_not_be_said_is_said() -> None:
+    record = a_record(["ball", "kité", "unicorn"], skill=50, absent=1)
+    text = _text(render(record))
+    assert "There is no macro AUC: no sample of 'unicorn' in this split." in text.replace("&#39;", "'")
+
+
+def test_a_training_of_one_epoch_has_curves() -> None:
+    page = render(replace(a_record(), training=a_training_record(epochs=1)))
+    assert page.count("<svg") == 2
+
+
+def test_the_surest_mistake_comes_first(tmp_path: Path) -> None:
+    dataset = a_dataset(str(tmp_path / "store"), test=40)
+    labels = np.arange(40) % 2
+    logits = some_logits(labels, 2, skill=0)
+    store = open_store(str(tmp_path / "evaluation"))
+    metrics = measure(logits, labels, ("ball", "kité"))
+    evaluation = publish(store, a_subject(dataset=dataset), metrics, logits, labels)
+    mistakes = worst_mistakes(evaluation, ("ball", "kité"), most=5)
+    wrong = np.flatnonzero(logits.argmax(axis=1) != labels)
+    margins = np.abs(logits[wrong, 0] - logits[wrong, 1])
+    surest = wrong[np.argsort(-margins)][:5]
+    assert [mistake.sample_id for mistake in mistakes] == [f"{index % 2}/{index}.png" for index in surest]
+    for mistake in mistakes:
+        assert mistake.true != mistake.predicted
+        assert mistake.confidence + mistake.doubt == pytest.approx(1)
+
+
+def test_a_run_is_gathered_from_what_its_steps_left(tmp_path: Path) -> None:
+    dataset, labels = a_dataset(str(tmp_path / "store"), test=20), np.arange(20) % 2
+    logits, training = some_logits(labels, 2), open_store(str(tmp_path / "training"))
+    training.write("training.json", to_json(a_training_record()))
+    metrics = measure(logits, labels, ("ball", "kité"))
+    store = open_store(str(tmp_path / "evaluation"))
+    publish(store, a_subject(dataset=dataset), metrics, logits, labels)
+    record = gather("first", training.uri, store.uri, seconds={"train": 2.0})
+    assert isinstance(record.evaluation, Evaluation)
+    assert "first" in render(record)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(4.56, "4.6 s"), (59.97, "1 min 00 s"), (200, "3 min 20 s"), (3599.9, "1 h 00 min")]
+)
+def test_durations_read_as_people_say_them(seconds: float, told: str) -> None:
+    assert duration(seconds) == told
+
+
+def test_a_report_does_not_wait_for_torch() -> None:
+    code = "import sys, ddpipe.evaluate.report; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
