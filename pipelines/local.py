@@ -1,98 +1,110 @@
-"""Run the training pipeline on this machine: the compiled steps, each in a process of its own."""
+"""Run the training pipeline on this machine: the compiled steps, each in a process of its own.
+
+The pipeline engine runs in a process group of its own, so that a request to stop reaches the running step,
+which saves its state; the engine itself has no way to stop a step.
+"""
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
+from typing import Any
 
-from kfp import local
-
-from ddpipe import errors
-from ddpipe.errors import DdpipeError
-from ddpipe.pipelines.training import training
+from ddpipe.errors import ERROR_FILE, Interrupted, TrainingError, from_dict
 from ddpipe.prepare import PrepareSpec
 from ddpipe.runs import Run
+from ddpipe.signals import passing_on
 from ddpipe.storage import open_store
 from ddpipe.summary import Summary, summary
 from ddpipe.train.recipe import Recipe
 
+_ENGINE = (sys.executable, "-m", "ddpipe.pipelines.local")
+_STDERR = 2  # the file itself: a notebook's sys.stderr has none
+
 
 def run_training(run: Run, spec: PrepareSpec, recipe: Recipe, processes: int) -> Summary:
-    """Run all four steps with the engine's own local runner; its chatter goes to standard error.
+    """Run all four steps; their output goes to standard error.
 
     Raises:
         DdpipeError: The error of the step that failed.
+        Interrupted: Told to stop (SIGTERM, SIGINT); the same again goes on.
     """
     for folder in (spec.store, run.uri):
         open_store(folder).check_writable()
-    try:
-        with _engine():
-            training(
-                run_name=run.name,
-                runs=run.uri.rpartition("/")[0],
-                store=spec.store,
-                source=spec.source,
-                source_path=spec.path or "",
-                dataset_name=spec.name,
-                image_size=spec.image_size or 0,
-                validation_fraction=spec.fractions[1],
-                test_fraction=spec.fractions[2],
-                split_seed=spec.seed,
-                skip_bad=spec.skip_bad,
-                processes=processes,
-                **asdict(recipe),
-            )
-    except RuntimeError:
-        # The engine only says which step failed; the step itself recorded why.
-        failed = [record["error"] for record in run.steps() if record["status"] == "failed"]
-        if not failed:
-            raise
-        raise _rebuilt(failed[-1]) from None
+    parameters = _parameters(run, spec, recipe, processes)
+    with tempfile.TemporaryDirectory(prefix="ddpipe-") as scratch:
+        error_file = Path(scratch, "error.json")
+        with (
+            subprocess.Popen(  # noqa: S603 - our own module, no shell
+                [*_ENGINE, scratch, json.dumps(parameters)],
+                env={**os.environ, ERROR_FILE: str(error_file)},
+                stdin=subprocess.DEVNULL,
+                stdout=_STDERR,
+                start_new_session=True,
+            ) as engine,
+            passing_on(lambda: os.killpg(engine.pid, signal.SIGTERM)) as told,
+        ):
+            code = engine.wait()
+        if error_file.exists():
+            raise from_dict(json.loads(error_file.read_text()))
+    if told:
+        raise Interrupted(
+            what="the run was interrupted",
+            which=run.uri,
+            seen="told to stop between two saved states",
+            do="Run the same again to go on from the last one.",
+        )
+    if code:
+        raise TrainingError(
+            what="the run failed",
+            which=run.uri,
+            seen="a step ended without naming a reason; its last lines are above",
+            do="This is a bug: report it with those lines.",
+        )
     return summary(run)
 
 
-@contextlib.contextmanager
-def _engine() -> Iterator[None]:
-    with (
-        tempfile.TemporaryDirectory(prefix="ddpipe-") as scratch,
-        contextlib.redirect_stdout(sys.stderr),
-        _handing_on_sigterm(),
-        warnings.catch_warnings(),
-    ):
-        warnings.filterwarnings("ignore", module=r"kfp\.")
-        local.init(local.SubprocessRunner(use_venv=False), pipeline_root=scratch, raise_on_error=True)
-        yield
+def _parameters(run: Run, spec: PrepareSpec, recipe: Recipe, processes: int) -> dict[str, Any]:
+    """The pipeline's arguments by name."""
+    return {
+        "run_name": run.name,
+        "runs": run.uri.rpartition("/")[0],
+        "store": spec.store,
+        "source": spec.source,
+        "source_path": spec.path or "",
+        "dataset_name": spec.name,
+        "image_size": spec.image_size or 0,
+        "validation_fraction": spec.fractions[1],
+        "test_fraction": spec.fractions[2],
+        "split_seed": spec.seed,
+        "skip_bad": spec.skip_bad,
+        "processes": processes,
+        **asdict(recipe),
+    }
 
 
-@contextlib.contextmanager
-def _handing_on_sigterm() -> Iterator[None]:
-    """Hand SIGTERM on to the running step, which saves its state and ends; the engine does not."""
+def _engine(scratch: str, parameters: dict[str, Any]) -> None:
+    """The other process: hand the pipeline to the engine's local runner."""
+    from kfp import local  # noqa: PLC0415 - a second that only this process needs
 
-    def hand_on(_signal: int, _frame: FrameType | None) -> None:
-        for child in _children():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGTERM)
+    from ddpipe.pipelines.training import training  # noqa: PLC0415 - as above
 
-    before = signal.signal(signal.SIGTERM, hand_on)
+    # The whole group gets the signal; a handler, unlike SIG_IGN, is not inherited by the steps.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    warnings.filterwarnings("ignore", module=r"kfp\.")
+    local.init(local.SubprocessRunner(use_venv=False), pipeline_root=scratch, raise_on_error=True)
     try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        training(**parameters)
+    except RuntimeError as error:
+        sys.exit(str(error))
 
 
-def _children() -> list[int]:
-    lists = Path("/proc/self/task").glob("*/children")
-    return [int(pid) for children in lists for pid in children.read_text().split()]
-
-
-def _rebuilt(record: dict[str, str]) -> DdpipeError:
-    kind: type[DdpipeError] = getattr(errors, record["error"])
-    return kind(**{part: record[part] for part in ("what", "which", "seen", "do")})
+if __name__ == "__main__":
+    _engine(sys.argv[1], json.loads(sys.argv[2]))

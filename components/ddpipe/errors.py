@@ -41,10 +41,16 @@ code for a malformed command line. A traceback reaches a user only for a bug (ex
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
+
+ERROR_FILE = "DDPIPE_ERROR_FILE"
+"""The environment variable that names where a step leaves its error for the process that started it."""
 
 
 class DdpipeError(Exception):
@@ -65,7 +71,7 @@ class DdpipeError(Exception):
         super().__init__(what, which, seen, do)
 
     def __str__(self) -> str:
-        """The message in the order that a person needs; below a list or quoted lines, the way out stands apart."""
+        """The parts in the order that a person needs; below a list, the way out stands apart."""
         end = "\n" if "\n" in self.seen else ". "
         return f"{self.what}: {self.which}: {self.seen.rstrip('.')}{end}{self.do}"
 
@@ -89,6 +95,12 @@ def _rebuild(kind: type[DdpipeError], what: str, which: str, seen: str, do: str)
     return kind(what=what, which=which, seen=seen, do=do)
 
 
+def from_dict(record: Mapping[str, Any]) -> DdpipeError:
+    """The error of which `as_dict` made `record`; KeyError if it did not."""
+    kind: type[DdpipeError] = globals()[record["error"]]
+    return kind(**{part: record[part] for part in ("what", "which", "seen", "do")})
+
+
 def listed(problems: Sequence[str], limit: int = 20) -> str:
     """Several problems as one `seen` text: all of them, or the first `limit` and how many more."""
     shown = [f"\n  - {problem}" for problem in problems[:limit]]
@@ -98,10 +110,12 @@ def listed(problems: Sequence[str], limit: int = 20) -> str:
 
 @contextmanager
 def tidy_exit() -> Iterator[None]:
-    """End the process with the error's message and exit code, where its own door has no better way."""
+    """End the process with the error's message and exit code, and leave the error in $DDPIPE_ERROR_FILE."""
     try:
         yield
     except DdpipeError as error:
+        if path := os.environ.get(ERROR_FILE):
+            Path(path).write_text(json.dumps(error.as_dict()))
         print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201 - a door's last word
         raise SystemExit(error.exit_code) from None
 

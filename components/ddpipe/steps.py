@@ -5,12 +5,14 @@ function and hands the engine what it shows (parameters, metrics, confusion matr
 stay in the object store; what travels between steps is their address.
 """
 
+import os
 from typing import NamedTuple
 
 from kfp import dsl
 from kfp.dsl import HTML, ClassificationMetrics, Dataset, Metrics, Model, Output
 
-TRAINER_IMAGE = "ghcr.io/ddpipe/python-trainer:0.1.0"
+REGISTRY, TAG = os.environ.get("DDPIPE_REGISTRY", "ghcr.io/ddpipe"), os.environ.get("DDPIPE_TAG", "0.1.0")
+TRAINER_IMAGE = f"{REGISTRY}/ddpipe-trainer:{TAG}"
 
 
 @dsl.component(base_image=TRAINER_IMAGE, install_kfp_package=False)
@@ -157,7 +159,7 @@ def evaluate(
         run: The run's folder.
         manifest: Address of the dataset's manifest.
         metrics: Accuracy, macro F1, log loss, macro AUC.
-        classification: Confusion matrix.
+        classification: Confusion matrix and ROC curve.
         report: The report for people, as far as the run has come.
 
     Returns:
@@ -177,6 +179,10 @@ def evaluate(
         classes = [scores.name for scores in evaluation.metrics.classes]
         matrix = [list(row) for row in evaluation.metrics.confusion_matrix]
         classification.log_confusion_matrix(classes, matrix)
+        roc = evaluation.metrics.roc
+        classification.log_roc_curve(
+            list(roc.false_positive_rate), list(roc.true_positive_rate), list(roc.threshold)
+        )
         Path(report.path).write_text(workflow.report(here))
     return (here.evaluation, evaluation.headline()["accuracy"])
 

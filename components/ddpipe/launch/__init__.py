@@ -1,0 +1,1 @@
+"""A training job -> its outcome."""

@@ -1,0 +1,1 @@
+"""What runs a training job: one file per kind of job."""

@@ -1,0 +1,108 @@
+"""The whole pipeline on this machine, as a user starts it: four steps, two training processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpipe.errors import DatasetError, Interrupted
+from ddpipe.model.package import load_package
+
+DDPIPE = (sys.executable, "-m", "ddpipe")
+
+
+def ddpipe_run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DDPIPE, "run", "--json", *options], cwd=folder, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pipeline")
+
+
+@pytest.fixture(scope="module")
+def first(folder: Path) -> dict[str, Any]:
+    done = ddpipe_run(folder, "--run", "first", "--processes", "2")
+    assert done.returncode == 0, done.stderr
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
+
+
+def test_it_learns_digits(first: dict[str, Any]) -> None:
+    assert first["metrics"]["test"]["accuracy"]["value"] >= 0.97
+    assert list(first["seconds"]) == ["prepare", "train", "evaluate", "export"]
+
+
+def test_the_exported_model_is_whole(folder: Path, first: dict[str, Any]) -> None:
+    package = load_package(str(folder / first["model"]))
+    assert package.lineage["dataset"]["id"] == first["dataset_id"]
+    accuracy = package.metrics.scores["accuracy"].value
+    assert accuracy == first["metrics"]["test"]["accuracy"]["value"]
+
+
+def test_the_report_is_one_file_that_fetches_nothing(folder: Path, first: dict[str, Any]) -> None:
+    page = (folder / first["report"]).read_text()
+    assert first["dataset_id"] in page
+    for fetching in ("<script", "<link", 'src="http', "url(http"):
+        assert fetching not in page
+
+
+def test_a_second_run_reuses_the_dataset_version_and_says_so(folder: Path, first: dict[str, Any]) -> None:
+    done = ddpipe_run(folder, "--run", "second", "--epochs", "1")
+    assert done.returncode == 0, done.stderr
+    second = json.loads(done.stdout)
+    assert second["dataset_id"] == first["dataset_id"]
+    assert second["reused"]
+    assert "is unchanged" in done.stderr
+
+
+def test_a_finished_run_started_again_trains_nothing(folder: Path, first: dict[str, Any]) -> None:
+    checkpoint = folder / "runs/first/training/checkpoints/latest.json"
+    before = checkpoint.stat().st_mtime_ns
+    done = ddpipe_run(folder, "--run", "first", "--processes", "2")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metrics"] == first["metrics"]
+    assert checkpoint.stat().st_mtime_ns == before
+
+
+def test_sigterm_saves_the_state_and_the_same_command_goes_on(folder: Path, first: dict[str, Any]) -> None:
+    command = [*DDPIPE, "run", "--json", "--run", "stopped", "--processes", "2"]
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stderr
+        for line in running.stderr:
+            if "epoch=2 " in line:
+                break
+        os.kill(running.pid, signal.SIGTERM)
+        output, rest = running.communicate(timeout=60)
+    assert running.returncode == Interrupted.exit_code, rest
+    assert json.loads(output)["error"] == "Interrupted"
+    done = ddpipe_run(folder, "--run", "stopped", "--processes", "2")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((folder / "runs/stopped/training/training.json").read_text())["resumed_from"]
+    assert json.loads(done.stdout)["metrics"]["test"] == first["metrics"]["test"]
+
+
+def test_a_damaged_shard_ends_the_run_with_the_steps_own_error(
+    folder: Path, first: dict[str, Any], tmp_path: Path
+) -> None:
+    for shard in (folder / "store/shards").iterdir():
+        damaged = tmp_path / "store/shards" / shard.name
+        damaged.parent.mkdir(parents=True, exist_ok=True)
+        content = bytearray(shard.read_bytes())
+        content[-1] ^= 1
+        damaged.write_bytes(content)
+    (tmp_path / "store/datasets").symlink_to(folder / "store/datasets")
+    done = ddpipe_run(tmp_path, "--run", "damaged")
+    assert done.returncode == DatasetError.exit_code, done.stderr
+    told = json.loads(done.stdout)
+    assert told["error"] == "DatasetError"
+    assert "Traceback" not in done.stderr
