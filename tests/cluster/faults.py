@@ -1,6 +1,6 @@
 """The fault matrix: what goes wrong, done to a real launcher on a real cluster, and what must be seen then.
 
-    python tests/cluster/faults.py          print every message of the matrix as a table
+python tests/cluster/faults.py          print every message of the matrix as a table
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ BRIEF = "echo begun; sleep 1; echo done"
 LONG = "echo begun; sleep 100"
 
 
-def held(place: Place, which: Callable[[Request], bool], *, answered: bool = False, script: str = BRIEF) -> Step:
+def held(
+    place: Place, which: Callable[[Request], bool], *, answered: bool = False, script: str = BRIEF
+) -> Step:
     """A launcher that has come to just this request."""
     hold = place.proxy.hold(which, answered=answered)
     step = launch(place, script)
@@ -98,7 +100,9 @@ def lists_job(request: Request) -> bool:
 
 POINTS: dict[str, Callable[[Place], Step]] = {
     "before create": lambda place: held(place, lambda request: request.creates_job),
-    "while the create is answered": lambda place: held(place, lambda request: request.creates_job, answered=True),
+    "while the create is answered": lambda place: held(
+        place, lambda request: request.creates_job, answered=True
+    ),
     "before the first watch event": lambda place: held(place, lists_job),
     "while running": lambda place: running(place, "sleep 4"),
     "after the end, before it concludes": lambda place: held(place, lambda request: request.deletes_job),
@@ -136,12 +140,24 @@ for _when, _point in POINTS.items():
     _created = 0 if _when == "before create" else 1
     fault(f"SIGKILL {_when}, then run again")(killed_and_run_again(_point))
     fault(f"SIGTERM {_when}, SIGKILL 0.5 s later", code=INTERRUPTED, jobs_ever=_created)(terminated(_point))
-    fault(f"SIGTERM {_when}, output closed before", code=INTERRUPTED, jobs_ever=_created)(terminated_unheard(_point))
+    fault(f"SIGTERM {_when}, output closed before", code=INTERRUPTED, jobs_ever=_created)(
+        terminated_unheard(_point)
+    )
 
 
 @fault("the launcher's own pod is deleted", code=INTERRUPTED, jobs=1, pods=2)
 def evicted(place: Place) -> Ended:
-    environment = in_a_pod(place, finalizers=["ddpipe.dev/test"])
+    run = place.create(
+        "/api/v1/configmaps", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "run"}}
+    )
+    owner = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "run",
+        "uid": run["metadata"]["uid"],
+        "controller": True,
+    }
+    environment = in_a_pod(place, finalizers=["ddpipe.dev/test"], ownerReferences=[owner])
     step = running(place, **environment)
     delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/step", gracePeriodSeconds=0)
     ended = step.terminate(grace=2)
@@ -161,8 +177,20 @@ def in_a_pod(place: Place, **metadata: object) -> dict[str, str]:
             "spec": {
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": 0,
-                "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
-                "containers": [{"name": "main", "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "100"], "securityContext": security}],
+                "securityContext": {
+                    "runAsNonRoot": True,
+                    "runAsUser": 1000,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "containers": [
+                    {
+                        "name": "main",
+                        "image": IMAGE,
+                        "imagePullPolicy": "IfNotPresent",
+                        "command": ["sleep", "100"],
+                        "securityContext": security,
+                    }
+                ],
             },
         },
     )
@@ -177,7 +205,13 @@ def two_at_once(place: Place) -> Ended:
     return ended
 
 
-@fault("the name is taken by a stranger's job", code=45, words=("name is taken", "did not create"), jobs=1, pods=2)
+@fault(
+    "the name is taken by a stranger's job",
+    code=45,
+    words=("name is taken", "did not create"),
+    jobs=1,
+    pods=2,
+)
 def name_taken(place: Place) -> Ended:
     stranger(place, JOB_NAME)
     return launch(place, BRIEF).end()
@@ -185,13 +219,29 @@ def name_taken(place: Place) -> Ended:
 
 def stranger(place: Place, name: str) -> None:
     """Somebody else's job, with the very labels that ours has."""
-    labels = {"app.kubernetes.io/managed-by": "ddpipe", "ddpipe.dev/pipeline": "ddpipe", "ddpipe.dev/job": name}
+    labels = {
+        "app.kubernetes.io/managed-by": "ddpipe",
+        "ddpipe.dev/pipeline": "ddpipe",
+        "ddpipe.dev/job": name,
+    }
     security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     pod = {
         "metadata": {"labels": labels},
         "spec": {
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [{"name": "pytorch", "image": IMAGE, "imagePullPolicy": "IfNotPresent", "command": ["sleep", "60"], "securityContext": security}],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 1000,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [
+                {
+                    "name": "pytorch",
+                    "image": IMAGE,
+                    "imagePullPolicy": "IfNotPresent",
+                    "command": ["sleep", "60"],
+                    "securityContext": security,
+                }
+            ],
         },
     }
     place.create(
@@ -200,7 +250,9 @@ def stranger(place: Place, name: str) -> None:
             "apiVersion": "kubeflow.org/v1",
             "kind": "PyTorchJob",
             "metadata": {"name": name, "labels": labels},
-            "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2, "restartPolicy": "Never", "template": pod}}},
+            "spec": {
+                "pytorchReplicaSpecs": {"Worker": {"replicas": 2, "restartPolicy": "Never", "template": pod}}
+            },
         },
     )
 
@@ -301,7 +353,9 @@ def fails(script: str, *options: str) -> Callable[[Place], Ended]:
     return lambda place: launch(place, script, *options).end()
 
 
-fault("a worker exits 1", code=48, words=(r"worker-1 of", "exit code 1", "about to fail"))(fails(rank(1, "exit 1")))
+fault("a worker exits 1", code=48, words=(r"worker-1 of", "exit code 1", "about to fail"))(
+    fails(rank(1, "exit 1"))
+)
 fault("rank 0 exits 1", code=48, words=(r"worker-0 of", "exit code 1"))(fails(rank(0, "exit 1")))
 fault("a worker is killed by a signal", code=48, words=("worker-1 of", "SIGKILL", "137"))(
     fails(rank(1, "python -c 'import os; os.kill(os.getpid(), 9)'; exit $?"))
@@ -309,8 +363,8 @@ fault("a worker is killed by a signal", code=48, words=("worker-1 of", "SIGKILL"
 fault("a worker fails after rank 0 has succeeded", code=48, words=("worker-1 of", "exit code 3"))(
     fails(rank(1, "sleep 3; exit 3", "exit 0"))
 )
-fault("a worker fails, but only rank 0 counts", level="privileged")(
-    fails(rank(1, "exit 3", "sleep 3"), "--success", "rank0")
+fault("a worker fails after rank 0 has succeeded, which is all that counts", level="privileged")(
+    fails(rank(1, "sleep 3; exit 3", "exit 0"), "--success", "rank0")
 )
 fault("out of memory", code=48, words=("worker-1 of", "out of memory", "OOMKilled", "64Mi"))(
     fails(rank(1, "exec python -c 'x = bytearray(2**28)'"))
@@ -337,7 +391,19 @@ def no_image(place: Place) -> Ended:
 
 @fault("a command that does not exist", code=48, words=("can not be started", "no-such-command"))
 def bad_command(place: Place) -> Ended:
-    arguments = ["launch", "--image", IMAGE, "--run", "r1", "--cpu", "50m", "--memory", "64Mi", "--", "no-such-command"]
+    arguments = [
+        "launch",
+        "--image",
+        IMAGE,
+        "--run",
+        "r1",
+        "--cpu",
+        "50m",
+        "--memory",
+        "64Mi",
+        "--",
+        "no-such-command",
+    ]
     return Step(place, arguments, {}).end()
 
 
@@ -346,7 +412,9 @@ def missing_secret(place: Place) -> Ended:
     return launch(place, BRIEF, "--volume", "secret:nope:/secret", *SOON).end()
 
 
-@fault("a missing secret in the environment", code=52, words=("CreateContainerConfigError", '"nope" not found'))
+@fault(
+    "a missing secret in the environment", code=52, words=("CreateContainerConfigError", '"nope" not found')
+)
 def missing_credentials(place: Place) -> Ended:
     return launch(place, BRIEF, "--s3-secret", "nope", *SOON).end()
 
@@ -356,7 +424,13 @@ def missing_claim(place: Place) -> Ended:
     return launch(place, BRIEF, "--volume", "claim:nope:/data").end()
 
 
-@fault("a GPU that no node has", code=44, words=("no node can ever", "nvidia.com/gpu"), sees_nodes=True, jobs_ever=0)
+@fault(
+    "a GPU that no node has",
+    code=44,
+    words=("no node can ever", "nvidia.com/gpu"),
+    sees_nodes=True,
+    jobs_ever=0,
+)
 def no_gpu(place: Place) -> Ended:
     return launch(place, BRIEF, "--gpus", "1").end()
 
@@ -369,7 +443,12 @@ def no_gpu_unseen(place: Place) -> Ended:
 def limit_pods(place: Place, pods: int) -> None:
     place.create(
         "/api/v1/resourcequotas",
-        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"}, "spec": {"hard": {"pods": str(pods)}}},
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "small"},
+            "spec": {"hard": {"pods": str(pods)}},
+        },
     )
     path = f"/api/v1/namespaces/{place.namespace}/resourcequotas/small"
     assert eventually(lambda: place.admin.get(path)["status"].get("hard"), bool, 10)
@@ -397,17 +476,28 @@ def against_policy(place: Place) -> Ended:
     return launch(place, BRIEF, "--patch", patch, *SOON).end()
 
 
-@fault("a job that the webhook refuses", code=44, words=("must have at least one container with name pytorch",), jobs_ever=0)
+@fault(
+    "a job that the webhook refuses",
+    code=44,
+    words=("must have at least one container with name pytorch",),
+    jobs_ever=0,
+)
 def webhook_refuses(place: Place) -> Ended:
     patch = '{"spec": {"containers": [{"name": "pytorch", "$patch": "delete"}, {"name": "other", "image": "other:1"}]}}'
     return launch(place, BRIEF, "--patch", patch).end()
 
 
-@fault("rights missing", code=44, words=("may not", r'resources: \["pods/log"\]', "verbs: .delete"), jobs_ever=0)
+@fault(
+    "rights missing", code=44, words=("may not", r'resources: \["pods/log"\]', "verbs: .delete"), jobs_ever=0
+)
 def no_rights(place: Place) -> Ended:
     role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{place.namespace}/roles/ddpipe-launcher"
     rules = [
-        {"apiGroups": ["kubeflow.org"], "resources": ["pytorchjobs"], "verbs": ["create", "get", "list", "watch"]},
+        {
+            "apiGroups": ["kubeflow.org"],
+            "resources": ["pytorchjobs"],
+            "verbs": ["create", "get", "list", "watch"],
+        },
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
     ]
     place.patch(role, {"rules": rules})
@@ -428,18 +518,34 @@ def deleted(place: Place) -> Ended:
 SLEEPER = "trap 'exit 143' TERM; sleep 6 & wait $!"
 
 
-@fault("a pod is deleted while it runs", words=("worker-1 .* was deleted while it ran",))
+@fault("a pod is deleted while it runs", code=48, words=("worker-1 of", "somebody deleted its pod"))
 def pod_deleted(place: Place) -> Ended:
     step = running(place, SLEEPER)
     delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/{JOB_NAME}-worker-1")
     return step.end(90)
 
 
-@fault("a pod is evicted while it runs", words=("worker-1 .* was deleted while it ran",))
+@fault(
+    "a pod is deleted while it runs, and may be replaced",
+    words=("worker-1 is replaced: somebody deleted its pod",),
+)
+def pod_replaced(place: Place) -> Ended:
+    step = running(place, SLEEPER, "--restart", "ExitCode")
+    delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/{JOB_NAME}-worker-1")
+    return step.end(90)
+
+
+@fault(
+    "a pod is evicted while it runs", code=48, words=("worker-1 of", "taken away", "EvictionByEvictionAPI")
+)
 def pod_evicted(place: Place) -> Ended:
     step = running(place, SLEEPER)
     name = f"{JOB_NAME}-worker-1"
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": place.namespace}}
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": name, "namespace": place.namespace},
+    }
     place.admin.create(f"/api/v1/namespaces/{place.namespace}/pods/{name}/eviction", eviction)
     return step.end(90)
 
@@ -475,14 +581,23 @@ def late_end(place: Place) -> Ended:
 # --- the second line of defence ------------------------------------------------------------------------------
 
 
-@fault("killed for good, its run over: the next launch sweeps", words=("removed PyTorchJob", "run r1 is over"), jobs=1, pods=2, jobs_ever=3)
+@fault(
+    "killed for good, its run over: the next launch sweeps",
+    words=("removed PyTorchJob", "run r1 is over"),
+    jobs=1,
+    pods=2,
+    jobs_ever=3,
+)
 def swept(place: Place) -> Ended:
     step = running(place, LONG, **in_a_pod(place))
     step.kill()
     stranger(place, "strangers")
     place.patch(f"/api/v1/namespaces/{place.namespace}/pods/step", {"spec": {"activeDeadlineSeconds": 1}})
     path = f"/api/v1/namespaces/{place.namespace}/pods/step"
-    assert eventually(lambda: place.admin.get(path)["status"]["phase"], lambda phase: phase == "Failed", 30) == "Failed"
+    assert (
+        eventually(lambda: place.admin.get(path)["status"]["phase"], lambda phase: phase == "Failed", 30)
+        == "Failed"
+    )
     return launch(place, BRIEF, run="r2").end()
 
 

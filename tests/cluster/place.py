@@ -35,6 +35,14 @@ def delete(admin: ApiServer, path: str, **options: Any) -> None:
         admin._json("DELETE", path, body=options)
 
 
+def patch(admin: ApiServer, path: str, change: dict[str, Any]) -> None:
+    """Merge-patch an object."""
+    login = admin._credentials
+    headers = {**login.headers, "Content-Type": "application/merge-patch+json"}
+    answer = login.pool.request("PATCH", login.host + path, body=json.dumps(change), headers=headers)
+    assert answer.status == 200, answer.data
+
+
 def eventually(look: Callable[[], T], good: Callable[[T], bool], seconds: float) -> T:
     """What is seen once it is good, or when the time is over."""
     until = time.monotonic() + seconds
@@ -71,7 +79,11 @@ class Place:
     def new_token(self) -> str:
         """A token of the launcher's account, as the kubelet gets one."""
         path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{ACCOUNT}/token"
-        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 7200}}
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {"expirationSeconds": 7200},
+        }
         token: str = self.admin.create(path, request)["status"]["token"]
         return token
 
@@ -84,7 +96,12 @@ class Place:
     def pods(self) -> list[dict[str, Any]]:
         """Pods that nobody has asked to go."""
         items = self.admin.get(f"/api/v1/namespaces/{self.namespace}/pods")["items"]
-        return [pod for pod in items if "deletionTimestamp" not in pod["metadata"] and "ddpipe.dev/job" in pod["metadata"].get("labels", {})]
+        return [
+            pod
+            for pod in items
+            if "deletionTimestamp" not in pod["metadata"]
+            and "ddpipe.dev/job" in pod["metadata"].get("labels", {})
+        ]
 
     def jobs_ever(self) -> int:
         """How many jobs this namespace has seen, those that are gone too."""
@@ -109,14 +126,13 @@ class Place:
 
     def patch(self, path: str, change: dict[str, Any]) -> None:
         """Merge-patch an object."""
-        login = self.admin._credentials
-        headers = {**login.headers, "Content-Type": "application/merge-patch+json"}
-        answer = login.pool.request("PATCH", login.host + path, body=json.dumps(change), headers=headers)
-        assert answer.status == 200, answer.data
+        patch(self.admin, path, change)
 
 
 @contextlib.contextmanager
-def a_place(admin: ApiServer, folder: Path, *, level: str = "restricted", sees_nodes: bool = False) -> Iterator[Place]:
+def a_place(
+    admin: ApiServer, folder: Path, *, level: str = "restricted", sees_nodes: bool = False
+) -> Iterator[Place]:
     """Make a namespace, and remove it afterwards."""
     namespace = f"ddpipe-test-{uuid.uuid4().hex[:8]}"
     labels = {"pod-security.kubernetes.io/enforce": level}
@@ -152,8 +168,16 @@ def _grant_nodes(place: Place) -> None:
     role["rules"] = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
     with contextlib.suppress(Refused):
         place.admin.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", role)
-    binding = _object("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", _binding_path(place.namespace).rpartition("/")[2])
-    binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "ddpipe-test-nodes"}
+    binding = _object(
+        "rbac.authorization.k8s.io/v1",
+        "ClusterRoleBinding",
+        _binding_path(place.namespace).rpartition("/")[2],
+    )
+    binding["roleRef"] = {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "ddpipe-test-nodes",
+    }
     binding["subjects"] = [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": place.namespace}]
     place.admin.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
 
@@ -169,11 +193,18 @@ def _await_rights(place: Place) -> None:
         "kind": "SubjectAccessReview",
         "spec": {
             "user": f"system:serviceaccount:{place.namespace}:{ACCOUNT}",
-            "resourceAttributes": {"namespace": place.namespace, "verb": "create", "group": "kubeflow.org", "resource": "pytorchjobs"},
+            "resourceAttributes": {
+                "namespace": place.namespace,
+                "verb": "create",
+                "group": "kubeflow.org",
+                "resource": "pytorchjobs",
+            },
         },
     }
     path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    assert eventually(lambda: place.admin.create(path, review)["status"]["allowed"], bool, 10), "the Role does not work"
+    assert eventually(lambda: place.admin.create(path, review)["status"]["allowed"], bool, 10), (
+        "the Role does not work"
+    )
 
 
 def _kubeconfig(place: Place) -> dict[str, Any]:
@@ -183,7 +214,9 @@ def _kubeconfig(place: Place) -> dict[str, Any]:
         "current-context": "test",
         "clusters": [{"name": "test", "cluster": {"server": place.proxy.url}}],
         "users": [{"name": "test", "user": {"tokenFile": str(place.token_file)}}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": place.namespace}}],
+        "contexts": [
+            {"name": "test", "context": {"cluster": "test", "user": "test", "namespace": place.namespace}}
+        ],
     }
 
 

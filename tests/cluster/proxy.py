@@ -214,7 +214,9 @@ class Proxy:
         client.end_headers()
         client.wfile.write(text)
 
-    def _forward(self, client: BaseHTTPRequestHandler, request: Request, body: bytes, hold: Hold | None) -> None:
+    def _forward(
+        self, client: BaseHTTPRequestHandler, request: Request, body: bytes, hold: Hold | None
+    ) -> None:
         names = ("Authorization", "Content-Type", "Accept")
         headers = {name: client.headers[name] for name in names if client.headers[name]}
         with contextlib.closing(HTTPSConnection(self._target.netloc, context=self._tls)) as connection:

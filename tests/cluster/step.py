@@ -100,7 +100,9 @@ class Step:
         os.close(reader)
 
 
-def launch(place: Place, script: str, *options: str, run: str = "r1", nodes: int = 2, **environment: str) -> Step:
+def launch(
+    place: Place, script: str, *options: str, run: str = "r1", nodes: int = 2, **environment: str
+) -> Step:
     """Start a launcher of a two-pod job whose pods run a shell script."""
     arguments = ["launch", "--image", IMAGE, "--nodes", str(nodes), "--run", run, *SMALL, *options]
     return Step(place, [*arguments, "--", "sh", "-c", script], environment)

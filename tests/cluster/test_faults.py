@@ -20,13 +20,20 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 @pytest.fixture(scope="module")
 def happening(request: pytest.FixtureRequest, admin: ApiServer) -> Iterator[dict[str, Future[Seen]]]:
     """All chosen faults, several at once: most of their time is waiting."""
-    chosen = {item.callspec.params["fault"].name: item.callspec.params["fault"] for item in request.session.items if "fault" in getattr(getattr(item, "callspec", None), "params", {})}
+    chosen = {
+        item.callspec.params["fault"].name: item.callspec.params["fault"]
+        for item in request.session.items
+        if "fault" in getattr(getattr(item, "callspec", None), "params", {})
+    }
     with ThreadPoolExecutor(request.config.getoption("--side-by-side")) as pool:
         yield {name: pool.submit(_happen, fault, admin) for name, fault in chosen.items()}
 
 
 def _happen(fault: Fault, admin: ApiServer) -> Seen:
-    with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level=fault.level, sees_nodes=fault.sees_nodes) as place:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        a_place(admin, Path(folder), level=fault.level, sees_nodes=fault.sees_nodes) as place,
+    ):
         return fault.happen(place)
 
 
@@ -39,4 +46,6 @@ def test_fault(fault: Fault, happening: dict[str, Future[Seen]]) -> None:
         assert re.search(words, text, re.DOTALL), f"{words!r} is not told:\n{text}"
     assert "Traceback" not in text
     assert (seen.jobs, seen.pods) == (fault.jobs, fault.pods), f"jobs and pods left\n{text}"
-    assert fault.jobs_ever is None or seen.jobs_ever == fault.jobs_ever, f"jobs ever: {seen.jobs_ever}\n{text}"
+    assert fault.jobs_ever is None or seen.jobs_ever == fault.jobs_ever, (
+        f"jobs ever: {seen.jobs_ever}\n{text}"
+    )

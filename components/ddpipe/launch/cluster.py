@@ -251,7 +251,14 @@ def _split(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 def _plain(error: Exception) -> str:
     """The cause in a few words, without urllib3's object addresses."""
-    cause: BaseException = error
-    while cause.__cause__ or cause.__context__:
-        cause = cause.__cause__ or cause.__context__  # type: ignore[assignment]
-    return f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+    match error:
+        case urllib3.exceptions.NameResolutionError():
+            return "its name can not be resolved"
+        case urllib3.exceptions.NewConnectionError():
+            return "connection refused"
+        case urllib3.exceptions.TimeoutError():
+            return "no answer in time"
+        case urllib3.exceptions.SSLError():
+            return f"no trust in its certificate: {error}"
+        case _:
+            return "the connection was cut"

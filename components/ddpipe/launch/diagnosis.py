@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from ddpipe.errors import (
@@ -17,12 +17,19 @@ from ddpipe.errors import (
     Unschedulable,
 )
 from ddpipe.launch.job import TrainingJob
-from ddpipe.launch.status import Ending, JobStatus, Object, Replica, Stage, torch_error
+from ddpipe.launch.status import (
+    CONTAINER_TROUBLE,
+    IMAGE_TROUBLE,
+    Ending,
+    JobStatus,
+    Object,
+    Replica,
+    Stage,
+    torch_error,
+)
 
 Tail = Callable[[str], Sequence[str]]
 
-_IMAGE = {"ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"}
-_CONTAINER = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 _SHOWN_LINES = 12
 
 
@@ -45,7 +52,7 @@ def hopeless(job: TrainingJob, status: JobStatus, events: Sequence[Object]) -> L
 def _hopeless_pod(job: TrainingJob, replica: Replica, events: Sequence[Object]) -> LaunchError | None:
     reason, _, message = replica.waiting.partition(": ")
     which = f"{replica.rank} (pod {job.namespace}/{replica.pod})"
-    if reason in _IMAGE:
+    if reason in IMAGE_TROUBLE:
         return ImageUnavailable(
             what="an image can not be pulled",
             which=which,
@@ -53,7 +60,7 @@ def _hopeless_pod(job: TrainingJob, replica: Replica, events: Sequence[Object]) 
             do=f"Check the name {job.image} and the cluster's access to its registry; a private one needs "
             "pull_secrets.",
         )
-    if reason in _CONTAINER:
+    if reason in CONTAINER_TROUBLE:
         return PodRefused(
             what="a container can not be created",
             which=which,
@@ -179,7 +186,7 @@ def failure(
         tail: The last lines of a pod's log, by uid.
         notes: What else happened on the way.
     """
-    failed = sorted((replica for replica in replicas if _end(replica)), key=_when)
+    failed = sorted((replica for replica in replicas if replica.has_failed), key=_when)
     if not failed:
         return ReplicaFailed(
             what="training failed",
@@ -188,51 +195,44 @@ def failure(
             do=f"See: kubectl describe pytorchjob -n {job.namespace} {job.name}",
         )
     first, others = failed[0], failed[1:]
-    ending = _end(first)
-    also = [f"then {other.rank}: {_how(other)}" for other in others[:3]]
+    also = [f"then {other.rank}: {how(other)}" for other in others[:3]]
     restarted = [f"{first.rank} had been started again {first.restarts} times"] if first.restarts else []
-    words = _last_words(ending, tail(first.uid))
+    words = _last_words(first.failure, tail(first.uid))
     return ReplicaFailed(
         what="training failed",
         which=f"{first.rank} of {name_of(job, kind)}",
-        seen="; ".join([_how(first), *restarted, *also, *notes]) + words,
-        do=_advice(job, first, ending),
+        seen="; ".join([how(first), *restarted, *also, *notes]) + words,
+        do=_advice(job, first),
     )
-
-
-def _end(replica: Replica) -> Ending | None:
-    """How a replica failed: its end, or the one before its last restart."""
-    for ending in (replica.ending, replica.previous):
-        if ending and ending.is_failure:
-            return ending
-    return None
 
 
 def _when(replica: Replica) -> tuple[float, bool]:
     """The time of its failure; of two in one second, the killed one did not die of the other."""
-    ending = _end(replica)
+    ending = replica.failure
     if ending is None:
-        return float("inf"), True
+        return 0, False
     told = torch_error(ending.message)[1]
     if told is None:
         told = datetime.fromisoformat(ending.finished).timestamp() if ending.finished else float("inf")
-    return int(told), ending.code == 1
+    return told // 1, ending.code == 1
 
 
-def _how(replica: Replica) -> str:
-    ending = _end(replica)
+def how(replica: Replica) -> str:
+    """How a replica came to its end."""
+    ending = replica.failure
     if ending is None:
-        return "still running"
+        return replica.removed or "it is gone"
+    return f"{replica.removed}; {_death(replica, ending)}" if replica.removed else _death(replica, ending)
+
+
+def _death(replica: Replica, ending: Ending) -> str:
     if ending.reason == "OOMKilled":
         return f"out of memory, killed at its limit of {replica.memory} (OOMKilled)"
     if ending.reason in {"StartError", "ContainerCannotRun"}:
         return f"its command can not be started: {ending.message}"
-    if ending.code < 0:
-        return f"{ending.reason}: {ending.message}".rstrip(": ")
-    deleted_note = ", after somebody deleted the pod" if replica.deleted else ""
     if ending.code > 128:  # noqa: PLR2004 - a shell's way to tell of a signal
-        return f"killed by {_signal(ending.code - 128)} (exit code {ending.code}){deleted_note}"
-    return f"exit code {ending.code}{deleted_note}"
+        return f"killed by {_signal(ending.code - 128)} (exit code {ending.code})"
+    return f"exit code {ending.code}"
 
 
 def _signal(number: int) -> str:
@@ -250,13 +250,16 @@ def _last_words(ending: Ending | None, tail: Sequence[str]) -> str:
     return "\nIts last words:" + "".join(f"\n    {line}" for line in lines[-_SHOWN_LINES:])
 
 
-def _advice(job: TrainingJob, replica: Replica, ending: Ending | None) -> str:
-    advice: Mapping[str, str] = {
-        "OOMKilled": f"Give each pod more than {replica.memory} of memory, or use a smaller batch.",
-        "StartError": f"Correct the command, or use an image that has it: {' '.join(job.command)}",
-        "ContainerCannotRun": f"Correct the command, or use an image that has it: {' '.join(job.command)}",
-        "Evicted": "The node ran short: ask for what training really needs, then run the step again.",
-    }
-    if ending and ending.reason in advice:
-        return advice[ending.reason]
-    return "Mend the cause above, then run the step again: training goes on from its last checkpoint."
+def _advice(job: TrainingJob, replica: Replica) -> str:
+    again = "run the step again: training goes on from its last checkpoint"
+    if replica.removed:
+        return f"{again.capitalize()}. With restart=ExitCode it would go on by itself."
+    match replica.failure:
+        case Ending(reason="OOMKilled"):
+            return (
+                f"Give each pod more than {replica.memory} of memory, or use a smaller batch; then {again}."
+            )
+        case Ending(reason="StartError" | "ContainerCannotRun"):
+            return f"Correct the command, or use an image that has it: {' '.join(job.command)}"
+        case _:
+            return f"Mend the cause above, then {again}."

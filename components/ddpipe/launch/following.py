@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Event
 
@@ -83,12 +83,14 @@ class Follower:
     _inbox: SimpleQueue[Message] = field(default_factory=SimpleQueue)
     _pictures: dict[str, Mapping[str, Object]] = field(default_factory=dict)
     _troubles: dict[str, tuple[float, Trouble]] = field(default_factory=dict)
+    _lost: list[Object] = field(default_factory=list)
     _seen: dict[str, Replica] = field(default_factory=dict)
     _notes: list[str] = field(default_factory=list)
     _watch: Stopwatch = field(default_factory=Stopwatch)
     _hopeless_since: float | None = None
     _ended_since: float | None = None
     _told: str = ""
+    _trouble_told: str = ""
 
     def follow(self) -> Ended:
         """Wait for the job's end.
@@ -138,12 +140,16 @@ class Follower:
 
     def _take(self, message: Message) -> None:
         match message:
-            case Picture(source, objects):
+            case Picture(source, objects, gone):
                 self._pictures[source] = objects
+                if source == "pods" and gone:
+                    self._lost.append(gone)
                 if self._troubles.pop(source, None) and not self._troubles:
                     self.say("the API server answers again")
+                    self._trouble_told = ""
             case Trouble(source, error):
-                if not self._troubles:
+                if str(error) != self._trouble_told:
+                    self._trouble_told = str(error)
                     self.say(f"the API server is away, waiting: {error}")
                 since, _ = self._troubles.get(source, (time.monotonic(), None))
                 self._troubles[source] = since, message
@@ -158,19 +164,25 @@ class Follower:
         if found is None:
             raise diagnosis.deleted(self.job, self.backend.resource.kind)
         status = self.backend.status(self.job, found, list(self._pictures["pods"].values()))
-        self._remember(status)
+        self._remember(status, self.backend.status(self.job, found, self._lost).replicas)
         if status.phase.is_terminal:
             return self._end(status, now)
         self._check_hopeless(status, now)
         self._check_deadline(status, now)
         return None
 
-    def _remember(self, status: JobStatus) -> None:
-        present = {replica.uid: replica for replica in status.replicas}
-        for uid, replica in self._seen.items():
-            if uid not in present and not replica.over and status.phase is Phase.ACTIVE:
-                self._note(f"{replica.rank} (pod {replica.pod}) was deleted while it ran")
-        self._seen.update(present)
+    def _remember(self, status: JobStatus, lost: Sequence[Replica]) -> None:
+        """Keep the last state of every pod: of one that is gone it may be the reason for all that follows."""
+        for replica in (*lost, *status.replicas):
+            before = self._seen.get(replica.uid)
+            # What is removed after the job's end is tidied up by the operator.
+            tidied = status.phase.is_terminal and replica.removed and before and not before.removed
+            if not tidied:
+                removed = replica.removed or (before.removed if before else "")
+                self._seen[replica.uid] = replace(replica, removed=removed)
+        if status.phase is Phase.ACTIVE:
+            for replica in lost:
+                self._note(f"{replica.rank} is replaced: {diagnosis.how(self._seen[replica.uid])}")
         self.logs.see(status.replicas)
         self._tell(status)
 
@@ -197,7 +209,7 @@ class Follower:
 
     def _is_settled(self, status: JobStatus) -> bool:
         if status.phase is Phase.FAILED:
-            return any(replica.ending and replica.ending.is_failure for replica in self._seen.values())
+            return any(replica.has_failed for replica in self._seen.values())
         if self.job.success is Success.RANK0:
             return bool(status.replicas) and status.replicas[0].over
         return all(replica.over for replica in status.replicas)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -12,6 +13,15 @@ from ddpipe.launch.job import TrainingJob
 from ddpipe.launch.pods import CONTAINER
 
 Object = Mapping[str, Any]
+# The kubelet's words for an image that does not come, and for a container that can not start from it.
+IMAGE_TROUBLE = {
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "RegistryUnavailable",
+}
+CONTAINER_TROUBLE = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 
 
 class Phase(StrEnum):
@@ -44,7 +54,7 @@ class Ending:
 
     Attributes:
         code: Exit code.
-        reason: The kubelet's word: Error, OOMKilled, StartError, Evicted.
+        reason: The kubelet's word: Error, OOMKilled, StartError.
         message: The termination message: the error file, or the last lines of the log.
         finished: When, as RFC 3339.
     """
@@ -53,11 +63,6 @@ class Ending:
     reason: str
     message: str
     finished: str
-
-    @property
-    def is_failure(self) -> bool:
-        """Whether the process did not end by itself and well."""
-        return self.code != 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +75,7 @@ class Replica:
         uid: The pod's uid: a replaced pod has another one.
         stage: What it waits for.
         over: Whether the pod has ended for good; a container alone may start again.
-        deleted: Whether somebody asked for its deletion.
+        removed: Who took the pod away before its work was done; empty if nobody did.
         has_begun: Whether its container runs or ran, in its present run.
         waiting: Why the container does not run, as "Reason: message"; empty if it does.
         restarts: How often its container was started again.
@@ -84,13 +89,24 @@ class Replica:
     uid: str
     stage: Stage
     over: bool
-    deleted: bool
+    removed: str
     has_begun: bool
     waiting: str
     restarts: int
     ending: Ending | None
     previous: Ending | None
     memory: str
+
+    @property
+    def failure(self) -> Ending | None:
+        """How its container failed at last: just now, or before it was started again."""
+        endings = (self.ending, self.previous)
+        return next((ending for ending in endings if ending and ending.code != 0), None)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it did not, or can not, do its work."""
+        return bool(self.removed) or self.failure is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,11 +182,11 @@ def replica_of(job_name: str, pod: Object) -> Replica:
         uid=pod["metadata"]["uid"],
         stage=_stage(pod, main),
         over=_is_over(pod),
-        deleted="deletionTimestamp" in pod["metadata"],
+        removed=_removal(pod, terminated),
         has_begun=_has_begun(main),
         waiting=_waiting(pod),
         restarts=main.get("restartCount", 0),
-        ending=_pod_ending(pod) or (_ending(terminated) if terminated else None),
+        ending=_ending(terminated) if terminated else None,
         previous=_ending(last) if last else None,
         memory=_memory_limit(pod),
     )
@@ -181,7 +197,8 @@ def _stage(pod: Object, main: Object) -> Stage:
         return Stage.FINISHED
     if not pod["spec"].get("nodeName"):
         return Stage.SCHEDULED
-    return Stage.RUNNING if main.get("imageID") else Stage.PULLED
+    trouble = _waiting(pod).partition(":")[0]
+    return Stage.RUNNING if trouble in CONTAINER_TROUBLE else Stage.PULLED
 
 
 def _has_begun(main: Object) -> bool:
@@ -214,18 +231,26 @@ def _ending(terminated: Object) -> Ending:
     )
 
 
-def _pod_ending(pod: Object) -> Ending | None:
-    """A pod can fail as a whole, whatever its container did: evicted, or its node lost."""
-    status = pod.get("status", {})
-    if status.get("phase") != "Failed" or not status.get("reason"):
-        return None
+def _removal(pod: Object, terminated: Object | None) -> str:
+    """Who took the pod away before its work was done: an eviction, the node's end, or somebody's deletion."""
+    status, metadata = pod.get("status", {}), pod["metadata"]
     disruption = condition(pod, "DisruptionTarget") or {}
-    return Ending(
-        code=-1,
-        reason=status["reason"],
-        message=status.get("message") or disruption.get("message") or "",
-        finished=disruption.get("lastTransitionTime") or "",
-    )
+    reason = status.get("reason") or disruption.get("reason")
+    if reason and status.get("phase") != "Succeeded":
+        message = status.get("message") or disruption.get("message") or ""
+        return f"its pod was taken away ({reason}: {message})"
+    if "deletionTimestamp" in metadata and not _ended_before(metadata, terminated):
+        return "somebody deleted its pod"
+    return ""
+
+
+def _ended_before(metadata: Object, terminated: Object | None) -> bool:
+    """Whether the container had ended when the deletion was asked for: so does an operator tidy up."""
+    if not terminated or not terminated.get("finishedAt"):
+        return False
+    limit = datetime.fromisoformat(metadata["deletionTimestamp"])
+    asked = limit - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
+    return datetime.fromisoformat(terminated["finishedAt"]) < asked
 
 
 def _memory_limit(pod: Object) -> str:

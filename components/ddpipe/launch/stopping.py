@@ -12,7 +12,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from threading import Thread
+from threading import Event, Thread
 from time import monotonic, sleep
 from types import FrameType
 
@@ -51,10 +51,15 @@ def deletes_when_told_to_stop(cluster: Cluster, target: Target) -> Iterator[None
     os.set_blocking(writer, False)
     before = {number: signal.signal(number, _noted) for number in (signal.SIGTERM, signal.SIGINT)}
     woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    Thread(target=_guard, args=(cluster, target, reader), name="stopping", daemon=True).start()
+    told = Event()
+    guard = Thread(target=_guard, args=(cluster, target, reader, told), name="stopping", daemon=True)
+    guard.start()
     try:
         yield
     finally:
+        if told.is_set():
+            # The job's disappearance is our own doing: the guard ends the process.
+            guard.join()
         signal.set_wakeup_fd(woken)
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -65,7 +70,7 @@ def _noted(_number: int, _frame: FrameType | None) -> None:
     """The interpreter has already written the signal's number to the pipe."""
 
 
-def _guard(cluster: Cluster, target: Target, reader: int) -> None:
+def _guard(cluster: Cluster, target: Target, reader: int, told: Event) -> None:
     while True:
         with suppress(ApiError):
             cluster.get(target.path)
@@ -74,6 +79,7 @@ def _guard(cluster: Cluster, target: Target, reader: int) -> None:
     if not os.read(reader, 1):
         os.close(reader)
         return
+    told.set()
     said = _stop(cluster, target)
     with suppress(OSError):
         os.write(2, f"[launch] {said}\n".encode())

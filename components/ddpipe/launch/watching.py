@@ -21,10 +21,11 @@ _GONE = 410
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All objects of a source, by uid, at one moment."""
+    """All objects of a source, by uid, at one moment; and the one that has just gone, as it was at last."""
 
     source: str
     objects: dict[str, Object]
+    gone: Object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,7 @@ def _pictures(cluster: Cluster, source: Source) -> Iterator[Picture]:
             version = _version(change)
             if change["type"] == "BOOKMARK":
                 continue
-            _apply(objects, change)
-            yield Picture(source.name, dict(objects))
+            yield _changed(source, objects, change)
         if time.monotonic() - began < 1:
             raise Unanswered("the watch ended as soon as it began")
 
@@ -115,9 +115,12 @@ def _version(change: dict[str, Any]) -> str:
     return version
 
 
-def _apply(objects: dict[str, Object], change: dict[str, Any]) -> None:
+def _changed(source: Source, objects: dict[str, Object], change: dict[str, Any]) -> Picture:
+    """The picture after a change, which `objects` takes in."""
     found = change["object"]
+    uid = found["metadata"]["uid"]
     if change["type"] == "DELETED":
-        objects.pop(found["metadata"]["uid"], None)
-    else:
-        objects[found["metadata"]["uid"]] = found
+        objects.pop(uid, None)
+        return Picture(source.name, dict(objects), found)
+    objects[uid] = found
+    return Picture(source.name, dict(objects))

@@ -145,7 +145,7 @@ def _judged(job: TrainingJob, replicas: Sequence[Replica]) -> Phase:
     """The operator says Succeeded when the master exits 0, whatever the workers did: look at the pods."""
     if job.success is Success.RANK0:
         return Phase.SUCCEEDED
-    if any(replica.over and replica.ending and replica.ending.is_failure for replica in replicas):
+    if any(replica.over and replica.has_failed for replica in replicas):
         return Phase.FAILED
     has_master = any(replica.rank.startswith("master") for replica in replicas)
     if has_master and not all(replica.over for replica in replicas):
