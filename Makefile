@@ -39,13 +39,13 @@ format: $(INSTALLED) ## let ruff format and mend what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-compile: $(INSTALLED) ## write the compiled packages to pipelines/compiled
-	@$(BIN)/ddpipe compile
+compile: $(INSTALLED) ## write the compiled packages to pipelines/compiled; REGISTRY=… TAG=… for your own images
+	@DDPIPE_REGISTRY=$(REGISTRY) DDPIPE_TAG=$(TAG) $(BIN)/ddpipe compile
 
 # What builds images here: the first of these that answers.
 BUILDER ?= $(shell for tool in docker podman buildah; do $$tool info >/dev/null 2>&1 && echo $$tool && break; done)
 BUILD_FLAGS ?=
-REGISTRY ?= ddpipe
+REGISTRY ?= ghcr.io/ddpipe
 TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT = $(shell git describe --always --dirty --abbrev=40)
 images: ## build both images: make images REGISTRY=… TAG=…, with docker, podman or buildah

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 from kfp import compiler
 
+from ddpipe.pipelines.custom_job import custom_job
 from ddpipe.pipelines.training import training
 
-COMPILED = Path(__file__).parent / "compiled"
-PACKAGES = {"training.yaml": training}
+HERE = Path(__file__).parent
+COMPILED = HERE / "compiled"
+PACKAGES = {"training.yaml": training, "custom-job.yaml": custom_job}
+V1_SCRIPT, V1_LOCK, V1_PACKAGE = HERE / "training_v1.py", HERE / "requirements-v1.txt", "training-v1.yaml"
 
 
 def compile_packages(folder: Path = COMPILED) -> list[Path]:
@@ -27,3 +34,33 @@ def compile_packages(folder: Path = COMPILED) -> list[Path]:
             compiler.Compiler().compile(pipeline, str(fresh))
             written.append(fresh.replace(folder / name))
     return written
+
+
+def compile_v1(folder: Path = COMPILED) -> Path:
+    """Write the package for KFP 1.x to `folder`, from the training pipeline's package there.
+
+    Returns:
+        The file.
+    """
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        fresh = Path(scratch) / V1_PACKAGE
+        _run(_python_v1(), str(V1_SCRIPT), str(folder / "training.yaml"), str(fresh))
+        return fresh.replace(folder / V1_PACKAGE)
+
+
+def _python_v1() -> str:
+    """The Python of an environment with kfp 1.8, inside the running one; made on first use."""
+    lock = hashlib.sha256(V1_LOCK.read_bytes()).hexdigest()[:12]
+    home = Path(sys.prefix) / f"kfp-v1-{lock}"
+    python = home / "bin" / "python"
+    if not (home / "complete").exists():
+        shutil.rmtree(home, ignore_errors=True)
+        _run(sys.executable, "-m", "venv", str(home))
+        pip = (str(python), "-m", "pip", "--quiet", "--disable-pip-version-check")
+        _run(*pip, "install", "--require-hashes", "--no-deps", "--requirement", str(V1_LOCK))
+        (home / "complete").touch()
+    return str(python)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, stdout=sys.stderr)  # noqa: S603 - our own commands

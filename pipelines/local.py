@@ -85,6 +85,7 @@ def _parameters(run: Run, spec: PrepareSpec, recipe: Recipe, processes: int) -> 
         "test_fraction": spec.fractions[2],
         "split_seed": spec.seed,
         "skip_bad": spec.skip_bad,
+        "backend": "local",
         "processes": processes,
         **asdict(recipe),
     }

@@ -3,9 +3,17 @@
 prepare ──▶ train ──▶ evaluate ──▶ export
 """
 
-from kfp import dsl
+from kfp import dsl, kubernetes
 
 from ddpipe import steps
+
+STORE_SECRET = "mlpipeline-minio-artifact"  # noqa: S105 - the name of a secret
+
+
+def _give_store(task: dsl.PipelineTask) -> None:
+    """The credentials of Kubeflow's own object store, where the namespace has them; never their values."""
+    variables = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}
+    kubernetes.use_secret_as_env(task, STORE_SECRET, variables, optional=True)
 
 
 @dsl.pipeline(name="ddpipe-training", display_name="ddpipe: train a model")
@@ -21,7 +29,15 @@ def training(
     test_fraction: float = 0.1,
     split_seed: int = 0,
     skip_bad: bool = False,
+    backend: str = "pytorchjob",
+    image: str = steps.TRAINER_IMAGE,
+    nodes: int = 1,
     processes: int = 1,
+    cpu: str = "1",
+    memory: str = "4Gi",
+    gpus: int = 0,
+    s3_endpoint: str = "minio-service.kubeflow:9000",
+    s3_secret: str = STORE_SECRET,
     model: str = "digits-cnn",
     epochs: int = 15,
     batch_size: int = 64,
@@ -48,7 +64,15 @@ def training(
         test_fraction: Share of the test split; training gets the rest.
         split_seed: Decides which sample goes to which split.
         skip_bad: Leave unreadable samples out, and list them, instead of refusing the data.
-        processes: Training processes.
+        backend: What runs the training: pytorchjob (the pods of a PyTorchJob), or local (the step itself).
+        image: Image of the training pods; it has ddpipe and torch.
+        nodes: Training pods.
+        processes: Training processes per pod.
+        cpu: CPUs per pod.
+        memory: Memory per pod.
+        gpus: GPUs per pod; one process per GPU is usual.
+        s3_endpoint: Object store, as pods reach it.
+        s3_secret: Secret with its accesskey and secretkey, in the run's namespace. Empty: none is needed.
         model: Network to train.
         epochs: Times that every sample is seen.
         batch_size: Samples in one step, over all processes together.
@@ -80,9 +104,19 @@ def training(
     prepared.set_caching_options(enable_caching=False)
     run, manifest = prepared.outputs["run"], prepared.outputs["manifest"]
     trained = steps.train(
+        run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+        task_id=dsl.PIPELINE_TASK_ID_PLACEHOLDER,
         run=run,
         manifest=manifest,
+        backend=backend,
+        image=image,
+        nodes=nodes,
         processes=processes,
+        cpu=cpu,
+        memory=memory,
+        gpus=gpus,
+        s3_endpoint=s3_endpoint,
+        s3_secret=s3_secret,
         model=model,
         epochs=epochs,
         batch_size=batch_size,
@@ -97,4 +131,6 @@ def training(
     )
     trained.set_caching_options(enable_caching=False)
     evaluated = steps.evaluate(run=run, manifest=manifest).after(trained)
-    steps.export(run=run, manifest=manifest).after(evaluated)
+    exported = steps.export(run=run, manifest=manifest).after(evaluated)
+    for task in (prepared, trained, evaluated, exported):
+        _give_store(task)

@@ -6,12 +6,13 @@ stay in the object store; what travels between steps is their address.
 """
 
 import os
-from typing import NamedTuple
+from typing import Any, Dict, List, NamedTuple  # noqa: UP035 - kfp knows no others
 
 from kfp import dsl
 from kfp.dsl import HTML, ClassificationMetrics, Dataset, Metrics, Model, Output
 
 REGISTRY, TAG = os.environ.get("DDPIPE_REGISTRY", "ghcr.io/ddpipe"), os.environ.get("DDPIPE_TAG", "0.1.0")
+LAUNCHER_IMAGE = f"{REGISTRY}/ddpipe-launcher:{TAG}"
 TRAINER_IMAGE = f"{REGISTRY}/ddpipe-trainer:{TAG}"
 
 
@@ -79,11 +80,21 @@ def prepare(
     return (here.uri, prepared.manifest_uri, prepared.dataset_id)
 
 
-@dsl.component(base_image=TRAINER_IMAGE, install_kfp_package=False)
+@dsl.component(base_image=LAUNCHER_IMAGE, install_kfp_package=False)
 def train(
+    run_id: str,
+    task_id: str,
     run: str,
     manifest: str,
+    backend: str,
+    image: str,
+    nodes: int,
     processes: int,
+    cpu: str,
+    memory: str,
+    gpus: int,
+    s3_endpoint: str,
+    s3_secret: str,
     model: str,
     epochs: int,
     batch_size: int,
@@ -97,12 +108,22 @@ def train(
     checkpoint_minutes: float,
     metrics: Output[Metrics],
 ) -> str:
-    """Train a model on a dataset version by distributed data parallelism.
+    """Train a model on a dataset version by distributed data parallelism, in the pods of a job or right here.
 
     Args:
+        run_id: The pipeline run's id; with task_id the name of the job: a retry finds the same one.
+        task_id: What tells loop iterations of one run apart.
         run: The run's folder.
         manifest: Address of the dataset's manifest.
-        processes: Training processes on this machine.
+        backend: What runs the training: pytorchjob, or local: this step itself.
+        image: Image of the training pods.
+        nodes: Training pods.
+        processes: Training processes per pod.
+        cpu: CPUs per pod.
+        memory: Memory per pod.
+        gpus: GPUs per pod.
+        s3_endpoint: Object store as the pods reach it.
+        s3_secret: Secret with its accesskey and secretkey; empty: none is needed.
         model: Network to train.
         epochs: Times that every sample is seen.
         batch_size: Samples in one step, over all processes together.
@@ -120,7 +141,8 @@ def train(
         The folder with checkpoints, metrics and event files.
     """
     from ddpipe import workflow
-    from ddpipe.errors import tidy_exit
+    from ddpipe.errors import ParameterError, tidy_exit
+    from ddpipe.launch.job import Owner, Replicas, S3Access
     from ddpipe.runs import Run
     from ddpipe.train.recipe import Recipe
 
@@ -139,7 +161,25 @@ def train(
             seed=seed,
             checkpoint_minutes=checkpoint_minutes,
         ).validated()
-        record = workflow.train(here, manifest, recipe, processes)
+        if backend == "local":
+            record = workflow.train(here, manifest, recipe, processes)
+        elif backend == "pytorchjob":
+            record = workflow.launch(
+                here,
+                manifest,
+                recipe,
+                owner=Owner(pipeline="ddpipe-training", run=run_id, task=task_id, step="train"),
+                image=image,
+                replicas=Replicas(nodes=nodes, processes=processes, cpu=cpu, memory=memory, gpus=gpus),
+                s3=S3Access(secret=s3_secret, endpoint=s3_endpoint) if s3_secret else None,
+            )
+        else:
+            raise ParameterError(
+                what="training can not start",
+                which=f"backend {backend!r}",
+                seen="it is unknown",
+                do="Choose pytorchjob or local.",
+            )
         for name, value in record["final"].items():
             metrics.log_metric(name, value)
     return here.training
@@ -219,3 +259,125 @@ def export(
         model.metadata.update(uri=here.model, model_id=package.model_id)
         Path(report.path).write_text(workflow.report(here))
     return here.model
+
+
+@dsl.component(base_image=LAUNCHER_IMAGE, install_kfp_package=False)
+def pytorch_job(
+    pipeline: str,
+    run_id: str,
+    task_id: str,
+    step: str,
+    image: str,
+    command: List[str],  # noqa: UP006 - kfp knows no other
+    env: Dict[str, str],  # noqa: UP006
+    nodes: int,
+    processes: int,
+    cpu: str,
+    memory: str,
+    gpus: int,
+    metrics: Output[Metrics],
+    outputs: List[str] = [],  # noqa: B006, UP006 - a value of the interface, never changed
+    volumes: List[str] = [],  # noqa: B006, UP006
+    s3_endpoint: str = "minio-service.kubeflow:9000",
+    s3_secret: str = "",
+    node_selector: Dict[str, str] = {},  # noqa: B006, UP006
+    tolerations: List[Dict[str, str]] = [],  # noqa: B006, UP006
+    priority_class: str = "",
+    service_account: str = "",
+    queue: str = "",
+    scheduling: Dict[str, str] = {},  # noqa: B006, UP006
+    labels: Dict[str, str] = {},  # noqa: B006, UP006
+    annotations: Dict[str, str] = {},  # noqa: B006, UP006
+    deadlines: Dict[str, float] = {},  # noqa: B006, UP006
+    restart: str = "Never",
+    max_restarts: int = 3,
+    success: str = "all",
+    keep: str = "never",
+    patch: Dict[str, Any] = {},  # noqa: B006, UP006
+) -> str:
+    """Run any image and command as a PyTorchJob and wait for it: green if and only if it succeeded.
+
+    Args:
+        pipeline: Name of the pipeline: jobs that its earlier runs left behind are removed.
+        run_id: The pipeline run's id; with task_id and step the job's name: a retry finds the same.
+        task_id: What tells loop iterations of one run apart.
+        step: Name of the step.
+        image: Image of the pods.
+        command: Command of the pods with its arguments; it finds PET_*, RANK, WORLD_SIZE, MASTER_ADDR.
+        env: Further environment variables.
+        nodes: Pods.
+        processes: Training processes per pod, for torchrun.
+        cpu: CPUs per pod.
+        memory: Memory per pod.
+        gpus: GPUs per pod.
+        metrics: The numbers of the last progress line (name=value).
+        outputs: URIs that must exist before the job counts as a success.
+        volumes: What is mounted: claim:NAME:PATH, secret:NAME:PATH, config:NAME:PATH; :ro for reading only.
+        s3_endpoint: Object store, as pods reach it.
+        s3_secret: Secret with its accesskey and secretkey; empty: none is needed.
+        node_selector: Labels that nodes must have.
+        tolerations: Tolerations, as in a pod.
+        priority_class: Priority class of the pods.
+        service_account: Service account of the pods.
+        queue: Kueue queue.
+        scheduling: The operator's schedulingPolicy.
+        labels: Further labels of job and pods.
+        annotations: Further annotations of job and pods.
+        deadlines: Seconds for a stage: reconciled, scheduled, pulled, running, finished.
+        restart: Which failed replicas start again: Never, OnFailure, ExitCode, Always.
+        max_restarts: How often they do.
+        success: Whose success counts: all, or rank0.
+        keep: Which ended jobs stay on the cluster: never, failed, always.
+        patch: Strategic merge patch of the pod template, for anything unusual.
+
+    Returns:
+        Name of the job.
+    """
+    from ddpipe.errors import tidy_exit
+    from ddpipe.launch.cluster import connect
+    from ddpipe.launch.job import (
+        Deadlines,
+        Keep,
+        Owner,
+        Replicas,
+        Restart,
+        S3Access,
+        Success,
+        TrainingJob,
+        Volume,
+        validated,
+    )
+    from ddpipe.launch.launcher import launch
+    from ddpipe.storage import exists
+
+    with tidy_exit():
+        cluster = connect()
+        job = TrainingJob(
+            owner=Owner(pipeline=pipeline, run=run_id, task=task_id, step=step),
+            namespace=cluster.namespace,
+            image=image,
+            command=command,
+            env=env,
+            replicas=Replicas(nodes=nodes, processes=processes, cpu=cpu, memory=memory, gpus=gpus),
+            outputs=outputs,
+            volumes=[Volume.parsed(volume) for volume in volumes],
+            s3=S3Access(secret=s3_secret, endpoint=s3_endpoint) if s3_secret else None,
+            node_selector=node_selector,
+            tolerations=tolerations,
+            priority_class=priority_class,
+            service_account=service_account,
+            queue=queue,
+            scheduling=scheduling,
+            labels=labels,
+            annotations=annotations,
+            deadlines=Deadlines(**deadlines),
+            restart=Restart(restart),
+            max_restarts=max_restarts,
+            success=Success(success),
+            keep=Keep(keep),
+            patch=patch,
+        )
+        outcome = launch(validated(job), cluster, exists=exists, is_process=True)
+        for name, value in outcome.metrics.items():
+            metrics.log_metric(name, value)
+    return outcome.name

@@ -12,9 +12,10 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ddpipe.runs import Run
-from ddpipe.storage import open_store, read_uri, split_uri
+from ddpipe.storage import exists, open_store, read_uri, split_uri
 
 if TYPE_CHECKING:
+    from ddpipe.launch.job import Owner, Replicas, S3Access
     from ddpipe.model.evaluation import Evaluation
     from ddpipe.model.package import ModelPackage
     from ddpipe.prepare import Prepared, PrepareSpec
@@ -49,6 +50,51 @@ def train(run: Run, dataset: str, recipe: Recipe, processes: int = 1) -> dict[st
         run_local("ddpipe.train", arguments, processes)
         record = training_record(run)
         facts.update(processes=processes, **record["final"])
+    return record
+
+
+def launch(
+    run: Run,
+    dataset: str,
+    recipe: Recipe,
+    *,
+    owner: Owner,
+    image: str,
+    replicas: Replicas,
+    s3: S3Access | None = None,
+) -> dict[str, Any]:
+    """Train by a job on the cluster and wait for it; SIGTERM deletes the job and ends this process.
+
+    Args:
+        run: Where the job's results go.
+        dataset: URI of the dataset version's manifest.
+        recipe: How to train.
+        owner: The step of the pipeline run that owns the job.
+        image: Of the job's pods.
+        replicas: How many pods, and what each may use.
+        s3: Where the pods find the object store's credentials.
+
+    Returns:
+        What the training wrote about itself (training.json).
+    """
+    from ddpipe.launch.cluster import connect
+    from ddpipe.launch.job import TrainingJob, training_command, validated
+    from ddpipe.launch.launcher import launch as step
+
+    with run.step("train") as facts:
+        cluster = connect()
+        job = TrainingJob(
+            owner=owner,
+            namespace=cluster.namespace,
+            image=image,
+            command=training_command(dataset, run.training, recipe.to_json()),
+            replicas=replicas,
+            outputs=(f"{run.training}/training.json",),
+            s3=s3,
+        )
+        outcome = step(validated(job), cluster, exists=exists, is_process=True)
+        record = training_record(run)
+        facts.update(job=outcome.name, nodes=replicas.nodes, **record["final"])
     return record
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import click
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Callable[..., object] | click.Command)
 
 
 def _note_json(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:

@@ -27,12 +27,12 @@ from ddpipe.launch.job import (
     Success,
     TrainingJob,
     Volume,
-    VolumeKind,
     training_command,
     validated,
 )
 from ddpipe.launch.launcher import launch
 from ddpipe.launch.orphans import FoundJob, list_jobs, sweep
+from ddpipe.storage import exists
 
 Options = Callable[[Callable[..., None]], Callable[..., None]]
 _STAGES = ", ".join(field.name for field in fields(Deadlines))
@@ -55,15 +55,6 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise click.BadParameter(f"{text!r} is no JSON object")
     return parsed
-
-
-def mount(text: str) -> Volume:
-    """KIND:NAME:PATH, with :ro at the end for reading only."""
-    match text.split(":"):
-        case [kind, name, path, *rest] if kind in set(VolumeKind) and rest in ([], ["ro"]):
-            return Volume(kind=VolumeKind(kind), name=name, path=path, read_only=bool(rest))
-    kinds = ", ".join(VolumeKind)
-    raise click.BadParameter(f"{text!r} is not KIND:NAME:PATH or KIND:NAME:PATH:ro with a KIND of {kinds}")
 
 
 def _options(*options: Options) -> Options:
@@ -113,7 +104,7 @@ size = _options(
 )
 pod = _options(
     _many("--env", type=pair, help="Environment variable."),
-    _many("--volume", type=mount, help="Volume of every pod: a claim, secret or config map."),
+    _many("--volume", type=Volume.parsed, help="Volume of every pod: a claim, secret or config map."),
     click.option("--s3-secret", help="Secret with the object store's accesskey and secretkey."),
     click.option(
         "--s3-endpoint", default="minio-service.kubeflow:9000", help="Object store as pods reach it."
@@ -181,7 +172,7 @@ def launch_command(namespace: str | None, outage: float, **given: Any) -> None: 
     """
     cluster = connect()
     job = job_of(namespace or cluster.namespace, **given)
-    outcome = launch(job, cluster, exists=_exists, outage=outage, is_process=True)
+    outcome = launch(job, cluster, exists=exists, outage=outage, is_process=True)
     text = f"{outcome.namespace}/{outcome.name} succeeded after {outcome.seconds:.1f} s"
     tell(
         asdict(outcome),
@@ -272,16 +263,6 @@ def _deadlines(given: Sequence[tuple[str, str]]) -> Deadlines:
             seen=str(error),
             do=f"Give STAGE=SECONDS with a stage of {_STAGES}.",
         ) from error
-
-
-def _exists(uri: str) -> bool:
-    """Whether there is an object, or for a URI ending in "/" any object below it."""
-    from ddpipe.storage import open_store, split_uri  # noqa: PLC0415 - half a second, for this check only
-
-    if uri.endswith("/"):
-        return any(True for _ in open_store(uri.rstrip("/")).list())
-    store, name = split_uri(uri)
-    return store.exists(name)
 
 
 @click.group("jobs")

@@ -194,7 +194,8 @@ def run_command(run_name: str | None, runs: str, processes: int, **values: Any) 
 @json_option
 def compile_command(output: str | None) -> None:
     """Compile the pipelines to the packages that are uploaded in the Kubeflow UI."""
-    from ddpipe.pipelines.compile import COMPILED, compile_packages  # noqa: PLC0415 - as above
+    from ddpipe.pipelines.compile import COMPILED, compile_packages, compile_v1  # noqa: PLC0415 - as above
 
-    written = [str(path) for path in compile_packages(Path(output) if output else COMPILED)]
+    folder = Path(output) if output else COMPILED
+    written = [str(path) for path in (*compile_packages(folder), compile_v1(folder))]
     tell({"packages": written}, "\n".join(written))

@@ -137,6 +137,23 @@ class Volume:
     path: str
     read_only: bool = False
 
+    @classmethod
+    def parsed(cls, text: str) -> Volume:
+        """The volume of KIND:NAME:PATH, with :ro at the end for reading only.
+
+        Raises:
+            ParameterError: It is not written like that.
+        """
+        match text.split(":"):
+            case [kind, name, path, *rest] if kind in set(VolumeKind) and rest in ([], ["ro"]):
+                return cls(kind=VolumeKind(kind), name=name, path=path, read_only=bool(rest))
+        raise ParameterError(
+            what="a volume can not be mounted",
+            which=repr(text),
+            seen=f"it is not KIND:NAME:PATH or KIND:NAME:PATH:ro with a KIND of {', '.join(VolumeKind)}",
+            do="Correct it.",
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Access:

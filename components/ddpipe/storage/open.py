@@ -7,7 +7,6 @@ from pathlib import Path
 from ddpipe.errors import ParameterError
 from ddpipe.storage.base import Store
 from ddpipe.storage.files import FileStore
-from ddpipe.storage.s3 import open_bucket
 
 
 def open_store(uri: str) -> Store:
@@ -22,6 +21,9 @@ def open_store(uri: str) -> Store:
     if scheme == "file":
         return FileStore(Path(rest))
     if scheme in {"s3", "minio"}:
+        # A quarter of a second that only those pay who use a bucket.
+        from ddpipe.storage.s3 import open_bucket  # noqa: PLC0415
+
         bucket, _, prefix = rest.partition("/")
         return open_bucket(bucket, prefix)
     raise ParameterError(
@@ -42,3 +44,11 @@ def read_uri(uri: str) -> bytes:
     """The whole object at `uri`."""
     store, name = split_uri(uri)
     return store.read(name)
+
+
+def exists(uri: str) -> bool:
+    """Whether there is an object at `uri` or, if it ends with "/", any object below it."""
+    if uri.endswith("/"):
+        return any(True for _ in open_store(uri.rstrip("/")).list())
+    store, name = split_uri(uri)
+    return store.exists(name)

@@ -1,0 +1,230 @@
+"""The training pipeline for KFP 1.x, which MiniKF has: an Argo workflow of containers that call `ddpipe`.
+
+    prepare ──▶ train ──▶ evaluate ──▶ export
+
+Its parameters with their texts and defaults, and its images, are read from the compiled v2 pipeline: there is
+one definition of them. kfp 1.8 can not be installed beside kfp 2, so `ddpipe compile` runs this file with
+another Python, which has kfp 1.8 and nothing of ddpipe:
+
+    python training_v1.py training.yaml training-v1.yaml
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kfp import compiler, dsl
+
+NAME = "ddpipe-training"
+OUTPUTS = "/tmp/outputs"  # noqa: S108 - in the container, where KFP 1.x collects them
+SHOWN = {"metrics": "mlpipeline-metrics", "ui": "mlpipeline-ui-metadata"}
+"""What the UI shows: names of `ddpipe ... --write`, and of the engine."""
+
+RECIPE = (
+    "model",
+    "epochs",
+    "batch_size",
+    "learning_rate",
+    "momentum",
+    "weight_decay",
+    "warmup_fraction",
+    "label_smoothing",
+    "precision",
+    "seed",
+    "checkpoint_minutes",
+)
+LAUNCH = {
+    "image": ("STRING", "", "Image of the training pods; it has ddpipe and torch."),
+    "nodes": ("NUMBER_INTEGER", 1, "Training pods."),
+    "cpu": ("STRING", "1", "CPUs per pod."),
+    "memory": ("STRING", "4Gi", "Memory per pod."),
+    "gpus": ("NUMBER_INTEGER", 0, "GPUs per pod; one process per GPU is usual."),
+    "s3_endpoint": ("STRING", "minio-service.kubeflow:9000", "Object store, as pods reach it."),
+    "s3_secret": ("STRING", "mlpipeline-minio-artifact", "Secret with its accesskey and secretkey."),
+}
+
+
+def _of_secret(variable: str, key: str) -> dict[str, Any]:
+    secret = {"name": "{{workflow.parameters.s3_secret}}", "key": key, "optional": True}
+    return {"name": variable, "valueFrom": {"secretKeyRef": secret}}
+
+
+CONTAINER = {
+    "env": [
+        {"name": "S3_ENDPOINT", "value": "{{workflow.parameters.s3_endpoint}}"},
+        _of_secret("AWS_ACCESS_KEY_ID", "accesskey"),
+        _of_secret("AWS_SECRET_ACCESS_KEY", "secretkey"),
+    ],
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    },
+}
+"""What every step has: the object store, with a secret that a store on a volume does not need, and the
+*restricted* Pod Security level: here and not for the pod, because in MiniKF Argo's own containers are root."""
+
+TYPES = {"STRING": str, "NUMBER_INTEGER": int, "NUMBER_DOUBLE": float, "BOOLEAN": bool}
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """What the compiled v2 pipeline says.
+
+    Attributes:
+        description: Of the pipeline.
+        parameters: By name: parameterType, defaultValue, description.
+        trainer: Image of the steps that need torch.
+    """
+
+    description: str
+    parameters: Mapping[str, Mapping[str, Any]]
+    trainer: str
+
+    @classmethod
+    def read(cls, path: Path) -> Package:
+        """The package in this file."""
+        spec = next(yaml.safe_load_all(path.read_text()))
+        trainer = spec["deploymentSpec"]["executors"]["exec-prepare"]["container"]["image"]
+        launch = {
+            name: {"parameterType": kind, "defaultValue": default, "description": text}
+            for name, (kind, default, text) in LAUNCH.items()
+        }
+        launch["image"]["defaultValue"] = trainer
+        return cls(
+            description=spec["pipelineInfo"]["description"],
+            parameters={**launch, **spec["root"]["inputDefinitions"]["parameters"]},
+            trainer=trainer,
+        )
+
+    @property
+    def launcher(self) -> str:
+        """Image of the step that launches; it comes with the other."""
+        return self.trainer.replace("trainer", "launcher")
+
+
+def pipeline_of(package: Package) -> Callable[..., None]:
+    """The pipeline as a function with the parameters of `package`."""
+
+    def training(**given: dsl.PipelineParam) -> None:
+        prepared = _step(
+            "prepare",
+            package.trainer,
+            # The run's folder is named by the user or else by the engine.
+            *("sh", "-c", 'run="${0:-$1}"; shift; exec ddpipe prepare --run "$run" "$@"'),
+            *(given["run_name"], dsl.RUN_ID_PLACEHOLDER),
+            *("--runs", given["runs"], "--store", given["store"], "--source", given["source"]),
+            *("--path", given["source_path"], "--name", given["dataset_name"]),
+            *("--image-size", given["image_size"], "--split-seed", given["split_seed"]),
+            *("--validation-fraction", given["validation_fraction"]),
+            *("--test-fraction", given["test_fraction"], "--skip-bad", given["skip_bad"]),
+            values=("run", "training", "dataset", "dataset_id"),
+            shown=("ui",),
+        )
+        run, dataset = prepared.outputs["run"], prepared.outputs["dataset"]
+        whole = ("--run", run, "--runs", given["runs"], "--dataset", dataset)
+        trained = _step(
+            "train",
+            package.launcher,
+            *("ddpipe", "launch", "--pipeline", NAME, "--run", dsl.RUN_ID_PLACEHOLDER),
+            *("--dataset", dataset, "--output", prepared.outputs["training"]),
+            *("--recipe", _recipe(package, given), "--image", given["image"]),
+            *("--nodes", given["nodes"], "--processes", given["processes"]),
+            *("--cpu", given["cpu"], "--memory", given["memory"], "--gpus", given["gpus"]),
+            *("--s3-endpoint", given["s3_endpoint"], "--s3-secret", given["s3_secret"]),
+            shown=("metrics", "ui"),
+        )
+        evaluated = _step(
+            "evaluate",
+            package.trainer,
+            *("ddpipe", "evaluate", *whole),
+            values=("evaluation", "accuracy"),
+            shown=("metrics", "ui"),
+        ).after(trained)
+        _step(
+            "export",
+            package.trainer,
+            *("ddpipe", "export", *whole),
+            values=("model",),
+            shown=("ui",),
+        ).after(evaluated)
+
+    training.__doc__ = _docstring(package)
+    training.__signature__ = Signature(  # type: ignore[attr-defined]
+        [_parameter(name, **facts) for name, facts in package.parameters.items()]
+    )
+    pipeline: Callable[..., None] = dsl.pipeline(name=NAME, description=package.description)(training)
+    return pipeline
+
+
+def _parameter(name: str, parameterType: str, defaultValue: object, **_: object) -> Parameter:  # noqa: N803 - the package's names
+    """A parameter as Python has them; the package holds every number as a float."""
+    kind = TYPES[parameterType]
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=kind(defaultValue), annotation=kind)
+
+
+def _step(
+    name: str,
+    image: str,
+    *command: object,
+    values: tuple[str, ...] = (),
+    shown: tuple[str, ...] = (),
+) -> dsl.ContainerOp:
+    """A container that writes results to files: `values` for later steps, `shown` for the UI."""
+    files = {result: f"{OUTPUTS}/{result}" for result in (*values, *shown)}
+    writing = [part for result, path in files.items() for part in ("--write", result, path)]
+    step = dsl.ContainerOp(
+        name=name,
+        image=image,
+        command=[*command, *writing],
+        file_outputs={result: files[result] for result in values},
+        output_artifact_paths={SHOWN[result]: files[result] for result in shown},
+    )
+    # The engine can not see whether the data behind an address changed: each step finds that out itself.
+    step.execution_options.caching_strategy.max_cache_staleness = "P0D"
+    # Lost pods only: every step goes on where its lost pod was. What failed fails again.
+    step.set_retry(2, policy="OnError")
+    return step
+
+
+def _recipe(package: Package, given: Mapping[str, dsl.PipelineParam]) -> str:
+    """The recipe as JSON, its values filled in by the engine."""
+    quotes = {name: '"' if package.parameters[name]["parameterType"] == "STRING" else "" for name in RECIPE}
+    members = (f'"{name}": {quotes[name]}{given[name]}{quotes[name]}' for name in RECIPE)
+    return f"{{{', '.join(members)}}}"
+
+
+def _docstring(package: Package) -> str:
+    """What kfp 1.8 takes the parameters' descriptions from."""
+    lines = (f"    {name}: {parameter['description']}" for name, parameter in package.parameters.items())
+    return "\n".join([package.description, "", "Args:", *lines])
+
+
+def compile_workflow(package: Package) -> str:
+    """The workflow as YAML; the same package always gives the same."""
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        path = Path(scratch) / "workflow.yaml"
+        compiler.Compiler().compile(pipeline_of(package), str(path))
+        workflow = yaml.safe_load(path.read_text())
+    del workflow["metadata"]["annotations"]["pipelines.kubeflow.org/pipeline_compilation_time"]
+    workflow["spec"]["securityContext"] = {"fsGroup": 1000}  # a step may write to a claim
+    for template in workflow["spec"]["templates"]:
+        if "container" in template:
+            template["container"] |= CONTAINER
+    text: str = yaml.safe_dump(workflow, sort_keys=False, width=110)
+    return text
+
+
+if __name__ == "__main__":
+    source, target = map(Path, sys.argv[1:])
+    target.write_text(compile_workflow(Package.read(source)))
