@@ -6,9 +6,10 @@ import io
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
-from ddpipe.prepare.images import ORIENTATION, Unreadable, decode, probe
+from ddpipe.prepare.images import ORIENTATION, Shape, Unreadable, decode, probe, shrink, wrapped
 
 
 def _file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -21,23 +22,27 @@ def _gradient(width: int = 6, height: int = 4) -> Image.Image:
     return Image.fromarray(np.arange(width * height, dtype=np.uint8).reshape(height, width))
 
 
+def _pixels(data: bytes, shape: Shape) -> NDArray[np.uint8]:
+    return np.asarray(decode(data, shape)).reshape(shape)
+
+
 def test_grey_pixels_are_kept_as_they_are() -> None:
     data = _file(_gradient())
     assert probe(data) == (4, 6, 1)
-    np.testing.assert_array_equal(decode(data, (4, 6, 1))[..., 0], np.arange(24).reshape(4, 6))
+    np.testing.assert_array_equal(_pixels(data, (4, 6, 1))[..., 0], np.arange(24).reshape(4, 6))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "CMYK"])
 def test_colour_has_three_channels(mode: str) -> None:
     data = _file(Image.new("RGB", (6, 4), "red").convert(mode), "TIFF")
     assert probe(data) == (4, 6, 3)
-    red, green, blue = decode(data, (4, 6, 3))[0, 0]
+    red, green, blue = _pixels(data, (4, 6, 3))[0, 0]
     assert red > 200
     assert max(green, blue) < 60
 
 
 def test_grey_among_colour_becomes_three_equal_channels() -> None:
-    pixels = decode(_file(_gradient()), (4, 6, 3))
+    pixels = _pixels(_file(_gradient()), (4, 6, 3))
     np.testing.assert_array_equal(pixels[..., 0], pixels[..., 2])
 
 
@@ -47,8 +52,8 @@ def test_sixteen_bits_become_the_upper_eight(kind: str) -> None:
     deep = np.linspace(0, 65535, 24, dtype=np.uint16).reshape(4, 6)
     data = _file(Image.fromarray(deep), kind)
     assert probe(data) == (4, 6, 1)
-    np.testing.assert_array_equal(decode(data, (4, 6, 1))[..., 0], deep >> 8)
-    np.testing.assert_array_equal(decode(data, (4, 6, 3))[..., 2], deep >> 8)
+    np.testing.assert_array_equal(_pixels(data, (4, 6, 1))[..., 0], deep >> 8)
+    np.testing.assert_array_equal(_pixels(data, (4, 6, 3))[..., 2], deep >> 8)
 
 
 def test_numbers_of_an_unknown_range_are_refused() -> None:
@@ -61,7 +66,7 @@ def test_numbers_of_an_unknown_range_are_refused() -> None:
 def test_what_is_transparent_shows_white(mode: str) -> None:
     picture = Image.new("RGBA", (6, 4), (0, 0, 0, 0)).convert(mode)
     picture.putpixel((0, 0), (0, 255) if mode == "LA" else (0, 0, 0, 255))
-    pixels = decode(_file(picture), (4, 6, 1))[..., 0]
+    pixels = _pixels(_file(picture), (4, 6, 1))[..., 0]
     assert (pixels[0, 0], pixels[0, 1], pixels[3, 5]) == (0, 255, 255)
 
 
@@ -70,14 +75,39 @@ def test_the_camera_s_orientation_is_undone() -> None:
     exif[ORIENTATION] = 6  # the camera was held upright: turn the picture a quarter clockwise
     data = _file(_gradient(), exif=exif)
     assert probe(data) == (6, 4, 1)
-    np.testing.assert_array_equal(decode(data, (6, 4, 1))[..., 0], np.rot90(np.arange(24).reshape(4, 6), -1))
+    np.testing.assert_array_equal(_pixels(data, (6, 4, 1))[..., 0], np.rot90(np.arange(24).reshape(4, 6), -1))
 
 
 def test_another_size_keeps_its_proportions() -> None:
     """A wide picture loses its left and right, it is not squeezed."""
     picture = Image.new("L", (30, 10), 0)
     picture.paste(255, (10, 0, 20, 10))
-    assert decode(_file(picture), (5, 5, 1)).min() > 200
+    assert _pixels(_file(picture), (5, 5, 1)).min() > 200
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [((800, 600), (85, 64)), ((60, 90), (64, 96)), ((64, 64), (64, 64))]
+)
+def test_the_shorter_side_gets_the_length_asked_for(size: tuple[int, int], expected: tuple[int, int]) -> None:
+    picture = Image.radial_gradient("L").resize(size)
+    small = shrink(_file(picture, "JPEG", quality=95), 64)
+    assert small.size == expected
+    wanted = np.asarray(picture.resize(expected, Image.Resampling.BICUBIC), dtype=int)
+    assert np.abs(np.asarray(small) - wanted).mean() < 2, "scaled decoding looks like scaling afterwards"
+
+
+def test_a_sideways_photograph_is_scaled_upright() -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    photograph = _file(Image.effect_noise((1200, 800), 50).convert("RGB"), "JPEG", exif=exif)
+    assert shrink(photograph, 100).size == (100, 150)
+    assert decode(photograph, (150, 100, 3)).size == (100, 150)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 3)])
+def test_bare_pixels_come_back_as_they_went(shape: tuple[int, ...]) -> None:
+    pixels = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
+    np.testing.assert_array_equal(np.asarray(decode(wrapped(pixels), (4, 6, len(shape) * 2 - 3))), pixels)
 
 
 @pytest.mark.parametrize(

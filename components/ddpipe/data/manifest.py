@@ -1,7 +1,7 @@
 """A dataset version: what it holds, where its shards are, and the identity that follows from both.
 
     <store>/datasets/<name>/<dataset_id>/manifest.json   this file, written last
-    <store>/shards/<sha256>.npy                          the images, shared by all versions
+    <store>/shards/<sha256>.npy or .tar                  the images, shared by all versions
 
 The manifest is canonical JSON, and its id is the file's SHA-256: `sha256sum manifest.json` proves a version.
 """
@@ -25,10 +25,16 @@ SPLITS = ("train", "validation", "test")
 
 TASKS = ("multiclass", "multilabel")
 
+KINDS = ("raw", "jpeg")
+"""Of shards."""
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCATION = re.compile(r"(?:(?P<root>.*)/)?datasets/[^/]+/(?P<dataset_id>[^/]+)/manifest\.json")
 
-Labels = tuple[int, ...] | tuple[tuple[int, ...], ...]
+Label = int | tuple[int, ...]
+"""Multiclass: the index of a class. Multilabel: 0 or 1 for each class."""
+
+Labels = tuple[Label, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class ShardRef:
         sha256: Of the shard's file, in hex.
         bytes: Size of the file.
         count: Images in it.
-        kind: Its format: "raw".
+        kind: Its format: "raw" or "jpeg", see shards.py.
     """
 
     sha256: str
@@ -212,6 +218,11 @@ def _problems(manifest: DatasetManifest) -> Iterator[str]:
             f"{name}: {shard.sha256!r} is not a SHA-256"
             for shard in split.shards
             if not _SHA256.fullmatch(shard.sha256)
+        )
+        yield from (
+            f"{name}: a shard is of the unknown kind {shard.kind!r}"
+            for shard in split.shards
+            if shard.kind not in KINDS
         )
         if not all(_label_fits(label, manifest) for label in split.labels):
             yield f"{name}: a label is outside of the {len(manifest.classes)} classes"

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest, store_of
-from ddpipe.data.shards import Images, open_shard, shard_key, verify
+from ddpipe.data.shards import Images, Shard, open_shard, shard_key, verify
 from ddpipe.errors import ParameterError
 from ddpipe.storage import Store
 
@@ -64,7 +64,7 @@ class SplitReader:
         labels: int64. Multiclass: (samples,), the index of the class. Multilabel: (samples, classes), 0 or 1.
     """
 
-    def __init__(self, manifest: DatasetManifest, split: str, shards: Sequence[Images]) -> None:
+    def __init__(self, manifest: DatasetManifest, split: str, shards: Sequence[Shard]) -> None:
         self.sample_ids: tuple[str, ...] = manifest.splits[split].sample_ids
         self.labels: NDArray[np.int64] = np.asarray(manifest.splits[split].labels, dtype=np.int64)
         self._shape = manifest.shape

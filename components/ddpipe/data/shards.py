@@ -1,14 +1,27 @@
-"""The `raw` shard: a .npy file of uint8 images (N, H, W, C), named by its SHA-256, opened memory-mapped."""
+"""Shards: files of many images, named by their SHA-256, read memory-mapped.
+
+raw    .npy of uint8 (N, H, W, C): for small images, nothing to decode
+jpeg   .tar in WebDataset's layout: for photographs; a global header lists the sizes of its files, so that
+the n-th is found without walking through the others
+"""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import mmap
+import tarfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
+from ddpipe.data.cpus import cpus
 from ddpipe.data.manifest import ShardRef
 from ddpipe.errors import DatasetError
 
@@ -18,18 +31,51 @@ Images = NDArray[np.uint8]
 SHARD_BYTES = 64 * 2**20
 """How large a shard may grow: few objects, and still small enough to hold in memory."""
 
+ENDINGS = {"raw": "npy", "jpeg": "tar"}
+"""Of the files of each kind of shard."""
+
+SIZES = "ddpipe.sizes"
+"""Key of the list of sizes in a jpeg shard's global header."""
+
+BLOCK = 512
+"""A tar is made of blocks of so many bytes."""
+
+
+class Shard(Protocol):
+    """The images of one shard, by index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, indices: NDArray[np.int64], /) -> Images: ...
+
 
 def encode(images: Images) -> tuple[ShardRef, bytes]:
-    """A shard's file content; the same images always give the same bytes."""
+    """A raw shard's file; the same images always give the same bytes."""
     buffer = io.BytesIO()
     np.save(buffer, np.ascontiguousarray(images), allow_pickle=False)
+    return _named(buffer, len(images), "raw")
+
+
+def encode_jpegs(files: Sequence[bytes]) -> tuple[ShardRef, bytes]:
+    """A jpeg shard's file; the same JPEG files always give the same bytes."""
+    buffer = io.BytesIO()
+    sizes = " ".join(str(len(file)) for file in files)
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT, pax_headers={SIZES: sizes}) as tar:
+        for number, file in enumerate(files):
+            member = tarfile.TarInfo(f"{number:06d}.jpg")
+            member.size = len(file)
+            tar.addfile(member, io.BytesIO(file))
+    return _named(buffer, len(files), "jpeg")
+
+
+def _named(buffer: io.BytesIO, count: int, kind: str) -> tuple[ShardRef, bytes]:
     data = buffer.getvalue()
-    return ShardRef(hashlib.sha256(data).hexdigest(), len(data), len(images)), data
+    return ShardRef(hashlib.sha256(data).hexdigest(), len(data), count, kind), data
 
 
 def shard_key(shard: ShardRef) -> str:
     """Where a shard lies in its store."""
-    return f"shards/{shard.sha256}.npy"
+    return f"shards/{shard.sha256}.{ENDINGS[shard.kind]}"
 
 
 def verify(path: Path, shard: ShardRef) -> None:
@@ -44,7 +90,7 @@ def verify(path: Path, shard: ShardRef) -> None:
         raise _damaged(path, f"its content has the hash {found}, the manifest says {shard.sha256}")
 
 
-def open_shard(path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> Images:
+def open_shard(path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> Shard:
     """The images of a shard, memory-mapped: only what is read is loaded.
 
     Args:
@@ -53,8 +99,12 @@ def open_shard(path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> Imag
         shape: Height, width and channels of every image.
 
     Raises:
-        DatasetError: The file is no array of that many uint8 images of this shape.
+        DatasetError: The file does not hold that many images of this shape.
     """
+    return JpegShard(path, shard, shape) if shard.kind == "jpeg" else _open_raw(path, shard, shape)
+
+
+def _open_raw(path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> Images:
     try:
         images = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
@@ -64,6 +114,74 @@ def open_shard(path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> Imag
             path, f"it holds {images.dtype} {images.shape}, the manifest says uint8 {(shard.count, *shape)}"
         )
     return images  # type: ignore[no-any-return]
+
+
+class JpegShard:
+    """JPEG files, each at least as large as `shape`; what is handed out is cut from their centres."""
+
+    def __init__(self, path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> None:
+        self._path, self._shape = path, shape
+        try:
+            with path.open("rb") as file:
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._starts, self._sizes = _places(self._bytes)
+        except (OSError, ValueError, IndexError) as error:
+            raise _damaged(path, str(error)) from error
+        if len(self) != shard.count or self._starts[-1] + self._sizes[-1] > len(self._bytes):
+            raise _damaged(path, f"it lists {len(self)} images, the manifest {shard.count}")
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def file(self, index: int) -> bytes:
+        """The JPEG file of one image."""
+        start = self._starts[index]
+        return self._bytes[start : start + self._sizes[index]]
+
+    def __getitem__(self, indices: NDArray[np.int64]) -> Images:
+        """The images with these indices, decoded on all CPUs."""
+        images = np.empty((len(indices), *self._shape), dtype=np.uint8)
+        for image, pixels in zip(images, _decoders().map(self._decoded, indices), strict=True):
+            image[...] = pixels
+        return images
+
+    def _decoded(self, index: int) -> Images:
+        height, width, channels = self._shape
+        try:
+            with Image.open(io.BytesIO(self.file(index))) as file:
+                image = file.convert("L" if channels == 1 else "RGB")
+        except OSError as error:
+            raise _damaged(self._path, f"image {index}: {error}") from error
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        return np.asarray(image.crop((left, top, left + width, top + height))).reshape(self._shape)
+
+
+@cache
+def _decoders() -> ThreadPoolExecutor:
+    """Threads, as the decoder lets go of Python's lock."""
+    return ThreadPoolExecutor(cpus(), thread_name_prefix="decode")
+
+
+def _places(data: mmap.mmap) -> tuple[list[int], list[int]]:
+    """Start and size of each file, from the global header that a jpeg shard begins with.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if data[156:157] != tarfile.XGLTYPE:
+        raise ValueError("it is no jpeg shard")
+    length = int(data[124:135], 8)
+    _, _, sizes = data[BLOCK : BLOCK + length].partition(f" {SIZES}=".encode())
+    listed = [int(size) for size in sizes.split()]
+    starts, place = [], BLOCK + _padded(length)
+    for size in listed:
+        starts.append(place + BLOCK)
+        place += BLOCK + _padded(size)
+    return starts, listed
+
+
+def _padded(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
 
 
 def _damaged(path: Path, seen: str) -> DatasetError:

@@ -1,10 +1,11 @@
-"""From an image file's bytes to pixels of one shape."""
+"""From an image file's bytes to upright pixels of 8 bits, grey or colour, of the size wanted."""
 
 from __future__ import annotations
 
 import io
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,6 +17,8 @@ ORIENTATION = 0x0112
 
 SIDEWAYS = (5, 6, 7, 8)
 """Its values that swap height and width."""
+
+FILTER = Image.Resampling.BICUBIC
 
 Shape = tuple[int, int, int]
 """Height, width and channels (1 or 3)."""
@@ -38,23 +41,49 @@ def probe(data: bytes) -> Shape:
         return height, width, 1 if _is_grey(image) else 3
 
 
-def decode(data: bytes, shape: Shape) -> NDArray[np.uint8]:
-    """The pixels of an image file, upright and in this shape.
+def decode(data: bytes, shape: Shape) -> Image.Image:
+    """An image file, upright, scaled to this shape with its proportions kept, and cropped around the centre.
 
     Raises:
         Unreadable: The file is truncated or damaged.
     """
-    with _opened(data) as image:
-        return shaped(ImageOps.exif_transpose(image), shape)
-
-
-def shaped(image: Image.Image, shape: Shape) -> NDArray[np.uint8]:
-    """The pixels in this shape: scaled, keeping the proportions, and cropped around the centre."""
     height, width, channels = shape
-    image = plain(image).convert("L" if channels == 1 else "RGB")
-    if image.size != (width, height):
-        image = ImageOps.fit(image, (width, height), Image.Resampling.BICUBIC)
-    return np.asarray(image, dtype=np.uint8).reshape(shape)
+    mode = "L" if channels == 1 else "RGB"
+    with _opened(data) as file:
+        image = _upright(file, lambda size: max(width / size[0], height / size[1])).convert(mode)
+        return image if image.size == (width, height) else ImageOps.fit(image, (width, height), FILTER)
+
+
+def shrink(data: bytes, side: int) -> Image.Image:
+    """An image file, upright, grey or colour, its shorter side scaled to `side` pixels.
+
+    Raises:
+        Unreadable: The file is truncated or damaged.
+    """
+    with _opened(data) as file:
+        image = _upright(file, lambda size: side / min(size))
+        factor = side / min(image.size)
+        width, height = (max(side, round(length * factor)) for length in image.size)
+        return image if image.size == (width, height) else image.resize((width, height), FILTER)
+
+
+def wrapped(pixels: NDArray[np.uint8]) -> bytes:
+    """Bare pixels, (H, W) or (H, W, 3), as the simplest of image files (netpbm)."""
+    height, width, *colour = pixels.shape
+    return f"{'P6' if colour else 'P5'} {width} {height} 255\n".encode() + pixels.tobytes()
+
+
+def _upright(file: Image.Image, factor: Callable[[tuple[int, int]], float]) -> Image.Image:
+    """In mode L or RGB, as large as the file or still large enough to be scaled by `factor` of its size.
+
+    A JPEG is made of 8 by 8 frequencies: leaving out the higher ones gives a half, a quarter or an eighth of
+    the size in a fraction of the time.
+    """
+    sideways = file.getexif().get(ORIENTATION) in SIDEWAYS
+    scale = factor(file.size[::-1] if sideways else file.size)
+    if file.format == "JPEG" and scale < 1:
+        file.draft(None, tuple(math.ceil(length * scale) for length in file.size))  # type: ignore[arg-type]
+    return plain(ImageOps.exif_transpose(file))
 
 
 def plain(image: Image.Image) -> Image.Image:

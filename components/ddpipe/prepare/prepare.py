@@ -1,43 +1,42 @@
-"""The step: survey the source, decode what it holds, publish a dataset version.
+"""The step: survey the source, encode what it holds, publish a dataset version.
 
     1. check the parameters and that the store can be written to
-    2. survey the source: ids, labels, a fingerprint of the content
-    3. known fingerprint, same parameters, all shards there: done, nothing is written
-    4. decode everything; what can not be read is refused, all of it at once, or skipped if so asked
-    5. publish: shards, then the manifest, then the note from input to version that step 3 looks for
+    2. survey the source: ids, labels and stamps, without reading its images
+    3. deal the samples out to splits
+    4. plan: what earlier prepares stored and is unchanged is taken over (ledger.py)
+    5. read and encode the rest; what can not be read is refused, all of it at once, or skipped if so asked
+    6. publish: the manifest comes last
 
 Each object is written atomically and named by its content, so a prepare killed anywhere leaves at most some
-shards that the next one finds in place, and two prepares at once write the same objects.
+shards that the next one takes over, and two prepares at once do not disturb each other.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import math
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import numpy as np
-from tqdm import tqdm
-
-from ddpipe.data.manifest import SPLITS, DatasetManifest, ShardRef, Split, load_manifest, manifest_key
-from ddpipe.data.shards import SHARD_BYTES, Images, encode, shard_key
-from ddpipe.errors import DatasetError, NoSuchObject, ParameterError, SourceError, listed
-from ddpipe.prepare.images import Shape, Unreadable
-from ddpipe.prepare.sources import SOURCES, Sample, Source, Survey
-from ddpipe.prepare.split import SMALLEST_CLASS, assign
-from ddpipe.storage import Store, open_store
+from ddpipe.data.manifest import SPLITS, DatasetManifest, Split, manifest_key
+from ddpipe.errors import ParameterError, SourceError, listed
+from ddpipe.prepare.encoding import SMALL, Encoding, suited
+from ddpipe.prepare.ledger import Entry, Member, read_entries
+from ddpipe.prepare.packing import Known, Packer, planned
+from ddpipe.prepare.sources import SOURCES, Sample, Survey, Table, open_source
+from ddpipe.prepare.split import SplitRule, assign, open_splits, shown
+from ddpipe.storage import open_store
 
 log = logging.getLogger(__name__)
 
 LARGEST_SIDE = 4096
-"""Of an image in a raw shard, in pixels; more is a slip of the pen."""
+"""Of an image in a shard, in pixels; more is a slip of the pen."""
+
+FORMATS = ("auto", "raw", "jpeg")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -47,7 +46,9 @@ class PrepareSpec:
     """What to prepare, from what, and where to."""
 
     source: str = field(metadata={"help": f"kind of raw data: {', '.join(SOURCES)}"})
-    path: str | None = field(default=None, metadata={"help": "folder with one folder of images per class"})
+    path: str | None = field(
+        default=None, metadata={"help": "where the raw data lies: a folder or s3://bucket/prefix"}
+    )
     name: str = field(metadata={"help": "what the versions of this dataset have in common"})
     store: str = field(metadata={"help": "where datasets are kept: s3://bucket/prefix or a folder"})
     seed: int = field(default=0, metadata={"help": "of the split"})
@@ -57,7 +58,17 @@ class PrepareSpec:
     image_size: int | None = field(
         default=None, metadata={"help": "side in pixels that all images get; default: the commonest size"}
     )
+    format: str = field(
+        default="auto", metadata={"help": "raw (pixels), jpeg, or auto: raw for images of up to 96 pixels"}
+    )
+    quality: int = field(default=90, metadata={"help": "of JPEGs, 1 to 95"})
+    table: Table = field(default=Table(), metadata={"help": "columns of a CSV file"})
+    folds: int = field(default=0, metadata={"help": "pieces for cross-validation; 0: none"})
+    fold: int = field(default=0, metadata={"help": "which piece is the validation split, from 0"})
     skip_bad: bool = field(default=False, metadata={"help": "leave unreadable images out, and list them"})
+    verify: bool = field(
+        default=False, metadata={"help": "read all files again, even where nothing says that they changed"}
+    )
 
     def validated(self) -> PrepareSpec:
         """This very spec.
@@ -87,6 +98,23 @@ class PrepareSpec:
             yield f"fractions {self.fractions} add up to {sum(self.fractions):g}, not to 1"
         if self.image_size is not None and not 1 <= self.image_size <= LARGEST_SIDE:
             yield f"image size {self.image_size}: give 1 to {LARGEST_SIDE} pixels"
+        yield from self._format_problems()
+
+    def _format_problems(self) -> Iterator[str]:
+        if self.format not in FORMATS:
+            yield f"format {self.format!r} is unknown: choose one of {', '.join(FORMATS)}"
+        if not 1 <= self.quality <= 95:  # noqa: PLR2004 - above, JPEGs grow and look the same
+            yield f"quality {self.quality}: give 1 to 95"
+        if self.folds and not 2 <= self.folds <= 100:  # noqa: PLR2004
+            yield f"folds {self.folds}: give 2 to 100, or 0 for none"
+        if not 0 <= self.fold < max(1, self.folds):
+            yield f"fold {self.fold}: there are {self.folds} folds, counted from 0"
+
+    @property
+    def rule(self) -> SplitRule:
+        """How samples are dealt out to splits."""
+        fractions = dict(zip(SPLITS, self.fractions, strict=True))
+        return SplitRule(fractions=fractions, seed=self.seed, folds=self.folds, fold=self.fold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +126,7 @@ class Prepared:
         manifest: The same, read.
         dataset_id: The version.
         reused: The version was there already, unchanged; nothing was written.
-        encoded: Samples that were decoded and stored.
+        encoded: Samples that were read, encoded and stored; all others were there from earlier prepares.
         skipped: Samples that could not be read and were left out.
         seconds: What it took.
     """
@@ -122,160 +150,227 @@ def prepare(spec: PrepareSpec) -> Prepared:
     """
     started = time.monotonic()
     spec.validated()
-    source = SOURCES[spec.source](Path(spec.path) if spec.path else None)
+    source = open_source(spec.source, spec.path, spec.table)
     store = open_store(spec.store)
     store.check_writable()
     survey = source.survey()
-    note = f"datasets/{spec.name}/inputs/{_input_id(spec, survey)}"
-    known = _known(store, spec.name, note)
-    manifest = known or _publish(store, note, _encoded(store, spec, survey, source))
-    uri = f"{store.uri}/{manifest_key(spec.name, manifest.dataset_id)}"
-    log.info("dataset %s %s: %s", spec.name, "is unchanged" if known else "is published", uri)
+    _refuse(survey.problems, spec)
+    packer = Packer(source, store, spec.name, remote="://" in (spec.path or ""))
+    version = _version(spec, survey, packer, read_entries(store, spec.name))
+    manifest = version.manifest
+    key = manifest_key(spec.name, manifest.dataset_id)
+    reused = store.exists(key) and not version.encoded
+    if not reused:
+        store.write(key, manifest.to_json().encode())
+    uri = f"{store.uri}/{key}"
+    log.info("dataset %s %s: %s", spec.name, "is unchanged" if reused else "is published", uri)
     return Prepared(
         manifest_uri=uri,
         manifest=manifest,
         dataset_id=manifest.dataset_id,
-        reused=known is not None,
-        encoded=0 if known else sum(len(split.sample_ids) for split in manifest.splits.values()),
+        reused=reused,
+        encoded=version.encoded,
         skipped=list(manifest.skipped),
         seconds=time.monotonic() - started,
     )
 
 
-def _input_id(spec: PrepareSpec, survey: Survey) -> str:
-    """Names everything that decides about the outcome."""
-    decisive = [
-        survey.fingerprint,
-        spec.source,
-        spec.name,
-        spec.seed,
-        spec.fractions,
-        spec.image_size,
-        spec.skip_bad,
-    ]
-    return hashlib.sha256(json.dumps(decisive).encode()).hexdigest()
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """A manifest whose shards are stored, and how many of its samples had to be encoded for it."""
+
+    manifest: DatasetManifest
+    encoded: int
 
 
-def _known(store: Store, name: str, note: str) -> DatasetManifest | None:
-    """The version that this input gave before, if it is whole."""
-    try:
-        manifest = load_manifest(f"{store.uri}/{manifest_key(name, store.read(note).decode())}")
-    except (NoSuchObject, DatasetError):
-        return None
-    shards = {shard for split in manifest.splits.values() for shard in split.shards}
-    return manifest if all(store.exists(shard_key(shard)) for shard in shards) else None
+def _version(spec: PrepareSpec, survey: Survey, packer: Packer, entries: list[Entry]) -> _Version:
+    """Store what is not there yet; the manifest is yet to be published."""
+    _refuse_small_classes(spec, survey.classes, survey.samples)
+    encoding = _encoding(spec, survey.samples, packer, entries)
+    encoded = 0
+    while True:
+        problems_before = len(packer.problems)
+        samples = [sample for sample in survey.samples if sample.id not in packer.problems]
+        _refuse_small_classes(spec, survey.classes, samples)
+        dealt = _dealt(spec, samples)
+        plans = {split: planned(dealt[split], packer.known, entries, encoding) for split in SPLITS}
+        shards = packer.pack(plans, encoding, keep_going=spec.skip_bad)
+        _refuse(packer.problems, spec)
+        encoded += sum(len(plan.samples) - len(plan.taken) for plan in plans.values())
+        if len(packer.problems) == problems_before:
+            break
+        # Some can not be read: deal out again without them, and take over what is stored by now.
+        encoded -= len(packer.problems) - problems_before
+        entries = [*entries, *(entry for split in SPLITS for entry in shards[split])]
+        packer.known.update(_unchanged(samples, entries))
+    problems = {**survey.problems, **packer.problems}
+    for name, reason in sorted(problems.items()):
+        log.warning("skipped %s: %s", name, reason)
+    _warn_of_copies(shards)
+    return _Version(_manifest(spec, survey, encoding, shards, sorted(problems)), encoded)
 
 
-def _encoded(store: Store, spec: PrepareSpec, survey: Survey, source: Source) -> DatasetManifest:
-    """Decode all samples and store their shards; the manifest is yet to be published."""
-    _refuse_small_classes(survey.classes, survey.samples, spec)
-    shape = (spec.image_size, spec.image_size, survey.shape[2]) if spec.image_size else survey.shape
-    samples, images, problems = _decoded(source, survey.samples, shape)
-    problems = {**survey.problems, **problems}
-    _refuse_or_tell(problems, spec)
-    _refuse_small_classes(survey.classes, samples, spec)
-    fractions = dict(zip(SPLITS, spec.fractions, strict=True))
-    places = np.array(
-        assign([sample.id for sample in samples], [sample.label for sample in samples], fractions, spec.seed)
+def _encoding(
+    spec: PrepareSpec, samples: Sequence[Sample], packer: Packer, entries: Sequence[Entry]
+) -> Encoding:
+    """Look at the files as far as needed, and choose how to keep them.
+
+    What was never seen is read only once, to be encoded, unless its size and colour decide about all.
+    """
+    decides = spec.format == "raw" or (
+        spec.format == "auto" and (spec.image_size is None or spec.image_size <= SMALL)
     )
-    members = {split: np.flatnonzero(places == split) for split in SPLITS}
-    mean, std = _statistics(images[members["train"]])
+    seen = {member.id for entry in entries for member in entry.members}
+    packer.known.update({} if spec.verify else _unchanged(samples, entries))
+    packer.look(
+        [sample for sample in samples if sample.id not in packer.known and (decides or sample.id in seen)]
+    )
+    shapes = [known.shape for known in packer.known.values()] if decides else []
+    return suited(shapes, spec.format, spec.image_size, spec.quality)
+
+
+def _unchanged(samples: Sequence[Sample], entries: Sequence[Entry]) -> dict[str, Known]:
+    """What is known of the samples whose files have the stamps that they had."""
+    members = {(member.id, member.stamp): member for entry in entries for member in entry.members}
+    found = {sample.id: members.get((sample.id, sample.stamp)) for sample in samples}
+    return {
+        name: Known(name, member.stamp, member.sha256, member.shape)
+        for name, member in found.items()
+        if member
+    }
+
+
+def _dealt(spec: PrepareSpec, samples: Sequence[Sample]) -> dict[str, list[Sample]]:
+    """The samples of each split.
+
+    Raises:
+        SourceError: The source itself puts parts of one group into different splits.
+    """
+    units = [sample.group or sample.id for sample in samples]
+    given = [sample.split for sample in samples]
+    places = assign(units, [sample.label for sample in samples], spec.rule, given)
+    splits: dict[str, set[str]] = defaultdict(set)
+    for unit, place in zip(units, places, strict=True):
+        splits[unit].add(place)
+    if torn := [
+        f"group {unit!r} is in {', '.join(sorted(found))}" for unit, found in splits.items() if len(found) > 1
+    ]:
+        raise SourceError(
+            what="the raw data can not become a dataset",
+            which=spec.path or spec.source,
+            seen=listed(torn),
+            do="Put each group into one split, or leave the split to ddpipe.",
+        )
+    return {
+        split: [sample for sample, place in zip(samples, places, strict=True) if place == split]
+        for split in SPLITS
+    }
+
+
+def _manifest(
+    spec: PrepareSpec,
+    survey: Survey,
+    encoding: Encoding,
+    shards: Mapping[str, Sequence[Entry]],
+    skipped: Sequence[str],
+) -> DatasetManifest:
+    labels = {sample.id: sample.label for sample in survey.samples}
+    members = {split: [member for entry in shards[split] for member in entry.members] for split in SPLITS}
+    everyone = [member for split in SPLITS for member in members[split]]
+    shape = encoding.handed_out(max(member.shape[2] for member in everyone))
+    mean, std = _statistics(members["train"], shape[2])
+    content = sorted(f"{member.id}\0{member.sha256}\n" for member in everyone)
+    given = sorted({sample.split for sample in survey.samples} - {""})
     return DatasetManifest(
         name=spec.name,
-        task="multiclass",
+        task=survey.task,
         classes=survey.classes,
         shape=shape,
         dtype="uint8",
         splits={
             split: Split(
-                shards=tuple(_stored(store, images[chosen])),
-                sample_ids=tuple(samples[index].id for index in chosen),
-                labels=tuple(samples[index].label for index in chosen),
+                shards=tuple(entry.shard for entry in shards[split]),
+                sample_ids=tuple(member.id for member in members[split]),
+                labels=tuple(labels[member.id] for member in members[split]),
             )
-            for split, chosen in members.items()
+            for split in SPLITS
         },
         mean=mean,
         std=std,
-        split_rule={"kind": "hash of id", "fractions": fractions},
+        split_rule={
+            "kind": "hash of group" if any(sample.group for sample in survey.samples) else "hash of id",
+            "fractions": spec.rule.fractions,
+            **({"given": given} if given else {}),
+            **({"folds": spec.folds, "fold": spec.fold} if spec.folds else {}),
+        },
         seed=spec.seed,
-        source={"kind": spec.source, "fingerprint": survey.fingerprint},
-        skipped=tuple(sorted(problems)),
+        source={
+            "kind": spec.source,
+            "fingerprint": hashlib.sha256("".join(content).encode()).hexdigest(),
+            "encoding": encoding.facts,
+        },
+        skipped=tuple(skipped),
     )
 
 
-def _decoded(
-    source: Source, samples: Sequence[Sample], shape: Shape
-) -> tuple[list[Sample], Images, dict[str, str]]:
-    """The samples that can be read, their images, and why the others can not."""
-    images = np.empty((len(samples), *shape), dtype=np.uint8)
-    readable: list[Sample] = []
-    problems: dict[str, str] = {}
-    for sample in tqdm(samples, desc="decoding", unit="img", disable=None):
-        try:
-            images[len(readable)] = source.decode(sample, shape)
-            readable.append(sample)
-        except Unreadable as error:
-            problems[sample.id] = str(error)
-    return readable, images[: len(readable)], problems
+def _statistics(members: Sequence[Member], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation per channel, pixels scaled to 0..1; exact, from sums of whole numbers."""
+    count = sum(member.moments[0] for member in members)
+    mean, std = [], []
+    for channel in range(channels):
+        # A grey image has the same values in every channel.
+        places = [1 + 2 * channel if len(member.moments) > 3 else 1 for member in members]  # noqa: PLR2004
+        total = sum(member.moments[place] for member, place in zip(members, places, strict=True))
+        squares = sum(member.moments[place + 1] for member, place in zip(members, places, strict=True))
+        mean.append(round(total / count / 255, 6))
+        std.append(round(math.sqrt(squares * count - total**2) / count / 255, 6))
+    return tuple(mean), tuple(std)
 
 
-def _stored(store: Store, images: Images) -> Iterator[ShardRef]:
-    """Cut images into shards and write those that are not there yet."""
-    step = max(1, SHARD_BYTES // images[0].nbytes)
-    for start in range(0, len(images), step):
-        shard, data = encode(images[start : start + step])
-        if not store.exists(shard_key(shard)):
-            store.write(shard_key(shard), data)
-        yield shard
+def _warn_of_copies(shards: Mapping[str, Sequence[Entry]]) -> None:
+    """The same file in two splits: what is measured on it was learned by heart."""
+    places: dict[str, dict[str, str]] = defaultdict(dict)
+    for split in SPLITS:
+        for entry in shards[split]:
+            for member in entry.members:
+                places[member.sha256][split] = member.id
+    leaks = [found for found in places.values() if len(found) > 1]
+    if leaks:
+        example = " and ".join(f"{name} ({split})" for split, name in leaks[0].items())
+        log.warning("%d images are in more than one split, such as %s", len(leaks), example)
 
 
-def _publish(store: Store, note: str, manifest: DatasetManifest) -> DatasetManifest:
-    """From here on the version exists."""
-    store.write(manifest_key(manifest.name, manifest.dataset_id), manifest.to_json().encode())
-    store.write(note, manifest.dataset_id.encode())
-    return manifest
-
-
-def _statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel, pixels scaled to 0..1.
-
-    From a count of the 256 levels, so it is exact and the same on every machine.
-    """
-    levels = np.arange(256) / 255
-    counts = [np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])]
-    mean = [float(np.average(levels, weights=count)) for count in counts]
-    variance = [
-        float(np.average((levels - average) ** 2, weights=count))
-        for average, count in zip(mean, counts, strict=True)
-    ]
-    return tuple(round(value, 6) for value in mean), tuple(round(math.sqrt(value), 6) for value in variance)
-
-
-def _refuse_small_classes(classes: Sequence[str], samples: Sequence[Sample], spec: PrepareSpec) -> None:
-    counts = Counter(sample.label for sample in samples)
+def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Sequence[Sample]) -> None:
+    """Each class has to be in every split that is ours to fill."""
+    splits = open_splits([sample.split for sample in samples])
+    units = {
+        (sample.group or sample.id, label)
+        for sample in samples
+        if sample.split in {"", "train"}
+        for label in shown(sample.label)
+    }
+    counts = Counter(label for _, label in units)
+    noun = "group" if any(sample.group for sample in samples) else "readable image"
     small = [
-        f"class {name!r} has {counts[label]} readable image{'s' if counts[label] != 1 else ''}"
+        f"class {name!r} has {counts[label]} {noun}{'s' if counts[label] != 1 else ''}"
         for label, name in enumerate(classes)
-        if counts[label] < SMALLEST_CLASS
+        if counts[label] < len(splits)
     ]
     if small:
         raise SourceError(
             what="the raw data can not become a dataset",
             which=spec.path or spec.source,
             seen=listed(small),
-            do=f"Give every class at least {SMALLEST_CLASS} images, one for each split, or remove the class.",
+            do=f"Give every class at least {len(splits)} of them ({', '.join(splits)}), or remove the class.",
         )
 
 
-def _refuse_or_tell(problems: Mapping[str, str], spec: PrepareSpec) -> None:
-    """Unreadable samples: an error, or a warning each if the user wants to go on without them."""
-    told = [f"{name}: {reason}" for name, reason in sorted(problems.items())]
-    if told and not spec.skip_bad:
+def _refuse(problems: Mapping[str, str], spec: PrepareSpec) -> None:
+    """Samples that can not be read are an error, unless the user wants to go on without them."""
+    if problems and not spec.skip_bad:
         raise SourceError(
             what="some images can not be read",
             which=spec.path or spec.source,
-            seen=listed(told),
+            seen=listed([f"{name}: {reason}" for name, reason in sorted(problems.items())]),
             do="Replace or remove these files, or leave them out with --skip-bad.",
         )
-    for line in told:
-        log.warning("skipped %s", line)

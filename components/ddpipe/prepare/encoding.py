@@ -1,0 +1,138 @@
+"""How images are kept: as bare pixels of one size, or as JPEGs with one shorter side."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from PIL import Image
+
+from ddpipe.data.manifest import ShardRef
+from ddpipe.data.shards import JpegShard, encode, encode_jpegs, open_shard
+from ddpipe.prepare.images import Shape, decode, shrink
+
+SMALL = 96
+"""Images with a shorter side of up to so many pixels are kept as pixels, larger ones as JPEGs."""
+
+PHOTOGRAPH = 256
+"""The shorter side of larger images, unless the user says otherwise or they are smaller."""
+
+POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)
+
+Moments = tuple[int, ...]
+"""Of an image: how many pixels, and for each channel the sum of their values and of their squares."""
+
+
+class Encoding(Protocol):
+    """From an image file to what a shard holds of it."""
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """What decides about the outcome; equal facts, equal shards."""
+
+    def handed_out(self, channels: int) -> Shape:
+        """The shape that readers give, if the richest image has so many channels."""
+
+    def encode(self, data: bytes) -> tuple[bytes, Moments]:
+        """An image as a shard keeps it; raises `Unreadable`."""
+
+    def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
+        """Encoded images as a shard's file."""
+
+    def unpack(self, path: Path, shard: ShardRef) -> Callable[[int], bytes]:
+        """What gives the encoded images that `pack` was given; raises `DatasetError` for a damaged file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """Pixels: nothing to decode when training."""
+
+    shape: Shape
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """The shape."""
+        return {"kind": "raw", "shape": list(self.shape)}
+
+    def handed_out(self, channels: int) -> Shape:  # noqa: ARG002 - as all
+        """Exactly this shape."""
+        return self.shape
+
+    def encode(self, data: bytes) -> tuple[bytes, Moments]:
+        """Scaled and cropped to the shape."""
+        image = decode(data, self.shape)
+        return image.tobytes(), moments(image)
+
+    def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
+        """A .npy."""
+        return encode(np.frombuffer(b"".join(parts), np.uint8).reshape(-1, *self.shape))
+
+    def unpack(self, path: Path, shard: ShardRef) -> Callable[[int], bytes]:
+        """The pixels of an image."""
+        images = open_shard(path, shard, self.shape)
+        return lambda index: images[np.array([index])].tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Jpeg:
+    """JPEGs, scaled once, so that training decodes no more than it needs.
+
+    Attributes:
+        side: The shorter side, in pixels.
+        quality: Of the JPEGs, 1 to 95.
+    """
+
+    side: int
+    quality: int
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """Side and quality."""
+        return {"kind": "jpeg", "side": self.side, "quality": self.quality}
+
+    def handed_out(self, channels: int) -> Shape:
+        """A square, cut from the middle."""
+        return self.side, self.side, channels
+
+    def encode(self, data: bytes) -> tuple[bytes, Moments]:
+        """Scaled to the shorter side; grey stays grey."""
+        image, buffer = shrink(data, self.side), io.BytesIO()
+        image.save(buffer, "JPEG", quality=self.quality)
+        return buffer.getvalue(), moments(image)
+
+    def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
+        """A .tar."""
+        return encode_jpegs(parts)
+
+    def unpack(self, path: Path, shard: ShardRef) -> Callable[[int], bytes]:
+        """The JPEG file of an image."""
+        return JpegShard(path, shard, (self.side, self.side, 3)).file
+
+
+def moments(image: Image.Image) -> Moments:
+    """Exact, so that they add up to the same statistics in any order and on every machine."""
+    sums = np.array(image.histogram()).reshape(-1, 256) @ POWERS
+    return (image.width * image.height, *sums.ravel().tolist())
+
+
+def suited(shapes: Sequence[Shape], kind: str, size: int | None, quality: int) -> Encoding:
+    """The encoding that these images call for.
+
+    Args:
+        shapes: Of all images; none if they do not matter, as what is wanted are JPEGs.
+        kind: "raw", "jpeg", or "auto".
+        size: Side of the images in pixels; None: the commonest size, of photographs at most `PHOTOGRAPH`.
+        quality: Of JPEGs.
+    """
+    if not shapes:
+        return Jpeg(size or PHOTOGRAPH, quality)
+    (height, width), _ = Counter(shape[:2] for shape in shapes).most_common(1)[0]
+    height, width = (size, size) if size else (height, width)
+    if kind == "raw" or min(height, width) <= SMALL:
+        return Raw((height, width, max(channels for _, _, channels in shapes)))
+    return Jpeg(size or min(PHOTOGRAPH, height, width), quality)

@@ -1,0 +1,8 @@
+"""Where raw data comes from: one class per kind of source, and the line in `SOURCES` that names it."""
+
+from __future__ import annotations
+
+from ddpipe.prepare.sources.base import Sample, Source, Survey, Table
+from ddpipe.prepare.sources.named import SOURCES, open_source
+
+__all__ = ["SOURCES", "Sample", "Source", "Survey", "Table", "open_source"]

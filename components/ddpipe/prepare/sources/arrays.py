@@ -1,0 +1,242 @@
+"""Sources that are arrays of pixels: scikit-learn's digits, the idx files of MNIST, the archives of CIFAR."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import math
+import pickle
+import re
+import tarfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpipe.prepare.images import wrapped
+from ddpipe.prepare.sources.base import Sample, Survey, refused
+from ddpipe.storage import open_store, split_uri
+
+LARGEST = 2**30
+"""Bytes that one file of arrays may unpack to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of the images.
+
+    Attributes:
+        split: "train" or "test".
+        images: uint8, shape (N, H, W) or (N, H, W, 3).
+        labels: Shape (N,).
+    """
+
+    split: str
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+class Arrays(ABC):
+    """Images that are bare pixels; all of them are held in memory, so only small ones come this way."""
+
+    @abstractmethod
+    def load(self) -> tuple[Sequence[str], Sequence[Part]]:
+        """The names of the classes, and all images."""
+
+    def survey(self) -> Survey:
+        """Load everything; an image's stamp is its very content. One part alone is split by us."""
+        classes, parts = self._loaded
+        given = len(parts) > 1
+        samples = tuple(
+            Sample(
+                id=f"{part.split}/{name}" if given else name,
+                label=int(part.labels[index]),
+                stamp=hashlib.sha256(part.images[index]).hexdigest(),
+                where=f"{number}/{index}",
+                split=part.split if given else "",
+            )
+            for number, part in enumerate(parts)
+            for index, name in enumerate(_numbered(len(part.images)))
+        )
+        return Survey(classes=tuple(classes), samples=samples)
+
+    def read(self, sample: Sample) -> bytes:
+        """The pixels as an image file."""
+        part, index = map(int, sample.where.split("/"))
+        return wrapped(self._loaded[1][part].images[index])
+
+    @cached_property
+    def _loaded(self) -> tuple[Sequence[str], Sequence[Part]]:
+        return self.load()
+
+
+class Digits(Arrays):
+    """The 1,797 real handwritten digits, 8 by 8 pixels, that scikit-learn carries."""
+
+    def load(self) -> tuple[Sequence[str], Sequence[Part]]:
+        """Their 17 shades of grey, spread over 0 to 255."""
+        from sklearn.datasets import load_digits  # noqa: PLC0415 - a second of import, for this source only
+
+        bunch, shades = load_digits(), 16
+        images = np.rint(bunch.images * (255 / shades)).astype(np.uint8)
+        return [str(name) for name in bunch.target_names], [Part("digits", images, bunch.target)]
+
+
+class Idx(Arrays):
+    """The four files of MNIST and its kin, gzipped or not; with one pair of them only, that is split by us.
+
+    Attributes:
+        path: Their folder.
+        classes: What the labels mean.
+    """
+
+    PAIRS: Mapping[str, str] = {"train": "train", "test": "t10k"}
+
+    def __init__(self, path: str, classes: Sequence[str]) -> None:
+        self.path, self.classes = path, classes
+
+    def load(self) -> tuple[Sequence[str], Sequence[Part]]:
+        """Parse what is there."""
+        store = open_store(self.path)
+        keys = {info.key.removesuffix(".gz").replace(".idx", "-idx"): info.key for info in store.list()}
+        parts = []
+        for split, prefix in self.PAIRS.items():
+            pair = [keys.get(f"{prefix}-{name}-ubyte") for name in ("images-idx3", "labels-idx1")]
+            if pair[0] and pair[1]:
+                images, labels = (self._array(key, store.read(key)) for key in pair if key)
+                parts.append(self._checked(split, images, labels))
+        if not parts:
+            raise refused(
+                self.path,
+                "it holds no train-images-idx3-ubyte with train-labels-idx1-ubyte, nor t10k-…, nor their .gz",
+                "Give the folder with the original files.",
+            )
+        return self.classes, parts
+
+    def _array(self, key: str, data: bytes) -> NDArray[np.uint8]:
+        """An idx file: two zero bytes, the type (8: bytes), the number of axes, their lengths, content."""
+        data = unpacked(f"{self.path}/{key}", data) if key.endswith(".gz") else data
+        axes = data[3] if len(data) > 4 else 0  # noqa: PLR2004
+        shape = tuple(np.frombuffer(data[4 : 4 + 4 * axes], ">u4").tolist())
+        content = data[4 + 4 * axes :]
+        if data[:3] != b"\0\0\x08" or not axes or math.prod(shape) != len(content):
+            raise refused(
+                f"{self.path}/{key}",
+                f"it is no whole idx file of bytes: {len(content)} bytes for the shape {shape}",
+                "Get the file again.",
+            )
+        return np.frombuffer(content, np.uint8).reshape(shape)
+
+    def _checked(self, split: str, images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Part:
+        if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):  # noqa: PLR2004
+            seen = f"{split}: images of shape {images.shape} and labels of shape {labels.shape}"
+            raise refused(self.path, seen, "Get the files again.")
+        if labels.max() >= len(self.classes):
+            seen = f"{split}: a label is {labels.max()}, there are {len(self.classes)} classes"
+            raise refused(self.path, seen, "Get the files again, or choose another source.")
+        return Part(split, images, labels.astype(np.int64))
+
+
+class Cifar(Arrays):
+    """The python archive of CIFAR-10 or CIFAR-100 as its authors publish it: a tar.gz of pickled batches.
+
+    Attributes:
+        path: The archive.
+        label: "labels", or "fine_labels" for CIFAR-100.
+    """
+
+    TRAIN = re.compile(r"(?:.*/)?(?:data_batch_\d|train)")
+    TEST = re.compile(r"(?:.*/)?(?:test_batch|test)")
+    META = re.compile(r"(?:.*/)?(?:batches\.meta|meta)")
+
+    def __init__(self, path: str, label: str) -> None:
+        self.path, self.label = path, label
+
+    def load(self) -> tuple[Sequence[str], Sequence[Part]]:
+        """Unpickle without letting the pickle run anything."""
+        store, name = split_uri(self.path)
+        batches = dict(self._members(store.read(name)))
+        names = f"{self.label.removesuffix('s')}_names".encode()
+        try:
+            classes = [
+                text.decode()
+                for key, batch in batches.items()
+                if self.META.fullmatch(key)
+                for text in batch[names]
+            ]
+            parts = [
+                self._part(split, [batches[key] for key in sorted(batches) if pattern.fullmatch(key)])
+                for split, pattern in (("train", self.TRAIN), ("test", self.TEST))
+            ]
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise self._damaged(f"a batch is not what it should be ({error!r})") from error
+        return classes, parts
+
+    def _members(self, data: bytes) -> Iterator[tuple[str, Any]]:
+        try:
+            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+                for member in archive:
+                    if member.isreg() and any(
+                        pattern.fullmatch(member.name) for pattern in (self.TRAIN, self.TEST, self.META)
+                    ):
+                        if member.size > LARGEST:
+                            raise self._damaged(f"{member.name} would unpack to {member.size} bytes")
+                        file = archive.extractfile(member)
+                        yield member.name, _Unpickler(file, encoding="bytes").load()  # type: ignore[arg-type]
+        except (tarfile.TarError, EOFError, OSError, zlib.error, pickle.UnpicklingError) as error:
+            raise self._damaged(str(error)) from error
+
+    def _part(self, split: str, batches: Sequence[Mapping[bytes, Any]]) -> Part:
+        side = 32
+        pixels = np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, side, side)
+        labels = np.concatenate([batch[self.label.encode()] for batch in batches]).astype(np.int64)
+        if pixels.dtype != np.uint8 or len(pixels) != len(labels):
+            raise ValueError(f"{split}: {pixels.dtype} {pixels.shape}, {len(labels)} labels")
+        return Part(split, np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)), labels)
+
+    def _damaged(self, seen: str) -> Exception:
+        return refused(self.path, f"it is not the archive it should be: {seen}", "Get the archive again.")
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows how to rebuild an array, and nothing else that a pickle may call."""
+
+    ALLOWED: Mapping[tuple[str, str], Any] = {
+        ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]  # noqa: SLF001
+        ("numpy._core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]  # noqa: SLF001
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy", "dtype"): np.dtype,
+    }
+
+    def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as inherited
+        """What the pickle asks for, if it is harmless."""
+        if (module, name) not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of images needs")
+        return self.ALLOWED[module, name]
+
+
+def _numbered(count: int) -> list[str]:
+    """Names that sort as the images lie."""
+    return [f"{index:0{len(str(count - 1))}d}" for index in range(count)]
+
+
+def unpacked(which: str, data: bytes) -> bytes:
+    """What a gzip file holds.
+
+    Raises:
+        SourceError: It is damaged, or too large when unpacked.
+    """
+    try:
+        with gzip.open(io.BytesIO(data)) as file:
+            content = file.read(LARGEST + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise refused(which, f"it can not be unpacked: {error}", "Get the file again.") from error
+    if len(content) > LARGEST:
+        raise refused(which, f"it unpacks to more than {LARGEST} bytes", "Get the file again.")
+    return content

@@ -1,0 +1,108 @@
+"""What every source of raw data tells and gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ddpipe.data.manifest import Label
+from ddpipe.errors import ParameterError, SourceError
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One image and what it shows.
+
+    Attributes:
+        id: A name that stays with it from version to version.
+        label: Multiclass: index of its class. Multilabel: 0 or 1 for each class.
+        stamp: Changes whenever the image may have changed; known without reading it.
+        where: What its source needs to find it again.
+        group: Samples of one group (such as one patient) belong into one split; empty: it stands alone.
+        split: The split that the source itself puts it into; empty: it leaves that to us.
+    """
+
+    id: str
+    label: Label
+    stamp: str
+    where: str = ""
+    group: str = ""
+    split: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """What a source holds, found without reading its images.
+
+    Attributes:
+        classes: Their names.
+        samples: In an order that is always the same.
+        task: "multiclass" or "multilabel".
+        problems: Why a sample can not be used, by a printable name; such samples are not among `samples`.
+    """
+
+    classes: tuple[str, ...]
+    samples: tuple[Sample, ...]
+    task: str = "multiclass"
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+
+class Source(Protocol):
+    """Raw data that can become a dataset; safe to use from several threads."""
+
+    def survey(self) -> Survey:
+        """Find out what there is; raises `SourceError` if there is nothing to work with."""
+
+    def read(self, sample: Sample) -> bytes:
+        """The image file of a sample; a source of bare pixels wraps them in one (`images.wrapped`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Which columns of a CSV file say what.
+
+    Attributes:
+        file: The CSV file; a relative path starts at the images' folder.
+        image: Column that names the image: a path, or what is left of it without folder and ending.
+        labels: One column of class names, or several of 0 and 1; empty: all columns that are left.
+        group: Column of what must not be torn apart between splits.
+        split: Column of train, validation and test.
+    """
+
+    file: str = "train.csv"
+    image: str = ""
+    labels: tuple[str, ...] = ()
+    group: str = ""
+    split: str = ""
+
+
+def printable(name: str) -> str | None:
+    """The name as it can be shown, if it is not fit to be an id: its bytes are no UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    return None
+
+
+def sorted_out(samples: Iterable[Sample]) -> tuple[tuple[Sample, ...], dict[str, str]]:
+    """The samples with usable ids, and what is the matter with the others."""
+    good: list[Sample] = []
+    problems: dict[str, str] = {}
+    for sample in samples:
+        if shown := printable(sample.id):
+            problems[shown] = "its name is not UTF-8: rename it"
+        else:
+            good.append(sample)
+    return tuple(good), problems
+
+
+def misused(which: str, seen: str, do: str) -> ParameterError:
+    """The source was called in a way that can not work."""
+    return ParameterError(what="the data can not be prepared", which=which, seen=seen, do=do)
+
+
+def refused(which: str, seen: str, do: str) -> SourceError:
+    """The source's data can not be used."""
+    return SourceError(what="the raw data can not become a dataset", which=which, seen=seen, do=do)
