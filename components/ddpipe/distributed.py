@@ -28,7 +28,8 @@ from torch import distributed as dist
 
 from ddpipe.errors import DdpipeError, ParameterError, TrainingError
 
-_PARENT = os.getppid()
+_MOST = 2000
+"""Characters of a traceback in an error file: Kubernetes keeps 4096 bytes of a termination message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,21 +146,6 @@ def _is_lost_contact(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
-def orphaned() -> bool:
-    """Whether the process that started this one, or the whole group (DDPIPE_PARENT), is gone."""
-    return os.getppid() != _PARENT or not _alive(int(os.environ.get("DDPIPE_PARENT", _PARENT)))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
 def run_rank(body: Callable[[], object]) -> NoReturn:
     """Run `body` as this process's whole work and end the process with its exit code.
 
@@ -177,7 +163,7 @@ def run_rank(body: Callable[[], object]) -> NoReturn:
         sys.stderr.write(f"{error}\n")
         sys.exit(error.exit_code)
     except Exception as error:  # noqa: BLE001 - a bug: the whole traceback is wanted, here and in the error file
-        _record(f"{type(error).__name__}: {error}", 1, {"py_callstack": traceback.format_exc()})
+        _record(f"{type(error).__name__}: {error}", 1, {"py_callstack": traceback.format_exc()[-_MOST:]})
         traceback.print_exc()
         sys.exit(1)
     sys.exit(0)

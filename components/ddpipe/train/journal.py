@@ -33,8 +33,8 @@ class Journal:
         """Keep event files in `folder` until they are uploaded; go on at `step` of `steps`."""
         self._store = store
         self._folder = folder
-        # Whatever an earlier process wrote about later steps is void: it died before it was saved.
-        self._events = SummaryWriter(str(folder), purge_step=step)
+        # What an earlier process wrote about later steps is void: it died before they were saved.
+        self._events = SummaryWriter(str(folder), purge_step=step + 1)
         self._bar = tqdm(
             total=steps, initial=step, unit="step", file=sys.stdout, disable=not sys.stdout.isatty()
         )

@@ -141,7 +141,7 @@ class Recipe:
         """The learning rate of one step, counted from 0: up a line, then down half a cosine to 0."""
         warmup = round(self.warmup_fraction * steps)
         if step < warmup:
-            return self.learning_rate * (step + 1) / warmup
+            return self.learning_rate * ((step + 1) / warmup)
         return self.learning_rate * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
 
 

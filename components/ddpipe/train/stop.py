@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 from types import FrameType
 
-from ddpipe.distributed import World, orphaned
+from ddpipe.distributed import World
 
 
 class Request(IntEnum):
@@ -22,12 +23,14 @@ class Request(IntEnum):
 
 
 class Watch:
-    """Looks out for SIGTERM, SIGINT, a vanished parent, and the time of the next checkpoint."""
+    """Looks out for SIGTERM, SIGINT, a parent that is gone, and the time of the next checkpoint."""
 
     def __init__(self, minutes: float) -> None:
         """Ask for a checkpoint `minutes` after the last one."""
         self._minutes = minutes
         self._told = False
+        self._parent = os.getppid()
+        self._launcher = int(os.environ.get("DDPIPE_PARENT", self._parent))
         self.saved()
 
     def tell(self, _number: int, _frame: FrameType | None) -> None:
@@ -43,9 +46,13 @@ class Watch:
         return Request(world.max(self._request()))
 
     def _request(self) -> Request:
-        if self._told or orphaned():
+        if self._told or self._orphaned():
             return Request.STOP
         return Request.SAVE if time.monotonic() >= self._next else Request.GO_ON
+
+    def _orphaned(self) -> bool:
+        """Whether torchrun or who started that is gone, killed before it could pass anything on."""
+        return os.getppid() != self._parent or not _alive(self._launcher)
 
 
 @contextmanager
@@ -60,3 +67,13 @@ def watching(minutes: float) -> Iterator[Watch]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

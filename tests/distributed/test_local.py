@@ -1,0 +1,101 @@
+"""Ranks started by torchrun on this machine: their errors, and the ends of those who started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from training_ranks import train_endlessly
+from training_runs import PROCESSES, digits, final
+
+from ddpipe.errors import Diverged, Interrupted, ReplicaFailed
+from ddpipe.launch.backends.local import run_local
+
+PATIENCE = 120
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that has to happen."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The module of ranks that fail as told."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return "faulty_rank"
+
+
+def test_the_error_of_one_rank_arrives_whole_although_the_other_hangs(
+    faulty: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Diverged) as raised:
+        run_local(faulty, ["diverge"], processes=2)
+    assert (raised.value.what, raised.value.which) == ("training diverged", "rank 1")
+    assert (raised.value.seen, raised.value.do) == ("the loss is nan", "Lower the rate.")
+    shown = capfd.readouterr().err
+    assert "rank 0 waits" in shown
+    assert "Traceback" not in shown
+    assert "ChildFailedError" not in shown
+
+
+def test_a_killed_rank_is_named_with_its_signal(faulty: str) -> None:
+    with pytest.raises(ReplicaFailed) as raised:
+        run_local(faulty, ["die"], processes=2)
+    assert raised.value.which == "rank 1 on this machine"
+    assert "signal 9 (SIGKILL)" in raised.value.seen
+
+
+class Training:
+    """A training without end, in processes of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.output = str(folder / "training")
+        self.process = PROCESSES.Process(target=train_endlessly, args=(digits(folder / "store"), self.output))
+        self.process.start()
+        metrics = folder / "training" / "metrics.jsonl"
+        until(lambda: metrics.exists() or not self.process.is_alive())
+        assert metrics.exists()
+
+    def ranks(self) -> list[int]:
+        """Process ids of the living ranks."""
+        return [int(path.name) for path in Path("/proc").glob("[0-9]*") if self._is_rank(path)]
+
+    def _is_rank(self, process: Path) -> bool:
+        try:
+            command = (process / "cmdline").read_bytes().decode().split("\0")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return self.output in command and "torch.distributed.run" not in command
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[Training]:
+    training = Training(tmp_path)
+    yield training
+    training.process.kill()
+    until(lambda: not training.ranks())
+
+
+def test_sigterm_makes_the_ranks_save_and_stop(training: Training) -> None:
+    assert len(training.ranks()) == 2
+    training.process.terminate()
+    training.process.join(PATIENCE)
+    assert training.process.exitcode == Interrupted.exit_code
+    assert not training.ranks()
+    assert final(training.output).step > 0
+
+
+def test_ranks_do_not_outlive_who_started_them(training: Training) -> None:
+    assert len(training.ranks()) == 2
+    os.kill(training.process.pid or 0, signal.SIGKILL)
+    training.process.join(PATIENCE)
+    until(lambda: not training.ranks())

@@ -1,0 +1,28 @@
+"""A rank that fails as told: `python -m faulty_rank diverge|die`. Rank 1 does it, rank 0 waits for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+
+from ddpipe.distributed import process_group, run_rank
+from ddpipe.errors import Diverged
+
+
+def fail() -> None:
+    with process_group() as world:
+        if world.is_main:
+            logging.getLogger("ddpipe.test").info("rank 0 waits")
+            world.barrier()
+        elif sys.argv[1] == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        else:
+            raise Diverged(
+                what="training diverged", which="rank 1", seen="the loss is nan", do="Lower the rate."
+            )
+
+
+if __name__ == "__main__":
+    run_rank(fail)

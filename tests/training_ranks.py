@@ -1,0 +1,137 @@
+"""What a forked rank of a test does: train, after meddling with itself.
+
+Apart from `training_runs`, so that a rank imports no more than it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ddpipe.data.reader import SplitReader
+from ddpipe.data.shards import Images
+from ddpipe.distributed import run_rank
+from ddpipe.errors import DdpipeError
+from ddpipe.launch.backends.local import run_local
+from ddpipe.model import architectures
+from ddpipe.storage.files import FileStore
+from ddpipe.train.loader import Batch
+from ddpipe.train.loop import Trainer
+from ddpipe.train.order import Indices
+from ddpipe.train.recipe import Recipe
+from ddpipe.train.train import train
+
+Meddling = Callable[[], None]
+"""What a rank does to itself before it trains; it must be picklable."""
+
+
+def train_as_rank(
+    environment: dict[str, str], meddling: Sequence[Meddling], dataset: str, output: str, recipe: Recipe
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    for meddle in meddling:
+        meddle()
+    run_rank(lambda: train(dataset, output, recipe))
+
+
+def train_endlessly(dataset: str, output: str) -> None:
+    """Start a training of two ranks through torchrun, and end with its exit code."""
+    arguments = ["--dataset", dataset, "--output", output, "--recipe", Recipe(epochs=100_000).to_json()]
+    try:
+        run_local("ddpipe.train", arguments, processes=2)
+    except DdpipeError as error:
+        raise SystemExit(error.exit_code) from error
+
+
+@dataclass(frozen=True)
+class SignalAtStep:
+    """One rank gets a signal when it is about to take a step."""
+
+    rank: int
+    step: int
+    number: signal.Signals
+
+    def __call__(self) -> None:
+        take = Trainer._take
+
+        def meddled(trainer: Trainer, number: int, batch: Batch) -> None:
+            if (_own_rank(), trainer.step) == (self.rank, self.step):
+                os.kill(os.getpid(), self.number)
+            take(trainer, number, batch)
+
+        Trainer._take = meddled  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class KilledBeforeWriting:
+    """Rank 0 is killed when it is about to write the `time`-th object of a name."""
+
+    name: str
+    time: int
+
+    def __call__(self) -> None:
+        write, seen = FileStore.write, [0]
+
+        def meddled(store: FileStore, key: str, data: bytes) -> None:
+            seen[0] += key.endswith(self.name)
+            if seen[0] == self.time:
+                os.kill(os.getpid(), signal.SIGKILL)
+            write(store, key, data)
+
+        FileStore.write = meddled  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class RecordsSamples:
+    """Every rank notes the sample ids that it reads, one JSON list per batch, in a file of its own."""
+
+    folder: Path
+
+    def __call__(self) -> None:
+        images = SplitReader.images
+
+        def meddled(reader: SplitReader, indices: Indices) -> Images:
+            with (self.folder / f"rank-{_own_rank()}.jsonl").open("a") as file:
+                file.write(json.dumps([reader.sample_ids[index] for index in indices]) + "\n")
+            return images(reader, indices)
+
+        SplitReader.images = meddled  # type: ignore[method-assign]
+
+
+class NoisyNetwork:
+    """The network keeps batch statistics and draws random numbers: what most spoils a resumed run."""
+
+    def __call__(self) -> None:
+        def build(_shape: architectures.Shape, classes: int) -> nn.Module:
+            convolution = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU())
+            return nn.Sequential(convolution, nn.Dropout(), nn.Flatten(), nn.Linear(8 * 9, classes))
+
+        architectures._BUILDERS["digits-cnn"] = build
+
+
+class BrokenNetwork:
+    """From the fifth step on, the network gives no numbers."""
+
+    def __call__(self) -> None:
+        take = Trainer._take
+
+        def meddled(trainer: Trainer, number: int, batch: Batch) -> None:
+            if trainer.step == 4:
+                with torch.no_grad():
+                    next(trainer._classifier.parameters()).fill_(float("nan"))
+            take(trainer, number, batch)
+
+        Trainer._take = meddled  # type: ignore[method-assign]
+
+
+def _own_rank() -> int:
+    return int(os.environ.get("RANK", "0"))

@@ -1,0 +1,119 @@
+"""Trainings for tests: real processes over gloo, forked from one that has torch in memory already.
+
+Starting torch takes seconds, and tests of resuming need many processes; `ddpipe.launch.backends.local`, which
+starts them the slow way, has tests of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from training_ranks import Meddling, train_as_rank
+
+from ddpipe.model.checkpoint import Checkpoint, latest
+from ddpipe.prepare import PrepareSpec, prepare
+from ddpipe.storage import open_store
+from ddpipe.train.recipe import Recipe
+
+TRAIN_SAMPLES = 1405
+STEPS_PER_EPOCH = 19
+RECIPE = Recipe(epochs=2, batch_size=78)
+"""Its last batch has one sample, so with two ranks one of them has none."""
+
+PROCESSES = multiprocessing.get_context("forkserver")
+# every new process runs the main module's imports again: pytest's
+PROCESSES.set_forkserver_preload(["ddpipe.train.train", "torch._dynamo", "pytest"])
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the ranks ended: exit codes (negative: the signal), and what each wrote into its error file."""
+
+    codes: list[int | None]
+    errors: list[dict[str, Any]]
+
+
+def digits(folder: Path, seed: int = 0) -> str:
+    """The manifest of the digits dataset in a store of its own."""
+    return prepare(PrepareSpec(source="digits", name="digits", store=str(folder), seed=seed)).manifest_uri
+
+
+def run(
+    dataset: str, output: str, recipe: Recipe = RECIPE, *, ranks: int, meddling: Sequence[Meddling] = ()
+) -> Ended:
+    """Train with `ranks` processes until all have ended."""
+    folder = Path(output if output.startswith("/") else dataset).parent
+    files = [folder / f"error-{rank}.json" for rank in range(ranks)]
+    port = _free_port()
+    processes = [
+        PROCESSES.Process(
+            target=train_as_rank,
+            args=(_environment(rank, ranks, port, files[rank]), meddling, dataset, output, recipe),
+        )
+        for rank in range(ranks)
+    ]
+    for file in files:
+        file.unlink(missing_ok=True)
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    errors = [json.loads(file.read_text())["message"]["extraInfo"] if file.exists() else {} for file in files]
+    return Ended([process.exitcode for process in processes], errors)
+
+
+def trained(dataset: str, output: str, recipe: Recipe = RECIPE, *, ranks: int) -> Checkpoint:
+    """The last state of a training that ran through."""
+    assert run(dataset, output, recipe, ranks=ranks).codes == [0] * ranks
+    return final(output)
+
+
+def final(output: str) -> Checkpoint:
+    """The newest checkpoint of a training."""
+    checkpoint = latest(open_store(output))
+    assert checkpoint
+    return checkpoint
+
+
+def same_bits(one: Checkpoint, other: Checkpoint) -> bool:
+    """Whether weights, optimizer and step are equal bit for bit."""
+    return one.step == other.step and all(
+        _equal(one.states[name], other.states[name]) for name in ("model", "optimizer", "tally")
+    )
+
+
+def record(output: str) -> dict[str, Any]:
+    """The content of training.json."""
+    content: dict[str, Any] = json.loads(open_store(output).read("training.json"))
+    return content
+
+
+def _environment(rank: int, ranks: int, port: int, error_file: Path) -> dict[str, str]:
+    group = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    own = {"TORCHELASTIC_ERROR_FILE": str(error_file)}
+    return {**os.environ, **own, **({name: str(value) for name, value in group.items()} if ranks > 1 else {})}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _equal(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(one == other)

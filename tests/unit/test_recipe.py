@@ -1,0 +1,93 @@
+"""Recipes: what they accept, what they refuse, and the learning rates they give."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from ddpipe.errors import ParameterError
+from ddpipe.train.recipe import Recipe
+
+
+def test_the_defaults_are_valid_and_explained() -> None:
+    assert Recipe().validated() == Recipe.from_dict({})
+    assert all(item.metadata["help"].endswith(".") for item in fields(Recipe))
+
+
+def test_a_recipe_survives_json() -> None:
+    recipe = Recipe(epochs=3, learning_rate=0.25, precision="bf16")
+    assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+def test_a_whole_number_is_a_number() -> None:
+    assert Recipe.from_json('{"learning_rate": 1}').learning_rate == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model", "resnet-9000"),
+        ("epochs", 0),
+        ("epochs", 2.5),
+        ("epochs", "3"),
+        ("batch_size", -64),
+        ("batch_size", True),
+        ("learning_rate", 0),
+        ("learning_rate", -0.1),
+        ("learning_rate", float("nan")),
+        ("learning_rate", float("inf")),
+        ("momentum", 1.0),
+        ("weight_decay", -1e-4),
+        ("warmup_fraction", 1),
+        ("label_smoothing", 1),
+        ("precision", "fp64"),
+        ("precision", None),
+        ("seed", -1),
+        ("seed", 2**32),
+        ("checkpoint_minutes", 0),
+    ],
+)
+def test_a_value_that_can_not_be_is_refused_by_name(name: str, value: Any) -> None:  # noqa: ANN401
+    with pytest.raises(ParameterError) as refused:
+        Recipe.from_dict({name: value})
+    assert f"{name} is {value!r}, not " in refused.value.seen
+    with pytest.raises(ParameterError):
+        replace(Recipe(), **{name: value}).validated()
+
+
+def test_all_problems_are_told_at_once() -> None:
+    with pytest.raises(ParameterError) as refused:
+        Recipe.from_dict({"epochs": -1, "model": "vgg", "lerning_rate": 0.1})
+    assert refused.value.seen.startswith("3 problems:")
+    for part in ("'lerning_rate' is no parameter", "epochs is -1", "model is 'vgg', not digits-cnn"):
+        assert part in refused.value.seen
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3"])
+def test_what_is_no_json_object_is_refused(text: str) -> None:
+    with pytest.raises(ParameterError, match="is not a JSON object"):
+        Recipe.from_json(text)
+
+
+def test_recipes_that_only_save_at_other_times_give_the_same_model() -> None:
+    assert Recipe(checkpoint_minutes=1) == Recipe(checkpoint_minutes=2)
+    assert "checkpoint_minutes" not in Recipe().shaping()
+    assert Recipe(seed=1) != Recipe(seed=2)
+
+
+def test_the_learning_rate_rises_in_a_line_and_falls_along_a_cosine() -> None:
+    recipe = Recipe(learning_rate=0.4, warmup_fraction=0.2)
+    rates = [recipe.rate(step, 20) for step in range(20)]
+    assert rates[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+    assert rates[12] == pytest.approx(0.2)
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert 0 < rates[-1] < 0.01
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 100])
+@pytest.mark.parametrize("warmup", [0, 0.5, 0.999])
+def test_every_step_has_a_learning_rate_within_its_bounds(steps: int, warmup: float) -> None:
+    recipe = Recipe(warmup_fraction=warmup)
+    assert all(0 < recipe.rate(step, steps) <= recipe.learning_rate for step in range(steps))
