@@ -24,7 +24,7 @@ from ddpipe.launch.status import Replica, Stage
 _SILENCE = 1800
 _TAIL = 20
 _METRIC = re.compile(r"\b([a-z][a-z0-9_/]*)\s*[=: ]\s*(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.-])")
-_PROGRESS = re.compile(r"\b(epoch|step)\b.*\bloss\b")
+_PROGRESS = re.compile(r"\b(epoch|step)\b.*loss")
 
 
 def metrics_of(line: str) -> dict[str, float]:

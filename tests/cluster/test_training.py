@@ -1,0 +1,77 @@
+"""Digits, trained by two pods with DDP over gloo, from and into an object store; evaluated afterwards.
+
+The object store is told by S3_ENDPOINT as this machine reaches it, POD_S3_ENDPOINT as pods do, and the usual AWS_*
+variables (or their LAB_S3_* counterparts); the image by DDPIPE_TRAINER_IMAGE.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+from place import a_place
+from step import Step
+
+from ddpipe.launch.cluster import ApiServer
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+IMAGE = os.environ.get("DDPIPE_TRAINER_IMAGE", "ddpipe-trainer:dev")
+_VARIABLES = {
+    "S3_ENDPOINT": "LAB_S3_ENDPOINT",
+    "POD_S3_ENDPOINT": "LAB_S3_ENDPOINT_OF_PODS",
+    "AWS_ACCESS_KEY_ID": "LAB_S3_ACCESS_KEY",
+    "AWS_SECRET_ACCESS_KEY": "LAB_S3_SECRET_KEY",
+    "S3_BUCKET": "LAB_S3_BUCKET",
+}
+
+
+@pytest.fixture
+def s3_environment() -> dict[str, str]:
+    found = {name: os.environ.get(name) or os.environ.get(other, "") for name, other in _VARIABLES.items()}
+    missing = [name for name, value in found.items() if not value]
+    if missing:
+        pytest.skip(f"no object store: set {', '.join(missing)}")
+    return found
+
+
+def ddpipe(environment: dict[str, str], *arguments: str) -> dict[str, object]:
+    command = [sys.executable, "-m", "ddpipe", *arguments, "--json"]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    facts: dict[str, object] = json.loads(done.stdout)
+    return facts
+
+
+def test_two_pods_train_digits_and_leave_a_good_model(
+    admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str]
+) -> None:
+    store = f"s3://{s3_environment['S3_BUCKET']}/test-{uuid.uuid4().hex[:8]}"
+    dataset = str(ddpipe(s3_environment, "prepare", "--source", "digits", "--store", store)["dataset"])
+    with a_place(admin, tmp_path) as place:
+        keys = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}
+        data = {key: base64.b64encode(s3_environment[name].encode()).decode() for key, name in keys.items()}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store"}, "data": data}
+        place.create("/api/v1/secrets", secret)
+        ended = Step(
+            place,
+            [
+                *("launch", "--image", IMAGE, "--nodes", "2", "--cpu", "500m", "--memory", "2Gi", "--run", "a"),
+                *("--s3-secret", "store", "--s3-endpoint", s3_environment["POD_S3_ENDPOINT"]),
+                *("--dataset", dataset, "--output", f"{store}/runs/a/training", "--recipe", '{"epochs": 5}'),
+            ],
+            s3_environment,
+        ).end()
+        assert ended.code == 0, ended.text
+        assert place.jobs() == []
+    assert "[worker-0] training digits-cnn on digits" in ended.text
+    assert "processes: 2" in ended.text
+    assert re.findall(r"epoch=(\d)", ended.text) == ["1", "2", "3", "4", "5"]
+    evaluation = ddpipe(s3_environment, "evaluate", "--dataset", dataset, "--run", "a", "--runs", f"{store}/runs")
+    assert float(str(evaluation["accuracy"])) > 0.9, evaluation
