@@ -122,10 +122,10 @@ class Idx(Arrays):
     def _array(self, key: str, data: bytes) -> NDArray[np.uint8]:
         """An idx file: two zero bytes, the type (8: bytes), the number of axes, their lengths, content."""
         data = unpacked(f"{self.path}/{key}", data) if key.endswith(".gz") else data
-        axes = data[3] if len(data) > 4 else 0  # noqa: PLR2004
-        shape = tuple(np.frombuffer(data[4 : 4 + 4 * axes], ">u4").tolist())
-        content = data[4 + 4 * axes :]
-        if data[:3] != b"\0\0\x08" or not axes or math.prod(shape) != len(content):
+        start = 4 + 4 * sum(data[3:4]) if data[:3] == b"\0\0\x08" else 0
+        shape = tuple(np.frombuffer(data[4:start].ljust(start - 4, b"\0"), ">u4").tolist())
+        content = data[start:]
+        if not shape or math.prod(shape) != len(content):
             raise refused(
                 f"{self.path}/{key}",
                 f"it is no whole idx file of bytes: {len(content)} bytes for the shape {shape}",
@@ -137,7 +137,7 @@ class Idx(Arrays):
         if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):  # noqa: PLR2004
             seen = f"{split}: images of shape {images.shape} and labels of shape {labels.shape}"
             raise refused(self.path, seen, "Get the files again.")
-        if labels.max() >= len(self.classes):
+        if labels.max(initial=0) >= len(self.classes):
             seen = f"{split}: a label is {labels.max()}, there are {len(self.classes)} classes"
             raise refused(self.path, seen, "Get the files again, or choose another source.")
         return Part(split, images, labels.astype(np.int64))

@@ -1,0 +1,421 @@
+"""Sources: each in its original format, on disk and in a bucket; each way in which it can be wrong."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import pickle
+import struct
+import tarfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from s3_server import BUCKET, Proxy, Server
+from samples import a_folder, an_image
+
+from ddpipe.data.manifest import SPLITS
+from ddpipe.data.reader import open_split
+from ddpipe.errors import SourceError, Unreachable
+from ddpipe.prepare import Prepared, PrepareSpec, Table, prepare
+from ddpipe.prepare.sources import open_source
+from ddpipe.storage import open_store
+
+
+def _spec(tmp_path: Path, source: str, path: str | Path, **more: object) -> PrepareSpec:
+    spec = PrepareSpec(source=source, path=str(path), name="toys", store=str(tmp_path / "store"))
+    return replace(spec, **more)
+
+
+def _places(prepared: Prepared) -> dict[str, str]:
+    return {name: split for split in SPLITS for name in prepared.manifest.splits[split].sample_ids}
+
+
+def _labels(prepared: Prepared) -> dict[str, object]:
+    parts = prepared.manifest.splits.values()
+    return {name: label for part in parts for name, label in zip(part.sample_ids, part.labels, strict=True)}
+
+
+def _uploaded(folder: Path) -> str:
+    """The same files in a bucket."""
+    store = open_store(f"s3://{BUCKET}/raw")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store.upload(path, path.relative_to(folder).as_posix())
+    return store.uri
+
+
+def _seen(spec: PrepareSpec) -> str:
+    with pytest.raises(SourceError) as caught:
+        prepare(spec)
+    return f"{caught.value.which}: {caught.value.seen}"
+
+
+# Class folders
+
+
+def test_a_folder_in_a_bucket_is_the_same_data_set(s3: Server, tmp_path: Path) -> None:
+    folder = a_folder(tmp_path / "toys", {"ball": 10, "kite": 6})
+    here = prepare(_spec(tmp_path, "folder", folder))
+    there = prepare(_spec(tmp_path, "folder", _uploaded(folder), store=str(tmp_path / "other")))
+    assert there.dataset_id == here.dataset_id
+
+
+def test_an_unchanged_bucket_is_listed_but_not_read(proxy: Proxy, tmp_path: Path) -> None:
+    uri = _uploaded(a_folder(tmp_path / "toys", {"ball": 10, "kite": 6}))
+    prepare(_spec(tmp_path, "folder", uri))
+    proxy.requests.clear()
+    assert prepare(_spec(tmp_path, "folder", uri)).reused
+    assert len(proxy.requests) == 1
+
+
+def test_a_bucket_that_fails_in_the_middle_stops_cleanly_and_goes_on(proxy: Proxy, tmp_path: Path) -> None:
+    spec = _spec(tmp_path, "folder", _uploaded(a_folder(tmp_path / "toys", {"ball": 40, "kite": 40})))
+    proxy.faults.extend([""] * 20 + [503] * 200)
+    with pytest.raises(Unreachable):
+        prepare(spec)
+    proxy.faults.clear()
+    assert prepare(spec).encoded == 80
+
+
+def test_given_splits_are_kept_and_the_missing_one_comes_out_of_training(tmp_path: Path) -> None:
+    a_folder(tmp_path / "toys" / "train", {"ball": 30, "kite": 30})
+    a_folder(tmp_path / "toys" / "test", {"ball": 4, "kite": 5}, start=50)
+    prepared = prepare(_spec(tmp_path, "folder", tmp_path / "toys"))
+    assert prepared.manifest.classes == ("ball", "kite")
+    assert prepared.manifest.split_rule["given"] == ["test", "train"]
+    for name, split in _places(prepared).items():
+        assert (split == "test") == name.startswith("test/")
+    assert 2 <= len(prepared.manifest.splits["validation"].sample_ids) < 20
+
+
+def test_three_given_splits_are_just_those(tmp_path: Path) -> None:
+    for split in ("train", "val", "test"):
+        a_folder(tmp_path / "toys" / split, {"ball": 3, "kite": 4})
+    places = _places(prepare(_spec(tmp_path, "folder", tmp_path / "toys")))
+    assert {(name.split("/")[0], split) for name, split in places.items()} == {
+        ("train", "train"),
+        ("val", "validation"),
+        ("test", "test"),
+    }
+
+
+def test_a_name_that_is_no_utf_8_is_told_and_can_be_skipped(tmp_path: Path) -> None:
+    folder = a_folder(tmp_path / "toys", {"ball": 5, "kite": 5})
+    (folder / "ball" / "0000.png").rename(folder / "ball" / os.fsdecode(b"caf\xe9.png"))
+    spec = _spec(tmp_path, "folder", folder)
+    assert "ball/caf\\xe9.png: its name is not UTF-8" in _seen(spec)
+    assert prepare(replace(spec, skip_bad=True)).skipped == ["ball/caf\\xe9.png"]
+
+
+# Tables
+
+LABELS = ("ETT - Abnormal", "NGT - Normal", "CVC - Normal")
+
+
+def _ranzcr(root: Path, count: int = 60) -> list[list[object]]:
+    """As Kaggle ships it: train.csv, train/*.jpg, and test/*.jpg without labels."""
+    random = np.random.default_rng(0)
+    rows: list[list[object]] = [
+        [f"1.2.826.{number}", *random.integers(0, 2, 3), f"{number % 20:09x}"] for number in range(count)
+    ]
+    for number, row in enumerate(rows):
+        an_image(root / "train" / f"{row[0]}.jpg", (40, 30), seed=number)
+    an_image(root / "test" / "1.2.826.9999.jpg")
+    _table(root, rows)
+    return rows
+
+
+def _table(root: Path, rows: list[list[object]], separator: str = ",", encoding: str = "utf-8") -> None:
+    header = ["StudyInstanceUID", *LABELS, "PatientID"]
+    text = "".join(separator.join(map(str, row)) + "\r\n" for row in [header, *rows])
+    (root / "train.csv").write_bytes(text.encode(encoding))
+
+
+def test_ranzcr_is_prepared_by_its_name_and_no_patient_is_in_two_splits(tmp_path: Path) -> None:
+    rows = _ranzcr(tmp_path / "xrays")
+    prepared = prepare(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
+    assert (prepared.manifest.task, prepared.manifest.classes) == ("multilabel", LABELS)
+    assert _labels(prepared) == {row[0]: tuple(row[1:4]) for row in rows}
+    patients = {(row[-1], _places(prepared)[str(row[0])]) for row in rows}
+    assert len(patients) == 20
+    assert open_split(prepared.manifest_uri, "train").labels.shape[1] == 3
+
+
+@pytest.mark.parametrize(
+    ("separator", "encoding"), [(";", "utf-8-sig"), ("\t", "utf-16"), ("|", "utf-8"), (",", "cp1252")]
+)
+def test_other_separators_and_encodings_say_the_same(separator: str, encoding: str, tmp_path: Path) -> None:
+    rows = _ranzcr(tmp_path / "xrays")
+    plain = open_source("ranzcr", str(tmp_path / "xrays"), Table()).survey()
+    _table(tmp_path / "xrays", rows, separator, encoding)
+    assert open_source("ranzcr", str(tmp_path / "xrays"), Table()).survey() == plain
+
+
+def test_one_column_of_labels_are_classes_and_a_column_can_give_the_split(tmp_path: Path) -> None:
+    lines = ["file,kind,part"]
+    for number in range(12):
+        an_image(tmp_path / "pictures" / f"{number}.png", seed=number)
+        lines.append(f"{number}.png,{'ab'[number % 2]},{('train', 'val', 'test')[number % 3]}")
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    table = Table(file=str(tmp_path / "labels.csv"), split="part")
+    prepared = prepare(_spec(tmp_path, "csv", tmp_path / "pictures", table=table))
+    assert prepared.manifest.classes == ("a", "b")
+    assert _places(prepared)["4.png"] == "validation"
+    assert Counter(_places(prepared).values()) == {"train": 4, "validation": 4, "test": 4}
+
+
+def test_all_that_is_wrong_in_a_table_is_told_at_once(tmp_path: Path) -> None:
+    rows = _ranzcr(tmp_path / "xrays")
+    rows[3][1], rows[4][2], rows[5][-1], rows[6][0] = 2, "NaN", "", rows[7][0]
+    _table(tmp_path / "xrays", rows)
+    seen = _seen(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
+    for problem in (
+        "4 problems",
+        "'ETT - Abnormal' is '2', not 0 or 1 (line 5: 1 in all)",
+        "'NGT - Normal' is 'NaN': no label (line 6",
+        "'PatientID' is empty (line 7",
+        "'1.2.826.7' is there 2 times (lines 8, 9",
+    ):
+        assert problem in seen
+
+
+def test_missing_images_are_all_named(tmp_path: Path) -> None:
+    rows = _ranzcr(tmp_path / "xrays")
+    for row in rows[:25]:
+        (tmp_path / "xrays" / "train" / f"{row[0]}.jpg").unlink()
+    seen = _seen(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
+    assert "25 problems" in seen
+    assert "1.2.826.0: the CSV names it, but there is no such image" in seen
+
+
+def test_images_that_the_table_does_not_name_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _ranzcr(tmp_path / "xrays")
+    open_source("ranzcr", str(tmp_path / "xrays"), Table()).survey()
+    assert "1 files below" in caplog.text
+    assert "test/1.2.826.9999.jpg" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "table", [Table(group="Doctor"), Table(labels=("Heart",)), Table(image="Picture"), Table(split="part")]
+)
+def test_a_column_that_does_not_exist_is_named(table: Table, tmp_path: Path) -> None:
+    _ranzcr(tmp_path / "xrays")
+    named = table.group or table.image or table.split or table.labels[0]
+    assert f"it has no column '{named}'" in _seen(_spec(tmp_path, "csv", tmp_path / "xrays", table=table))
+
+
+def test_a_table_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    (tmp_path / "xrays").mkdir()
+    assert "train.csv: there is no such file" in _seen(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
+
+
+def test_a_group_that_the_table_itself_tears_apart_is_refused(tmp_path: Path) -> None:
+    lines = ["file,kind,who,part"]
+    for number in range(12):
+        an_image(tmp_path / "pictures" / f"{number}.png", seed=number)
+        lines.append(f"{number},{'ab'[number % 2]},p{number // 4},{('train', 'val', 'test')[number % 3]}")
+    (tmp_path / "pictures" / "train.csv").write_text("\n".join(lines))
+    spec = _spec(tmp_path, "csv", tmp_path / "pictures", table=Table(group="who", split="part"))
+    assert "group 'p0' is in test, train, validation" in _seen(spec)
+
+
+# The original files of MNIST and CIFAR
+
+
+def _idx(array: NDArray[np.uint8]) -> bytes:
+    return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def _mnist(root: Path, *, packed: bool) -> NDArray[np.uint8]:
+    """Both pairs of files; the images of training."""
+    root.mkdir()
+    random = np.random.default_rng(0)
+    for prefix, count in (("t10k", 20), ("train", 60)):
+        images = random.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        for name, array in (("images-idx3", images), ("labels-idx1", np.arange(count, dtype=np.uint8) % 10)):
+            data = _idx(array)
+            path = root / f"{prefix}-{name}-ubyte"
+            path.with_name(path.name + ".gz" * packed).write_bytes(gzip.compress(data) if packed else data)
+    return images
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("source", ["mnist", "fashion-mnist"])
+def test_idx_files_arrive_pixel_by_pixel(source: str, packed: bool, tmp_path: Path) -> None:
+    images = _mnist(tmp_path / "idx", packed=packed)
+    prepared = prepare(_spec(tmp_path, source, tmp_path / "idx"))
+    assert len(prepared.manifest.classes) == 10
+    assert len(prepared.manifest.splits["test"].sample_ids) == 20
+    for split in ("train", "validation"):
+        reader = open_split(prepared.manifest_uri, split)
+        numbers = [int(name.removeprefix("train/")) for name in reader.sample_ids]
+        np.testing.assert_array_equal(reader.images(range(len(reader)))[..., 0], images[numbers])
+        assert reader.labels.tolist() == [number % 10 for number in numbers]
+
+
+@pytest.mark.parametrize("content", [_idx(np.zeros((3, 28, 28), np.uint8))[:-1], b"<html>", b""])
+def test_a_damaged_idx_file_is_named(content: bytes, tmp_path: Path) -> None:
+    _mnist(tmp_path / "idx", packed=False)
+    path = tmp_path / "idx" / "train-images-idx3-ubyte"
+    path.write_bytes(content)
+    assert f"{path}: it is no whole idx file" in _seen(_spec(tmp_path, "mnist", tmp_path / "idx"))
+
+
+def test_a_damaged_gz_is_named(tmp_path: Path) -> None:
+    _mnist(tmp_path / "idx", packed=True)
+    path = tmp_path / "idx" / "t10k-labels-idx1-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:-9])
+    assert "can not be unpacked" in _seen(_spec(tmp_path, "mnist", tmp_path / "idx"))
+
+
+class _Python2(pickle._Pickler):  # type: ignore[name-defined,misc]
+    """Writes bytes as python 2 wrote its strings."""
+
+    dispatch: ClassVar = dict(pickle._Pickler.dispatch)  # type: ignore[attr-defined]
+
+    def save_bytes(self, data: bytes) -> None:
+        self.write(pickle.BINSTRING + struct.pack("<i", len(data)) + data)
+        self.memoize(data)
+
+    dispatch[bytes] = save_bytes
+
+
+def _python_2(content: object) -> bytes:
+    buffer = io.BytesIO()
+    _Python2(buffer, protocol=2).dump(content)
+    return buffer.getvalue()
+
+
+def _cifar(path: Path, extra: dict[str, bytes] | None = None) -> NDArray[np.uint8]:
+    """The python archive, as python 2 pickled it; the images of the first batch."""
+    random = np.random.default_rng(0)
+    files = {"batches.meta": _python_2({b"label_names": [b"plane", b"car"]})}
+    for name in ("data_batch_2", "test_batch", "data_batch_1"):
+        data = random.integers(0, 256, (20, 3072), dtype=np.uint8)
+        batch = {b"data": data, b"labels": [number % 2 for number in range(20)]}
+        files[name] = _python_2(batch).replace(b"numpy._core.", b"numpy.core.")
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in (files | (extra or {})).items():
+            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return data
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_the_cifar_archive_arrives_pixel_by_pixel(as_folder: bool, tmp_path: Path) -> None:
+    path = tmp_path / "cifar-10-python.tar.gz"
+    first = _cifar(path).reshape(20, 3, 32, 32).transpose(0, 2, 3, 1)
+    prepared = prepare(_spec(tmp_path, "cifar10", path.parent if as_folder else path))
+    assert prepared.manifest.classes == ("plane", "car")
+    assert prepared.manifest.shape == (32, 32, 3)
+    assert len(prepared.manifest.splits["test"].sample_ids) == 20
+    reader = open_split(prepared.manifest_uri, "train")
+    for index, name in enumerate(reader.sample_ids):
+        if (number := int(name.removeprefix("train/"))) < 20:
+            np.testing.assert_array_equal(reader.images([index])[0], first[number])
+
+
+class _Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (os.system, ("touch /tmp/never",))
+
+
+def test_an_archive_that_would_run_something_is_refused(tmp_path: Path) -> None:
+    _cifar(tmp_path / "cifar-10-python.tar.gz", {"data_batch_1": pickle.dumps(_Evil(), protocol=2)})
+    assert "it asks for posix.system" in _seen(_spec(tmp_path, "cifar10", tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"not an archive", gzip.compress(b"x")])
+def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "cifar-10-python.tar.gz").write_bytes(content)
+    assert "not the archive it should be" in _seen(_spec(tmp_path, "cifar10", tmp_path))
+
+
+def test_cifar_as_class_folders_is_taken_as_well(tmp_path: Path) -> None:
+    a_folder(tmp_path / "images" / "train", {"plane": 6, "car": 6})
+    a_folder(tmp_path / "images" / "test", {"plane": 2, "car": 2})
+    assert prepare(_spec(tmp_path, "cifar10", tmp_path / "images")).manifest.classes == ("car", "plane")
+
+
+def test_a_network_that_says_no_is_told_with_the_file_to_get(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address of a server that is not there."""
+    from ddpipe.prepare.sources import downloads  # noqa: PLC0415
+
+    there = downloads.DOWNLOADS["mnist"]
+    monkeypatch.setitem(downloads.DOWNLOADS, "mnist", replace(there, url="http://127.0.0.1:9"))
+    with pytest.raises(SourceError) as caught:
+        prepare(PrepareSpec(source="mnist", name="mnist", store=str(tmp_path)))
+    assert "can not be fetched" in caught.value.seen
+    assert "train-images-idx3-ubyte.gz" in caught.value.do
+    assert "--path" in caught.value.do
+
+
+# WebDataset
+
+
+def _tar(path: Path, files: dict[str, bytes]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+
+
+def _tars(root: Path) -> dict[str, bytes]:
+    images = {}
+    for shard in ("train-000", "train-001", "val-000", "test-000"):
+        files: dict[str, bytes] = {}
+        for number in range(6):
+            image = an_image(root / "x.png", seed=number).read_bytes()
+            images[f"{shard}.tar/{number:03d}"] = image
+            files |= {f"{number:03d}.cls": str(number % 2).encode(), f"{number:03d}.png": image}
+        _tar(root / "tars" / f"{shard}.tar", files)
+    return images
+
+
+@pytest.mark.parametrize("where", ["folder", "bucket"])
+def test_webdataset_tars_are_read_where_they_are(where: str, s3: Server, tmp_path: Path) -> None:
+    images = _tars(tmp_path)
+    path = str(tmp_path / "tars") if where == "folder" else _uploaded(tmp_path / "tars")
+    source = open_source("webdataset", path, Table())
+    survey = source.survey()
+    assert {sample.id: source.read(sample) for sample in survey.samples} == images
+    assert survey.classes == ("0", "1")
+    prepared = prepare(_spec(tmp_path, "webdataset", path))
+    assert {(name.split("-")[0], split) for name, split in _places(prepared).items()} == {
+        ("train", "train"),
+        ("val", "validation"),
+        ("test", "test"),
+    }
+
+
+def test_samples_without_image_or_label_are_named(tmp_path: Path) -> None:
+    image = an_image(tmp_path / "x.png").read_bytes()
+    _tar(
+        tmp_path / "tars" / "a.tar",
+        {"1.png": image, "2.cls": b"0", "3.png": image, "3.json": b'{"label": "cat"}', "../4.png": image},
+    )
+    seen = _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
+    assert "a.tar/1: it has no label" in seen
+    assert "a.tar/2: it has no image" in seen
+    assert "a.tar/../4: it has no label" in seen
+    assert "a.tar/3" not in seen
+
+
+def test_a_cut_off_tar_is_named(tmp_path: Path) -> None:
+    _tars(tmp_path)
+    path = tmp_path / "tars" / "val-000.tar"
+    path.write_bytes(path.read_bytes()[:700])
+    assert "val-000.tar: it is no whole tar" in _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
