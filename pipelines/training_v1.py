@@ -41,15 +41,6 @@ RECIPE = (
     "seed",
     "checkpoint_minutes",
 )
-LAUNCH = {
-    "image": ("STRING", "", "Image of the training pods; it has ddpipe and torch."),
-    "nodes": ("NUMBER_INTEGER", 1, "Training pods."),
-    "cpu": ("STRING", "1", "CPUs per pod."),
-    "memory": ("STRING", "4Gi", "Memory per pod."),
-    "gpus": ("NUMBER_INTEGER", 0, "GPUs per pod; one process per GPU is usual."),
-    "s3_endpoint": ("STRING", "minio-service.kubeflow:9000", "Object store, as pods reach it."),
-    "s3_secret": ("STRING", "mlpipeline-minio-artifact", "Secret with its accesskey and secretkey."),
-}
 
 
 def _of_secret(variable: str, key: str) -> dict[str, Any]:
@@ -71,7 +62,7 @@ CONTAINER = {
     },
 }
 """What every step has: the object store, with a secret that a store on a volume does not need, and the
-*restricted* Pod Security level: here and not for the pod, because in MiniKF Argo's own containers are root."""
+*restricted* Pod Security level: here, not for the pod, because in MiniKF Argo's own containers are root."""
 
 TYPES = {"STRING": str, "NUMBER_INTEGER": int, "NUMBER_DOUBLE": float, "BOOLEAN": bool}
 
@@ -83,33 +74,25 @@ class Package:
     Attributes:
         description: Of the pipeline.
         parameters: By name: parameterType, defaultValue, description.
-        trainer: Image of the steps that need torch.
+        images: By step.
     """
 
     description: str
     parameters: Mapping[str, Mapping[str, Any]]
-    trainer: str
+    images: Mapping[str, str]
 
     @classmethod
     def read(cls, path: Path) -> Package:
         """The package in this file."""
         spec = next(yaml.safe_load_all(path.read_text()))
-        trainer = spec["deploymentSpec"]["executors"]["exec-prepare"]["container"]["image"]
-        launch = {
-            name: {"parameterType": kind, "defaultValue": default, "description": text}
-            for name, (kind, default, text) in LAUNCH.items()
-        }
-        launch["image"]["defaultValue"] = trainer
+        parameters = spec["root"]["inputDefinitions"]["parameters"]
+        executors = spec["deploymentSpec"]["executors"]
         return cls(
             description=spec["pipelineInfo"]["description"],
-            parameters={**launch, **spec["root"]["inputDefinitions"]["parameters"]},
-            trainer=trainer,
+            # Training in the step itself is for this machine: the image that launches has no torch.
+            parameters={name: facts for name, facts in parameters.items() if name != "backend"},
+            images={name.removeprefix("exec-"): one["container"]["image"] for name, one in executors.items()},
         )
-
-    @property
-    def launcher(self) -> str:
-        """Image of the step that launches; it comes with the other."""
-        return self.trainer.replace("trainer", "launcher")
 
 
 def pipeline_of(package: Package) -> Callable[..., None]:
@@ -118,7 +101,7 @@ def pipeline_of(package: Package) -> Callable[..., None]:
     def training(**given: dsl.PipelineParam) -> None:
         prepared = _step(
             "prepare",
-            package.trainer,
+            package.images["prepare"],
             # The run's folder is named by the user or else by the engine.
             *("sh", "-c", 'run="${0:-$1}"; shift; exec ddpipe prepare --run "$run" "$@"'),
             *(given["run_name"], dsl.RUN_ID_PLACEHOLDER),
@@ -134,7 +117,7 @@ def pipeline_of(package: Package) -> Callable[..., None]:
         whole = ("--run", run, "--runs", given["runs"], "--dataset", dataset)
         trained = _step(
             "train",
-            package.launcher,
+            package.images["train"],
             *("ddpipe", "launch", "--pipeline", NAME, "--run", dsl.RUN_ID_PLACEHOLDER),
             *("--dataset", dataset, "--output", prepared.outputs["training"]),
             *("--recipe", _recipe(package, given), "--image", given["image"]),
@@ -145,14 +128,14 @@ def pipeline_of(package: Package) -> Callable[..., None]:
         )
         evaluated = _step(
             "evaluate",
-            package.trainer,
+            package.images["evaluate"],
             *("ddpipe", "evaluate", *whole),
             values=("evaluation", "accuracy"),
             shown=("metrics", "ui"),
         ).after(trained)
         _step(
             "export",
-            package.trainer,
+            package.images["export"],
             *("ddpipe", "export", *whole),
             values=("model",),
             shown=("ui",),

@@ -1,0 +1,275 @@
+"""The package for KFP 1.x, run by a real Argo from our own images, with MinIO: green, retried, terminated.
+
+S3_ENDPOINT        the cluster's MinIO as this machine reaches it (pods: minio-service.kubeflow:9000)
+DDPIPE_TEST_IMAGES our images, {} for launcher and trainer; default: ddpipe-{}:dev
+DDPIPE_TEST_CIFAR  a tar of <train|test>/<class>/<image>, for the run on photographs
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import tarfile
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import yaml
+from place import ACCOUNT, Place, a_place, eventually
+
+from ddpipe.data.manifest import load_manifest, store_of
+from ddpipe.data.reader import open_split
+from ddpipe.errors import DdpipeError
+from ddpipe.launch.cluster import ApiError, ApiServer
+from ddpipe.storage import open_store, read_uri
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+
+WORKFLOW = Path(__file__).parents[2] / "pipelines" / "compiled" / "training-v1.yaml"
+SECRET = "mlpipeline-minio-artifact"  # noqa: S105 - its name
+OURS = r"[\w./:-]+/ddpipe-(launcher|trainer):[\w.]+"
+ENDED = {"Succeeded", "Failed", "Error"}
+SMALL = {"nodes": "2", "cpu": "500m", "memory": "2Gi", "epochs": "3"}
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A workflow, and where its runs lie."""
+
+    place: Place
+    name: str
+    runs: str
+
+    @property
+    def path(self) -> str:
+        return f"{_workflows(self.place)}/{self.name}"
+
+    def seen(self) -> dict[str, Any]:
+        return self.place.admin.get(self.path)
+
+    @property
+    def phase(self) -> str:
+        return str(self.seen().get("status", {}).get("phase", ""))
+
+    def ended(self, seconds: float = 600) -> str:
+        """The phase at its end."""
+        return eventually(lambda: self.phase, lambda phase: phase in ENDED, seconds)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return list(self.seen()["status"].get("nodes", {}).values())
+
+    def told(self) -> str:
+        """What went wrong, for the test's own message."""
+        return "\n".join(
+            f"{one['displayName']}: {one['phase']} {one.get('message', '')}" for one in self.nodes()
+        )
+
+    @property
+    def folder(self) -> str:
+        return f"{self.runs}/{self.seen()['metadata']['uid']}"
+
+    def step(self, name: str) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads(read_uri(f"{self.folder}/steps/{name}.json"))
+        return record
+
+    def pod_of(self, step: str) -> str:
+        """The running pod of a step."""
+        query = {"labelSelector": f"workflows.argoproj.io/workflow={self.name}"}
+
+        def find() -> list[str]:
+            pods = self.place.admin.get(f"/api/v1/namespaces/{self.place.namespace}/pods", query)["items"]
+            return [
+                pod["metadata"]["name"]
+                for pod in pods
+                if f"-{step}-" in pod["metadata"]["name"] and pod["status"]["phase"] == "Running"
+            ]
+
+        found = eventually(find, bool, 120)
+        assert found, self.told()
+        return found[0]
+
+
+Submit = Callable[..., Ran]
+
+
+@pytest.fixture(scope="module")
+def argo(admin: ApiServer) -> ApiServer:
+    if "S3_ENDPOINT" not in os.environ:
+        pytest.skip("no object store: set S3_ENDPOINT to the cluster's MinIO as this machine reaches it")
+    try:
+        kinds = {item["name"] for item in admin.get("/apis/argoproj.io/v1alpha1")["resources"]}
+        admin.get(f"/api/v1/namespaces/kubeflow/secrets/{SECRET}")
+    except ApiError as error:
+        pytest.skip(f"the cluster of KUBECONFIG has no Argo, or no secret kubeflow/{SECRET}: {error}")
+    if "workflows" not in kinds:
+        pytest.skip("the cluster of KUBECONFIG has no Argo Workflows")
+    return admin
+
+
+@pytest.fixture(scope="module")
+def root(argo: ApiServer) -> Iterator[str]:
+    """A folder of these tests' own in the bucket, removed afterwards."""
+    data = argo.get(f"/api/v1/namespaces/kubeflow/secrets/{SECRET}")["data"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", base64.b64decode(data["accesskey"]).decode())
+        patch.setenv("AWS_SECRET_ACCESS_KEY", base64.b64decode(data["secretkey"]).decode())
+        uri = f"s3://mlpipeline/ddpipe-test-{uuid.uuid4().hex[:8]}"
+        try:
+            yield uri
+        finally:
+            store = open_store(uri)
+            for item in list(store.list()):
+                store.delete(item.key)
+
+
+@pytest.fixture(scope="module")
+def place(argo: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """One namespace for all of these tests, with what Kubeflow puts into a user's."""
+    with a_place(argo, tmp_path_factory.mktemp("place")) as place:
+        secret = argo.get(f"/api/v1/namespaces/kubeflow/secrets/{SECRET}")
+        place.create("/api/v1/secrets", {**secret, "metadata": {"name": SECRET}})
+        yield place
+
+
+@pytest.fixture(scope="module")
+def submit(place: Place, root: str) -> Submit:
+    def submitted(**parameters: str) -> Ran:
+        body = _workflow({**SMALL, "runs": f"{root}/runs", "store": f"{root}/store", **parameters})
+        made = place.admin.create(_workflows(place), body)
+        return Ran(place, made["metadata"]["name"], f"{root}/runs")
+
+    return submitted
+
+
+def _workflows(place: Place) -> str:
+    return f"/apis/argoproj.io/v1alpha1/namespaces/{place.namespace}/workflows"
+
+
+def _workflow(parameters: dict[str, str]) -> dict[str, Any]:
+    """The package as it is committed, but for the names of the images and the service account."""
+    images = os.environ.get("DDPIPE_TEST_IMAGES", "ddpipe-{}:dev")
+    text = re.sub(OURS, lambda match: images.format(match[1]), WORKFLOW.read_text())
+    workflow: dict[str, Any] = yaml.safe_load(text)
+    workflow["spec"]["serviceAccountName"] = ACCOUNT
+    for one in workflow["spec"]["arguments"]["parameters"]:
+        one["value"] = parameters.get(one["name"], one["value"])
+    return workflow
+
+
+@pytest.fixture(scope="module")
+def digits(submit: Submit) -> Ran:
+    """The whole pipeline, once."""
+    ran = submit()
+    assert ran.ended() == "Succeeded", ran.told()
+    return ran
+
+
+def accuracy_of_the_package(ran: Ran, dataset: str) -> float:
+    """What onnxruntime says about the test split with the exported model."""
+    manifest = load_manifest(dataset)
+    test = open_split((manifest, store_of(dataset)), "test")
+    session = onnxruntime.InferenceSession(read_uri(f"{ran.folder}/model/model.onnx"))
+    (logits,) = session.run(None, {session.get_inputs()[0].name: test.images(range(len(test)))})
+    return float(np.mean(np.argmax(logits, axis=1) == test.labels))
+
+
+def reported_accuracy(ran: Ran) -> float:
+    return float(json.loads(read_uri(f"{ran.folder}/evaluation/metrics.json"))["scores"]["accuracy"]["value"])
+
+
+def test_the_whole_pipeline_succeeds_with_one_job_of_two_pods(digits: Ran) -> None:
+    assert digits.place.jobs_ever() == 1
+    training = json.loads(read_uri(f"{digits.folder}/training/training.json"))
+    assert training["world_size"] == 2
+    assert digits.place.jobs() == []
+
+
+def test_the_exported_model_gives_the_reported_accuracy(digits: Ran) -> None:
+    reported = reported_accuracy(digits)
+    assert reported > 0.5
+    assert accuracy_of_the_package(digits, digits.step("prepare")["facts"]["dataset"]) == pytest.approx(
+        reported
+    )
+
+
+def test_the_engine_gets_what_its_ui_shows(digits: Ran) -> None:
+    shown = {
+        one["displayName"]: {artifact["name"] for artifact in one["outputs"].get("artifacts", [])}
+        for one in digits.nodes()
+        if one["type"] == "Pod"
+    }
+    found = {step.partition("(")[0]: names for step, names in shown.items()}
+    assert {"mlpipeline-metrics", "mlpipeline-ui-metadata"} <= found["evaluate"] & found["train"]
+    assert "mlpipeline-ui-metadata" in found["prepare"] & found["export"]
+
+
+def test_preparing_the_same_data_again_is_a_no_op(digits: Ran, submit: Submit) -> None:
+    before = digits.step("prepare")["facts"]
+    again = submit()
+    assert again.ended() == "Succeeded", again.told()
+    after = again.step("prepare")["facts"]
+    assert (before["reused"], after["reused"]) == (False, True)
+    assert before["dataset"] == after["dataset"]
+
+
+def test_a_killed_step_is_retried_and_takes_its_job_up_again(place: Place, submit: Submit) -> None:
+    before = place.jobs_ever()
+    ran = submit(epochs="150")
+    victim = ran.pod_of("train")
+    assert eventually(lambda: _steps_of(ran), bool, 180), "training never made a step"
+    ran.place.admin._json("DELETE", f"/api/v1/namespaces/{ran.place.namespace}/pods/{victim}", body={})
+    assert ran.ended() == "Succeeded", ran.told()
+    assert place.jobs_ever() == before + 1
+
+
+@pytest.mark.parametrize(
+    "stop", [{"shutdown": "Terminate"}, {"activeDeadlineSeconds": 0}], ids=["terminated", "deadline"]
+)
+def test_a_stopped_workflow_leaves_no_job(submit: Submit, stop: dict[str, Any]) -> None:
+    ran = submit(epochs="100000")
+    assert eventually(lambda: _steps_of(ran), bool, 240), ran.told()
+    ran.place.patch(ran.path, {"spec": stop})
+    assert eventually(ran.place.jobs, lambda jobs: not jobs, 30) == []
+    assert ran.ended(60) == "Failed"
+
+
+def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: str) -> None:
+    if "DDPIPE_TEST_CIFAR" not in os.environ:
+        pytest.skip("no photographs: set DDPIPE_TEST_CIFAR")
+    _upload(Path(os.environ["DDPIPE_TEST_CIFAR"]), f"{root}/cifar", per_class=500)
+    ran = submit(
+        source="folder", source_path=f"{root}/cifar", dataset_name="cifar", epochs="1", model="resnet18-cifar"
+    )
+    assert ran.ended(900) == "Succeeded", ran.told()
+    assert accuracy_of_the_package(ran, ran.step("prepare")["facts"]["dataset"]) == pytest.approx(
+        reported_accuracy(ran)
+    )
+
+
+def _upload(tar: Path, uri: str, per_class: int) -> None:
+    """The first images of each class, one folder per class."""
+    store, counts = open_store(uri), dict[str, int]()
+    with tarfile.open(tar) as members:
+        for member in members:
+            split, _, name = member.name.removeprefix("./").partition("/")
+            kind = name.partition("/")[0]
+            if member.isfile() and split == "train" and counts.get(kind, 0) < per_class:
+                counts[kind] = counts.get(kind, 0) + 1
+                file = members.extractfile(member)
+                assert file
+                store.write(name, file.read())
+
+
+def _steps_of(ran: Ran) -> bool:
+    """Whether training has written something."""
+    try:
+        return any(True for _ in open_store(f"{ran.folder}/training").list())
+    except DdpipeError:
+        return False
