@@ -45,7 +45,7 @@ def training(
     momentum: float = 0.9,
     weight_decay: float = 5e-4,
     warmup_fraction: float = 0.1,
-    label_smoothing: float = 0.1,
+    label_smoothing: float = 0.0,
     precision: str = "fp32",
     seed: int = 0,
     checkpoint_minutes: float = 5.0,

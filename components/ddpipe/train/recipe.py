@@ -71,7 +71,7 @@ class Recipe:
         "Part of all steps in which the learning rate rises to its highest.",
     )
     label_smoothing: float = _parameter(
-        0.1, _Range(0, 1, open_high=True), "Part of the target that is spread evenly over all classes."
+        0.0, _Range(0, 1, open_high=True), "Part of the target that is spread evenly over all classes."
     )
     precision: str = _parameter(
         "fp32",
