@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,6 +16,9 @@ ORIENTATION = 0x0112
 
 SIDEWAYS = (5, 6, 7, 8)
 """Its values that swap height and width."""
+
+LARGEST = Image.MAX_IMAGE_PIXELS or 2**26
+"""Pixels. Pillow only warns of such an image, and refuses one twice as large: we refuse both."""
 
 FILTER = Image.Resampling.BICUBIC
 
@@ -106,16 +108,19 @@ def plain(image: Image.Image) -> Image.Image:
 
 @contextmanager
 def _opened(data: bytes) -> Iterator[Image.Image]:
-    with warnings.catch_warnings():
-        # Pillow only warns of an image that fills the memory, and refuses one twice as large: refuse both.
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        try:
-            with Image.open(io.BytesIO(data)) as image:
-                yield image
-        except Unreadable:
-            raise
-        except Exception as error:  # a damaged file makes decoders raise nearly anything
-            raise Unreadable(_reason(data, error)) from error
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            _refuse_bomb(image)
+            yield image
+    except Unreadable:
+        raise
+    except Exception as error:  # a damaged file makes decoders raise nearly anything
+        raise Unreadable(_reason(data, error)) from error
+
+
+def _refuse_bomb(image: Image.Image) -> None:
+    if image.width * image.height > LARGEST:
+        raise Unreadable(f"{image.width} by {image.height} pixels: it may be a decompression bomb")
 
 
 def _reason(data: bytes, error: Exception) -> str:
