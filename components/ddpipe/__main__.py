@@ -13,11 +13,12 @@ import sys
 
 import click
 
-from ddpipe.errors import DdpipeError
+from ddpipe.errors import DdpipeError, ParameterError
 
 COMMANDS = {
     "run": "ddpipe.commands.local",
     "prepare": "ddpipe.commands.local",
+    "data": "ddpipe.commands.data",
     "train": "ddpipe.commands.local",
     "evaluate": "ddpipe.commands.local",
     "export": "ddpipe.commands.local",
@@ -39,7 +40,13 @@ class Door(click.Group):
         """The command of this name, imported now."""
         if name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(COMMANDS[name]), f"{name}_command")
+        try:
+            module = importlib.import_module(COMMANDS[name])
+        except ModuleNotFoundError as error:
+            if not error.name or error.name.startswith("ddpipe"):
+                raise
+            return _absent(name, error.name)
+        command: click.Command = getattr(module, f"{name}_command")
         return command
 
     def invoke(self, ctx: click.Context) -> object:
@@ -51,6 +58,23 @@ class Door(click.Group):
             if ctx.meta.get("json"):
                 click.echo(json.dumps(error.as_dict()))
             ctx.exit(error.exit_code)
+
+
+def _absent(name: str, package: str) -> click.Command:
+    """Stands for a command that this installation is too small for: preparing, in the launcher image."""
+
+    @click.command(name, help=f"(Not installed here: needs {package}.)", add_help_option=False)
+    @click.argument("_arguments", nargs=-1, type=click.UNPROCESSED)
+    def refuse(_arguments: tuple[str, ...]) -> None:
+        raise ParameterError(
+            what="the command can not run here",
+            which=f"ddpipe {name}",
+            seen=f"the package {package} is not installed",
+            do="Use the trainer image, or: pip install 'ddpipe[all]'",
+        )
+
+    refuse.ignore_unknown_options = True
+    return refuse
 
 
 @click.group(

@@ -39,6 +39,22 @@ def test_help_of_the_whole_needs_no_torch() -> None:
     assert "'torch'" not in done.stdout
 
 
+def test_the_small_image_says_what_it_is_too_small_for() -> None:
+    code = (
+        "import sys; sys.modules['numpy'] = None; from ddpipe.__main__ import main; sys.argv[1:] = {}; main()"
+    )
+
+    def without_numpy(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", code.format(list(arguments))]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert "prepare   (Not installed here: needs numpy.)" in without_numpy("--help").stdout
+    refused = without_numpy("prepare", "--source", "digits")
+    assert refused.returncode == ParameterError.exit_code
+    assert "numpy is not installed" in refused.stderr
+    assert without_numpy("launch", "--help").returncode == 0
+
+
 def test_an_unknown_command_is_refused() -> None:
     assert ddpipe("fly").exit_code == 2
 
