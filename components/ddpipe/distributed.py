@@ -115,10 +115,11 @@ def process_group() -> Iterator[World]:
     except RuntimeError as error:
         if not _is_lost_contact(error):
             raise
+        reason, *_ = str(error).split(". ")
         raise TrainingError(
             what="the process group broke",
             which=f"rank {world.rank} of {size}",
-            seen=f"lost contact with another rank: {str(error).splitlines()[0]}",
+            seen=f"lost contact with another rank: {reason}",
             do="Look at the other ranks: the first that failed says why.",
         ) from error
     else:
