@@ -245,7 +245,7 @@ def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: st
         pytest.skip("no photographs: set DDPIPE_TEST_CIFAR")
     _upload(Path(os.environ["DDPIPE_TEST_CIFAR"]), f"{root}/cifar", per_class=500)
     ran = submit(
-        source="folder", source_path=f"{root}/cifar", dataset_name="cifar", epochs="1", model="resnet18-cifar"
+        source="folder", source_path=f"{root}/cifar", dataset_name="cifar", epochs="1"
     )
     assert ran.ended(900) == "Succeeded", ran.told()
     assert accuracy_of_the_package(ran, ran.step("prepare")["facts"]["dataset"]) == pytest.approx(
