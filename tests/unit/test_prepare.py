@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import signal
 import subprocess
@@ -19,8 +20,11 @@ from samples import a_folder, an_image
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DdpipeError, NoSuchBucket, NotWritable, ParameterError, SourceError
-from ddpipe.prepare import Prepared, PrepareSpec, data_report_html, prepare
-from ddpipe.storage import open_store
+from ddpipe.prepare import Prepared, PrepareSpec, data_report_html, packing, prepare
+from ddpipe.prepare.ledger import Entry
+from ddpipe.prepare.sources import Sample
+from ddpipe.prepare.sources.folder import Folder
+from ddpipe.storage import Store, open_store
 
 DIGITS = "b5298e606cb80aedef8b0eccd3134f8ae36033fd1c46243d8822551b8801d499"
 """The version that the digits have always had: everything in it is a function of them and of the seed."""
@@ -98,7 +102,7 @@ def test_every_class_is_in_every_split(toys: PrepareSpec) -> None:
 
 def test_many_images_are_cut_into_shards(toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _content(prepare(toys))
-    monkeypatch.setattr(sys.modules["ddpipe.prepare.packing"], "SHARD_BYTES", 3 * 4 * 6)
+    monkeypatch.setattr(packing, "SHARD_BYTES", 3 * 4 * 6)
     cut = prepare(replace(toys, store=toys.store + "-2"))
     assert [shard.count for shard in cut.manifest.splits["train"].shards][:2] == [3, 3]
     assert _content(cut) == whole
@@ -366,3 +370,139 @@ def test_names_in_the_page_are_escaped(toys: PrepareSpec) -> None:
     assert "<script>" not in page
     assert "&lt;script&gt;alert(1)&lt;" in page
     assert "&lt;img src=x&gt;" in page
+
+
+# Photographs
+
+
+@pytest.fixture
+def photographs(tmp_path: Path) -> PrepareSpec:
+    """Sixty pictures of two classes, some upright, some grey, kept as JPEGs with a shorter side of 32."""
+    for number in range(60):
+        size, mode = ((120, 90), (90, 140))[number % 2], ("RGB", "L")[number % 3 == 0]
+        an_image(tmp_path / "photos" / "ab"[number % 2] / f"{number:03d}.jpg", size, mode=mode, seed=number)
+    path, store = str(tmp_path / "photos"), str(tmp_path / "store")
+    return PrepareSpec(source="folder", path=path, name="photos", store=store, format="jpeg", image_size=32)
+
+
+def test_photographs_are_kept_as_small_jpegs_and_read_as_squares(photographs: PrepareSpec) -> None:
+    prepared = prepare(photographs)
+    assert prepared.manifest.shape == (32, 32, 3)
+    assert {shard.kind for split in prepared.manifest.splits.values() for shard in split.shards} == {"jpeg"}
+    train = open_split(prepared.manifest_uri, "train")
+    pixels = train.images(range(len(train)))
+    np.testing.assert_allclose(prepared.manifest.mean, pixels.mean(axis=(0, 1, 2)) / 255, atol=0.02)
+    assert "data:image/png" in _page(prepared)
+
+
+def test_large_images_become_jpegs_by_themselves_and_small_ones_pixels(photographs: PrepareSpec) -> None:
+    found = prepare(replace(photographs, format="auto", image_size=None)).manifest
+    assert found.source["encoding"] == {"kind": "raw", "shape": [90, 120, 3]}
+    for number in range(31):
+        an_image(_folder(photographs) / "a" / f"large{number}.jpg", (400, 300))
+    found = prepare(replace(photographs, format="auto", image_size=None)).manifest
+    assert found.source["encoding"] == {"kind": "jpeg", "side": 256, "quality": 90}
+
+
+# Only what changed
+
+
+def _reads(spec: PrepareSpec, monkeypatch: pytest.MonkeyPatch) -> tuple[Prepared, list[str]]:
+    """Prepare; which files of the source were read."""
+    read: list[str] = []
+    real = Folder.read
+
+    def reading(self: Folder, sample: Sample) -> bytes:
+        read.append(sample.id)
+        return real(self, sample)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "read", reading)
+        return prepare(spec), read
+
+
+def test_only_new_images_are_read_and_encoded(
+    photographs: PrepareSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _reads(photographs, monkeypatch)[0].encoded == 60
+    an_image(_folder(photographs) / "a" / "new.jpg", (200, 100))
+    (_folder(photographs) / "b" / "001.jpg").unlink()
+    prepared, read = _reads(photographs, monkeypatch)
+    assert (prepared.encoded, read) == (1, ["a/new.jpg"])
+    assert _reads(photographs, monkeypatch)[1] == []
+    fresh = prepare(replace(photographs, store=photographs.store + "-2"))
+    assert _content(prepared) == _content(fresh)
+
+
+def test_a_touched_file_is_read_but_not_encoded(toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = prepare(toys)
+    os.utime(_folder(toys) / "ball" / "0001.png", (1, 1))
+    again, read = _reads(toys, monkeypatch)
+    assert (again.dataset_id, again.encoded, read) == (first.dataset_id, 0, ["ball/0001.png"])
+
+
+def test_what_hides_its_change_is_found_when_verifying(toys: PrepareSpec) -> None:
+    """Same size, same time: only reading it tells."""
+    first = prepare(toys)
+    path = _folder(toys) / "ball" / "0001.png"
+    before, data = path.stat(), path.read_bytes()
+    an_image(path, seed=77)
+    assert len(path.read_bytes()) == len(data)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert prepare(toys).reused
+    assert prepare(replace(toys, verify=True)).dataset_id != first.dataset_id
+
+
+def test_another_split_moves_images_without_reading_them(
+    toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare(toys)
+    moved, read = _reads(replace(toys, seed=1), monkeypatch)
+    assert (moved.encoded, read) == (0, [])
+    assert _content(moved) == _content(prepare(replace(toys, seed=1, store=toys.store + "-2")))
+
+
+def test_an_earlier_state_of_the_data_is_its_earlier_version(toys: PrepareSpec) -> None:
+    first = prepare(toys)
+    path = an_image(_folder(toys) / "ball" / "new.png", seed=5)
+    prepare(toys)
+    path.unlink()
+    again = prepare(toys)
+    assert (again.dataset_id, again.reused) == (first.dataset_id, True)
+
+
+def test_an_interrupted_prepare_goes_on_where_it_was(
+    photographs: PrepareSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "SHARD_BYTES", 10_000)
+    real, left = packing.write_entry, [3]
+
+    def dying(store: Store, name: str, entry: Entry) -> None:
+        real(store, name, entry)
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "write_entry", dying)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(photographs)
+    prepared, read = _reads(photographs, monkeypatch)
+    assert len(read) == prepared.encoded < 60
+    fresh = prepare(replace(photographs, store=photographs.store + "-2"))
+    assert prepared.dataset_id == fresh.dataset_id
+
+
+def test_a_damaged_entry_of_the_ledger_is_ignored(toys: PrepareSpec) -> None:
+    first = prepare(toys)
+    store = open_store(toys.store)
+    for info in store.list("datasets/toys/encoded/"):
+        store.write(info.key, b"nonsense")
+    assert prepare(toys).dataset_id == first.dataset_id
+
+
+def test_the_same_file_in_two_splits_is_told(toys: PrepareSpec, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(30):
+        shutil.copy(_folder(toys) / "ball" / "0000.png", _folder(toys) / "ball" / f"copy{number}.png")
+    prepare(toys)
+    assert "1 images are in more than one split, such as ball/" in caplog.text

@@ -1,17 +1,20 @@
-"""Raw shards: the same images give the same file, and a damaged file is refused."""
+"""Shards: the same images give the same file, and a damaged file is refused."""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 from samples import some_images
 
-from ddpipe.data.shards import encode, open_shard, verify
+from ddpipe.data.shards import JpegShard, encode, encode_jpegs, open_shard, shard_key, verify
 from ddpipe.errors import DatasetError
 
 SHAPE = (4, 6, 1)
@@ -69,3 +72,44 @@ def test_other_images_than_promised_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "f.npy", some_images(5).astype(np.float32))
     with pytest.raises(DatasetError, match="float32"):
         open_shard(tmp_path / "f.npy", shard, SHAPE)
+
+
+# JPEGs
+
+
+def _jpegs(count: int, size: tuple[int, int] = (9, 7), mode: str = "RGB") -> list[bytes]:
+    files = []
+    for number in range(count):
+        buffer = io.BytesIO()
+        Image.new(mode, size, number * 20).save(buffer, "JPEG", quality=95)
+        files.append(buffer.getvalue())
+    return files
+
+
+def test_jpegs_come_back_as_they_went_and_by_any_tar_reader(tmp_path: Path) -> None:
+    files = _jpegs(5)
+    shard, data = encode_jpegs(files)
+    (tmp_path / "s.tar").write_bytes(data)
+    opened = JpegShard(tmp_path / "s.tar", shard, (7, 7, 3))
+    assert [opened.file(index) for index in range(5)] == files
+    with tarfile.open(tmp_path / "s.tar") as tar:
+        assert [tar.extractfile(member).read() for member in tar] == files  # type: ignore[union-attr]
+    assert encode_jpegs(files) == (shard, data)
+    assert (shard.kind, shard.count, shard_key(shard)) == ("jpeg", 5, f"shards/{shard.sha256}.tar")
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("L", 3), ("RGB", 3)])
+def test_jpegs_are_handed_out_cut_from_the_centre(mode: str, channels: int, tmp_path: Path) -> None:
+    shard, data = encode_jpegs([*_jpegs(3, (9, 7), mode), *_jpegs(2, (7, 20), mode)])
+    (tmp_path / "s.tar").write_bytes(data)
+    images = open_shard(tmp_path / "s.tar", shard, (7, 7, channels))[np.array([2, 0, 4])]
+    assert images.shape == (3, 7, 7, channels)
+    assert np.abs(images[..., 0].mean(axis=(1, 2)) - [40, 0, 20]).max() < 21
+    assert images[1].max() < 3
+
+
+@pytest.mark.parametrize("content", [b"x", os.urandom(2000), encode_jpegs(_jpegs(5))[1][:2000]])
+def test_a_file_that_is_no_jpeg_shard_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "s.tar").write_bytes(content)
+    with pytest.raises(DatasetError, match="damaged"):
+        open_shard(tmp_path / "s.tar", encode_jpegs(_jpegs(5))[0], (7, 7, 3))

@@ -12,7 +12,7 @@ import click
 
 from ddpipe import workflow
 from ddpipe.commands import json_option, kfp_v1, tell, write_option
-from ddpipe.prepare import PrepareSpec
+from ddpipe.prepare import FORMATS, PrepareSpec, Table
 from ddpipe.prepare import prepare as prepare_step
 from ddpipe.runs import Run
 from ddpipe.train.recipe import Recipe
@@ -49,6 +49,18 @@ def source_options(command: Command) -> Command:
         click.option("--validation-fraction", default=0.1, help="Share of the validation split."),
         click.option("--test-fraction", default=0.1, help="Share of the test split; training gets the rest."),
         click.option("--image-size", type=int, help=_help("image_size")),
+        click.option(
+            "--format", "image_format", default="auto", type=click.Choice(FORMATS), help=_help("format")
+        ),
+        click.option("--quality", default=90, help=_help("quality")),
+        click.option("--folds", default=0, help=_help("folds")),
+        click.option("--fold", default=0, help=_help("fold")),
+        click.option("--table", default=Table().file, help="CSV file, below the images or anywhere."),
+        click.option("--image-column", default="", help="Column that names the image.  [default: the first]"),
+        click.option("--label-columns", default="", help="One of classes, or several of 0 and 1: a,b,c."),
+        click.option("--group-column", default="", help="Column of what stays in one split: a patient."),
+        click.option("--split-column", default="", help="Column of train, validation and test."),
+        click.option("--verify", is_flag=True, help=_help("verify")),
         # A flag for people, a value for pipelines: --skip-bad, --skip-bad false.
         click.option(
             "--skip-bad", type=bool, is_flag=False, flag_value=True, default=False, help=_help("skip_bad")
@@ -82,6 +94,18 @@ def _spec(values: Mapping[str, Any]) -> PrepareSpec:
         seed=values["split_seed"],
         fractions=(1 - validation - test, validation, test),
         image_size=values["image_size"] or None,
+        format=values["image_format"],
+        quality=values["quality"],
+        folds=values["folds"],
+        fold=values["fold"],
+        table=Table(
+            file=values["table"],
+            image=values["image_column"],
+            labels=tuple(filter(None, values["label_columns"].split(","))),
+            group=values["group_column"],
+            split=values["split_column"],
+        ),
+        verify=values["verify"],
         skip_bad=values["skip_bad"],
     )
 

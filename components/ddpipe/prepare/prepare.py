@@ -22,14 +22,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ddpipe.data.catalogue import shards_of
 from ddpipe.data.manifest import SPLITS, DatasetManifest, Split, manifest_key
-from ddpipe.errors import ParameterError, SourceError, listed
+from ddpipe.data.shards import shard_key
+from ddpipe.errors import DatasetError, ParameterError, SourceError, listed
 from ddpipe.prepare.encoding import SMALL, Encoding, suited
 from ddpipe.prepare.ledger import Entry, Member, read_entries
 from ddpipe.prepare.packing import Known, Packer, planned
 from ddpipe.prepare.sources import SOURCES, Sample, Survey, Table, open_source
 from ddpipe.prepare.split import SplitRule, assign, open_splits, shown
-from ddpipe.storage import open_store
+from ddpipe.storage import Store, open_store
 
 log = logging.getLogger(__name__)
 
@@ -161,6 +163,7 @@ def prepare(spec: PrepareSpec) -> Prepared:
     key = manifest_key(spec.name, manifest.dataset_id)
     reused = store.exists(key) and not version.encoded
     if not reused:
+        _refuse_if_lost(store, manifest)
         store.write(key, manifest.to_json().encode())
     uri = f"{store.uri}/{key}"
     log.info("dataset %s %s: %s", spec.name, "is unchanged" if reused else "is published", uri)
@@ -173,6 +176,18 @@ def prepare(spec: PrepareSpec) -> Prepared:
         skipped=list(manifest.skipped),
         seconds=time.monotonic() - started,
     )
+
+
+def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
+    """A shard that was taken over may have been cleaned up meanwhile."""
+    there = {info.key for info in store.list("shards/")}
+    if lost := sorted(shard_key(shard) for shard in shards_of(manifest) if shard_key(shard) not in there):
+        raise DatasetError(
+            what="a dataset can not be published",
+            which=manifest.name,
+            seen=f"of its shards, {', '.join(lost)} vanished while the others were written",
+            do="Run again: what is missing is encoded anew.",
+        )
 
 
 @dataclass(frozen=True, slots=True)

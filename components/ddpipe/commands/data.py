@@ -1,0 +1,151 @@
+"""The door to dataset versions: `ddpipe data ls|show|verify|diff|gc`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+
+import click
+
+from ddpipe.commands import json_option, tell
+from ddpipe.data.catalogue import damage, difference, garbage, remove, shards_of, versions
+from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
+from ddpipe.errors import DatasetError, listed
+from ddpipe.storage import open_store
+
+SHOWN = 10
+"""Sample ids of a kind that are shown to people; --json has them all."""
+
+store_option = click.option(
+    "--store", default="store", help="Where datasets are kept: s3://bucket/prefix or a folder."
+)
+
+
+@click.group("data")
+def data_command() -> None:
+    """Show, verify, compare and clean up dataset versions."""
+
+
+@data_command.command("ls")
+@click.argument("name", required=False)
+@store_option
+@json_option
+def list_command(name: str | None, store: str) -> None:
+    """List the versions of the dataset NAME, or of all; the newest comes last."""
+    found = versions(open_store(store), name)
+    facts = [asdict(version) | {"published": version.published.isoformat()} for version in found]
+    lines = [f"{version.name}  {version.published:%Y-%m-%d %H:%M}  {version.uri}" for version in found]
+    tell({"versions": facts}, "\n".join(lines) or "no versions")
+
+
+@data_command.command("show")
+@click.argument("dataset")
+@json_option
+def show_command(dataset: str) -> None:
+    """Tell what the version with the manifest DATASET holds."""
+    manifest = load_manifest(dataset)
+    size = sum(shard.bytes for shard in shards_of(manifest))
+    facts = {
+        "name": manifest.name,
+        "dataset_id": manifest.dataset_id,
+        "task": manifest.task,
+        "classes": manifest.classes,
+        "shape": manifest.shape,
+        "samples": {name: len(split.sample_ids) for name, split in manifest.splits.items()},
+        "per_class": {name: _per_class(manifest, name) for name in manifest.splits},
+        "mean": manifest.mean,
+        "std": manifest.std,
+        "split_rule": manifest.split_rule,
+        "seed": manifest.seed,
+        "source": manifest.source,
+        "shards": len(shards_of(manifest)),
+        "bytes": size,
+        "skipped": manifest.skipped,
+    }
+    height, width, channels = manifest.shape
+    lines = [
+        f"{manifest.name} {manifest.dataset_id}",
+        f"{manifest.task}, {len(manifest.classes)} classes, {height} x {width} x {channels}",
+        f"{len(shards_of(manifest))} shards, {_megabytes(size)}, from source {manifest.source.get('kind')}",
+        *(
+            f"{name:>12}: {len(split.sample_ids):,} ({', '.join(_counts(manifest, name))})"
+            for name, split in manifest.splits.items()
+        ),
+        *([f"     skipped: {len(manifest.skipped):,}"] if manifest.skipped else []),
+    ]
+    tell(facts, "\n".join(lines))
+
+
+@data_command.command("verify")
+@click.argument("dataset")
+@json_option
+def verify_command(dataset: str) -> None:
+    """Read every shard of the version with the manifest DATASET, and compare its hash."""
+    manifest = load_manifest(dataset)
+    if problems := damage(manifest, store_of(dataset)):
+        raise DatasetError(
+            what="a dataset is damaged",
+            which=dataset,
+            seen=listed(problems),
+            do="Delete these objects and prepare the dataset again: it writes what is missing.",
+        )
+    count, size = len(shards_of(manifest)), sum(shard.bytes for shard in shards_of(manifest))
+    tell({"shards": count, "bytes": size}, f"{count} shards, {_megabytes(size)}: all as they were written")
+
+
+@data_command.command("diff")
+@click.argument("old")
+@click.argument("new")
+@json_option
+def diff_command(old: str, new: str) -> None:
+    """Tell what the version NEW has otherwise than OLD (addresses of manifests)."""
+    found = difference(load_manifest(old), load_manifest(new))
+    lines = [
+        *_some("added", list(found.added)),
+        *_some("removed", list(found.removed)),
+        *_some("moved", [f"{name}: {a} -> {b}" for name, (a, b) in found.moved.items()]),
+        *_some("relabelled", [f"{name}: {a} -> {b}" for name, (a, b) in found.relabelled.items()]),
+        f"{_megabytes(found.shared_bytes)} in common",
+    ]
+    tell(asdict(found), "\n".join(lines))
+
+
+@data_command.command("gc")
+@store_option
+@click.option("--grace", default=24.0, help="Hours for which a shard is left alone after it was written.")
+@click.option("--delete", is_flag=True, help="Delete; without it this only tells what would go.")
+@json_option
+def gc_command(store: str, grace: float, delete: bool) -> None:
+    """Find shards that no version needs any more, and delete them if so asked."""
+    place = open_store(store)
+    objects = garbage(place, timedelta(hours=grace), datetime.now(UTC))
+    size = sum(info.size for info in objects)
+    gone = list(remove(place, objects)) if delete else []
+    keys = [info.key for info in objects]
+    verb = "deleted" if delete else "to delete (with --delete)"
+    tell(
+        {"objects": keys, "bytes": size, "deleted": len(gone)},
+        "\n".join([*keys, f"{len(objects)} objects, {_megabytes(size)} {verb}"]),
+    )
+
+
+def _per_class(manifest: DatasetManifest, split: str) -> dict[str, int]:
+    """Samples that show each class."""
+    counts: Counter[int] = Counter()
+    for label in manifest.splits[split].labels:
+        counts.update([label] if isinstance(label, int) else [i for i, value in enumerate(label) if value])
+    return {name: counts[index] for index, name in enumerate(manifest.classes)}
+
+
+def _counts(manifest: DatasetManifest, split: str) -> list[str]:
+    return [f"{name} {count:,}" for name, count in _per_class(manifest, split).items()]
+
+
+def _some(verb: str, lines: list[str]) -> list[str]:
+    more = [f"  … and {len(lines) - SHOWN:,} more"] if len(lines) > SHOWN else []
+    return [f"{len(lines):,} {verb}", *(f"  {line}" for line in lines[:SHOWN]), *more]
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

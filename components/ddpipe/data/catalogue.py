@@ -1,0 +1,148 @@
+"""What a store holds: its dataset versions, how two of them differ, what is damaged, what nobody needs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import PurePosixPath
+
+from ddpipe.data.cpus import cpus
+from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest
+from ddpipe.data.shards import shard_key
+from ddpipe.errors import StoreError
+from ddpipe.storage import ObjectInfo, Store
+
+AT_ONCE = 8
+"""Objects that are fetched or removed at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A dataset version of a store.
+
+    Attributes:
+        name: Of the dataset.
+        dataset_id: Of the version.
+        uri: Of its manifest.
+        published: When.
+    """
+
+    name: str
+    dataset_id: str
+    uri: str
+    published: datetime
+
+
+def versions(store: Store, name: str | None = None) -> list[Version]:
+    """The versions of one dataset, or of all, the newest last."""
+    found = []
+    for info in store.list(f"datasets/{name}/" if name else "datasets/"):
+        match PurePosixPath(info.key).parts:
+            case (_, dataset, dataset_id, "manifest.json"):
+                found.append(Version(dataset, dataset_id, f"{store.uri}/{info.key}", info.modified))
+    return sorted(found, key=lambda version: (version.name, version.published))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What is another in the second of two versions.
+
+    Attributes:
+        added: Ids of samples.
+        removed: Likewise.
+        moved: By id, the splits before and after.
+        relabelled: By id, the names of the classes before and after.
+        shared_bytes: Of the shards that both have in common.
+    """
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    moved: Mapping[str, tuple[str, str]]
+    relabelled: Mapping[str, tuple[str, str]]
+    shared_bytes: int
+
+
+def difference(old: DatasetManifest, new: DatasetManifest) -> Difference:
+    """Compare two versions sample by sample."""
+    before, after = _samples(old), _samples(new)
+    both = [name for name in before if name in after]
+    return Difference(
+        added=tuple(sorted(after.keys() - before.keys())),
+        removed=tuple(sorted(before.keys() - after.keys())),
+        moved={name: (before[name][0], after[name][0]) for name in both if before[name][0] != after[name][0]},
+        relabelled={
+            name: (before[name][1], after[name][1]) for name in both if before[name][1] != after[name][1]
+        },
+        shared_bytes=sum(shard.bytes for shard in shards_of(old) & shards_of(new)),
+    )
+
+
+def _samples(manifest: DatasetManifest) -> dict[str, tuple[str, str]]:
+    """Split and class names of each sample."""
+    names = manifest.classes
+    return {
+        sample: (
+            split,
+            names[label]
+            if isinstance(label, int)
+            else ", ".join(name for name, value in zip(names, label, strict=True) if value),
+        )
+        for split, part in manifest.splits.items()
+        for sample, label in zip(part.sample_ids, part.labels, strict=True)
+    }
+
+
+def shards_of(manifest: DatasetManifest) -> set[ShardRef]:
+    """All shards of a version."""
+    return {shard for split in manifest.splits.values() for shard in split.shards}
+
+
+def damage(manifest: DatasetManifest, store: Store) -> list[str]:
+    """Read every shard of a version; what is the matter with each that is not as it was written."""
+
+    def check(shard: ShardRef) -> str | None:
+        try:
+            found = hashlib.sha256(store.read(shard_key(shard))).hexdigest()
+        except StoreError as error:
+            return f"{shard_key(shard)}: {error.seen}"
+        return None if found == shard.sha256 else f"{shard_key(shard)}: its content has the hash {found}"
+
+    with ThreadPoolExecutor(cpus()) as pool:
+        problems = list(pool.map(check, sorted(shards_of(manifest), key=lambda shard: shard.sha256)))
+    return [problem for problem in problems if problem]
+
+
+def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
+    """Shards that no version needs and nobody wrote lately, and the entries about them.
+
+    Args:
+        store: Where to look.
+        grace: A prepare writes its shards long before its manifest: what is younger is left alone.
+        now: The present.
+    """
+    # Shards are listed before manifests: what is published meanwhile is found to be needed.
+    shards = {PurePosixPath(info.key).stem: info for info in store.list("shards/")}
+    listing = list(store.list("datasets/"))
+    needed = {shard.sha256 for version in versions(store) for shard in shards_of(load_manifest(version.uri))}
+    old = {name: info for name, info in shards.items() if name not in needed and now - info.modified > grace}
+    entries = [info for info in listing if _subject(info.key) in old]
+    return [*entries, *old.values()]
+
+
+def _subject(key: str) -> str | None:
+    """The shard that an entry of prepare's ledger is about."""
+    match PurePosixPath(key).parts:
+        case (_, _, "encoded", name):
+            return name.partition(".")[0]
+    return None
+
+
+def remove(store: Store, objects: Sequence[ObjectInfo]) -> Iterator[str]:
+    """Delete objects; gives the key of each that is gone."""
+    keys = [info.key for info in objects]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for key, _ in zip(keys, pool.map(store.delete, keys), strict=True):
+            yield key

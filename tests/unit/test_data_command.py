@@ -1,0 +1,105 @@
+"""`ddpipe data`: what a store holds, what is damaged, what differs, what nobody needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from samples import a_folder
+
+from ddpipe.__main__ import cli
+from ddpipe.data.catalogue import versions
+from ddpipe.data.manifest import SPLITS
+from ddpipe.data.reader import open_split
+from ddpipe.errors import DatasetError
+from ddpipe.prepare import Prepared, PrepareSpec, prepare
+from ddpipe.storage import open_store
+
+
+@pytest.fixture
+def toys(tmp_path: Path, store_uri: str) -> PrepareSpec:
+    path = a_folder(tmp_path / "toys", {"ball": 10, "kite": 6})
+    return PrepareSpec(source="folder", path=str(path), name="toys", store=store_uri)
+
+
+def _ddpipe(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(cli, ["data", *arguments])
+    return result.exit_code, result.stdout
+
+
+def _facts(*arguments: str) -> Any:  # noqa: ANN401
+    code, output = _ddpipe(*arguments, "--json")
+    assert code == 0
+    return json.loads(output)
+
+
+def _changed(spec: PrepareSpec) -> Prepared:
+    """Another version: one image more, one less."""
+    assert spec.path
+    a_folder(Path(spec.path), {"ball": 1}, start=50)
+    (Path(spec.path) / "kite" / "0000.png").unlink()
+    return prepare(spec)
+
+
+def test_all_versions_are_listed_the_newest_last(toys: PrepareSpec) -> None:
+    first, second = prepare(toys), _changed(toys)
+    other = prepare(replace(toys, name="others"))
+    listed = [version["uri"] for version in _facts("ls", "--store", toys.store)["versions"]]
+    assert set(listed) == {first.manifest_uri, second.manifest_uri, other.manifest_uri}
+    assert [version.dataset_id for version in versions(open_store(toys.store), "others")] == [
+        other.dataset_id
+    ]
+    assert _ddpipe("ls", "--store", toys.store)[1].count("manifest.json") == 3
+
+
+def test_an_empty_store_has_no_versions(tmp_path: Path) -> None:
+    assert _ddpipe("ls", "--store", str(tmp_path)) == (0, "no versions\n")
+
+
+def test_a_version_is_told_in_numbers(toys: PrepareSpec) -> None:
+    prepared = prepare(toys)
+    facts = _facts("show", prepared.manifest_uri)
+    assert sum(facts["samples"].values()) == 16
+    assert sum(counts["ball"] for counts in facts["per_class"].values()) == 10
+    assert "2 classes, 4 x 6 x 1" in _ddpipe("show", prepared.manifest_uri)[1]
+
+
+def test_a_whole_version_is_verified_and_a_damaged_one_refused(toys: PrepareSpec) -> None:
+    prepared = prepare(toys)
+    assert _facts("verify", prepared.manifest_uri)["shards"] == 3
+    store = open_store(toys.store)
+    changed, lost, _ = [info.key for info in store.list("shards/")]
+    store.write(changed, b"something else")
+    store.delete(lost)
+    code, output = _ddpipe("verify", prepared.manifest_uri, "--json")
+    assert code == DatasetError.exit_code
+    assert f"{changed}: its content has the hash" in json.loads(output)["seen"]
+    assert lost in json.loads(output)["seen"]
+
+
+def test_what_differs_is_told_sample_by_sample(toys: PrepareSpec) -> None:
+    first, second = prepare(toys), _changed(toys)
+    facts = _facts("diff", first.manifest_uri, second.manifest_uri)
+    assert facts["added"] == ["ball/0050.png"]
+    assert facts["removed"] == ["kite/0000.png"]
+    assert "1 added" in _ddpipe("diff", first.manifest_uri, second.manifest_uri)[1]
+
+
+def test_only_shards_that_no_version_needs_are_garbage(toys: PrepareSpec) -> None:
+    first, second = prepare(toys), _changed(toys)
+    store = open_store(toys.store)
+    assert _facts("gc", "--store", toys.store, "--grace", "0")["objects"] == []
+    store.delete(first.manifest_uri.removeprefix(f"{store.uri}/"))
+    assert _facts("gc", "--store", toys.store)["objects"] == [], "younger than a day"
+    dry = _facts("gc", "--store", toys.store, "--grace", "0")
+    assert (len(dry["objects"]) > 1, dry["deleted"]) == (True, 0)
+    done = _facts("gc", "--store", toys.store, "--grace", "0", "--delete")
+    assert done["deleted"] == len(dry["objects"])
+    assert _facts("gc", "--store", toys.store, "--grace", "0")["objects"] == []
+    for split in SPLITS:
+        open_split(second.manifest_uri, split)
+    assert prepare(toys).reused
