@@ -13,15 +13,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from ddpipe import errors
-from ddpipe.errors import DdpipeError, Interrupted, ReplicaFailed, TrainingError
+from ddpipe.errors import DdpipeError, Interrupted, ReplicaFailed, TrainingError, from_dict
+from ddpipe.signals import passing_on
 
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 _STDERR = 2  # the file itself: a notebook's sys.stderr has none
@@ -57,7 +54,7 @@ def run_local(module: str, arguments: Sequence[str], processes: int) -> None:
                 stderr=stderr,
                 start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
             ) as torchrun,
-            _passing_on_signals(torchrun) as told,
+            passing_on(torchrun.terminate) as told,
         ):
             code = torchrun.wait()
         if code or told:
@@ -73,25 +70,6 @@ def _environment(processes: int) -> dict[str, str]:
 def _cpus() -> int:
     """How many this process may use; macOS can not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextmanager
-def _passing_on_signals(torchrun: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Pass SIGTERM and SIGINT on as SIGTERM; yields those that came. Only the main thread may do this."""
-    told: list[int] = []
-
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        told.append(number)
-        torchrun.terminate()
-
-    main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGTERM, signal.SIGINT) if main else ()
-    before = {number: signal.signal(number, pass_on) for number in numbers}
-    try:
-        yield told
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _first_error(folder: Path, stderr: str, code: int, *, told: bool) -> DdpipeError:
@@ -124,10 +102,8 @@ def _error(path: Path) -> DdpipeError:
     """What a rank wrote into its error file (ddpipe.distributed.run_rank), as an error again."""
     message = json.loads(path.read_text())["message"]
     details: dict[str, Any] = message["extraInfo"]
-    kind = getattr(errors, details.get("error", ""), None)
-    if kind:
-        error: DdpipeError = kind(**{part: details[part] for part in ("what", "which", "seen", "do")})
-        return error
+    if "error" in details:
+        return from_dict(details)
     return ReplicaFailed(
         what="a process failed",
         which=f"rank {path.parent.name} on this machine",
