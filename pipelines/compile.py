@@ -36,15 +36,19 @@ def compile_packages(folder: Path = COMPILED) -> list[Path]:
     return written
 
 
-def compile_v1(folder: Path = COMPILED) -> Path:
+def compile_v1(folder: Path = COMPILED, claim: str = "") -> Path:
     """Write the package for KFP 1.x to `folder`, from the training pipeline's package there.
+
+    Args:
+        folder: Where to.
+        claim: A volume claim that holds datasets and runs in place of an object store.
 
     Returns:
         The file.
     """
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         fresh = Path(scratch) / V1_PACKAGE
-        _run(_python_v1(), str(V1_SCRIPT), str(folder / "training.yaml"), str(fresh))
+        _run(_python_v1(), str(V1_SCRIPT), str(folder / "training.yaml"), str(fresh), *filter(None, [claim]))
         return fresh.replace(folder / V1_PACKAGE)
 
 

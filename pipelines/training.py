@@ -46,6 +46,7 @@ def training(
     weight_decay: float = 5e-4,
     warmup_fraction: float = 0.1,
     label_smoothing: float = 0.0,
+    augmentation: str = "none",
     precision: str = "fp32",
     seed: int = 0,
     checkpoint_minutes: float = 5.0,
@@ -56,7 +57,8 @@ def training(
         run_name: Name of the run's folder; an unfinished run of this name goes on. Empty: the run's id.
         runs: Folder of all runs: s3://bucket/prefix, or a path on a shared volume.
         store: Folder of all datasets: s3://bucket/prefix, or a path on a shared volume.
-        source: Kind of raw data: digits, folder.
+        source: Kind of raw data: digits, folder, csv, ranzcr, webdataset, cifar10, cifar100, mnist, fashion-mnist,
+            kmnist.
         source_path: Where the raw data lies, for sources that need it.
         dataset_name: Name of the dataset. Empty: the source's.
         image_size: Side in pixels that all images get. 0: the commonest size.
@@ -81,6 +83,7 @@ def training(
         weight_decay: L2 penalty on all weights.
         warmup_fraction: Part of all steps in which the learning rate rises to its highest.
         label_smoothing: Part of the target that is spread evenly over all classes.
+        augmentation: Random changes to training images: none, shift, shift-flip, shift-flip-cutout.
         precision: Arithmetic of the network: fp32, or bf16 (mixed, with fp32 weights).
         seed: Decides the first weights and the order of the samples.
         checkpoint_minutes: Longest time between two checkpoints; every epoch ends with one anyway.
@@ -125,6 +128,7 @@ def training(
         weight_decay=weight_decay,
         warmup_fraction=warmup_fraction,
         label_smoothing=label_smoothing,
+        augmentation=augmentation,
         precision=precision,
         seed=seed,
         checkpoint_minutes=checkpoint_minutes,

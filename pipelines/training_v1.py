@@ -6,7 +6,9 @@ Its parameters with their texts and defaults, and its images, are read from the 
 one definition of them. kfp 1.8 can not be installed beside kfp 2, so `ddpipe compile` runs this file with
 another Python, which has kfp 1.8 and nothing of ddpipe:
 
-    python training_v1.py training.yaml training-v1.yaml
+    python training_v1.py training.yaml training-v1.yaml [CLAIM]
+
+With a claim, datasets and runs are on a volume in place of an object store.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,9 @@ import yaml
 from kfp import compiler, dsl
 
 NAME = "ddpipe-training"
+DATA = "/data"
+"""Where a claim is mounted, in every step and in the job."""
+
 OUTPUTS = "/tmp/outputs"  # noqa: S108 - in the container, where KFP 1.x collects them
 SHOWN = {"metrics": "mlpipeline-metrics", "ui": "mlpipeline-ui-metadata"}
 """What the UI shows: names of `ddpipe ... --write`, and of the engine."""
@@ -37,6 +42,7 @@ RECIPE = (
     "weight_decay",
     "warmup_fraction",
     "label_smoothing",
+    "augmentation",
     "precision",
     "seed",
     "checkpoint_minutes",
@@ -75,11 +81,13 @@ class Package:
         description: Of the pipeline.
         parameters: By name: parameterType, defaultValue, description.
         images: By step.
+        claim: Holds all data in place of an object store; none if empty.
     """
 
     description: str
     parameters: Mapping[str, Mapping[str, Any]]
     images: Mapping[str, str]
+    claim: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Package:
@@ -93,6 +101,15 @@ class Package:
             parameters={name: facts for name, facts in parameters.items() if name != "backend"},
             images={name.removeprefix("exec-"): one["container"]["image"] for name, one in executors.items()},
         )
+
+    def on(self, claim: str) -> Package:
+        """The same with all data on this claim."""
+        defaults = {"runs": f"{DATA}/ddpipe/runs", "store": f"{DATA}/ddpipe/store", "s3_secret": ""}
+        parameters = {
+            name: {**facts, "defaultValue": defaults.get(name, facts["defaultValue"])}
+            for name, facts in self.parameters.items()
+        }
+        return replace(self, parameters=parameters, claim=claim)
 
 
 def pipeline_of(package: Package) -> Callable[..., None]:
@@ -124,6 +141,7 @@ def pipeline_of(package: Package) -> Callable[..., None]:
             *("--nodes", given["nodes"], "--processes", given["processes"]),
             *("--cpu", given["cpu"], "--memory", given["memory"], "--gpus", given["gpus"]),
             *("--s3-endpoint", given["s3_endpoint"], "--s3-secret", given["s3_secret"]),
+            *(("--volume", f"claim:{package.claim}:{DATA}") if package.claim else ()),
             shown=("metrics", "ui"),
         )
         evaluated = _step(
@@ -204,10 +222,16 @@ def compile_workflow(package: Package) -> str:
     for template in workflow["spec"]["templates"]:
         if "container" in template:
             template["container"] |= CONTAINER
+            if package.claim:
+                template["container"]["volumeMounts"] = [{"name": "data", "mountPath": DATA}]
+    if package.claim:
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": package.claim}}
+        workflow["spec"]["volumes"] = [volume]
     text: str = yaml.safe_dump(workflow, sort_keys=False, width=110)
     return text
 
 
 if __name__ == "__main__":
-    source, target = map(Path, sys.argv[1:])
-    target.write_text(compile_workflow(Package.read(source)))
+    source, target, *claim = sys.argv[1:]
+    package = Package.read(Path(source))
+    Path(target).write_text(compile_workflow(package.on(*claim) if claim else package))

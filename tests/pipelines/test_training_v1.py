@@ -106,3 +106,17 @@ def test_every_step_passes_the_restricted_level_and_reads_credentials_from_the_s
 def test_only_launching_uses_the_small_image() -> None:
     small = {name for name, one in STEPS.items() if "launcher" in one["container"]["image"]}
     assert small == {"train"}
+
+
+@pytest.mark.timeout(600)
+def test_on_a_claim_all_data_is_on_the_volume_of_every_step_and_of_the_job(tmp_path: Path) -> None:
+    compile_packages(tmp_path)
+    workflow = yaml.safe_load(compile_v1(tmp_path, "photos").read_text())
+    mounts = [one["container"]["volumeMounts"] for one in workflow["spec"]["templates"] if "container" in one]
+    assert mounts == [[{"name": "data", "mountPath": "/data"}]] * len(STEPS)
+    assert workflow["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": "photos"}
+    defaults = {one["name"]: one["value"] for one in workflow["spec"]["arguments"]["parameters"]}
+    assert defaults["store"].startswith("/data/")
+    assert defaults["runs"].startswith("/data/")
+    (train,) = (one for one in workflow["spec"]["templates"] if one["name"] == "train")
+    assert "claim:photos:/data" in train["container"]["command"]

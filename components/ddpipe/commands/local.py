@@ -215,11 +215,14 @@ def run_command(run_name: str | None, runs: str, processes: int, **values: Any) 
 
 @click.command()
 @click.option("--output", help="Folder for the packages.  [default: pipelines/compiled]")
+@click.option(
+    "--claim", default="", help="In the package for KFP 1.x: volume claim for all data, not an object store."
+)
 @json_option
-def compile_command(output: str | None) -> None:
+def compile_command(output: str | None, claim: str) -> None:
     """Compile the pipelines to the packages that are uploaded in the Kubeflow UI."""
     from ddpipe.pipelines.compile import COMPILED, compile_packages, compile_v1  # noqa: PLC0415 - as above
 
     folder = Path(output) if output else COMPILED
-    written = [str(path) for path in (*compile_packages(folder), compile_v1(folder))]
+    written = [str(path) for path in (*compile_packages(folder), compile_v1(folder, claim))]
     tell({"packages": written}, "\n".join(written))
