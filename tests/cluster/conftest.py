@@ -16,6 +16,19 @@ from ddpipe.launch.cluster import ApiError, ApiServer, connect
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--side-by-side", type=int, default=4, help="How many faults happen at once.")
+    parser.addoption("--messages", action="store_true", help="Print what people are told, fault by fault.")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Every message of the matrix, to be judged as prose."""
+    if not config.getoption("--messages"):
+        return
+    terminalreporter.section("what people are told")
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, text in getattr(report, "user_properties", ()):
+                if report.when == "call":
+                    terminalreporter.write_line(f"\n{name}\n    " + text.replace("\n", "\n    "))
 
 
 @pytest.fixture(scope="session")

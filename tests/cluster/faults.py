@@ -5,6 +5,7 @@ python tests/cluster/faults.py          print every message of the matrix as a t
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -77,7 +78,7 @@ def fault(name: str, **expected: object) -> Callable[[Callable[[Place], Ended]],
     return enter
 
 
-# --- the launcher dies ---------------------------------------------------------------------------------------
+# --- the launcher dies ----------------------------------------------------------------------------
 
 BRIEF = "echo begun; sleep 1; echo done"
 LONG = "echo begun; sleep 100"
@@ -111,8 +112,15 @@ POINTS: dict[str, Callable[[Place], Step]] = {
 
 def running(place: Place, script: str = LONG, *options: str, **environment: str) -> Step:
     step = launch(place, script, *options, **environment)
-    step.saw(RUNNING)
+    if place.rival:
+        assert eventually(lambda: count_running(place), lambda count: count == 2, 60) == 2, step.text
+    else:
+        step.saw(RUNNING)
     return step
+
+
+def count_running(place: Place) -> int:
+    return sum(pod["status"]["phase"] == "Running" for pod in place.pods())
 
 
 def killed_and_run_again(point: Callable[[Place], Step]) -> Callable[[Place], Ended]:
@@ -257,7 +265,7 @@ def stranger(place: Place, name: str) -> None:
     )
 
 
-# --- the API server is away ----------------------------------------------------------------------------------
+# --- the API server is away -----------------------------------------------------------------------
 
 
 @fault("connections refused for 60 s while following", words=("API server is away", "answers again"))
@@ -342,7 +350,7 @@ def restarting(place: Place) -> Ended:
     return ended
 
 
-# --- training fails ------------------------------------------------------------------------------------------
+# --- training fails -------------------------------------------------------------------------------
 
 
 def rank(number: int, failing: str, other: str = "sleep 60") -> str:
@@ -379,7 +387,7 @@ def kept(place: Place) -> Ended:
     return launch(place, rank(1, "exit 1", "exec sleep 60"), "--keep", "failed").end()
 
 
-# --- pods can not start --------------------------------------------------------------------------------------
+# --- pods can not start ---------------------------------------------------------------------------
 
 SOON = ("--deadline", "hopeless=3")
 
@@ -472,8 +480,9 @@ def quota_later(place: Place) -> Ended:
 
 @fault("pods that the cluster's policy refuses", code=52, words=("violates PodSecurity", "privileged"))
 def against_policy(place: Place) -> Ended:
-    patch = '{"spec": {"containers": [{"name": "pytorch", "securityContext": {"privileged": true, "allowPrivilegeEscalation": true}}]}}'
-    return launch(place, BRIEF, "--patch", patch, *SOON).end()
+    security = {"privileged": True, "allowPrivilegeEscalation": True}
+    patch = {"spec": {"containers": [{"name": "pytorch", "securityContext": security}]}}
+    return launch(place, BRIEF, "--patch", json.dumps(patch), *SOON).end()
 
 
 @fault(
@@ -483,8 +492,8 @@ def against_policy(place: Place) -> Ended:
     jobs_ever=0,
 )
 def webhook_refuses(place: Place) -> Ended:
-    patch = '{"spec": {"containers": [{"name": "pytorch", "$patch": "delete"}, {"name": "other", "image": "other:1"}]}}'
-    return launch(place, BRIEF, "--patch", patch).end()
+    containers = [{"name": "pytorch", "$patch": "delete"}, {"name": "other", "image": "other:1"}]
+    return launch(place, BRIEF, "--patch", json.dumps({"spec": {"containers": containers}})).end()
 
 
 @fault(
@@ -505,7 +514,7 @@ def no_rights(place: Place) -> Ended:
     return launch(place, BRIEF).end()
 
 
-# --- somebody meddles ----------------------------------------------------------------------------------------
+# --- somebody meddles -----------------------------------------------------------------------------
 
 
 @fault("the job is deleted while it runs", code=50, words=("was deleted while it was followed",))
@@ -560,7 +569,7 @@ def suspended(place: Place) -> Ended:
     return step.end(60)
 
 
-# --- deadlines -----------------------------------------------------------------------------------------------
+# --- deadlines ------------------------------------------------------------------------------------
 
 
 @fault("images are not there in time", code=49, words=("not all images", "nowhere.invalid", "pulled"))
@@ -578,7 +587,7 @@ def late_end(place: Place) -> Ended:
     return launch(place, LONG, "--deadline", "finished=4").end()
 
 
-# --- the second line of defence ------------------------------------------------------------------------------
+# --- the second line of defence -------------------------------------------------------------------
 
 
 @fault(

@@ -1,4 +1,4 @@
-"""A namespace of a test's own: the *restricted* Pod Security level, the least Role, a launcher's kubeconfig."""
+"""A namespace of a test's own: the *restricted* level, the least Role, a launcher's kubeconfig."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ _COLLECTIONS = {
 }
 
 
-def delete(admin: ApiServer, path: str, **options: Any) -> None:
+def delete(admin: ApiServer, path: str, **options: object) -> None:
     """Delete an object, whoever's it is; no error if it is gone."""
     with contextlib.suppress(ApiError):
         admin._json("DELETE", path, body=options)
@@ -63,6 +63,7 @@ class Place:
         namespace: Its name.
         folder: For the launcher's files.
         kubeconfig: The launcher's.
+        rival: Makes another launcher's command of our arguments, to see what that does in our place.
     """
 
     admin: ApiServer
@@ -70,6 +71,7 @@ class Place:
     namespace: str
     folder: Path
     kubeconfig: Path
+    rival: Callable[[Sequence[str]], list[str]] | None = None
     _start: str = field(default="")
 
     @property
@@ -120,7 +122,7 @@ class Place:
         return found
 
     def create(self, collection: str, body: dict[str, Any]) -> dict[str, Any]:
-        """Create something in the namespace; `collection` as in "/api/v1/…/pods" without the namespace part."""
+        """Create something in the namespace; `collection` as in "/api/v1/pods", without the namespace."""
         root, _, plural = collection.rpartition("/")
         return self.admin.create(f"{root}/namespaces/{self.namespace}/{plural}", body)
 
@@ -220,5 +222,5 @@ def _kubeconfig(place: Place) -> dict[str, Any]:
     }
 
 
-def _object(version: str, kind: str, name: str, **metadata: Any) -> dict[str, Any]:
+def _object(version: str, kind: str, name: str, **metadata: object) -> dict[str, Any]:
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **metadata}}

@@ -11,7 +11,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPResponse, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -110,7 +110,7 @@ class Proxy:
             _break(stream)
 
     @contextlib.contextmanager
-    def refusing(self):
+    def refusing(self) -> Iterator[None]:
         """Connections are refused, open ones broken."""
         self._server.shutdown()
         self._server.server_close()
@@ -122,7 +122,7 @@ class Proxy:
             self._server = self._listen(self.port)
 
     @contextlib.contextmanager
-    def hanging(self):
+    def hanging(self) -> Iterator[None]:
         """Nothing moves, while connections stay open and new ones are taken."""
         self._going.clear()
         try:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from place import IMAGE, Place
@@ -27,18 +27,23 @@ class Ended:
     text: str
     seconds: float
 
+    @property
+    def message(self) -> str:
+        """What it said itself in the end: neither remarks on the way nor anybody's log."""
+        return "\n".join(line for line in self.text.splitlines() if not line.startswith("["))
+
 
 class Step:
     """`ddpipe launch …` in a place; what it writes is collected as it comes."""
 
-    def __init__(self, place: Place, arguments: Sequence[str], environment: dict[str, str]) -> None:
+    def __init__(self, place: Place, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self._began = time.monotonic()
         self._written = b""
         self._changed = threading.Condition()
         self._deaf = False
         reader, writer = os.pipe()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ddpipe", *arguments],
+            place.rival(arguments) if place.rival else [sys.executable, "-m", "ddpipe", *arguments],
             stdout=writer,
             stderr=writer,
             env={**os.environ, "KUBECONFIG": str(place.kubeconfig), **environment},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,9 +38,16 @@ def _happen(fault: Fault, admin: ApiServer) -> Seen:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
-def test_fault(fault: Fault, happening: dict[str, Future[Seen]]) -> None:
+def test_fault(
+    fault: Fault,
+    happening: dict[str, Future[Seen]],
+    record_property: Callable[[str, object], None],
+) -> None:
     seen = happening[fault.name].result()
     text = seen.ended.text
+    record_property(
+        f"{fault.name} (exit code {seen.ended.code}, {seen.ended.seconds:.0f} s)", seen.ended.message
+    )
     assert seen.ended.code == fault.code, text
     for words in fault.words:
         assert re.search(words, text, re.DOTALL), f"{words!r} is not told:\n{text}"

@@ -32,7 +32,7 @@ def test_a_launcher_killed_anywhere_owns_exactly_one_job(
 
 
 def _kill_and_rerun(admin: ApiServer, moment: float) -> tuple[int, int, int]:
-    """Exit code of the second launcher, jobs ever, jobs left; a launcher that was done first needs no second."""
+    """Exit code of the second launcher, jobs ever, jobs left; one that was done needs no second."""
     with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder)) as place:
         step = launch(place, "sleep 2")
         time.sleep(moment)

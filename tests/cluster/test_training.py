@@ -1,7 +1,7 @@
 """Digits, trained by two pods with DDP over gloo, from and into an object store; evaluated afterwards.
 
-The object store is told by S3_ENDPOINT as this machine reaches it, POD_S3_ENDPOINT as pods do, and the usual AWS_*
-variables (or their LAB_S3_* counterparts); the image by DDPIPE_TRAINER_IMAGE.
+The object store is told by S3_ENDPOINT as this machine reaches it, POD_S3_ENDPOINT as pods do, and the usual
+AWS_* variables (or their LAB_S3_* counterparts); the image by DDPIPE_TRAINER_IMAGE.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def s3_environment() -> dict[str, str]:
 
 def ddpipe(environment: dict[str, str], *arguments: str) -> dict[str, object]:
     command = [sys.executable, "-m", "ddpipe", *arguments, "--json"]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     facts: dict[str, object] = json.loads(done.stdout)
     return facts
@@ -62,7 +64,19 @@ def test_two_pods_train_digits_and_leave_a_good_model(
         ended = Step(
             place,
             [
-                *("launch", "--image", IMAGE, "--nodes", "2", "--cpu", "500m", "--memory", "2Gi", "--run", "a"),
+                *(
+                    "launch",
+                    "--image",
+                    IMAGE,
+                    "--nodes",
+                    "2",
+                    "--cpu",
+                    "500m",
+                    "--memory",
+                    "2Gi",
+                    "--run",
+                    "a",
+                ),
                 *("--s3-secret", "store", "--s3-endpoint", s3_environment["POD_S3_ENDPOINT"]),
                 *("--dataset", dataset, "--output", f"{store}/runs/a/training", "--recipe", '{"epochs": 5}'),
             ],
@@ -73,5 +87,7 @@ def test_two_pods_train_digits_and_leave_a_good_model(
     assert "[worker-0] training digits-cnn on digits" in ended.text
     assert "processes: 2" in ended.text
     assert re.findall(r"epoch=(\d)", ended.text) == ["1", "2", "3", "4", "5"]
-    evaluation = ddpipe(s3_environment, "evaluate", "--dataset", dataset, "--run", "a", "--runs", f"{store}/runs")
+    evaluation = ddpipe(
+        s3_environment, "evaluate", "--dataset", dataset, "--run", "a", "--runs", f"{store}/runs"
+    )
     assert float(str(evaluation["accuracy"])) > 0.9, evaluation

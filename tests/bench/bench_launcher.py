@@ -1,0 +1,311 @@
+"""The launcher beside what a user would pick instead, on the cluster of KUBECONFIG.
+
+    python tests/bench/bench_launcher.py [--quiet-minutes 5] [--no-faults]
+
+Writes tests/bench/results/launcher.md: figures and the fault matrix, beside the official client (which polls).
+That is installed from PyPI into an environment of its own, under the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import venv
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+
+from faults import FAULTS, Fault, Seen, running  # noqa: E402
+from place import IMAGE, Place, a_place  # noqa: E402
+from step import launch  # noqa: E402
+
+from ddpipe.commands.launching import job_of, launch_command  # noqa: E402
+from ddpipe.launch import preflight  # noqa: E402
+from ddpipe.launch.backends.pytorchjob import BACKEND, manifest  # noqa: E402
+from ddpipe.launch.cluster import ApiServer, connect  # noqa: E402
+from ddpipe.launch.job import Owner, Replicas, Success, TrainingJob  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results" / "launcher.md"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ddpipe-bench"
+OFFICIAL = "kubeflow-training==1.9.4"
+PATIENCE = 60  # seconds that the official client waits in the matrix; 600 by default
+POLL = 15.0  # seconds between two looks, as the polling launchers have it
+
+# What a message must contain to have named the cause, whoever wrote it.
+CAUSES = {
+    "two launchers with one identity at once": "",
+    "the name is taken by a stranger's job": "already exists|taken",
+    "connections refused for 60 s while following": "",
+    "the API server hangs for 60 s while following": "",
+    "watches and logs dropped": "",
+    "the token expires (401) and is rotated on disk": "",
+    "a burst of 429": "",
+    "a burst of 500": "",
+    "a worker exits 1": "worker-[01].*exit ?code.*1",
+    "rank 0 exits 1": "(master|worker)-0.*exit ?code.*1",
+    "a worker is killed by a signal": "137|SIGKILL",
+    "a worker fails after rank 0 has succeeded": "exit ?code.*3",
+    "out of memory": "OOM.*64Mi|64Mi.*OOM",
+    "an image that can not be pulled": "nowhere.invalid",
+    "a command that does not exist": "no-such-command",
+    "a missing secret as a volume": '"nope" not found',
+    "a missing claim": "nope",
+    "a GPU that no node has, nodes unseen": "nvidia.com/gpu",
+    "quota exceeded": "quota",
+    "pods that the cluster's policy refuses": "PodSecurity",
+    "a job that the webhook refuses": "container with name pytorch",
+    "rights missing": "forbidden|may not",
+    "the job is deleted while it runs": "not found|deleted",
+    "a pod is evicted while it runs": "[Ee]vict",
+    "suspended, then resumed: the clock stands still": "",
+    "SIGKILL while running, then run again": "",
+    "SIGTERM while running, SIGKILL 0.5 s later": "",
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One launcher's row of the matrix."""
+
+    colour: bool
+    named: bool
+    left: int
+    seconds: float
+
+    def __str__(self) -> str:
+        """As cells of a table."""
+        words = ("right" if self.colour else "**wrong**", "yes" if self.named else "**no**")
+        return f"{words[0]} | {words[1]} | {self.left} | {self.seconds:.0f}"
+
+
+def official_python() -> Path:
+    """The interpreter of an environment that has the official client."""
+    python = CACHE / "official" / "bin" / "python"
+    if not python.exists():
+        venv.create(CACHE / "official", with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", OFFICIAL], check=True)
+    return python
+
+
+def official(place: Place) -> Callable[[Sequence[str]], list[str]]:
+    """The official client's command for the same job, with the master that its users give it."""
+    python, script = str(official_python()), str(Path(__file__).with_name("official.py"))
+
+    def command(arguments: Sequence[str]) -> list[str]:
+        options = dict(launch_command.make_context("launch", [*arguments[1:]]).params)
+        del options["namespace"], options["outage"]
+        job = replace(job_of(place.namespace, **options), success=Success.RANK0)
+        return [python, script, json.dumps(manifest(job)), str(PATIENCE)]
+
+    return command
+
+
+def judged(fault: Fault, seen: Seen) -> Judged:
+    """What a row of the matrix says of a launcher."""
+    green_is_right = fault.code == 0
+    named = bool(re.search(CAUSES[fault.name], seen.ended.text, re.DOTALL))
+    return Judged((seen.ended.code == 0) == green_is_right, named, seen.jobs, seen.ended.seconds)
+
+
+def happen(admin: ApiServer, fault: Fault, *, rival: bool) -> Judged | str:
+    """Let a fault happen to one launcher; a word in place of a judgement when that can not be done."""
+    # The rival's workers have an init container that the restricted level refuses: it gets an easier place.
+    level = "baseline" if rival and fault.level == "restricted" else fault.level
+    with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level=level) as place:
+        place.rival = official(place) if rival else None
+        try:
+            return judged(fault, fault.happen(place))
+        except AssertionError as error:
+            return str(error).partition("\n")[0][:60]
+
+
+def matrix(admin: ApiServer) -> Iterator[str]:
+    """The fault matrix, ours beside theirs, as a table."""
+    faults = [fault for fault in FAULTS if fault.name in CAUSES]
+    with ThreadPoolExecutor(4) as pool:
+        ours = [pool.submit(happen, admin, fault, rival=False) for fault in faults]
+        theirs = [pool.submit(happen, admin, fault, rival=True) for fault in faults]
+        cells = "colour | cause named | jobs left | s"
+        yield f"| what happens | ddpipe: {cells} | official client: {cells} |"
+        yield "|---|---|---|---|---|---|---|---|---|"
+        for fault, our, their in zip(faults, ours, theirs, strict=True):
+            other = their.result()
+            cells = str(other) if isinstance(other, Judged) else f"{other} | | |"
+            yield f"| {fault.name} | {our.result()} | {cells} |"
+
+
+def ends(admin: ApiServer, place: Place, script: str = "sleep 2") -> float:
+    """Seconds from the job's terminal condition, as a watch of our own sees it, to the launcher's exit."""
+    moments: list[float] = []
+
+    def look() -> None:
+        query = {"watch": "true", "timeoutSeconds": "60"}
+        for line in admin.spare().lines(place.jobs_path(), query, 90):
+            if any(
+                item["type"] in {"Succeeded", "Failed"} and item["status"] == "True"
+                for item in (json.loads(line)["object"].get("status") or {}).get("conditions") or ()
+            ):
+                moments.append(time.monotonic())
+                return
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    step = launch(place, script)
+    step.process.wait(120)
+    ended = time.monotonic()
+    watcher.join(5)
+    return ended - moments[0]
+
+
+def lags(admin: ApiServer, times: int, *, rival: bool) -> list[float]:
+    """Several of these, each in a place of its own."""
+    found = []
+    for _ in range(times):
+        with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level="baseline") as place:
+            place.rival = official(place) if rival else None
+            found.append(ends(admin, place))
+    return found
+
+
+@dataclass(frozen=True)
+class Start:
+    """What it costs to start: seconds to the first request, and peak memory in MB."""
+
+    seconds: float
+    megabytes: float
+
+
+def start(place: Place, command: Sequence[str]) -> Start:
+    """Start a launcher and let it run to its end."""
+    place.proxy.requests.clear()
+    began = time.monotonic()
+    with subprocess.Popen(
+        [*command],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "KUBECONFIG": str(place.kubeconfig)},
+    ) as process:
+        while not place.proxy.requests and process.poll() is None:
+            time.sleep(0.005)
+        first = time.monotonic() - began
+        usage = os.wait4(process.pid, 0)[2]
+        process.returncode = 0
+    return Start(first, usage.ru_maxrss / 1024)
+
+
+def starts(admin: ApiServer) -> Iterator[str]:
+    """Start-up beside the official client's, and beside a bare import of the Kubernetes client."""
+    ours = [
+        sys.executable,
+        "-m",
+        "ddpipe",
+        "launch",
+        "--image",
+        IMAGE,
+        "--cpu",
+        "50m",
+        "--memory",
+        "64Mi",
+        "--",
+        "true",
+    ]
+    with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level="baseline") as place:
+        measured = [start(place, ours) for _ in range(5)]
+        theirs = [start(place, official(place)(ours[3:])) for _ in range(1)]
+        bare = [start(place, [sys.executable, "-c", BARE]) for _ in range(5)]
+    seconds = " | ".join(f"{median(one):.2f} s" for one in (measured, theirs, bare))
+    megabytes = " | ".join(f"{peak(one):.0f} MB" for one in (measured, theirs, bare))
+    yield f"| process start to first API request, median | {seconds} |"
+    yield f"| peak memory | {megabytes} |"
+
+
+BARE = "from kubernetes import client, config; config.load_kube_config(); client.VersionApi().get_code()"
+
+
+def median(measured: Sequence[Start]) -> float:
+    """Seconds."""
+    return statistics.median(item.seconds for item in measured)
+
+
+def peak(measured: Sequence[Start]) -> float:
+    """Megabytes."""
+    return max(item.megabytes for item in measured)
+
+
+def checked(admin: ApiServer) -> float:
+    """Seconds that the preflight takes."""
+    with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder)) as place:
+        job = TrainingJob(
+            owner=Owner(pipeline="p", run="r", step="s"),
+            namespace=place.namespace,
+            image=IMAGE,
+            replicas=Replicas(nodes=2, cpu="50m", memory="64Mi"),
+        )
+        taken = []
+        for _ in range(10):
+            began = time.monotonic()
+            preflight.check(admin, job, BACKEND, manifest(job))
+            taken.append(time.monotonic() - began)
+    return statistics.median(taken)
+
+
+def quiet(admin: ApiServer, minutes: float) -> tuple[float, float]:
+    """API requests per hour of waiting for a job that says nothing: ours, and the official client's."""
+    counts = []
+    for rival in (False, True):
+        with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level="baseline") as place:
+            place.rival = official(place) if rival else None
+            step = running(place, "sleep 86400")
+            time.sleep(5)
+            before = len(place.proxy.requests)
+            time.sleep(60 * (minutes if not rival else min(minutes, 0.9)))
+            counts.append(
+                (len(place.proxy.requests) - before) / (minutes if not rival else min(minutes, 0.9)) * 60
+            )
+            step.kill()
+    return counts[0], counts[1]
+
+
+def figures(admin: ApiServer, minutes: float) -> Iterator[str]:
+    """The figures, as a table."""
+    yield "| figure | ddpipe | official client | bare kubernetes client |"
+    yield "|---|---|---|---|"
+    ours, theirs = lags(admin, 10, rival=False), lags(admin, 3, rival=True)
+    cells = " | ".join(f"{statistics.median(one):.2f} s ({max(one):.2f} s)" for one in (ours, theirs))
+    yield f"| job's end to launcher's exit, median (worst) | {cells} | |"
+    yield f"| preflight, median | {checked(admin):.3f} s | none | |"
+    yield from starts(admin)
+    if minutes:
+        our, their = quiet(admin, minutes)
+        yield f"| API requests per hour of quiet waiting ({minutes:g} min seen) | {our:.0f} | {their:.0f} | |"
+
+
+def main() -> None:
+    """Measure and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quiet-minutes", type=float, default=5)
+    parser.add_argument("--no-faults", action="store_true")
+    given = parser.parse_args()
+    admin = connect()
+    lines = list(figures(admin, given.quiet_minutes))
+    if not given.no_faults:
+        lines += ["", *matrix(admin)]
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text("\n".join(lines) + "\n")
+    print(RESULTS.read_text())  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

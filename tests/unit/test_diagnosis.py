@@ -1,0 +1,162 @@
+"""From what was seen to a message that a person can act on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from launch_samples import a_job, a_pod, an_object, ended
+
+from ddpipe.errors import DdpipeError, ImageUnavailable, OperatorSilent, PodRefused, Unschedulable
+from ddpipe.launch import diagnosis
+from ddpipe.launch.backends.pytorchjob import status
+from ddpipe.launch.status import Replica, replica_of
+
+JOB = a_job()
+
+
+def replica(rank: str = "worker-0", phase: str = "Failed", **changes: Any) -> Replica:
+    return replica_of(JOB.name, a_pod(JOB, rank, phase, **changes))
+
+
+def failure(*replicas: Replica, tail: tuple[str, ...] = (), notes: tuple[str, ...] = ()) -> DdpipeError:
+    return diagnosis.failure(
+        JOB, "PyTorchJob", "it failed", replicas=replicas, tail=lambda _: tail, notes=notes
+    )
+
+
+def test_the_first_to_fail_is_the_cause_and_the_others_follow() -> None:
+    late = replica("worker-0", state=ended(1, at="2026-01-01T00:00:12Z"))
+    early = replica("worker-1", state=ended(3, at="2026-01-01T00:00:09Z"))
+    error = failure(late, early)
+    assert error.which.startswith("worker-1 of PyTorchJob")
+    assert "exit code 3; then worker-0: exit code 1" in error.seen
+
+
+def test_of_two_in_one_second_the_killed_one_is_the_cause() -> None:
+    error = failure(replica("worker-0", state=ended(1)), replica("worker-1", state=ended(137)))
+    assert error.which.startswith("worker-1")
+    assert "killed by SIGKILL (exit code 137)" in error.seen
+
+
+def test_torch_s_own_error_file_tells_the_time_and_the_words() -> None:
+    message = {"message": {"message": "RuntimeError: bad", "extraInfo": {"timestamp": "1767225601"}}}
+    early = replica("worker-1", state=ended(1, at="2026-01-01T00:00:30Z", message=json.dumps(message)))
+    error = failure(replica("worker-0", state=ended(1, at="2026-01-01T00:00:20Z")), early, tail=("a", "b"))
+    assert error.which.startswith("worker-1")
+    assert error.seen.endswith("RuntimeError: bad")
+
+
+def test_out_of_memory_names_the_limit_and_the_way_out() -> None:
+    error = failure(replica(state=ended(137, reason="OOMKilled")))
+    assert "killed at its limit of 64Mi" in error.seen
+    assert "more than 64Mi" in error.do
+
+
+def test_a_command_that_does_not_exist_is_no_failed_training() -> None:
+    error = failure(replica(state=ended(128, reason="StartError", message="exec: nope: not found")))
+    assert "its command can not be started: exec: nope" in error.seen
+
+
+def test_the_last_lines_of_the_log_are_shown() -> None:
+    assert failure(replica(state=ended(1)), tail=("one", "two")).seen.endswith("    one\n    two")
+
+
+def test_without_a_log_the_termination_message_is_shown() -> None:
+    assert failure(replica(state=ended(1, message="last words"))).seen.endswith("    last words")
+
+
+def test_an_evicted_pod_is_told_from_a_failed_training() -> None:
+    error = failure(replica(status={"reason": "Evicted", "message": "node was low on memory"}, state={}))
+    assert "taken away (Evicted: node was low on memory)" in error.seen
+
+
+def test_a_pod_that_somebody_deleted_is_told_from_one_that_is_tidied_up() -> None:
+    asked = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
+    mourned = replica(metadata=asked, state=ended(143, at="2026-01-01T00:00:11Z"))
+    tidied = replica(metadata=asked, state=ended(143, at="2026-01-01T00:00:05Z"))
+    assert diagnosis.how(mourned) == "somebody deleted its pod; killed by SIGTERM (exit code 143)"
+    assert diagnosis.how(tidied) == "killed by SIGTERM (exit code 143)"
+
+
+def test_restarts_are_reported() -> None:
+    assert "started again 2 times" in failure(replica(state=ended(1), container={"restartCount": 2})).seen
+
+
+def test_a_failure_without_a_failed_pod_says_what_is_known() -> None:
+    assert failure(notes=("worker-1 is replaced: …",)).seen == "it failed; worker-1 is replaced: …"
+
+
+def hopeless(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = ()) -> DdpipeError | None:
+    return diagnosis.hopeless(JOB, status(JOB, an_object(JOB, "Created"), pods), events)
+
+
+def waiting(reason: str, message: str = "m") -> dict[str, Any]:
+    return {"phase": "Pending", "state": {"waiting": {"reason": reason, "message": message}}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "error"),
+    [
+        (waiting("ErrImagePull"), ImageUnavailable),
+        (waiting("ImagePullBackOff"), ImageUnavailable),
+        (waiting("ErrImageNeverPull"), ImageUnavailable),
+        (waiting("CreateContainerConfigError"), PodRefused),
+        (waiting("CreateContainerError"), PodRefused),
+    ],
+)
+def test_a_state_that_does_not_mend_itself_has_its_own_error(pod: dict[str, Any], error: type) -> None:
+    assert type(hopeless(a_pod(JOB, **pod), a_pod(JOB, "worker-1"))) is error
+
+
+def test_an_init_container_s_image_counts_too() -> None:
+    init = [{"name": "init", "state": {"waiting": {"reason": "ErrImagePull", "message": "alpine:3.10"}}}]
+    pod = a_pod(JOB, phase="Pending", state={}, status={"initContainerStatuses": init})
+    error = hopeless(pod, a_pod(JOB, "worker-1"))
+    assert error is not None
+    assert "alpine:3.10" in error.seen
+
+
+def test_what_only_takes_time_is_not_hopeless() -> None:
+    pods = [a_pod(JOB, **waiting("ContainerCreating")), a_pod(JOB, "worker-1", "Pending", node="", state={})]
+    assert hopeless(*pods) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "way_out"),
+    [
+        ("pods is forbidden: exceeded quota: small", "raise the quota"),
+        ('violates PodSecurity "restricted"', "what the policy asks for"),
+        ('admission webhook "x" denied the request', "what the webhook objects to"),
+    ],
+)
+def test_pods_that_are_refused_show_in_the_job_s_events(message: str, way_out: str) -> None:
+    event = {"reason": "FailedCreatePod", "message": message, "involvedObject": {"uid": "job-uid"}}
+    error = hopeless(a_pod(JOB), events=(event,))
+    assert isinstance(error, PodRefused)
+    assert message in error.seen
+    assert way_out in error.do
+
+
+def test_a_refusal_is_forgotten_when_all_pods_exist() -> None:
+    event = {"reason": "FailedCreatePod", "message": "no", "involvedObject": {"uid": "job-uid"}}
+    assert hopeless(a_pod(JOB), a_pod(JOB, "worker-1"), events=(event,)) is None
+
+
+def test_each_stage_has_its_own_deadline_and_error() -> None:
+    silent = status(JOB, an_object(JOB), [])
+    assert isinstance(diagnosis.late(JOB, "PyTorchJob", silent, 5), OperatorSilent)
+    scheduling = {
+        "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU"}
+        ]
+    }
+    unscheduled = status(
+        JOB,
+        an_object(JOB, "Created"),
+        [a_pod(JOB, "worker-0", "Pending", node="", state={}, status=scheduling)],
+    )
+    error = diagnosis.late(JOB, "PyTorchJob", unscheduled, 5)
+    assert isinstance(error, Unschedulable)
+    assert "no GPU" in error.seen

@@ -1,0 +1,69 @@
+"""What a training job is, and what its name promises."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from launch_samples import a_job
+
+from ddpipe.errors import ParameterError
+from ddpipe.launch.job import Deadlines, Keep, Owner, Replicas, quantity, training_command, validated
+
+
+def owner(**changes: str) -> Owner:
+    return Owner(**{"pipeline": "digits", "run": "run-1", "step": "train", **changes})
+
+
+def test_a_retry_of_the_step_has_the_same_name() -> None:
+    assert owner().job_name == owner().job_name
+
+
+@pytest.mark.parametrize("part", ["pipeline", "run", "task", "step"])
+def test_another_run_task_or_step_has_another_name(part: str) -> None:
+    assert owner(**{part: "other"}).job_name != owner().job_name
+
+
+@pytest.mark.parametrize("step", ["train", "Train the model!", "7th", "", "日本", "a" * 200])
+def test_a_name_is_a_dns_1035_label_with_room_for_the_rank(step: str) -> None:
+    name = owner(step=step).job_name
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
+    assert len(f"{name}-worker-99999") <= 63
+
+
+def test_an_owner_is_known_again_by_its_key() -> None:
+    assert Owner.of_key(owner(task="7").key) == owner(task="7")
+    with pytest.raises(ValueError, match="digits"):
+        Owner.of_key('["digits"]')
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("500m", 0.5), ("2", 2), ("4Gi", 4 * 2**30), ("1e3", 1000), ("1k", 1000)]
+)
+def test_quantities_are_read_as_kubernetes_does(text: str, value: float) -> None:
+    assert quantity(text) == pytest.approx(value)
+
+
+def test_all_that_is_wrong_with_a_job_is_told_at_once() -> None:
+    job = a_job(image="", replicas=Replicas(nodes=0, cpu="much", memory="0"), deadlines=Deadlines(running=-1))
+    with pytest.raises(ParameterError) as caught:
+        validated(job)
+    for words in (
+        "5 problems",
+        "image is empty",
+        "nodes is 0",
+        "cpu is 'much'",
+        "memory is 0",
+        "deadline running",
+    ):
+        assert words in str(caught.value)
+
+
+def test_the_keep_policy_decides_by_how_a_job_ended() -> None:
+    assert [keep.keeps(failed=True) for keep in Keep] == [False, True, True]
+    assert [keep.keeps(failed=False) for keep in Keep] == [False, False, True]
+
+
+def test_own_training_is_started_by_torchrun_which_reads_the_pods_variables() -> None:
+    command = training_command("s3://b/manifest.json", "s3://b/out", "{}")
+    assert command[:5] == ("python", "-m", "torch.distributed.run", "-m", "ddpipe.train")

@@ -1,0 +1,218 @@
+"""A job as a PyTorchJob, and a PyTorchJob as a status."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from launch_samples import a_job, a_pod, an_object, ended
+
+from ddpipe.launch.backends.pytorchjob import manifest, status
+from ddpipe.launch.job import Keep, Replicas, Restart, S3Access, Success, TrainingJob, Volume, VolumeKind
+from ddpipe.launch.marks import owner_of
+from ddpipe.launch.status import Phase, Stage
+
+
+def pod_of(job: TrainingJob) -> dict[str, Any]:
+    template: dict[str, Any] = manifest(job)["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
+    return template
+
+
+def container_of(job: TrainingJob) -> dict[str, Any]:
+    container: dict[str, Any] = pod_of(job)["spec"]["containers"][0]
+    return container
+
+
+def environment_of(job: TrainingJob) -> dict[str, Any]:
+    return {item["name"]: item.get("value", item.get("valueFrom")) for item in container_of(job)["env"]}
+
+
+def test_the_same_job_always_gives_the_same_manifest() -> None:
+    assert manifest(a_job()) == manifest(a_job())
+
+
+def test_a_job_knows_its_owner_again_and_a_copy_of_its_labels_does_not() -> None:
+    body = manifest(a_job())
+    assert owner_of(body) == a_job().owner
+    assert owner_of({"metadata": {**body["metadata"], "name": "strangers"}}) is None
+    assert (
+        owner_of({"metadata": {"name": body["metadata"]["name"], "labels": body["metadata"]["labels"]}})
+        is None
+    )
+
+
+def test_another_specification_has_another_hash() -> None:
+    hashes = {
+        manifest(job)["metadata"]["annotations"]["ddpipe.dev/spec"] for job in (a_job(), a_job(image="x:2"))
+    }
+    assert len(hashes) == 2
+
+
+def test_a_current_operator_gets_workers_only_that_know_their_rank() -> None:
+    job = a_job(replicas=Replicas(nodes=3, processes=2))
+    specs = manifest(job)["spec"]["pytorchReplicaSpecs"]
+    assert {name: spec["replicas"] for name, spec in specs.items()} == {"Worker": 3}
+    environment = environment_of(job)
+    assert environment["PET_MASTER_ADDR"] == f"{job.name}-worker-0"
+    assert environment["WORLD_SIZE"] == "6"
+    assert "replica-index" in environment["PET_NODE_RANK"]["fieldRef"]["fieldPath"]
+
+
+def test_an_old_operator_gets_a_master_and_nothing_that_it_does_not_know() -> None:
+    spec = manifest(a_job(restart=Restart.ON_FAILURE), {"pytorchReplicaSpecs": {}})["spec"]
+    assert set(spec) == {"pytorchReplicaSpecs", "cleanPodPolicy", "ttlSecondsAfterFinished", "backoffLimit"}
+    assert {name: item["replicas"] for name, item in spec["pytorchReplicaSpecs"].items()} == {
+        "Master": 1,
+        "Worker": 1,
+    }
+
+
+def test_only_rank_0_counts_where_there_is_a_master() -> None:
+    specs = manifest(a_job(success=Success.RANK0))["spec"]["pytorchReplicaSpecs"]
+    assert set(specs) == {"Master", "Worker"}
+
+
+def test_a_pod_passes_the_restricted_level() -> None:
+    pod, container = pod_of(a_job())["spec"], container_of(a_job())
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def test_a_pod_has_the_defaults_that_everybody_adds() -> None:
+    job = a_job(replicas=Replicas(nodes=2, processes=2, cpu="5", memory="8Gi", gpus=2))
+    pod, container = pod_of(job), container_of(job)
+    assert pod["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false"
+    assert container["resources"]["limits"] == container["resources"]["requests"]
+    assert container["resources"]["limits"] == {"cpu": "5", "memory": "8Gi", "nvidia.com/gpu": "2"}
+    assert environment_of(job)["OMP_NUM_THREADS"] == "2"
+    assert {"name": "shm", "mountPath": "/dev/shm"} in container["volumeMounts"]  # noqa: S108
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_credentials_are_named_never_written() -> None:
+    environment = environment_of(a_job(s3=S3Access(secret="store", endpoint="minio:9000")))  # noqa: S106
+    assert environment["S3_ENDPOINT"] == "minio:9000"
+    assert environment["AWS_SECRET_ACCESS_KEY"] == {"secretKeyRef": {"name": "store", "key": "secretkey"}}
+
+
+def test_volumes_are_mounted_and_secrets_only_read() -> None:
+    volumes = [
+        Volume(kind=VolumeKind.CLAIM, name="data", path="/data"),
+        Volume(kind=VolumeKind.SECRET, name="key.pem", path="/key"),
+    ]
+    mounts = container_of(a_job(volumes=volumes))["volumeMounts"][1:]
+    assert [(item["mountPath"], item["readOnly"]) for item in mounts] == [("/data", False), ("/key", True)]
+    assert pod_of(a_job(volumes=volumes))["spec"]["volumes"][2]["secret"] == {"secretName": "key.pem"}
+
+
+def test_a_patch_changes_adds_and_deletes() -> None:
+    patch = {
+        "spec": {
+            "hostIPC": True,
+            "securityContext": {"runAsUser": None},
+            "containers": [
+                {
+                    "name": "pytorch",
+                    "env": [{"name": "HOME", "value": "/home"}, {"name": "NEW", "value": "1"}],
+                },
+                {"name": "helper", "image": "helper:1"},
+            ],
+            "volumes": [{"name": "shm", "$patch": "delete"}],
+        }
+    }
+    job = a_job(patch=patch)
+    spec = pod_of(job)["spec"]
+    assert spec["hostIPC"] is True
+    assert "runAsUser" not in spec["securityContext"]
+    assert spec["volumes"] == []
+    assert [container["name"] for container in spec["containers"]] == ["pytorch", "helper"]
+    assert environment_of(job)["HOME"] == "/home"
+    assert environment_of(job)["NEW"] == "1"
+    assert environment_of(job)["LOGNAME"] == "ddpipe"
+
+
+def test_a_queue_is_a_label_of_the_job() -> None:
+    assert manifest(a_job(queue="q"))["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "q"
+
+
+def test_the_keep_policy_is_remembered_for_the_sweep() -> None:
+    assert manifest(a_job(keep=Keep.FAILED))["metadata"]["annotations"]["ddpipe.dev/keep"] == "failed"
+
+
+def test_a_condition_counts_only_while_it_is_true() -> None:
+    job = a_job()
+    assert status(job, an_object(job, "Created", "Succeeded=False", "Running"), []).phase is Phase.ACTIVE
+
+
+def test_failed_is_sticky() -> None:
+    job = a_job()
+    assert status(job, an_object(job, "Failed", "Succeeded"), []).phase is Phase.FAILED
+
+
+def test_a_suspended_job_is_suspended_by_its_spec() -> None:
+    job = a_job()
+    assert status(job, an_object(job, runPolicy={"suspend": True}), []).phase is Phase.SUSPENDED
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED)])
+def test_a_master_s_success_is_not_the_worker_s(code: int, phase: Phase) -> None:
+    job = a_job()
+    pods = [
+        a_pod(job, "master-0", "Succeeded", state=ended(0)),
+        a_pod(job, "worker-0", "Failed" if code else "Succeeded", state=ended(code)),
+    ]
+    assert status(job, an_object(job, "Succeeded"), pods).phase is phase
+
+
+def test_a_job_goes_on_while_a_worker_does_though_its_master_is_done() -> None:
+    job = a_job()
+    pods = [a_pod(job, "master-0", "Succeeded", state=ended(0)), a_pod(job, "worker-0")]
+    assert status(job, an_object(job, "Succeeded"), pods).phase is Phase.ACTIVE
+    only_rank_0 = a_job(success=Success.RANK0)
+    assert status(only_rank_0, an_object(only_rank_0, "Succeeded"), pods).phase is Phase.SUCCEEDED
+
+
+def test_somebody_else_s_pods_do_not_count() -> None:
+    job = a_job()
+    foreign = a_pod(job, metadata={"ownerReferences": [{"uid": "another"}]})
+    assert status(job, an_object(job, "Created"), [foreign]).replicas == ()
+
+
+WAITING = {"waiting": {"reason": "ContainerCreating"}}
+NO_IMAGE = {"waiting": {"reason": "ImagePullBackOff", "message": "back off"}}
+NO_SECRET = {"waiting": {"reason": "CreateContainerConfigError", "message": "no secret"}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "stage"),
+    [
+        ({"phase": "Pending", "node": "", "state": {}}, Stage.SCHEDULED),
+        ({"phase": "Pending", "state": WAITING}, Stage.PULLED),
+        ({"phase": "Pending", "state": NO_IMAGE}, Stage.PULLED),
+        ({"phase": "Pending", "state": NO_SECRET}, Stage.RUNNING),
+        ({}, Stage.FINISHED),
+        ({"phase": "Failed", "state": ended(1)}, Stage.FINISHED),
+    ],
+)
+def test_a_job_waits_for_its_slowest_replica(changes: dict[str, Any], stage: Stage) -> None:
+    job = a_job()
+    pods = [a_pod(job, "worker-0"), a_pod(job, "worker-1", **changes)]
+    assert status(job, an_object(job, "Created"), pods).stage is stage
+
+
+def test_a_job_waits_for_the_operator_then_for_its_pods() -> None:
+    job = a_job()
+    assert status(job, an_object(job), []).stage is Stage.RECONCILED
+    assert status(job, an_object(job, "Created"), []).stage is Stage.SCHEDULED
+    assert status(job, an_object(job, "Created"), [a_pod(job)]).stage is Stage.SCHEDULED
+
+
+def test_replicas_are_in_the_order_of_their_ranks() -> None:
+    job = a_job(replicas=Replicas(nodes=12))
+    pods = [a_pod(job, rank) for rank in ("worker-10", "worker-2", "master-0")]
+    replicas = status(job, an_object(job, "Running"), pods).replicas
+    assert [replica.rank for replica in replicas] == ["master-0", "worker-2", "worker-10"]
