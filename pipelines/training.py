@@ -57,8 +57,7 @@ def training(
         run_name: Name of the run's folder; an unfinished run of this name goes on. Empty: the run's id.
         runs: Folder of all runs: s3://bucket/prefix, or a path on a shared volume.
         store: Folder of all datasets: s3://bucket/prefix, or a path on a shared volume.
-        source: Kind of raw data: digits, folder, csv, ranzcr, webdataset, cifar10, cifar100, mnist, fashion-mnist,
-            kmnist.
+        source: Kind of raw data, such as digits, folder, ranzcr, webdataset, cifar10, mnist.
         source_path: Where the raw data lies, for sources that need it.
         dataset_name: Name of the dataset. Empty: the source's.
         image_size: Side in pixels that all images get. 0: the commonest size.

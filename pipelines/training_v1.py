@@ -50,25 +50,27 @@ RECIPE = (
 
 
 def _of_secret(variable: str, key: str) -> dict[str, Any]:
-    secret = {"name": "{{workflow.parameters.s3_secret}}", "key": key, "optional": True}
+    secret = {"name": "{{workflow.parameters.s3_secret}}", "key": key}
     return {"name": variable, "valueFrom": {"secretKeyRef": secret}}
 
 
-CONTAINER = {
+STORE = {
     "env": [
         {"name": "S3_ENDPOINT", "value": "{{workflow.parameters.s3_endpoint}}"},
         _of_secret("AWS_ACCESS_KEY_ID", "accesskey"),
         _of_secret("AWS_SECRET_ACCESS_KEY", "secretkey"),
-    ],
+    ]
+}
+VOLUME = {"volumeMounts": [{"name": "data", "mountPath": DATA}]}
+RESTRICTED = {
     "securityContext": {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
         "runAsNonRoot": True,
         "seccompProfile": {"type": "RuntimeDefault"},
-    },
+    }
 }
-"""What every step has: the object store, with a secret that a store on a volume does not need, and the
-*restricted* Pod Security level: here, not for the pod, because in MiniKF Argo's own containers are root."""
+"""The *restricted* Pod Security level: per container, because in MiniKF Argo's own containers are root."""
 
 TYPES = {"STRING": str, "NUMBER_INTEGER": int, "NUMBER_DOUBLE": float, "BOOLEAN": bool}
 
@@ -206,7 +208,8 @@ def _recipe(package: Package, given: Mapping[str, dsl.PipelineParam]) -> str:
 
 def _docstring(package: Package) -> str:
     """What kfp 1.8 takes the parameters' descriptions from."""
-    lines = (f"    {name}: {parameter['description']}" for name, parameter in package.parameters.items())
+    texts = {name: " ".join(facts["description"].split()) for name, facts in package.parameters.items()}
+    lines = (f"    {name}: {text}" for name, text in texts.items())
     return "\n".join([package.description, "", "Args:", *lines])
 
 
@@ -221,9 +224,7 @@ def compile_workflow(package: Package) -> str:
     workflow["spec"]["securityContext"] = {"fsGroup": 1000}  # a step may write to a claim
     for template in workflow["spec"]["templates"]:
         if "container" in template:
-            template["container"] |= CONTAINER
-            if package.claim:
-                template["container"]["volumeMounts"] = [{"name": "data", "mountPath": DATA}]
+            template["container"] |= RESTRICTED | (VOLUME if package.claim else STORE)
     if package.claim:
         volume = {"name": "data", "persistentVolumeClaim": {"claimName": package.claim}}
         workflow["spec"]["volumes"] = [volume]

@@ -40,7 +40,7 @@ def prepare(
         run_name: Name of the run's folder.
         runs: Folder of all runs, a path or s3://.
         store: Folder of all datasets, a path or s3://.
-        source: Kind of raw data: digits, folder.
+        source: Kind of raw data, such as digits, folder, ranzcr, webdataset, cifar10, mnist.
         source_path: Where the raw data lies, for sources that need it.
         dataset_name: Name of the dataset; empty: the source's.
         image_size: Side in pixels that all images get; 0: the commonest size.
@@ -103,6 +103,7 @@ def train(
     weight_decay: float,
     warmup_fraction: float,
     label_smoothing: float,
+    augmentation: str,
     precision: str,
     seed: int,
     checkpoint_minutes: float,
@@ -132,6 +133,7 @@ def train(
         weight_decay: L2 penalty on all weights.
         warmup_fraction: Part of all steps in which the learning rate rises to its highest.
         label_smoothing: Part of the target that is spread evenly over all classes.
+        augmentation: Random changes to training images: none, shift, shift-flip, shift-flip-cutout.
         precision: Arithmetic of the network: fp32 or bf16.
         seed: Decides the first weights and the order of the samples.
         checkpoint_minutes: Longest time between two checkpoints.
@@ -157,6 +159,7 @@ def train(
             weight_decay=weight_decay,
             warmup_fraction=warmup_fraction,
             label_smoothing=label_smoothing,
+            augmentation=augmentation,
             precision=precision,
             seed=seed,
             checkpoint_minutes=checkpoint_minutes,

@@ -10,9 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -23,6 +21,7 @@ from typing import NoReturn, TypeVar
 
 from tqdm import tqdm
 
+from ddpipe.data.ahead import ahead
 from ddpipe.data.cpus import cpus
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import SHARD_BYTES, shard_key, verify
@@ -34,7 +33,6 @@ from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 Box = Sequence[tuple[Member, bytes]]
@@ -250,21 +248,6 @@ class Shelf:
             self._store.download(shard_key(shard), path)
         verify(path, shard)
         return path
-
-
-def ahead(function: Callable[[T], R], items: Iterable[T], *, threads: int) -> Iterator[R]:
-    """The function's results in the order of the items, computed a little ahead of their use."""
-    pool = ThreadPoolExecutor(threads)
-    pending: deque[Future[R]] = deque()
-    try:
-        for item in items:
-            pending.append(pool.submit(function, item))
-            if len(pending) > 2 * threads:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _outcome(function: Callable[[Sample], R], sample: Sample) -> R | Unreadable:

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from ddpipe.data.ahead import ahead
 from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
-from ddpipe.train.order import Indices, dealt, global_batch, permutation, steps_per_epoch
+from ddpipe.train.augment import AUGMENTATIONS, Augmentation, augmented
+from ddpipe.train.order import dealt, global_batch, permutation, steps_per_epoch
 
 EVALUATION_BATCH = 512
 
@@ -32,29 +35,41 @@ class Batch:
 
 
 def epoch_batches(
-    reader: SplitReader, world: World, *, seed: int, epoch: int, batch_size: int, first: int = 0
+    reader: SplitReader,
+    world: World,
+    *,
+    seed: int,
+    epoch: int,
+    batch_size: int,
+    first: int = 0,
+    augmentation: Augmentation = AUGMENTATIONS["none"],
 ) -> Iterator[Batch]:
-    """This rank's shares of an epoch's batches, from the first-th on."""
+    """This rank's shares of an epoch's batches, from the first-th on, each read while others are learned."""
     order = permutation(seed, epoch, len(reader))
-    for number in range(first, steps_per_epoch(len(reader), batch_size)):
+
+    def share(number: int) -> Batch:
         batch = global_batch(order, number, batch_size)
-        yield load(reader, dealt(batch, world.rank, world.size), len(batch), world.device)
+        chosen = dealt(batch, world.rank, world.size)
+        images = augmented(reader.images(chosen), augmentation, seed, epoch, chosen)
+        return _moved(images, reader.labels[chosen], len(batch), world.device)
+
+    return ahead(share, range(first, steps_per_epoch(len(reader), batch_size)), threads=1)
 
 
 def every_sample(reader: SplitReader, world: World) -> Iterator[Batch]:
-    """This rank's share of a whole split, each sample once."""
-    share = world.share(len(reader))
-    for start in range(0, len(share), EVALUATION_BATCH):
-        chosen = share[start : start + EVALUATION_BATCH]
-        yield load(reader, chosen, len(chosen), world.device)
+    """This rank's share of a whole split, each sample once, each batch read while others are looked at."""
+    mine = world.share(len(reader))
+
+    def share(start: int) -> Batch:
+        chosen = np.asarray(mine[start : start + EVALUATION_BATCH])
+        return _moved(reader.images(chosen), reader.labels[chosen], len(chosen), world.device)
+
+    return ahead(share, range(0, len(mine), EVALUATION_BATCH), threads=1)
 
 
-def load(reader: SplitReader, indices: Indices, size: int, device: torch.device) -> Batch:
-    """The samples with these indices, on `device`; the copy to a GPU does not wait for its work."""
-    images, labels = (
-        torch.from_numpy(reader.images(indices)),
-        torch.from_numpy(reader.labels[np.asarray(indices)]),
-    )
+def _moved(pixels: NDArray[np.uint8], classes: NDArray[np.int64], size: int, device: torch.device) -> Batch:
+    """Samples on `device`; the copy to a GPU does not wait for its work."""
+    images, labels = torch.from_numpy(pixels), torch.from_numpy(classes)
     if device.type == "cuda":
         images, labels = images.pin_memory(), labels.pin_memory()
     return Batch(images.to(device, non_blocking=True), labels.to(device, non_blocking=True), size)

@@ -24,6 +24,7 @@ from ddpipe.errors import Diverged, Interrupted
 from ddpipe.model.architectures import Classifier, Shape, build
 from ddpipe.model.checkpoint import Checkpoint, save
 from ddpipe.storage import Store
+from ddpipe.train.augment import AUGMENTATIONS
 from ddpipe.train.journal import Journal, Record
 from ddpipe.train.loader import Batch, epoch_batches, every_sample
 from ddpipe.train.order import batch_sizes, seed_of_step, steps_per_epoch
@@ -102,7 +103,13 @@ class Trainer:
     def _batches(self, epoch: int, first: int) -> Iterator[Batch]:
         recipe, train = self._recipe, self._splits["train"]
         return epoch_batches(
-            train, self._world, seed=recipe.seed, epoch=epoch, batch_size=recipe.batch_size, first=first
+            train,
+            self._world,
+            seed=recipe.seed,
+            epoch=epoch,
+            batch_size=recipe.batch_size,
+            first=first,
+            augmentation=AUGMENTATIONS[recipe.augmentation],
         )
 
     def _heed(self, watch: Watch) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ddpipe.errors import ParameterError, listed
 from ddpipe.model import ARCHITECTURES
+from ddpipe.train.augment import AUGMENTATIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,11 @@ class Recipe:
     )
     label_smoothing: float = _parameter(
         0.0, _Range(0, 1, open_high=True), "Part of the target that is spread evenly over all classes."
+    )
+    augmentation: str = _parameter(
+        "none",
+        _Choice(AUGMENTATIONS),
+        f"Random changes to training images: {', '.join(AUGMENTATIONS)}.",
     )
     precision: str = _parameter(
         "fp32",

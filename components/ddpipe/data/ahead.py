@@ -1,0 +1,26 @@
+"""Work done a little ahead of its use, in the order of its use."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def ahead(function: Callable[[T], R], items: Iterable[T], *, threads: int) -> Iterator[R]:
+    """The function's results in the order of the items, at most two per thread ahead of their use."""
+    pool = ThreadPoolExecutor(threads)
+    pending: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) > 2 * threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
