@@ -2,7 +2,7 @@
 
     python tests/bench/bench_launcher.py [--quiet-minutes 5] [--no-faults]
 
-Writes tests/bench/results/launcher.md: figures and the fault matrix, beside the official client (which polls).
+Writes tests/bench/results/launcher.md: figures and fault matrix, beside the official client (which polls).
 That is installed from PyPI into an environment of its own, under the user's cache folder.
 """
 

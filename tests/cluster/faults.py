@@ -496,6 +496,12 @@ def webhook_refuses(place: Place) -> Ended:
     return launch(place, BRIEF, "--patch", json.dumps({"spec": {"containers": containers}})).end()
 
 
+@fault("no PyTorchJobs on the cluster", code=43, words=("has no PyTorchJobs", "Install"), jobs_ever=0)
+def not_installed(place: Place) -> Ended:
+    place.proxy.answer(lambda request: request.path == "/apis/kubeflow.org/v1", 404, "not found", times=1)
+    return launch(place, BRIEF).end()
+
+
 @fault(
     "rights missing", code=44, words=("may not", r'resources: \["pods/log"\]', "verbs: .delete"), jobs_ever=0
 )

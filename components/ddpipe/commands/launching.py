@@ -32,6 +32,7 @@ from ddpipe.launch.job import (
 )
 from ddpipe.launch.launcher import launch
 from ddpipe.launch.orphans import FoundJob, list_jobs, sweep
+from ddpipe.launch.outage import answered
 from ddpipe.storage import exists
 
 Options = Callable[[Callable[..., None]], Callable[..., None]]
@@ -277,7 +278,8 @@ def jobs_command() -> None:
 def list_command(namespace: str | None, pipeline: str | None) -> None:
     """List ddpipe's jobs: state, age, run, and whether that run is over."""
     cluster = connect()
-    jobs = list_jobs(cluster, namespace or cluster.namespace, pipeline=pipeline)
+    where = namespace or cluster.namespace
+    jobs = answered(lambda: list_jobs(cluster, where, pipeline=pipeline), f"the jobs of namespace {where}")
     tell({"jobs": [asdict(job) for job in jobs]}, "\n".join(map(_line, jobs)) or "no jobs")
 
 
@@ -295,6 +297,9 @@ def _line(job: FoundJob) -> str:
 def sweep_command(namespace: str | None, pipeline: str | None, run: str | None) -> None:
     """Remove ddpipe's jobs whose run is over; never anybody else's."""
     cluster = connect()
-    removed = sweep(cluster, namespace or cluster.namespace, pipeline=pipeline, run=run)
+    where = namespace or cluster.namespace
+    removed = answered(
+        lambda: sweep(cluster, where, pipeline=pipeline, run=run), f"the jobs of namespace {where}"
+    )
     names = [job.name for job in removed]
     tell({"removed": names}, "\n".join([f"{len(names)} removed", *names]))

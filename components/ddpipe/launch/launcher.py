@@ -26,7 +26,6 @@ from ddpipe.errors import (
     NameTaken,
     OperatorSilent,
     OutputMissing,
-    PodRefused,
 )
 from ddpipe.launch import diagnosis, preflight
 from ddpipe.launch.backends.pytorchjob import BACKEND
@@ -36,13 +35,13 @@ from ddpipe.launch.job import TrainingJob
 from ddpipe.launch.logs import Logs
 from ddpipe.launch.marks import JOB, SPEC, owner_of
 from ddpipe.launch.orphans import sweep
-from ddpipe.launch.outage import patiently, pauses
+from ddpipe.launch.outage import patiently, pauses, refused
 from ddpipe.launch.owning import PODS, own_pod_path, owner_references
 from ddpipe.launch.status import Backend, Object, Phase
 from ddpipe.launch.stopping import Target, deletes_when_told_to_stop
 from ddpipe.launch.voice import Voice
 
-_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
+_NOT_FOUND, _CONFLICT = 404, 409
 # Pods have 30 s to end, and their names are taken for so long.
 _REMOVAL_SECONDS = 90.0
 
@@ -131,7 +130,7 @@ def launch(
         with _guarded(launching) if is_process else nullcontext():
             return _launch(launching, voice, exists)
     except Refused as error:
-        raise _translated(launching, error) from error
+        raise refused(error, launching.title) from error
     finally:
         voice.finish()
 
@@ -331,20 +330,3 @@ def _await_removal(launching: Launching) -> None:
         if (not left and _find(launching) is None) or time.monotonic() > until:
             return
         time.sleep(pause)
-
-
-def _translated(launching: Launching, error: Refused) -> LaunchError:
-    """A refusal that no part of the protocol expected."""
-    if error.status == _FORBIDDEN and "is forbidden: User" in error.message:
-        return Forbidden(
-            what="this account may not do what launching needs",
-            which=launching.title,
-            seen=str(error),
-            do="Give it the Role of images/rbac.yaml.",
-        )
-    return PodRefused(
-        what="the cluster refuses the job",
-        which=launching.title,
-        seen=str(error),
-        do="Change what it objects to, then run the step again.",
-    )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from ddpipe.errors import ClusterUnreachable, Forbidden, LaunchError
+from ddpipe.errors import ClusterUnreachable, Forbidden, LaunchError, PodRefused
 from ddpipe.launch.cluster import ApiError, Refused, Unanswered
 
 T = TypeVar("T")
@@ -61,4 +61,33 @@ def given_up(error: ApiError, budget: float) -> LaunchError:
         which="the API server",
         seen=f"{error}, for {budget:.0f} s",
         do="A job that was created goes on. When the API server is back, run the step again: it takes it up.",
+    )
+
+
+def answered(ask: Callable[[], T], which: str, budget: float = 30) -> T:
+    """The answer to `ask`, or the error that a person gets.
+
+    Raises:
+        LaunchError: The server is away for `budget` seconds, or said no.
+    """
+    try:
+        return patiently(ask, budget)
+    except Refused as error:
+        raise refused(error, which) from error
+
+
+def refused(error: Refused, which: str) -> LaunchError:
+    """A no that no part of the protocol expected."""
+    if "is forbidden: User" in error.message:
+        return Forbidden(
+            what="this account may not do what launching needs",
+            which=which,
+            seen=str(error),
+            do="Give it the Role of images/rbac.yaml.",
+        )
+    return PodRefused(
+        what="the cluster says no",
+        which=which,
+        seen=str(error),
+        do="Change what it objects to, then run the step again.",
     )
