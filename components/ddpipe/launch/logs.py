@@ -23,6 +23,8 @@ from ddpipe.launch.status import Replica, Stage
 # After so much silence a log is asked for anew; training may well say nothing for minutes.
 _SILENCE = 1800
 _TAIL = 20
+# A node that can not show logs is not asked by hundreds of readers all the time.
+_LONGEST_PAUSE = 30
 _METRIC = re.compile(r"\b([a-z][a-z0-9_/]*)\s*[=: ]\s*(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.-])")
 _PROGRESS = re.compile(r"\b(epoch|step)\b.*loss")
 
@@ -109,13 +111,13 @@ class _Reader:
 
     def _read_run(self, run: int) -> None:
         """Read to an end that came after the container's: until then an end of the log may be only a cut."""
-        position, wait = Position(), pauses()
+        position, wait = Position(), pauses(_LONGEST_PAUSE)
         while True:
             ended = self._has_ended(run)
             try:
                 for text in fresh(self._open(run, position), position):
                     self._logs.take(self._replica.rank, text, self.tail)
-                    wait = pauses()
+                    wait = pauses(_LONGEST_PAUSE)
             except ApiError as error:
                 if not passes(error):
                     return

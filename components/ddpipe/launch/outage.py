@@ -19,12 +19,12 @@ def passes(error: ApiError) -> bool:
     return isinstance(error, Unanswered) or (isinstance(error, Refused) and error.status in _PASSING)
 
 
-def pauses() -> Iterator[float]:
-    """Seconds between tries: soon at first, then often enough to notice the end within two seconds."""
+def pauses(longest: float = 2) -> Iterator[float]:
+    """Seconds between tries: soon at first, then often enough to notice the end of an outage."""
     pause = 0.1
     while True:
         yield pause
-        pause = min(2.0, pause * 2)
+        pause = min(longest, pause * 2)
 
 
 def patiently(ask: Callable[[], T], budget: float) -> T:
