@@ -22,7 +22,7 @@ from samples import a_folder, an_image
 from ddpipe.data.manifest import SPLITS
 from ddpipe.data.reader import open_split
 from ddpipe.errors import SourceError, Unreachable
-from ddpipe.prepare import Prepared, PrepareSpec, Table, prepare
+from ddpipe.prepare import Prepared, PrepareSpec, Table, data_report_html, prepare
 from ddpipe.prepare.sources import open_source
 from ddpipe.storage import open_store
 
@@ -145,6 +145,8 @@ def test_ranzcr_is_prepared_by_its_name_and_no_patient_is_in_two_splits(tmp_path
     patients = {(row[-1], _places(prepared)[str(row[0])]) for row in rows}
     assert len(patients) == 20
     assert open_split(prepared.manifest_uri, "train").labels.shape[1] == 3
+    page = data_report_html(prepared.manifest, open_store(prepared.manifest_uri.partition("/datasets/")[0]))
+    assert f"<td>{sum(row[1] for row in rows)}</td></tr>" in page  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

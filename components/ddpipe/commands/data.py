@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 
 import click
 
 from ddpipe.commands import json_option, tell
-from ddpipe.data.catalogue import damage, difference, garbage, remove, shards_of, versions
+from ddpipe.data.catalogue import damage, difference, garbage, per_class, remove, shards_of, versions
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.errors import DatasetError, listed
 from ddpipe.storage import open_store
@@ -53,7 +52,7 @@ def show_command(dataset: str) -> None:
         "classes": manifest.classes,
         "shape": manifest.shape,
         "samples": {name: len(split.sample_ids) for name, split in manifest.splits.items()},
-        "per_class": {name: _per_class(manifest, name) for name in manifest.splits},
+        "per_class": {name: per_class(manifest, name) for name in manifest.splits},
         "mean": manifest.mean,
         "std": manifest.std,
         "split_rule": manifest.split_rule,
@@ -130,16 +129,8 @@ def gc_command(store: str, grace: float, delete: bool) -> None:
     )
 
 
-def _per_class(manifest: DatasetManifest, split: str) -> dict[str, int]:
-    """Samples that show each class."""
-    counts: Counter[int] = Counter()
-    for label in manifest.splits[split].labels:
-        counts.update([label] if isinstance(label, int) else [i for i, value in enumerate(label) if value])
-    return {name: counts[index] for index, name in enumerate(manifest.classes)}
-
-
 def _counts(manifest: DatasetManifest, split: str) -> list[str]:
-    return [f"{name} {count:,}" for name, count in _per_class(manifest, split).items()]
+    return [f"{name} {count:,}" for name, count in per_class(manifest, split).items()]
 
 
 def _some(verb: str, lines: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -93,6 +94,14 @@ def _samples(manifest: DatasetManifest) -> dict[str, tuple[str, str]]:
         for split, part in manifest.splits.items()
         for sample, label in zip(part.sample_ids, part.labels, strict=True)
     }
+
+
+def per_class(manifest: DatasetManifest, split: str) -> dict[str, int]:
+    """How many samples of a split show each class."""
+    counts: Counter[int] = Counter()
+    for label in manifest.splits[split].labels:
+        counts.update([label] if isinstance(label, int) else [i for i, value in enumerate(label) if value])
+    return {name: counts[index] for index, name in enumerate(manifest.classes)}
 
 
 def shards_of(manifest: DatasetManifest) -> set[ShardRef]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest, store
 from ddpipe.data.shards import Images, Shard, open_shard, shard_key, verify
 from ddpipe.errors import ParameterError
 from ddpipe.storage import Store
+
+AT_ONCE = 8
+"""Shards that are fetched and verified at the same time."""
 
 
 def open_split(
@@ -43,11 +47,13 @@ def open_split(
             seen=f"it has no split {split!r}",
             do=f"Choose one of: {', '.join(manifest.splits)}.",
         )
-    cache = cache or default_cache()
-    shards = [
-        open_shard(_fetched(store, shard, cache), shard, manifest.shape)
-        for shard in manifest.splits[split].shards
-    ]
+    folder = cache or default_cache()
+
+    def opened(shard: ShardRef) -> Shard:
+        return open_shard(_fetched(store, shard, folder), shard, manifest.shape)
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        shards = list(pool.map(opened, manifest.splits[split].shards))
     return SplitReader(manifest, split, shards)
 
 

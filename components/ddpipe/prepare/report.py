@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import base64
 import io
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
+from ddpipe.data.catalogue import per_class
 from ddpipe.data.manifest import SPLITS, DatasetManifest
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.data.shards import Images
@@ -20,7 +20,7 @@ PER_CLASS = 12
 """Images in a class's row of the contact sheet."""
 
 TILE = 48
-"""Smallest side of an image on the sheet, in pixels; smaller ones are enlarged."""
+"""Smallest side of an image on the sheet, in pixels; smaller ones are enlarged, larger ones get twice it."""
 
 GAP = 2
 
@@ -39,13 +39,13 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    counts = {split: Counter(manifest.splits[split].labels) for split in SPLITS}
+    counts = {split: per_class(manifest, split) for split in SPLITS}
     train = open_split((manifest, store), "train", cache)
     rows = [
         {
             "name": name,
-            "counts": [counts[split][label] for split in SPLITS],
-            "total": sum(counts[split][label] for split in SPLITS),
+            "counts": [counts[split][name] for split in SPLITS],
+            "total": sum(counts[split][name] for split in SPLITS),
             "picture": _picture(_first_of(train, label)),
         }
         for label, name in enumerate(manifest.classes)
@@ -57,17 +57,22 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
 
 
 def _first_of(reader: SplitReader, label: int) -> Images:
-    return reader.images(np.flatnonzero(reader.labels == label)[:PER_CLASS])
+    shows = reader.labels == label if reader.labels.ndim == 1 else reader.labels[:, label] == 1
+    return reader.images(np.flatnonzero(shows)[:PER_CLASS])
 
 
 def _picture(images: Images) -> str:
     """Images side by side, as a PNG data URI."""
-    factor = max(1, -(-TILE // min(images.shape[1:3])))
-    large = images.repeat(factor, axis=1).repeat(factor, axis=2)
-    count, height, width, channels = large.shape
-    sheet = np.full((count, height, width + GAP, channels), 255, dtype=np.uint8)
-    sheet[:, :, :width] = large
-    row = sheet.transpose(1, 0, 2, 3).reshape(height, count * (width + GAP), channels)
+    height, width, channels = images.shape[1:]
+    if min(height, width) < TILE:
+        factor = -(-TILE // min(height, width))
+        width, height, how = width * factor, height * factor, Image.Resampling.NEAREST
+    else:
+        width, height, how = round(width * TILE / height) * 2, TILE * 2, Image.Resampling.BOX
+    sheet = Image.new("L" if channels == 1 else "RGB", ((width + GAP) * len(images), height), "white")
+    for number, image in enumerate(images):
+        tile = Image.fromarray(image[..., 0] if channels == 1 else image).resize((width, height), how)
+        sheet.paste(tile, (number * (width + GAP), 0))
     buffer = io.BytesIO()
-    Image.fromarray(row[..., 0] if channels == 1 else row).save(buffer, "PNG")
+    sheet.save(buffer, "PNG")
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
