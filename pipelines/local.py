@@ -6,31 +6,36 @@ which saves its state; the engine itself has no way to stop a step.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import warnings
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ddpipe.errors import ERROR_FILE, Interrupted, TrainingError, from_dict
+from ddpipe.errors import Interrupted, TrainingError, from_dict
 from ddpipe.prepare import PrepareSpec
 from ddpipe.runs import Run
 from ddpipe.signals import passing_on
+from ddpipe.stage import ERROR, VOICE
 from ddpipe.storage import open_store
 from ddpipe.summary import Summary, summary
 from ddpipe.train.recipe import Recipe
 
 _ENGINE = (sys.executable, "-m", "ddpipe.pipelines.local")
 _STDERR = 2  # the file itself: a notebook's sys.stderr has none
+_LAST_LINES = 20
 
 
 def run_training(run: Run, spec: PrepareSpec, recipe: Recipe, processes: int) -> Summary:
-    """Run all four steps; their output goes to standard error.
+    """Run all four steps; what they say goes to standard error, without the engine's chatter.
 
     Raises:
         DdpipeError: The error of the step that failed.
@@ -40,20 +45,24 @@ def run_training(run: Run, spec: PrepareSpec, recipe: Recipe, processes: int) ->
         open_store(folder).check_writable()
     parameters = _parameters(run, spec, recipe, processes)
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as scratch:
-        error_file = Path(scratch, "error.json")
+        error, log = Path(scratch, "error.json"), Path(scratch, "engine.log")
         with (
+            _listening(Path(scratch, "voice")) as voice,
+            log.open("wb") as chatter,
             subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [*_ENGINE, scratch, json.dumps(parameters)],
-                env={**os.environ, ERROR_FILE: str(error_file)},
+                env={**os.environ, VOICE: str(voice), ERROR: str(error)},
                 stdin=subprocess.DEVNULL,
-                stdout=_STDERR,
+                stdout=chatter,
+                stderr=chatter,
                 start_new_session=True,
             ) as engine,
             passing_on(lambda: os.killpg(engine.pid, signal.SIGTERM)) as told,
         ):
             code = engine.wait()
-        if error_file.exists():
-            raise from_dict(json.loads(error_file.read_text()))
+        if error.exists():
+            raise from_dict(json.loads(error.read_text()))
+        last_words = "\n".join(log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
     if told:
         raise Interrupted(
             what="the run was interrupted",
@@ -65,10 +74,32 @@ def run_training(run: Run, spec: PrepareSpec, recipe: Recipe, processes: int) ->
         raise TrainingError(
             what="the run failed",
             which=run.uri,
-            seen="a step ended without naming a reason; its last lines are above",
-            do="This is a bug: report it with those lines.",
+            seen=f"a step ended without naming a reason; the last lines:\n{last_words}",
+            do="This is a bug: report it with these lines.",
         )
     return summary(run)
+
+
+@contextlib.contextmanager
+def _listening(pipe: Path) -> Iterator[Path]:
+    """A named pipe; what is written to it, by however many processes, appears on standard error."""
+    os.mkfifo(pipe)
+    # Opened for both, so that neither end waits for the other; closing it lets the listener come to an end.
+    held = os.open(pipe, os.O_RDWR)
+    heard = pipe.open("rb", buffering=0)
+
+    def listen() -> None:
+        for said in iter(lambda: heard.read(1 << 16), b""):
+            os.write(_STDERR, said)
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    try:
+        yield pipe
+    finally:
+        os.close(held)
+        listener.join()
+        heard.close()
 
 
 def _parameters(run: Run, spec: PrepareSpec, recipe: Recipe, processes: int) -> dict[str, Any]:

@@ -41,16 +41,8 @@ code for a malformed command line. A traceback reaches a user only for a bug (ex
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
-
-ERROR_FILE = "DDPIPE_ERROR_FILE"
-"""The environment variable that names where a step leaves its error for the process that started it."""
 
 
 class DdpipeError(Exception):
@@ -106,18 +98,6 @@ def listed(problems: Sequence[str], limit: int = 20) -> str:
     shown = [f"\n  - {problem}" for problem in problems[:limit]]
     more = [f"\n  - and {len(problems) - limit} more"] if len(problems) > limit else []
     return f"{len(problems)} problem{'s' if len(problems) != 1 else ''}:" + "".join(shown + more)
-
-
-@contextmanager
-def tidy_exit() -> Iterator[None]:
-    """End the process with the error's message and exit code, and leave the error in $DDPIPE_ERROR_FILE."""
-    try:
-        yield
-    except DdpipeError as error:
-        if path := os.environ.get(ERROR_FILE):
-            Path(path).write_text(json.dumps(error.as_dict()))
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201 - a door's last word
-        raise SystemExit(error.exit_code) from None
 
 
 class InputError(DdpipeError):

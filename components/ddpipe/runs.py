@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from typing import Any
 
 from ddpipe.errors import DdpipeError, ParameterError
 from ddpipe.storage import open_store
+
+_log = logging.getLogger(__name__)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -87,12 +90,14 @@ class Run:
             }
             open_store(self.uri).write(f"steps/{name}.json", json.dumps(record, indent=1).encode())
 
+        _log.info("%s: started", name)
         try:
             yield facts
         except DdpipeError as error:
             write(status="failed", error=error.as_dict())
             raise
         write(status="succeeded")
+        _log.info("%s: done in %.1f s", name, time.monotonic() - clock)
 
     def steps(self) -> list[dict[str, Any]]:
         """The records of the steps so far, in the order in which they started."""

@@ -57,11 +57,11 @@ def prepare(
     from pathlib import Path
 
     from ddpipe import workflow
-    from ddpipe.errors import tidy_exit
     from ddpipe.prepare import PrepareSpec
     from ddpipe.runs import Run
+    from ddpipe.stage import on_stage
 
-    with tidy_exit():
+    with on_stage():
         here = Run.named(runs, run_name or run_id)
         spec = PrepareSpec(
             source=source,
@@ -143,12 +143,13 @@ def train(
         The folder with checkpoints, metrics and event files.
     """
     from ddpipe import workflow
-    from ddpipe.errors import ParameterError, tidy_exit
+    from ddpipe.errors import ParameterError
     from ddpipe.launch.job import Owner, Replicas, S3Access
     from ddpipe.runs import Run
+    from ddpipe.stage import on_stage
     from ddpipe.train.recipe import Recipe
 
-    with tidy_exit():
+    with on_stage():
         here = Run(run)
         recipe = Recipe(
             model=model,
@@ -211,10 +212,10 @@ def evaluate(
     from pathlib import Path
 
     from ddpipe import workflow
-    from ddpipe.errors import tidy_exit
     from ddpipe.runs import Run
+    from ddpipe.stage import on_stage
 
-    with tidy_exit():
+    with on_stage():
         here = Run(run)
         evaluation = workflow.evaluate(here, manifest)
         for name, value in evaluation.headline().items():
@@ -251,11 +252,11 @@ def export(
     from pathlib import Path
 
     from ddpipe import workflow
-    from ddpipe.errors import tidy_exit
     from ddpipe.model.package import SIGNATURE
     from ddpipe.runs import Run
+    from ddpipe.stage import on_stage
 
-    with tidy_exit():
+    with on_stage():
         here = Run(run)
         package = workflow.export(here, manifest)
         Path(model.path).write_bytes(package.folder.read(SIGNATURE))
@@ -336,7 +337,6 @@ def pytorch_job(
     Returns:
         Name of the job.
     """
-    from ddpipe.errors import tidy_exit
     from ddpipe.launch.cluster import connect
     from ddpipe.launch.job import (
         Deadlines,
@@ -351,9 +351,10 @@ def pytorch_job(
         validated,
     )
     from ddpipe.launch.launcher import launch
+    from ddpipe.stage import on_stage
     from ddpipe.storage import exists
 
-    with tidy_exit():
+    with on_stage():
         cluster = connect()
         job = TrainingJob(
             owner=Owner(pipeline=pipeline, run=run_id, task=task_id, step=step),

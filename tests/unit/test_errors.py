@@ -3,10 +3,8 @@
 import inspect
 import pickle
 
-import pytest
-
 from ddpipe import errors
-from ddpipe.errors import DdpipeError, NoSuchBucket, listed, tidy_exit
+from ddpipe.errors import DdpipeError, NoSuchBucket, from_dict, listed
 
 TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, DdpipeError)]
 
@@ -37,13 +35,7 @@ def test_an_error_survives_pickling() -> None:
     again = pickle.loads(pickle.dumps(a_bucket_error()))  # noqa: S301 - our own bytes
     assert type(again) is NoSuchBucket
     assert again.as_dict() == a_bucket_error().as_dict()
-
-
-def test_a_tidy_exit_shows_prose_and_the_errors_code(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended, tidy_exit():
-        raise a_bucket_error()
-    assert ended.value.code == NoSuchBucket.exit_code
-    assert capsys.readouterr().err == f"NoSuchBucket: {a_bucket_error()}\n"
+    assert type(from_dict(again.as_dict())) is NoSuchBucket
 
 
 def test_many_problems_are_all_counted_but_not_all_shown() -> None:
