@@ -28,11 +28,12 @@ from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DdpipeError
 from ddpipe.launch.cluster import ApiError, ApiServer
+from ddpipe.pipelines.compile import COMPILED, V1_PACKAGE, compile_packages, compile_v1
 from ddpipe.storage import open_store, read_uri
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
-WORKFLOW = Path(__file__).parents[2] / "pipelines" / "compiled" / "training-v1.yaml"
+WORKFLOW = COMPILED / V1_PACKAGE
 SECRET = "mlpipeline-minio-artifact"  # noqa: S105 - its name
 OURS = r"[\w./:-]+/ddpipe-(launcher|trainer):[\w.]+"
 ENDED = {"Succeeded", "Failed", "Error"}
@@ -65,11 +66,23 @@ class Ran:
     def nodes(self) -> list[dict[str, Any]]:
         return list(self.seen()["status"].get("nodes", {}).values())
 
+    def pods(self, phase: str) -> list[str]:
+        """Names of the workflow's pods in this phase."""
+        query = {"labelSelector": f"workflows.argoproj.io/workflow={self.name}"}
+        pods = self.place.admin.get(f"/api/v1/namespaces/{self.place.namespace}/pods", query)["items"]
+        return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == phase]
+
     def told(self) -> str:
         """What went wrong, for the test's own message."""
-        return "\n".join(
-            f"{one['displayName']}: {one['phase']} {one.get('message', '')}" for one in self.nodes()
-        )
+        states = [f"{one['displayName']}: {one['phase']} {one.get('message', '')}" for one in self.nodes()]
+        logs = [
+            line.decode()
+            for pod in self.pods("Failed")
+            for line in self.place.admin.lines(
+                f"/api/v1/namespaces/{self.place.namespace}/pods/{pod}/log", {"container": "main"}, 10
+            )
+        ]
+        return "\n".join([*states, *logs[-120:]])
 
     @property
     def folder(self) -> str:
@@ -81,15 +94,9 @@ class Ran:
 
     def pod_of(self, step: str) -> str:
         """The running pod of a step."""
-        query = {"labelSelector": f"workflows.argoproj.io/workflow={self.name}"}
 
         def find() -> list[str]:
-            pods = self.place.admin.get(f"/api/v1/namespaces/{self.place.namespace}/pods", query)["items"]
-            return [
-                pod["metadata"]["name"]
-                for pod in pods
-                if f"-{step}-" in pod["metadata"]["name"] and pod["status"]["phase"] == "Running"
-            ]
+            return [pod for pod in self.pods("Running") if f"-{step}-" in pod]
 
         found = eventually(find, bool, 120)
         assert found, self.told()
@@ -152,10 +159,10 @@ def _workflows(place: Place) -> str:
     return f"/apis/argoproj.io/v1alpha1/namespaces/{place.namespace}/workflows"
 
 
-def _workflow(parameters: dict[str, str]) -> dict[str, Any]:
-    """The package as it is committed, but for the names of the images and the service account."""
+def _workflow(parameters: dict[str, str], package: Path = WORKFLOW) -> dict[str, Any]:
+    """The package as it is compiled, but for the names of the images and the service account."""
     images = os.environ.get("DDPIPE_TEST_IMAGES", "ddpipe-{}:dev")
-    text = re.sub(OURS, lambda match: images.format(match[1]), WORKFLOW.read_text())
+    text = re.sub(OURS, lambda match: images.format(match[1]), package.read_text())
     workflow: dict[str, Any] = yaml.safe_load(text)
     workflow["spec"]["serviceAccountName"] = ACCOUNT
     for one in workflow["spec"]["arguments"]["parameters"]:
@@ -244,13 +251,32 @@ def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: st
     if "DDPIPE_TEST_CIFAR" not in os.environ:
         pytest.skip("no photographs: set DDPIPE_TEST_CIFAR")
     _upload(Path(os.environ["DDPIPE_TEST_CIFAR"]), f"{root}/cifar", per_class=500)
-    ran = submit(
-        source="folder", source_path=f"{root}/cifar", dataset_name="cifar", epochs="1"
-    )
+    ran = submit(source="folder", source_path=f"{root}/cifar", dataset_name="cifar", epochs="1")
     assert ran.ended(900) == "Succeeded", ran.told()
     assert accuracy_of_the_package(ran, ran.step("prepare")["facts"]["dataset"]) == pytest.approx(
         reported_accuracy(ran)
     )
+
+
+def test_without_an_object_store_all_data_is_on_a_claim(place: Place, tmp_path: Path) -> None:
+    compile_packages(tmp_path)
+    wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    place.create("/api/v1/persistentvolumeclaims", {"metadata": {"name": "photos"}, "spec": wanted})
+    _let_everybody_write(place, "photos")
+    workflow = _workflow({**SMALL, "run_name": "first"}, compile_v1(tmp_path, "photos"))
+    made = place.admin.create(_workflows(place), workflow)
+    ran = Ran(place, made["metadata"]["name"], "/data/ddpipe/runs")
+    assert ran.ended() == "Succeeded", ran.told()
+
+
+def _let_everybody_write(place: Place, claim: str) -> None:
+    """fsGroup does not reach volumes that are folders of the node."""
+    path = f"/api/v1/namespaces/{place.namespace}/persistentvolumeclaims/{claim}"
+    name = eventually(lambda: place.admin.get(path)["spec"].get("volumeName"), bool, 60)
+    volume = place.admin.get(f"/api/v1/persistentvolumes/{name}")["spec"]
+    folder = Path(volume.get("hostPath", {}).get("path", "/nowhere"))
+    if folder.is_dir():
+        folder.chmod(0o777)
 
 
 def _upload(tar: Path, uri: str, per_class: int) -> None:
