@@ -15,13 +15,12 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ddpipe.errors import Interrupted, TrainingError, from_dict
-from ddpipe.prepare import PrepareSpec
 from ddpipe.runs import Run
 from ddpipe.signals import passing_on
 from ddpipe.stage import ERROR, VOICE
@@ -34,16 +33,29 @@ _STDERR = 2  # the file itself: a notebook's sys.stderr has none
 _LAST_LINES = 20
 
 
-def run_training(run: Run, spec: PrepareSpec, recipe: Recipe, processes: int) -> Summary:
+def run_training(run: Run, source: Mapping[str, Any], recipe: Recipe, processes: int) -> Summary:
     """Run all four steps; what they say goes to standard error, without the engine's chatter.
+
+    Args:
+        run: The run's folder.
+        source: The pipeline's parameters for preparing data, by name (workflow.prepare_spec).
+        recipe: How to train.
+        processes: Training processes.
 
     Raises:
         DdpipeError: The error of the step that failed.
         Interrupted: Told to stop (SIGTERM, SIGINT); the same again goes on.
     """
-    for folder in (spec.store, run.uri):
+    for folder in (source["store"], run.uri):
         open_store(folder).check_writable()
-    parameters = _parameters(run, spec, recipe, processes)
+    parameters = {
+        "run_name": run.name,
+        "runs": run.uri.rpartition("/")[0],
+        **source,
+        "backend": "local",
+        "processes": processes,
+        **asdict(recipe),
+    }
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as scratch:
         error, log = Path(scratch, "error.json"), Path(scratch, "engine.log")
         with (
@@ -100,26 +112,6 @@ def _listening(pipe: Path) -> Iterator[Path]:
         os.close(held)
         listener.join()
         heard.close()
-
-
-def _parameters(run: Run, spec: PrepareSpec, recipe: Recipe, processes: int) -> dict[str, Any]:
-    """The pipeline's arguments by name."""
-    return {
-        "run_name": run.name,
-        "runs": run.uri.rpartition("/")[0],
-        "store": spec.store,
-        "source": spec.source,
-        "source_path": spec.path or "",
-        "dataset_name": spec.name,
-        "image_size": spec.image_size or 0,
-        "validation_fraction": spec.fractions[1],
-        "test_fraction": spec.fractions[2],
-        "split_seed": spec.seed,
-        "skip_bad": spec.skip_bad,
-        "backend": "local",
-        "processes": processes,
-        **asdict(recipe),
-    }
 
 
 def _engine(scratch: str, parameters: dict[str, Any]) -> None:

@@ -28,6 +28,16 @@ def training(
     validation_fraction: float = 0.1,
     test_fraction: float = 0.1,
     split_seed: int = 0,
+    image_format: str = "auto",
+    quality: int = 90,
+    folds: int = 0,
+    fold: int = 0,
+    table: str = "train.csv",
+    image_column: str = "",
+    label_columns: str = "",
+    group_column: str = "",
+    split_column: str = "",
+    verify: bool = False,
     skip_bad: bool = False,
     backend: str = "pytorchjob",
     image: str = steps.TRAINER_IMAGE,
@@ -64,6 +74,16 @@ def training(
         validation_fraction: Share of the validation split.
         test_fraction: Share of the test split; training gets the rest.
         split_seed: Decides which sample goes to which split.
+        image_format: Raw (pixels), jpeg, or auto: raw for images of up to 96 pixels.
+        quality: Quality of JPEGs, 1 to 95.
+        folds: Pieces for cross-validation; 0: none.
+        fold: Which piece is the validation split, from 0.
+        table: Source csv: the CSV file, below the images or anywhere.
+        image_column: Source csv: column that names the image. Empty: the first.
+        label_columns: Source csv: one column of classes, or several of 0 and 1: a,b,c.
+        group_column: Source csv: column of what stays in one split, such as a patient.
+        split_column: Source csv: column of train, validation and test.
+        verify: Read all files again, even where nothing says that they changed.
         skip_bad: Leave unreadable samples out, and list them, instead of refusing the data.
         backend: What runs the training: pytorchjob (the pods of a PyTorchJob), or local (the step itself).
         image: Image of the training pods; it has ddpipe and torch.
@@ -99,6 +119,16 @@ def training(
         validation_fraction=validation_fraction,
         test_fraction=test_fraction,
         split_seed=split_seed,
+        image_format=image_format,
+        quality=quality,
+        folds=folds,
+        fold=fold,
+        table=table,
+        image_column=image_column,
+        label_columns=label_columns,
+        group_column=group_column,
+        split_column=split_column,
+        verify=verify,
         skip_bad=skip_bad,
     )
     # The engine can not see whether the data behind an address changed, nor whether a job still exists: both

@@ -128,7 +128,12 @@ def pipeline_of(package: Package) -> Callable[..., None]:
             *("--path", given["source_path"], "--name", given["dataset_name"]),
             *("--image-size", given["image_size"], "--split-seed", given["split_seed"]),
             *("--validation-fraction", given["validation_fraction"]),
-            *("--test-fraction", given["test_fraction"], "--skip-bad", given["skip_bad"]),
+            *("--test-fraction", given["test_fraction"], "--format", given["image_format"]),
+            *("--quality", given["quality"], "--folds", given["folds"], "--fold", given["fold"]),
+            *("--table", given["table"], "--image-column", given["image_column"]),
+            *("--label-columns", given["label_columns"], "--group-column", given["group_column"]),
+            *("--split-column", given["split_column"], "--verify", given["verify"]),
+            *("--skip-bad", given["skip_bad"]),
             values=("run", "training", "dataset", "dataset_id"),
             shown=("ui",),
         )

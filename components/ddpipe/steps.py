@@ -29,6 +29,16 @@ def prepare(
     validation_fraction: float,
     test_fraction: float,
     split_seed: int,
+    image_format: str,
+    quality: int,
+    folds: int,
+    fold: int,
+    table: str,
+    image_column: str,
+    label_columns: str,
+    group_column: str,
+    split_column: str,
+    verify: bool,
     skip_bad: bool,
     dataset: Output[Dataset],
     data_report: Output[HTML],
@@ -47,6 +57,16 @@ def prepare(
         validation_fraction: Share of the validation split.
         test_fraction: Share of the test split; training gets the rest.
         split_seed: Decides which sample goes to which split.
+        image_format: Raw (pixels), jpeg, or auto: raw for images of up to 96 pixels.
+        quality: Quality of JPEGs, 1 to 95.
+        folds: Pieces for cross-validation; 0: none.
+        fold: Which piece is the validation split, from 0.
+        table: Source csv: the CSV file, below the images or anywhere.
+        image_column: Source csv: column that names the image. Empty: the first.
+        label_columns: Source csv: one column of classes, or several of 0 and 1: a,b,c.
+        group_column: Source csv: column of what stays in one split, such as a patient.
+        split_column: Source csv: column of train, validation and test.
+        verify: Read all files again, even where nothing says that they changed.
         skip_bad: Leave unreadable samples out, and list them, instead of refusing the data.
         dataset: The dataset version: a copy of its manifest.
         data_report: Class table and sample images of each split.
@@ -57,20 +77,30 @@ def prepare(
     from pathlib import Path
 
     from ddpipe import workflow
-    from ddpipe.prepare import PrepareSpec
     from ddpipe.runs import Run
     from ddpipe.stage import on_stage
 
     with on_stage():
         here = Run.named(runs, run_name or run_id)
-        spec = PrepareSpec(
+        spec = workflow.prepare_spec(
             source=source,
-            path=source_path or None,
-            name=dataset_name or source,
+            source_path=source_path,
+            dataset_name=dataset_name,
             store=store,
-            seed=split_seed,
-            fractions=(1 - validation_fraction - test_fraction, validation_fraction, test_fraction),
-            image_size=image_size or None,
+            image_size=image_size,
+            validation_fraction=validation_fraction,
+            test_fraction=test_fraction,
+            split_seed=split_seed,
+            image_format=image_format,
+            quality=quality,
+            folds=folds,
+            fold=fold,
+            table=table,
+            image_column=image_column,
+            label_columns=label_columns,
+            group_column=group_column,
+            split_column=split_column,
+            verify=verify,
             skip_bad=skip_bad,
         )
         prepared = workflow.prepare(here, spec)

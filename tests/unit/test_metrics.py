@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -149,11 +148,3 @@ def test_the_roc_curve_runs_from_corner_to_corner_in_few_finite_points() -> None
 def test_metrics_survive_json() -> None:
     metrics = measure(LOGITS, LABELS, CLASSES)
     assert Metrics.from_dict(json.loads(json.dumps(metrics.to_dict(), allow_nan=False))) == metrics
-
-
-def test_ten_thousand_samples_take_no_time_to_speak_of() -> None:
-    labels = np.arange(10_000) % 10
-    logits = some_logits(labels, 10)
-    before = time.process_time()
-    measure(logits, labels, [str(number) for number in range(10)])
-    assert time.process_time() - before < 2

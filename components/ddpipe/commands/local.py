@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,19 +36,31 @@ def _help(field: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
+def _text(*names: str, help: str) -> Callable[[Command], Command]:  # noqa: A002 - click's own word
+    """Text that may be left out."""
+    return click.option(*names, default="", show_default=False, help=help)
+
+
+def _flag(name: str, help: str) -> Callable[[Command], Command]:  # noqa: A002
+    """A flag for people, a value for pipelines: --verify, --verify false."""
+    return click.option(name, type=bool, is_flag=False, flag_value=True, default=False, help=help)
+
+
 def source_options(command: Command) -> Command:
     """What `prepare` needs to know; --split-seed, because a recipe has a seed as well."""
     options = (
         click.option("--source", default="digits", help=_help("source")),
-        click.option("--path", help=_help("path")),
-        click.option("--name", help=f"{_help('name')}  [default: the source's]"),
+        _text("--path", "source_path", help=_help("path")),
+        _text("--name", "dataset_name", help=f"{_help('name')}  [default: the source's]"),
         click.option("--store", default="store", help=_help("store")),
         click.option(
             "--split-seed", "split_seed", default=0, help="Decides which sample goes to which split."
         ),
         click.option("--validation-fraction", default=0.1, help="Share of the validation split."),
         click.option("--test-fraction", default=0.1, help="Share of the test split; training gets the rest."),
-        click.option("--image-size", type=int, help=_help("image_size")),
+        click.option(
+            "--image-size", default=0, help="Side in pixels that all images get; 0: the commonest size."
+        ),
         click.option(
             "--format", "image_format", default="auto", type=click.Choice(FORMATS), help=_help("format")
         ),
@@ -56,15 +68,12 @@ def source_options(command: Command) -> Command:
         click.option("--folds", default=0, help=_help("folds")),
         click.option("--fold", default=0, help=_help("fold")),
         click.option("--table", default=Table().file, help="CSV file, below the images or anywhere."),
-        click.option("--image-column", default="", help="Column that names the image.  [default: the first]"),
-        click.option("--label-columns", default="", help="One of classes, or several of 0 and 1: a,b,c."),
-        click.option("--group-column", default="", help="Column of what stays in one split: a patient."),
-        click.option("--split-column", default="", help="Column of train, validation and test."),
-        click.option("--verify", is_flag=True, help=_help("verify")),
-        # A flag for people, a value for pipelines: --skip-bad, --skip-bad false.
-        click.option(
-            "--skip-bad", type=bool, is_flag=False, flag_value=True, default=False, help=_help("skip_bad")
-        ),
+        _text("--image-column", help="Column that names the image.  [default: the first]"),
+        _text("--label-columns", help="One of classes, or several of 0 and 1: a,b,c."),
+        _text("--group-column", help="Column of what stays in one split: a patient."),
+        _text("--split-column", help="Column of train, validation and test."),
+        _flag("--verify", help=_help("verify")),
+        _flag("--skip-bad", help=_help("skip_bad")),
     )
     for option in reversed(options):
         command = option(command)
@@ -84,36 +93,6 @@ def recipe_options(command: Command) -> Command:
     return command
 
 
-def _spec(values: Mapping[str, Any]) -> PrepareSpec:
-    validation, test = values["validation_fraction"], values["test_fraction"]
-    return PrepareSpec(
-        source=values["source"],
-        path=values["path"],
-        name=values["name"] or values["source"],
-        store=values["store"],
-        seed=values["split_seed"],
-        fractions=(1 - validation - test, validation, test),
-        image_size=values["image_size"] or None,
-        format=values["image_format"],
-        quality=values["quality"],
-        folds=values["folds"],
-        fold=values["fold"],
-        table=Table(
-            file=values["table"],
-            image=values["image_column"],
-            labels=tuple(filter(None, values["label_columns"].split(","))),
-            group=values["group_column"],
-            split=values["split_column"],
-        ),
-        verify=values["verify"],
-        skip_bad=values["skip_bad"],
-    )
-
-
-def _recipe(values: Mapping[str, Any]) -> Recipe:
-    return Recipe.from_dict({field.name: values[field.name] for field in fields(Recipe)})
-
-
 @click.command()
 @source_options
 @click.option("--run", "run_name", help="Name of the run that is going to use it, to be noted there.")
@@ -123,7 +102,8 @@ def _recipe(values: Mapping[str, Any]) -> Recipe:
 def prepare_command(run_name: str | None, runs: str, **source: Any) -> None:  # noqa: ANN401 - click hands every option by its name
     """Bring raw data into a dataset version: decoded once, split, content-addressed."""
     run = Run.named(runs, run_name) if run_name else None
-    prepared = workflow.prepare(run, _spec(source)) if run else prepare_step(_spec(source))
+    spec = workflow.prepare_spec(**source)
+    prepared = workflow.prepare(run, spec) if run else prepare_step(spec)
     facts = {
         **({"run": run.name, "training": run.training} if run else {}),
         "dataset": prepared.manifest_uri,
@@ -150,7 +130,7 @@ def prepare_command(run_name: str | None, runs: str, **source: Any) -> None:  # 
 def train_command(dataset: str, run_name: str, runs: str, processes: int, **recipe: Any) -> None:  # noqa: ANN401
     """Train on this machine by distributed data parallelism; run again to go on after an interruption."""
     run = Run.named(runs, run_name)
-    record = workflow.train(run, dataset, _recipe(recipe), processes)
+    record = workflow.train(run, dataset, Recipe.from_dict(recipe), processes)
     tell({"training": run.training, **record}, run.training)
 
 
@@ -205,11 +185,13 @@ def export_command(dataset: str, run_name: str, runs: str) -> None:
 @json_option
 def run_command(run_name: str | None, runs: str, processes: int, **values: Any) -> None:  # noqa: ANN401
     """Run the whole pipeline on this machine: prepare, train, evaluate, export, report."""
-    from ddpipe.pipelines.local import run_training  # noqa: PLC0415 - the pipeline engine takes a second
+    from ddpipe.pipelines.local import run_training  # noqa: PLC0415 - only this command needs it
 
-    spec, recipe = _spec(values).validated(), _recipe(values)
-    run = Run.named(runs, run_name or f"{spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    summary = run_training(run, spec, recipe, processes)
+    hyperparameters = {field.name: values.pop(field.name) for field in fields(Recipe)}
+    name = workflow.prepare_spec(**values).name
+    recipe = Recipe.from_dict(hyperparameters)
+    run = Run.named(runs, run_name or f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    summary = run_training(run, values, recipe, processes)
     tell(summary.to_dict(), summary.text())
 
 
