@@ -13,6 +13,7 @@ from ddpipe.errors import LaunchError
 from ddpipe.launch import diagnosis
 from ddpipe.launch.cluster import Cluster
 from ddpipe.launch.job import Success, TrainingJob
+from ddpipe.launch.limits import Limits
 from ddpipe.launch.logs import Logs
 from ddpipe.launch.marks import JOB
 from ddpipe.launch.outage import given_up, passes
@@ -21,9 +22,6 @@ from ddpipe.launch.status import Backend, JobStatus, Object, Phase, Replica, Res
 from ddpipe.launch.watching import Message, Picture, Source, Trouble, start
 
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event")
-# After the job's end its pods' last states may still be on their way.
-_SETTLING = 2.0
-_LONGEST_WAIT = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +40,6 @@ class Ended:
 
 
 @dataclass(slots=True)
-class Stopwatch:
-    """Time spent in the present stage; stands still while the job is suspended or can not be seen."""
-
-    stage: Stage = Stage.RECONCILED
-    spent: float = 0
-    running: bool = False
-    _last: float | None = None
-
-    def tick(self, stage: Stage, now: float, *, running: bool) -> None:
-        """Take the time since the last tick into account."""
-        if running and self._last is not None and stage is self.stage:
-            self.spent += now - self._last
-        if stage is not self.stage:
-            self.stage, self.spent = stage, 0
-        self.running, self._last = running, now
-
-
-@dataclass(slots=True)
 class Follower:
     """Follows one job.
 
@@ -70,7 +50,7 @@ class Follower:
         uid: Which object it is: another one of the same name is not ours.
         logs: Reads its logs.
         say: Tells people what changes.
-        outage: Seconds for which the API server may be away.
+        limits: How long everything may take.
     """
 
     cluster: Cluster
@@ -79,16 +59,13 @@ class Follower:
     uid: str
     logs: Logs
     say: Callable[[str], None]
-    outage: float
+    limits: Limits
     _inbox: SimpleQueue[Message] = field(default_factory=SimpleQueue)
     _pictures: dict[str, Mapping[str, Object]] = field(default_factory=dict)
     _troubles: dict[str, tuple[float, Trouble]] = field(default_factory=dict)
     _lost: list[Object] = field(default_factory=list)
     _seen: dict[str, Replica] = field(default_factory=dict)
     _notes: list[str] = field(default_factory=list)
-    _watch: Stopwatch = field(default_factory=Stopwatch)
-    _hopeless_since: float | None = None
-    _ended_since: float | None = None
     _told: str = ""
     _trouble_told: str = ""
 
@@ -103,7 +80,8 @@ class Follower:
             start(self.cluster, source, self._inbox.put, stop)
         try:
             while True:
-                self._receive(self._patience())
+                away_since = (since for since, _ in self._troubles.values())
+                self._receive(self.limits.patience(time.monotonic(), away_since))
                 ended = self._look()
                 if ended:
                     return ended
@@ -202,12 +180,11 @@ class Follower:
 
     def _end(self, status: JobStatus, now: float) -> Ended | None:
         """The end, once the pods' states are in too."""
-        self._ended_since = self._ended_since or now
-        if self._is_settled(status) or now - self._ended_since > _SETTLING:
+        if self._is_complete(status) or self.limits.has_settled(now):
             return Ended(status, tuple(self._seen.values()), tuple(self._notes))
         return None
 
-    def _is_settled(self, status: JobStatus) -> bool:
+    def _is_complete(self, status: JobStatus) -> bool:
         if status.phase is Phase.FAILED:
             return any(replica.has_failed for replica in self._seen.values())
         if self.job.success is Success.RANK0:
@@ -218,16 +195,12 @@ class Follower:
         for since, trouble in self._troubles.values():
             if not passes(trouble.error):
                 raise given_up(trouble.error, 0)
-            if now - since > self.outage:
-                raise given_up(trouble.error, self.outage) from trouble.error
+            if now - since > self.limits.outage:
+                raise given_up(trouble.error, self.limits.outage) from trouble.error
 
     def _check_hopeless(self, status: JobStatus, now: float) -> None:
         error = None if status.phase is Phase.SUSPENDED else self._hopeless(status)
-        if error is None:
-            self._hopeless_since = None
-            return
-        self._hopeless_since = self._hopeless_since or now
-        if now - self._hopeless_since >= self.job.deadlines.hopeless:
+        if self.limits.is_hopeless(now, looks_so=error is not None) and error:
             raise error
 
     def _hopeless(self, status: JobStatus) -> LaunchError | None:
@@ -239,34 +212,9 @@ class Follower:
 
     def _check_deadline(self, status: JobStatus, now: float) -> None:
         running = status.phase is Phase.ACTIVE and not self._troubles
-        self._watch.tick(status.stage, now, running=running)
-        limit = self._limit()
-        if limit is not None and self._watch.spent > limit:
+        limit = self.limits.exceeded(status.stage, now, running=running)
+        if limit is not None:
             raise diagnosis.late(self.job, self.backend.resource.kind, status, limit)
-
-    def _limit(self) -> float | None:
-        deadlines = self.job.deadlines
-        return (
-            deadlines.reconciled,
-            deadlines.scheduled,
-            deadlines.pulled,
-            deadlines.running,
-            deadlines.finished,
-        )[self._watch.stage]
-
-    def _patience(self) -> float:
-        """Seconds until something could be too late."""
-        now = time.monotonic()
-        waits = [_LONGEST_WAIT]
-        limit = self._limit()
-        if limit is not None and self._watch.running:
-            waits.append(limit - self._watch.spent)
-        if self._hopeless_since is not None:
-            waits.append(self._hopeless_since + self.job.deadlines.hopeless - now)
-        if self._ended_since is not None:
-            waits.append(self._ended_since + _SETTLING - now)
-        waits += [since + self.outage - now for since, _ in self._troubles.values()]
-        return max(0.02, min(waits))
 
 
 def _version(found: Object) -> int:

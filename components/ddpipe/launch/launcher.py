@@ -32,6 +32,7 @@ from ddpipe.launch.backends.pytorchjob import BACKEND
 from ddpipe.launch.cluster import ApiError, Cluster, Refused
 from ddpipe.launch.following import Ended, Follower
 from ddpipe.launch.job import TrainingJob
+from ddpipe.launch.limits import Limits
 from ddpipe.launch.logs import Logs
 from ddpipe.launch.marks import JOB, SPEC, owner_of
 from ddpipe.launch.orphans import sweep
@@ -275,9 +276,8 @@ def _sweep(launching: Launching) -> None:
 
 def _follow(launching: Launching, uid: str, logs: Logs) -> Ended:
     """The job's end; a job that is given up while it is active is stopped, for nobody would watch it."""
-    follower = Follower(
-        launching.cluster, launching.job, launching.backend, uid, logs, launching.say, launching.outage
-    )
+    limits = Limits(launching.job.deadlines, launching.outage)
+    follower = Follower(launching.cluster, launching.job, launching.backend, uid, logs, launching.say, limits)
     try:
         return follower.follow()
     except (ClusterUnreachable, Forbidden, JobDeleted):

@@ -1,0 +1,62 @@
+"""The clocks of a job."""
+
+from __future__ import annotations
+
+from ddpipe.launch.job import Deadlines
+from ddpipe.launch.limits import Limits
+from ddpipe.launch.status import Stage
+
+DEADLINES = Deadlines(reconciled=10, scheduled=5, hopeless=3)
+
+
+def limits() -> Limits:
+    return Limits(DEADLINES, outage=60)
+
+
+def test_a_stage_that_lasts_too_long_is_noticed_and_names_its_deadline() -> None:
+    clock = limits()
+    assert clock.exceeded(Stage.RECONCILED, 100, running=True) is None
+    assert clock.exceeded(Stage.RECONCILED, 110, running=True) is None
+    assert clock.exceeded(Stage.RECONCILED, 110.1, running=True) == 10
+
+
+def test_each_stage_has_a_clock_of_its_own() -> None:
+    clock = limits()
+    clock.exceeded(Stage.RECONCILED, 100, running=True)
+    clock.exceeded(Stage.SCHEDULED, 109, running=True)
+    assert clock.exceeded(Stage.SCHEDULED, 113, running=True) is None
+    assert clock.exceeded(Stage.SCHEDULED, 115, running=True) == 5
+
+
+def test_the_clock_stands_still_while_the_job_is_suspended() -> None:
+    clock = limits()
+    clock.exceeded(Stage.RECONCILED, 100, running=True)
+    clock.exceeded(Stage.RECONCILED, 105, running=True)
+    clock.exceeded(Stage.RECONCILED, 900, running=False)
+    assert clock.exceeded(Stage.RECONCILED, 904, running=True) is None
+    assert clock.exceeded(Stage.RECONCILED, 906, running=True) == 10
+
+
+def test_a_stage_without_a_deadline_may_last_for_ever() -> None:
+    clock = limits()
+    clock.exceeded(Stage.FINISHED, 0, running=True)
+    assert clock.exceeded(Stage.FINISHED, 1e9, running=True) is None
+
+
+def test_what_looks_hopeless_must_do_so_without_a_break() -> None:
+    clock = limits()
+    assert not clock.is_hopeless(100, looks_so=True)
+    assert not clock.is_hopeless(102, looks_so=False)
+    assert not clock.is_hopeless(104, looks_so=True)
+    assert clock.is_hopeless(107, looks_so=True)
+
+
+def test_the_next_look_is_due_when_something_could_be_too_late() -> None:
+    clock = limits()
+    clock.exceeded(Stage.RECONCILED, 100, running=True)
+    assert clock.patience(100, []) == 10
+    assert clock.patience(100, [45]) == 5
+    clock.is_hopeless(100, looks_so=True)
+    assert clock.patience(100, []) == 3
+    clock.has_settled(100)
+    assert clock.patience(100, []) == 2
