@@ -453,13 +453,15 @@ def test_what_hides_its_change_is_found_when_verifying(toys: PrepareSpec) -> Non
     assert prepare(replace(toys, verify=True)).dataset_id != first.dataset_id
 
 
+@pytest.mark.parametrize("kind", ["raw", "jpeg"])
 def test_another_split_moves_images_without_reading_them(
-    toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch
+    kind: str, store_uri: str, photographs: PrepareSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepare(toys)
-    moved, read = _reads(replace(toys, seed=1), monkeypatch)
+    spec = replace(photographs, format=kind, store=store_uri)
+    prepare(spec)
+    moved, read = _reads(replace(spec, seed=1), monkeypatch)
     assert (moved.encoded, read) == (0, [])
-    assert _content(moved) == _content(prepare(replace(toys, seed=1, store=toys.store + "-2")))
+    assert _content(moved) == _content(prepare(replace(spec, seed=1, store=store_uri + "-2")))
 
 
 def test_an_earlier_state_of_the_data_is_its_earlier_version(toys: PrepareSpec) -> None:
@@ -504,5 +506,13 @@ def test_a_damaged_entry_of_the_ledger_is_ignored(toys: PrepareSpec) -> None:
 def test_the_same_file_in_two_splits_is_told(toys: PrepareSpec, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(30):
         shutil.copy(_folder(toys) / "ball" / "0000.png", _folder(toys) / "ball" / f"copy{number}.png")
-    prepare(toys)
+    prepared = prepare(toys)
     assert "1 images are in more than one split, such as ball/" in caplog.text
+    assert "more than once: 1</h2>" in _page(prepared)
+    assert "<code>ball/copy7.png</code> (" in _page(prepared)
+
+
+def test_the_page_tells_the_sizes_of_the_files(photographs: PrepareSpec) -> None:
+    page = _page(prepare(photographs))
+    assert "<li>120 × 90: 30</li>" in page  # noqa: RUF001
+    assert "more than once" not in page

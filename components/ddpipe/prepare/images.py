@@ -70,7 +70,9 @@ def shrink(data: bytes, side: int) -> Image.Image:
         image = _upright(file, lambda size: side / min(size))
         factor = side / min(image.size)
         width, height = (max(side, round(length * factor)) for length in image.size)
-        return image if image.size == (width, height) else image.resize((width, height), SHRINKING)
+        if image.size == (width, height):
+            return image
+        return image.resize((width, height), SHRINKING if factor < 1 else FILTER)
 
 
 def wrapped(pixels: NDArray[np.uint8]) -> bytes:

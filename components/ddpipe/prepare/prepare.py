@@ -29,6 +29,7 @@ from ddpipe.errors import DatasetError, ParameterError, SourceError, listed
 from ddpipe.prepare.encoding import SMALL, Encoding, suited
 from ddpipe.prepare.ledger import Entry, Member, read_entries
 from ddpipe.prepare.packing import Known, Packer, planned
+from ddpipe.prepare.report import copies
 from ddpipe.prepare.sources import SOURCES, Sample, Survey, Table, open_source
 from ddpipe.prepare.split import SplitRule, assign, open_splits, shown
 from ddpipe.storage import Store, open_store
@@ -344,14 +345,9 @@ def _statistics(members: Sequence[Member], channels: int) -> tuple[tuple[float, 
 
 def _warn_of_copies(shards: Mapping[str, Sequence[Entry]]) -> None:
     """The same file in two splits: what is measured on it was learned by heart."""
-    places: dict[str, dict[str, str]] = defaultdict(dict)
-    for split in SPLITS:
-        for entry in shards[split]:
-            for member in entry.members:
-                places[member.sha256][split] = member.id
-    leaks = [found for found in places.values() if len(found) > 1]
-    if leaks:
-        example = " and ".join(f"{name} ({split})" for split, name in leaks[0].items())
+    members = {split: [member for entry in shards[split] for member in entry.members] for split in SPLITS}
+    if leaks := [ids for ids in copies(members) if len(set(ids.values())) > 1]:
+        example = ", ".join(f"{name} ({split})" for name, split in leaks[0].items())
         log.warning("%d images are in more than one split, such as %s", len(leaks), example)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from ddpipe.data.catalogue import per_class
 from ddpipe.data.manifest import SPLITS, DatasetManifest
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.data.shards import Images
+from ddpipe.prepare.ledger import Member, read_entries
 from ddpipe.storage import Store
 
 PER_CLASS = 12
@@ -23,6 +26,9 @@ TILE = 48
 """Smallest side of an image on the sheet, in pixels; smaller ones are enlarged, larger ones get twice it."""
 
 GAP = 2
+
+LISTED = 10
+"""Sizes, and copies, that the page lists; it counts all."""
 
 
 def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None = None) -> str:
@@ -51,9 +57,42 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
         for label, name in enumerate(manifest.classes)
     ]
     totals = [len(manifest.splits[split].sample_ids) for split in SPLITS]
+    members = _members(manifest, store)
     return pages.get_template("report.html.j2").render(
-        manifest=manifest, splits=SPLITS, rows=rows, totals=totals, total=sum(totals)
+        manifest=manifest,
+        splits=SPLITS,
+        rows=rows,
+        totals=totals,
+        total=sum(totals),
+        sizes=_sizes(members),
+        copies=copies(members),
+        limit=LISTED,
     )
+
+
+def copies(members: Mapping[str, Sequence[Member]]) -> list[dict[str, str]]:
+    """The ids, each with its split, of each file that is there more than once; those in two splits first."""
+    places: dict[str, dict[str, str]] = defaultdict(dict)
+    for split, found in members.items():
+        for member in found:
+            places[member.sha256][member.id] = split
+    several = [ids for ids in places.values() if len(ids) > 1]
+    return sorted(several, key=lambda ids: (-len(set(ids.values())), sorted(ids)))
+
+
+def _members(manifest: DatasetManifest, store: Store) -> dict[str, list[Member]]:
+    """What prepare noted of the files of each split, as far as it is still there."""
+    entries = {entry.shard: entry for entry in read_entries(store, manifest.name)}
+    return {
+        name: [member for shard in split.shards if shard in entries for member in entries[shard].members]
+        for name, split in manifest.splits.items()
+    }
+
+
+def _sizes(members: Mapping[str, Sequence[Member]]) -> list[tuple[str, int]]:
+    """How many files have images of each size, the commonest first."""
+    counts = Counter(member.shape[:2] for found in members.values() for member in found)
+    return [(f"{width} × {height}", count) for (height, width), count in counts.most_common()]  # noqa: RUF001
 
 
 def _first_of(reader: SplitReader, label: int) -> Images:
