@@ -22,6 +22,7 @@ import venv
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +35,7 @@ from step import launch  # noqa: E402
 from ddpipe.commands.launching import job_of, launch_command  # noqa: E402
 from ddpipe.launch import preflight  # noqa: E402
 from ddpipe.launch.backends.pytorchjob import BACKEND, manifest  # noqa: E402
-from ddpipe.launch.cluster import ApiServer, connect  # noqa: E402
+from ddpipe.launch.cluster import ApiError, ApiServer, connect  # noqa: E402
 from ddpipe.launch.job import Owner, Replicas, Success, TrainingJob  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "launcher.md"
@@ -127,7 +128,7 @@ def happen(admin: ApiServer, fault: Fault, *, rival: bool) -> Judged | str:
         place.rival = official(place) if rival else None
         try:
             return judged(fault, fault.happen(place))
-        except AssertionError as error:
+        except (AssertionError, ApiError) as error:
             return str(error).partition("\n")[0][:60]
 
 
@@ -299,12 +300,13 @@ def main() -> None:
     parser.add_argument("--no-faults", action="store_true")
     given = parser.parse_args()
     admin = connect()
-    lines = list(figures(admin, given.quiet_minutes))
-    if not given.no_faults:
-        lines += ["", *matrix(admin)]
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text("\n".join(lines) + "\n")
-    print(RESULTS.read_text())  # noqa: T201
+    with RESULTS.open("w") as results:
+        for line in chain(
+            figures(admin, given.quiet_minutes), [""], () if given.no_faults else matrix(admin)
+        ):
+            print(line, flush=True)  # noqa: T201
+            results.write(f"{line}\n")
 
 
 if __name__ == "__main__":

@@ -555,7 +555,8 @@ def pod_replaced(place: Place) -> Ended:
 )
 def pod_evicted(place: Place) -> Ended:
     step = running(place, SLEEPER)
-    name = f"{JOB_NAME}-worker-1"
+    # With a master, which ours has not, the second pod is worker-0.
+    name = f"{JOB_NAME}-worker-{0 if place.rival else 1}"
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",

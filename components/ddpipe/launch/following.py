@@ -61,6 +61,7 @@ class Follower:
     say: Callable[[str], None]
     limits: Limits
     _inbox: SimpleQueue[Message] = field(default_factory=SimpleQueue)
+    _waiting: Message | None = None
     _pictures: dict[str, Mapping[str, Object]] = field(default_factory=dict)
     _troubles: dict[str, tuple[float, Trouble]] = field(default_factory=dict)
     _lost: list[Object] = field(default_factory=list)
@@ -110,11 +111,20 @@ class Follower:
         )
 
     def _receive(self, seconds: float) -> None:
-        """Take in whatever has come; wait for the first message at most so long."""
+        """Take in the next message and those of its source behind it; wait for it at most so long.
+
+        One of another source waits for its turn: it matters whether a pod went before the job failed or after.
+        """
         with suppress(Empty):
-            self._take(self._inbox.get(timeout=seconds))
-            while True:
-                self._take(self._inbox.get_nowait())
+            message = self._waiting or self._inbox.get(timeout=seconds)
+            self._waiting = None
+            self._take(message)
+            while self._waiting is None:
+                following = self._inbox.get_nowait()
+                if following.source == message.source:
+                    self._take(following)
+                else:
+                    self._waiting = following
 
     def _take(self, message: Message) -> None:
         match message:
@@ -155,9 +165,13 @@ class Follower:
             before = self._seen.get(replica.uid)
             # What is removed after the job's end is tidied up by the operator.
             tidied = status.phase.is_terminal and replica.removed and before and not before.removed
-            if not tidied:
-                removed = replica.removed or (before.removed if before else "")
-                self._seen[replica.uid] = replace(replica, removed=removed)
+            if tidied:
+                continue
+            removed = replica.removed or (before.removed if before else "")
+            if removed and before and not before.removed:
+                # Those that went first come first: one after the other, they have no time of their own.
+                del self._seen[replica.uid]
+            self._seen[replica.uid] = replace(replica, removed=removed)
         if status.phase is Phase.ACTIVE:
             for replica in lost:
                 self._note(f"{replica.rank} is replaced: {diagnosis.how(self._seen[replica.uid])}")
