@@ -113,7 +113,7 @@ class Follower:
     def _receive(self, seconds: float) -> None:
         """Take in the next message and those of its source behind it; wait for it at most so long.
 
-        One of another source waits for its turn: it matters whether a pod went before the job failed or after.
+        One of another source waits for its turn: whether a pod went before the job failed or after matters.
         """
         with suppress(Empty):
             message = self._waiting or self._inbox.get(timeout=seconds)
