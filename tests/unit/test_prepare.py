@@ -299,6 +299,12 @@ def test_unreadable_images_are_all_named(toys: PrepareSpec) -> None:
     assert "--skip-bad" in error.do
 
 
+def test_a_folder_without_one_readable_image_says_what_is_wrong_with_each(toys: PrepareSpec) -> None:
+    for path in _folder(toys).rglob("*.png"):
+        path.write_text("not an image")
+    assert "16 problems" in _refused(toys, SourceError).seen
+
+
 def test_unreadable_images_are_skipped_and_listed_if_so_asked(
     toys: PrepareSpec, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -439,6 +445,7 @@ def test_a_touched_file_is_read_but_not_encoded(toys: PrepareSpec, monkeypatch: 
     os.utime(_folder(toys) / "ball" / "0001.png", (1, 1))
     again, read = _reads(toys, monkeypatch)
     assert (again.dataset_id, again.encoded, read) == (first.dataset_id, 0, ["ball/0001.png"])
+    assert _reads(toys, monkeypatch)[1] == [], "from now on its new time is known"
 
 
 def test_what_hides_its_change_is_found_when_verifying(toys: PrepareSpec) -> None:

@@ -153,8 +153,9 @@ class Packer:
 
     def look(self, samples: Sequence[Sample]) -> None:
         """Hash files and read the headers of their images."""
-        for known in self._good(self._look, samples, _progress("looking", len(samples))):
-            self.known[known.id] = known
+        with _progress("looking", len(samples)) as progress:
+            for known in self._good(self._look, samples, progress):
+                self.known[known.id] = known
 
     def pack(
         self, plans: Mapping[str, Plan], encoding: Encoding, *, keep_going: bool
@@ -176,15 +177,24 @@ class Packer:
         def store(box: Box) -> Entry:
             return self._stored(encoding, box)
 
-        progress = _progress("encoding", sum(len(plan.samples) for plan in plans.values()))
+        total = sum(len(plan.samples) for plan in plans.values())
         entries = {}
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder, _progress("encoding", total) as progress:
             shelf = Shelf(self._store, encoding, Path(folder))
             for split, plan in plans.items():
                 good = self._good(partial(self._encode, encoding, plan, shelf), plan.samples, progress)
                 boxes = (box for box in _boxed(part for part in good if may_store()) if may_store())
-                entries[split] = [*plan.kept, *ahead(store, boxes, threads=1)]
+                kept = [self._restamped(entry) for entry in plan.kept]
+                entries[split] = [*kept, *ahead(store, boxes, threads=1)]
         return entries
+
+    def _restamped(self, entry: Entry) -> Entry:
+        """The entry with the stamps that its files have now, so that they need not be read again."""
+        members = tuple(replace(member, stamp=self.known[member.id].stamp) for member in entry.members)
+        if members != entry.members:
+            entry = replace(entry, members=members)
+            write_entry(self._store, self._name, entry)
+        return entry
 
     def _good(
         self, function: Callable[[Sample], R], samples: Sequence[Sample], progress: tqdm[NoReturn]
@@ -279,6 +289,7 @@ def _progress(verb: str, total: int) -> tqdm[NoReturn]:
         total=total,
         unit="img",
         leave=False,
+        disable=not total,
         file=sys.stderr if is_terminal else _Lines(),
         mininterval=0.1 if is_terminal else TOLD_EVERY,
         delay=0 if is_terminal else TOLD_EVERY,

@@ -207,7 +207,8 @@ def _version(spec: PrepareSpec, survey: Survey, packer: Packer, entries: list[En
     while True:
         problems_before = len(packer.problems)
         samples = [sample for sample in survey.samples if sample.id not in packer.problems]
-        _refuse_small_classes(spec, survey.classes, samples)
+        if spec.skip_bad:
+            _refuse_small_classes(spec, survey.classes, samples)
         dealt = _dealt(spec, samples)
         plans = {split: planned(dealt[split], packer.known, entries, encoding) for split in SPLITS}
         shards = packer.pack(plans, encoding, keep_going=spec.skip_bad)
