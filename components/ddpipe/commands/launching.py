@@ -179,8 +179,13 @@ def launch_command(namespace: str | None, outage: float, **given: Any) -> None: 
         asdict(outcome),
         text,
         metrics=lambda: kfp_v1.metrics(outcome.metrics),
-        ui=lambda: kfp_v1.views(kfp_v1.tensorboard(f"{given['output']}/tensorboard")),
+        ui=lambda: kfp_v1.views(*_event_files(given["output"])),
     )
+
+
+def _event_files(output: str | None) -> list[kfp_v1.View]:
+    """TensorBoard, where its folder is one that the UI can reach."""
+    return [kfp_v1.tensorboard(f"{output}/tensorboard")] if output and "://" in output else []
 
 
 def job_of(
