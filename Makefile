@@ -67,6 +67,7 @@ lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements*.txt
 		--output-file requirements-trainer.txt
 	@printf 'torch\ntorchvision\n' | $(UV_COMPILE) - --constraint requirements.txt --output-file requirements-torch.txt
 	@echo hatchling | $(UV_COMPILE) - --upgrade --output-file requirements-build.txt
+	@echo kfp==1.8.24 | $(UV_COMPILE) - --upgrade --output-file pipelines/requirements-v1.txt
 
 clean: ## remove what tests and tools left (not the environment, not runs)
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
