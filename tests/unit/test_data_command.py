@@ -31,7 +31,7 @@ def _ddpipe(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.stdout
 
 
-def _facts(*arguments: str) -> Any:  # noqa: ANN401
+def _facts(*arguments: str) -> Any:
     code, output = _ddpipe(*arguments, "--json")
     assert code == 0
     return json.loads(output)

@@ -23,7 +23,7 @@ def _published(store_uri: str, text: str, dataset_id: str) -> str:
     return f"{store.uri}/{manifest_key('toys', dataset_id)}"
 
 
-def _changed(**changes: Any) -> str:  # noqa: ANN401
+def _changed(**changes: Any) -> str:
     return json.dumps(json.loads(a_manifest().to_json()) | changes)
 
 
@@ -92,7 +92,7 @@ def test_what_is_no_manifest_is_refused(text: str | bytes) -> None:
         DatasetManifest.from_json(text)
 
 
-def _split(**changes: Any) -> dict[str, Any]:  # noqa: ANN401
+def _split(**changes: Any) -> dict[str, Any]:
     splits = json.loads(a_manifest().to_json())["splits"]
     return splits | {"test": splits["test"] | changes}
 

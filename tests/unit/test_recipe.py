@@ -49,7 +49,7 @@ def test_a_whole_number_is_a_number() -> None:
         ("checkpoint_minutes", 0),
     ],
 )
-def test_a_value_that_can_not_be_is_refused_by_name(name: str, value: Any) -> None:  # noqa: ANN401
+def test_a_value_that_can_not_be_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ParameterError) as refused:
         Recipe.from_dict({name: value})
     assert f"{name} is {value!r}, not " in refused.value.seen
