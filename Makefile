@@ -14,7 +14,7 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@echo "installing into $(VENV) (5 GB with torch, once)" >&2
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.8
-	@$(BIN)/uv pip sync --quiet --python $(BIN)/python requirements.txt
+	@$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python requirements.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
