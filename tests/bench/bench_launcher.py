@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
 from faults import FAULTS, Fault, Seen, running  # noqa: E402
-from place import ACCOUNT, IMAGE, Place, a_place, eventually  # noqa: E402
+from place import ACCOUNT, IMAGE, OUR_IMAGES, Place, a_place, eventually  # noqa: E402
 from step import launch  # noqa: E402
 
 from ddpipe.commands.launching import job_of, launch_command  # noqa: E402
@@ -40,7 +40,6 @@ from ddpipe.launch.job import Owner, Replicas, Success, TrainingJob  # noqa: E40
 
 RESULTS = Path(__file__).parent / "results" / "launcher.md"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ddpipe-bench"
-LAUNCHER_IMAGE = os.environ.get("DDPIPE_LAUNCHER_IMAGE", "ddpipe-launcher:dev")
 OFFICIAL = "kubeflow-training==1.9.4"
 PATIENCE = 60  # seconds that the official client waits in the matrix; 600 by default
 POLL = 15.0  # seconds between two looks, as the polling launchers have it
@@ -227,7 +226,7 @@ def start_in_pod(place: Place) -> Start:
     """Start ours where a pipeline does: in a pod, with the pod's own account."""
     container = {
         "name": "main",
-        "image": LAUNCHER_IMAGE,
+        "image": OUR_IMAGES.format("launcher"),
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-c", f"import os{OURS}{COUNT}"],
     }

@@ -21,6 +21,9 @@ from ddpipe.launch.cluster import ApiError, ApiServer, Refused
 T = TypeVar("T")
 ACCOUNT = "ddpipe-launcher"
 IMAGE = os.environ.get("DDPIPE_TEST_IMAGE", "python:3.11-slim")
+OUR_IMAGES = os.environ.get("DDPIPE_TEST_IMAGES", "ddpipe-{}:dev")
+"""Our own: {} is launcher or trainer."""
+
 _RBAC = Path(__file__).parents[2] / "images" / "rbac.yaml"
 _COLLECTIONS = {
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",

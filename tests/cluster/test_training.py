@@ -1,7 +1,7 @@
 """Digits, trained by two pods with DDP over gloo, from and into an object store; evaluated afterwards.
 
 The object store is told by S3_ENDPOINT as this machine reaches it, POD_S3_ENDPOINT as pods do, and the usual
-AWS_* variables (or their LAB_S3_* counterparts); the image by DDPIPE_TRAINER_IMAGE.
+AWS_* variables (or their LAB_S3_* counterparts); the image by DDPIPE_TEST_IMAGES, as in test_workflow.py.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import uuid
 from pathlib import Path
 
 import pytest
-from place import a_place
+from place import OUR_IMAGES, a_place
 from step import Step
 
 from ddpipe.launch.cluster import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
-IMAGE = os.environ.get("DDPIPE_TRAINER_IMAGE", "ddpipe-trainer:dev")
+IMAGE = OUR_IMAGES.format("trainer")
 _VARIABLES = {
     "S3_ENDPOINT": "LAB_S3_ENDPOINT",
     "POD_S3_ENDPOINT": "LAB_S3_ENDPOINT_OF_PODS",

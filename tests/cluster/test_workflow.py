@@ -22,7 +22,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import yaml
-from place import ACCOUNT, Place, a_place, eventually
+from place import ACCOUNT, OUR_IMAGES, Place, a_place, eventually
 
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.reader import open_split
@@ -161,8 +161,7 @@ def _workflows(place: Place) -> str:
 
 def _workflow(parameters: dict[str, str], package: Path = WORKFLOW) -> dict[str, Any]:
     """The package as it is compiled, but for the names of the images and the service account."""
-    images = os.environ.get("DDPIPE_TEST_IMAGES", "ddpipe-{}:dev")
-    text = re.sub(OURS, lambda match: images.format(match[1]), package.read_text())
+    text = re.sub(OURS, lambda match: OUR_IMAGES.format(match[1]), package.read_text())
     workflow: dict[str, Any] = yaml.safe_load(text)
     workflow["spec"]["serviceAccountName"] = ACCOUNT
     for one in workflow["spec"]["arguments"]["parameters"]:
