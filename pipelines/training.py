@@ -85,7 +85,7 @@ def training(
         split_column: Source csv: column of train, validation and test.
         verify: Read all files again, even where nothing says that they changed.
         skip_bad: Leave unreadable samples out, and list them, instead of refusing the data.
-        backend: What runs the training: pytorchjob (the pods of a PyTorchJob), or local (the step itself).
+        backend: What trains: pytorchjob (the pods of a PyTorchJob), or local (the step itself, on a laptop).
         image: Image of the training pods; it has ddpipe and torch.
         nodes: Training pods.
         processes: Training processes per pod.

@@ -99,8 +99,7 @@ class Package:
         executors = spec["deploymentSpec"]["executors"]
         return cls(
             description=spec["pipelineInfo"]["description"],
-            # Training in the step itself is for this machine: the image that launches has no torch.
-            parameters={name: facts for name, facts in parameters.items() if name != "backend"},
+            parameters=parameters,
             images={name.removeprefix("exec-"): one["container"]["image"] for name, one in executors.items()},
         )
 
@@ -145,7 +144,7 @@ def pipeline_of(package: Package) -> Callable[..., None]:
             *("ddpipe", "launch", "--pipeline", NAME, "--run", dsl.RUN_ID_PLACEHOLDER),
             *("--dataset", dataset, "--output", prepared.outputs["training"]),
             *("--recipe", _recipe(package, given), "--image", given["image"]),
-            *("--nodes", given["nodes"], "--processes", given["processes"]),
+            *("--backend", given["backend"], "--nodes", given["nodes"], "--processes", given["processes"]),
             *("--cpu", given["cpu"], "--memory", given["memory"], "--gpus", given["gpus"]),
             *("--s3-endpoint", given["s3_endpoint"], "--s3-secret", given["s3_secret"]),
             *(("--volume", f"claim:{package.claim}:{DATA}") if package.claim else ()),

@@ -173,7 +173,6 @@ def train(
         The folder with checkpoints, metrics and event files.
     """
     from ddpipe import workflow
-    from ddpipe.errors import ParameterError
     from ddpipe.launch.job import Owner, Replicas, S3Access
     from ddpipe.runs import Run
     from ddpipe.stage import on_stage
@@ -197,22 +196,16 @@ def train(
         ).validated()
         if backend == "local":
             record = workflow.train(here, manifest, recipe, processes)
-        elif backend == "pytorchjob":
+        else:
             record = workflow.launch(
                 here,
                 manifest,
                 recipe,
                 owner=Owner(pipeline="ddpipe-training", run=run_id, task=task_id, step="train"),
+                backend=backend,
                 image=image,
                 replicas=Replicas(nodes=nodes, processes=processes, cpu=cpu, memory=memory, gpus=gpus),
                 s3=S3Access(secret=s3_secret, endpoint=s3_endpoint) if s3_secret else None,
-            )
-        else:
-            raise ParameterError(
-                what="training can not start",
-                which=f"backend {backend!r}",
-                seen="it is unknown",
-                do="Choose pytorchjob or local.",
             )
         for name, value in record["final"].items():
             metrics.log_metric(name, value)

@@ -103,6 +103,7 @@ def launch(
     recipe: Recipe,
     *,
     owner: Owner,
+    backend: str,
     image: str,
     replicas: Replicas,
     s3: S3Access | None = None,
@@ -114,6 +115,7 @@ def launch(
         dataset: URI of the dataset version's manifest.
         recipe: How to train.
         owner: The step of the pipeline run that owns the job.
+        backend: What runs the job's pods: pytorchjob.
         image: Of the job's pods.
         replicas: How many pods, and what each may use.
         s3: Where the pods find the object store's credentials.
@@ -136,7 +138,7 @@ def launch(
             outputs=(f"{run.training}/training.json",),
             s3=s3,
         )
-        outcome = step(validated(job), cluster, exists=exists, is_process=True)
+        outcome = step(validated(job), cluster, exists=exists, is_process=True, backend=backend)
         record = training_record(run)
         facts.update(job=outcome.name, nodes=replicas.nodes, **record["final"])
     return record

@@ -50,10 +50,9 @@ def test_the_committed_package_is_current(tmp_path: Path) -> None:
 
 
 def test_both_packages_have_the_same_parameters_texts_and_defaults() -> None:
-    """But for the backend: here training is always a job, as on a cluster it always is."""
     spec = next(yaml.safe_load_all((COMPILED / "training.yaml").read_text()))
     v2 = spec["root"]["inputDefinitions"]["parameters"]
-    assert {one["name"] for one in SHOWN} == set(v2) - {"backend"}
+    assert {one["name"] for one in SHOWN} == set(v2)
     for one in SHOWN:
         name, other = one["name"], v2[one["name"]]
         assert one["description"].split() == other["description"].split(), name

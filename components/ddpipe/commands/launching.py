@@ -27,10 +27,11 @@ from ddpipe.launch.job import (
     Success,
     TrainingJob,
     Volume,
+    VolumeKind,
     training_command,
     validated,
 )
-from ddpipe.launch.launcher import launch
+from ddpipe.launch.launcher import BACKENDS, launch
 from ddpipe.launch.orphans import FoundJob, list_jobs, sweep
 from ddpipe.launch.outage import answered
 from ddpipe.storage import exists
@@ -69,8 +70,13 @@ def _options(*options: Options) -> Options:
     return decorate
 
 
-def _many(*names: str, type: Callable[[str], Any] | None = None, help: str) -> Options:  # noqa: A002
-    return click.option(*names, type=type, multiple=True, help=help)
+def _many(
+    *names: str,
+    help: str,  # noqa: A002 - click's own words
+    type: Callable[[str], Any] | None = None,  # noqa: A002
+    metavar: str | None = None,
+) -> Options:
+    return click.option(*names, type=type, metavar=metavar, multiple=True, help=help)
 
 
 def _defaulted(kind: type, field: str, help: str, *names: str) -> Options:  # noqa: A002
@@ -95,6 +101,9 @@ work = _options(
     _many("--expect", help="URI that must exist before the job counts as a success."),
 )
 size = _options(
+    click.option(
+        "--backend", type=click.Choice(list(BACKENDS)), default="pytorchjob", help="What runs the pods."
+    ),
     _defaulted(Replicas, "nodes", "Pods."),
     _defaulted(Replicas, "processes", "Training processes per pod."),
     _defaulted(Replicas, "cpu", "CPUs per pod."),
@@ -104,30 +113,42 @@ size = _options(
     _defaulted(Replicas, "shared_memory", "Limit of /dev/shm."),
 )
 pod = _options(
-    _many("--env", type=pair, help="Environment variable."),
-    _many("--volume", type=Volume.parsed, help="Volume of every pod: a claim, secret or config map."),
+    _many("--env", type=pair, metavar="NAME=VALUE", help="Environment variable."),
+    _many(
+        "--volume",
+        type=Volume.parsed,
+        metavar="KIND:NAME:PATH[:ro]",
+        help=f"Volume of every pod; KIND is one of: {', '.join(VolumeKind)}.",
+    ),
     click.option("--s3-secret", help="Secret with the object store's accesskey and secretkey."),
     click.option(
         "--s3-endpoint", default="minio-service.kubeflow:9000", help="Object store as pods reach it."
     ),
-    _many("--node-selector", type=pair, help="Label that nodes must have."),
-    _many("--toleration", type=json_object, help="Toleration, as in a pod."),
+    _many("--node-selector", type=pair, metavar="NAME=VALUE", help="Label that nodes must have."),
+    _many("--toleration", type=json_object, metavar="JSON", help="Toleration, as in a pod."),
     click.option("--priority-class", default="", help="Priority class of the pods."),
     click.option("--service-account", default="", help="Service account of the pods."),
     click.option("--pull-policy", default="IfNotPresent", help="When the image is pulled."),
     _many("--pull-secret", help="Secret for the image's registry."),
-    _many("--label", type=pair, help="Label of job and pods."),
-    _many("--annotation", type=pair, help="Annotation of job and pods."),
+    _many("--label", type=pair, metavar="NAME=VALUE", help="Label of job and pods."),
+    _many("--annotation", type=pair, metavar="NAME=VALUE", help="Annotation of job and pods."),
     click.option(
         "--patch",
         type=json_object,
+        metavar="JSON",
         default="{}",
         help="Strategic merge patch of the pod template; @FILE reads it.",
     ),
 )
 behaviour = _options(
     click.option("--queue", default="", help="Kueue queue."),
-    click.option("--scheduling", type=json_object, default="{}", help="The operator's schedulingPolicy."),
+    click.option(
+        "--scheduling",
+        type=json_object,
+        metavar="JSON",
+        default="{}",
+        help="The operator's schedulingPolicy.",
+    ),
     click.option(
         "--success",
         type=click.Choice([one.value for one in Success]),
@@ -147,7 +168,7 @@ behaviour = _options(
         default=Keep.NEVER.value,
         help="Which ended jobs stay.",
     ),
-    _many("--deadline", type=pair, help=f"Seconds for a stage: {_STAGES}."),
+    _many("--deadline", type=pair, metavar="STAGE=SECONDS", help=f"Seconds for a stage: {_STAGES}."),
     click.option("--autoscaling", is_flag=True, help="Nodes can be added: do not insist on a present one."),
     click.option("--outage", default=600.0, help="Seconds for which the API server may be away."),
 )
@@ -166,14 +187,14 @@ namespace_option = click.option(
 @write_option("name", "metrics", "ui")
 @json_option
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-def launch_command(namespace: str | None, outage: float, **given: Any) -> None:  # noqa: ANN401
+def launch_command(namespace: str | None, outage: float, backend: str, **given: Any) -> None:  # noqa: ANN401
     """Run COMMAND, or ddpipe's own training, as a PyTorchJob and wait for its end.
 
     Ends with 0 if and only if the training succeeded and its outputs exist.
     """
     cluster = connect()
     job = job_of(namespace or cluster.namespace, **given)
-    outcome = launch(job, cluster, exists=exists, outage=outage, is_process=True)
+    outcome = launch(job, cluster, exists=exists, outage=outage, is_process=True, backend=backend)
     text = f"{outcome.namespace}/{outcome.name} succeeded after {outcome.seconds:.1f} s"
     tell(
         asdict(outcome),

@@ -26,9 +26,10 @@ from ddpipe.errors import (
     NameTaken,
     OperatorSilent,
     OutputMissing,
+    ParameterError,
 )
 from ddpipe.launch import diagnosis, preflight
-from ddpipe.launch.backends.pytorchjob import BACKEND
+from ddpipe.launch.backends.pytorchjob import BACKEND as PYTORCHJOB
 from ddpipe.launch.cluster import ApiError, Cluster, Refused
 from ddpipe.launch.following import Ended, Follower
 from ddpipe.launch.job import TrainingJob
@@ -41,6 +42,9 @@ from ddpipe.launch.owning import PODS, own_pod_path, owner_references
 from ddpipe.launch.status import Backend, Object, Phase
 from ddpipe.launch.stopping import Target, deletes_when_told_to_stop
 from ddpipe.launch.voice import Voice
+
+BACKENDS: Mapping[str, Backend] = {"pytorchjob": PYTORCHJOB}
+"""What can run a job's pods, by name."""
 
 _NOT_FOUND, _CONFLICT = 404, 409
 # Pods have 30 s to end, and their names are taken for so long.
@@ -109,7 +113,7 @@ def launch(
     out: TextIO = sys.stderr,
     outage: float = 600,
     is_process: bool = False,
-    backend: Backend = BACKEND,
+    backend: str = "pytorchjob",
 ) -> Outcome:
     """Run `job` on `cluster` and wait for its end.
 
@@ -120,13 +124,21 @@ def launch(
         out: Where the job's logs and our own remarks go.
         outage: Seconds for which the API server may be away.
         is_process: This process exists for launching: SIGTERM and SIGINT delete the job and end it with 143.
-        backend: The kind of job.
+        backend: The kind of job: a name of BACKENDS.
 
     Raises:
+        ParameterError: The backend is unknown.
         LaunchError: The job did not succeed; says why, and what to do.
     """
+    if backend not in BACKENDS:
+        raise ParameterError(
+            what="the job can not be launched",
+            which=f"backend {backend!r}",
+            seen="it is unknown",
+            do=f"Choose one of: {', '.join(BACKENDS)}.",
+        )
     voice = Voice(out)
-    launching = Launching(cluster, job, backend, outage, voice.say)
+    launching = Launching(cluster, job, BACKENDS[backend], outage, voice.say)
     try:
         with _guarded(launching) if is_process else nullcontext():
             return _launch(launching, voice, exists)

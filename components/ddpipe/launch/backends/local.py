@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ddpipe.errors import DdpipeError, Interrupted, ReplicaFailed, TrainingError, from_dict
+from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
 from ddpipe.signals import passing_on
 
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
@@ -37,10 +38,18 @@ def run_local(module: str, arguments: Sequence[str], processes: int) -> None:
         processes: How many ranks.
 
     Raises:
+        ParameterError: There is no torch here.
         DdpipeError: What the first failing rank raised.
         Interrupted: The ranks were told to stop, and did.
         ReplicaFailed: A rank was killed, or ended with a bug.
     """
+    if not find_spec("torch"):
+        raise ParameterError(
+            what="training can not run here",
+            which=sys.executable,
+            seen="it has no torch: the image that launches jobs does without",
+            do="Let a job train (backend pytorchjob), or install ddpipe[train].",
+        )
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
         kept_back = Path(folder, "stderr")
         options = (f"--nproc-per-node={processes}", f"--log-dir={folder}")
