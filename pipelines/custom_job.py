@@ -46,25 +46,28 @@ def custom_job(
         keep: Which ended jobs stay on the cluster: never, failed, always.
         patch: Strategic merge patch of the pod template, for anything unusual.
     """
-    task = steps.pytorch_job(
-        pipeline=NAME,
-        run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
-        task_id=dsl.PIPELINE_TASK_ID_PLACEHOLDER,
-        step="job",
-        image=image,
-        command=command,
-        env=env,
-        nodes=nodes,
-        processes=processes,
-        cpu=cpu,
-        memory=memory,
-        gpus=gpus,
-        outputs=outputs,
-        volumes=volumes,
-        s3_endpoint=s3_endpoint,
-        s3_secret=s3_secret,
-        queue=queue,
-        keep=keep,
-        patch=patch,
-    )
-    task.set_caching_options(enable_caching=False)
+    cleaned = steps.clean_up(pipeline=NAME, run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER)
+    cleaned.set_caching_options(enable_caching=False)
+    with dsl.ExitHandler(cleaned, name="steps"):
+        task = steps.pytorch_job(
+            pipeline=NAME,
+            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+            task_id=dsl.PIPELINE_TASK_ID_PLACEHOLDER,
+            step="job",
+            image=image,
+            command=command,
+            env=env,
+            nodes=nodes,
+            processes=processes,
+            cpu=cpu,
+            memory=memory,
+            gpus=gpus,
+            outputs=outputs,
+            volumes=volumes,
+            s3_endpoint=s3_endpoint,
+            s3_secret=s3_secret,
+            queue=queue,
+            keep=keep,
+            patch=patch,
+        )
+        task.set_caching_options(enable_caching=False)

@@ -1,12 +1,13 @@
 """The training pipeline: raw data in, an evaluated and exported model out.
 
-prepare ──▶ train ──▶ evaluate ──▶ export
+prepare ──▶ train ──▶ evaluate ──▶ export, and clean-up however they end
 """
 
 from kfp import dsl, kubernetes
 
 from ddpipe import steps
 
+NAME = "ddpipe-training"
 STORE_SECRET = "mlpipeline-minio-artifact"  # noqa: S105 - the name of a secret
 
 
@@ -16,7 +17,7 @@ def _give_store(task: dsl.PipelineTask) -> None:
     kubernetes.use_secret_as_env(task, STORE_SECRET, variables, optional=True)
 
 
-@dsl.pipeline(name="ddpipe-training", display_name="ddpipe: train a model")
+@dsl.pipeline(name=NAME, display_name="ddpipe: train a model")
 def training(
     run_name: str = "",
     runs: str = "s3://mlpipeline/ddpipe/runs",
@@ -107,63 +108,66 @@ def training(
         seed: Decides the first weights and the order of the samples.
         checkpoint_minutes: Longest time between two checkpoints; every epoch ends with one anyway.
     """
-    prepared = steps.prepare(
-        run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
-        run_name=run_name,
-        runs=runs,
-        store=store,
-        source=source,
-        source_path=source_path,
-        dataset_name=dataset_name,
-        image_size=image_size,
-        validation_fraction=validation_fraction,
-        test_fraction=test_fraction,
-        split_seed=split_seed,
-        image_format=image_format,
-        quality=quality,
-        folds=folds,
-        fold=fold,
-        table=table,
-        image_column=image_column,
-        label_columns=label_columns,
-        group_column=group_column,
-        split_column=split_column,
-        verify=verify,
-        skip_bad=skip_bad,
-    )
-    # The engine can not see whether the data behind an address changed, nor whether a job still exists: both
-    # steps find that out themselves, in seconds.
-    prepared.set_caching_options(enable_caching=False)
-    run, manifest = prepared.outputs["run"], prepared.outputs["manifest"]
-    trained = steps.train(
-        run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
-        task_id=dsl.PIPELINE_TASK_ID_PLACEHOLDER,
-        run=run,
-        manifest=manifest,
-        backend=backend,
-        image=image,
-        nodes=nodes,
-        processes=processes,
-        cpu=cpu,
-        memory=memory,
-        gpus=gpus,
-        s3_endpoint=s3_endpoint,
-        s3_secret=s3_secret,
-        model=model,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        warmup_fraction=warmup_fraction,
-        label_smoothing=label_smoothing,
-        augmentation=augmentation,
-        precision=precision,
-        seed=seed,
-        checkpoint_minutes=checkpoint_minutes,
-    )
-    trained.set_caching_options(enable_caching=False)
-    evaluated = steps.evaluate(run=run, manifest=manifest).after(trained)
-    exported = steps.export(run=run, manifest=manifest).after(evaluated)
-    for task in (prepared, trained, evaluated, exported):
-        _give_store(task)
+    cleaned = steps.clean_up(pipeline=NAME, run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER, backend=backend)
+    cleaned.set_caching_options(enable_caching=False)
+    with dsl.ExitHandler(cleaned, name="steps"):
+        prepared = steps.prepare(
+            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+            run_name=run_name,
+            runs=runs,
+            store=store,
+            source=source,
+            source_path=source_path,
+            dataset_name=dataset_name,
+            image_size=image_size,
+            validation_fraction=validation_fraction,
+            test_fraction=test_fraction,
+            split_seed=split_seed,
+            image_format=image_format,
+            quality=quality,
+            folds=folds,
+            fold=fold,
+            table=table,
+            image_column=image_column,
+            label_columns=label_columns,
+            group_column=group_column,
+            split_column=split_column,
+            verify=verify,
+            skip_bad=skip_bad,
+        )
+        # The engine can not see whether the data behind an address changed, nor whether a job still exists:
+        # both steps find that out themselves, in seconds.
+        prepared.set_caching_options(enable_caching=False)
+        run, manifest = prepared.outputs["run"], prepared.outputs["manifest"]
+        trained = steps.train(
+            run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+            task_id=dsl.PIPELINE_TASK_ID_PLACEHOLDER,
+            run=run,
+            manifest=manifest,
+            backend=backend,
+            image=image,
+            nodes=nodes,
+            processes=processes,
+            cpu=cpu,
+            memory=memory,
+            gpus=gpus,
+            s3_endpoint=s3_endpoint,
+            s3_secret=s3_secret,
+            model=model,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            warmup_fraction=warmup_fraction,
+            label_smoothing=label_smoothing,
+            augmentation=augmentation,
+            precision=precision,
+            seed=seed,
+            checkpoint_minutes=checkpoint_minutes,
+        )
+        trained.set_caching_options(enable_caching=False)
+        evaluated = steps.evaluate(run=run, manifest=manifest).after(trained)
+        exported = steps.export(run=run, manifest=manifest).after(evaluated)
+        for task in (prepared, trained, evaluated, exported):
+            _give_store(task)

@@ -1,6 +1,6 @@
 """The training pipeline for KFP 1.x, which MiniKF has: an Argo workflow of containers that call `ddpipe`.
 
-    prepare ──▶ train ──▶ evaluate ──▶ export
+    prepare ──▶ train ──▶ evaluate ──▶ export, and clean-up however they end
 
 Its parameters with their texts and defaults, and its images, are read from the compiled v2 pipeline: there is
 one definition of them. kfp 1.8 can not be installed beside kfp 2, so `ddpipe compile` runs this file with
@@ -117,53 +117,60 @@ def pipeline_of(package: Package) -> Callable[..., None]:
     """The pipeline as a function with the parameters of `package`."""
 
     def training(**given: dsl.PipelineParam) -> None:
-        prepared = _step(
-            "prepare",
-            package.images["prepare"],
-            # The run's folder is named by the user or else by the engine.
-            *("sh", "-c", 'run="${0:-$1}"; shift; exec ddpipe prepare --run "$run" "$@"'),
-            *(given["run_name"], dsl.RUN_ID_PLACEHOLDER),
-            *("--runs", given["runs"], "--store", given["store"], "--source", given["source"]),
-            *("--path", given["source_path"], "--name", given["dataset_name"]),
-            *("--image-size", given["image_size"], "--split-seed", given["split_seed"]),
-            *("--validation-fraction", given["validation_fraction"]),
-            *("--test-fraction", given["test_fraction"], "--format", given["image_format"]),
-            *("--quality", given["quality"], "--folds", given["folds"], "--fold", given["fold"]),
-            *("--table", given["table"], "--image-column", given["image_column"]),
-            *("--label-columns", given["label_columns"], "--group-column", given["group_column"]),
-            *("--split-column", given["split_column"], "--verify", given["verify"]),
-            *("--skip-bad", given["skip_bad"]),
-            values=("run", "training", "dataset", "dataset_id"),
-            shown=("ui",),
+        cleaned = _step(
+            "clean-up",
+            package.images["clean-up"],
+            *("ddpipe", "jobs", "sweep", "--pipeline", NAME, "--run", dsl.RUN_ID_PLACEHOLDER),
         )
-        run, dataset = prepared.outputs["run"], prepared.outputs["dataset"]
-        whole = ("--run", run, "--runs", given["runs"], "--dataset", dataset)
-        trained = _step(
-            "train",
-            package.images["train"],
-            *("ddpipe", "launch", "--pipeline", NAME, "--run", dsl.RUN_ID_PLACEHOLDER),
-            *("--dataset", dataset, "--output", prepared.outputs["training"]),
-            *("--recipe", _recipe(package, given), "--image", given["image"]),
-            *("--backend", given["backend"], "--nodes", given["nodes"], "--processes", given["processes"]),
-            *("--cpu", given["cpu"], "--memory", given["memory"], "--gpus", given["gpus"]),
-            *("--s3-endpoint", given["s3_endpoint"], "--s3-secret", given["s3_secret"]),
-            *(("--volume", f"claim:{package.claim}:{DATA}") if package.claim else ()),
-            shown=("metrics", "ui"),
-        )
-        evaluated = _step(
-            "evaluate",
-            package.images["evaluate"],
-            *("ddpipe", "evaluate", *whole),
-            values=("evaluation", "accuracy"),
-            shown=("metrics", "ui"),
-        ).after(trained)
-        _step(
-            "export",
-            package.images["export"],
-            *("ddpipe", "export", *whole),
-            values=("model",),
-            shown=("ui",),
-        ).after(evaluated)
+        with dsl.ExitHandler(cleaned):
+            prepared = _step(
+                "prepare",
+                package.images["prepare"],
+                # The run's folder is named by the user or else by the engine.
+                *("sh", "-c", 'run="${0:-$1}"; shift; exec ddpipe prepare --run "$run" "$@"'),
+                *(given["run_name"], dsl.RUN_ID_PLACEHOLDER),
+                *("--runs", given["runs"], "--store", given["store"], "--source", given["source"]),
+                *("--path", given["source_path"], "--name", given["dataset_name"]),
+                *("--image-size", given["image_size"], "--split-seed", given["split_seed"]),
+                *("--validation-fraction", given["validation_fraction"]),
+                *("--test-fraction", given["test_fraction"], "--format", given["image_format"]),
+                *("--quality", given["quality"], "--folds", given["folds"], "--fold", given["fold"]),
+                *("--table", given["table"], "--image-column", given["image_column"]),
+                *("--label-columns", given["label_columns"], "--group-column", given["group_column"]),
+                *("--split-column", given["split_column"], "--verify", given["verify"]),
+                *("--skip-bad", given["skip_bad"]),
+                values=("run", "training", "dataset", "dataset_id"),
+                shown=("ui",),
+            )
+            run, dataset = prepared.outputs["run"], prepared.outputs["dataset"]
+            whole = ("--run", run, "--runs", given["runs"], "--dataset", dataset)
+            trained = _step(
+                "train",
+                package.images["train"],
+                *("ddpipe", "launch", "--pipeline", NAME, "--run", dsl.RUN_ID_PLACEHOLDER),
+                *("--dataset", dataset, "--output", prepared.outputs["training"]),
+                *("--recipe", _recipe(package, given), "--image", given["image"]),
+                *("--backend", given["backend"], "--nodes", given["nodes"]),
+                *("--processes", given["processes"]),
+                *("--cpu", given["cpu"], "--memory", given["memory"], "--gpus", given["gpus"]),
+                *("--s3-endpoint", given["s3_endpoint"], "--s3-secret", given["s3_secret"]),
+                *(("--volume", f"claim:{package.claim}:{DATA}") if package.claim else ()),
+                shown=("metrics", "ui"),
+            )
+            evaluated = _step(
+                "evaluate",
+                package.images["evaluate"],
+                *("ddpipe", "evaluate", *whole),
+                values=("evaluation", "accuracy"),
+                shown=("metrics", "ui"),
+            ).after(trained)
+            _step(
+                "export",
+                package.images["export"],
+                *("ddpipe", "export", *whole),
+                values=("model",),
+                shown=("ui",),
+            ).after(evaluated)
 
     training.__doc__ = _docstring(package)
     training.__signature__ = Signature(  # type: ignore[attr-defined]

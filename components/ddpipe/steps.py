@@ -408,3 +408,24 @@ def pytorch_job(
         for name, value in outcome.metrics.items():
             metrics.log_metric(name, value)
     return outcome.name
+
+
+@dsl.component(base_image=LAUNCHER_IMAGE, install_kfp_package=False)
+def clean_up(pipeline: str, run_id: str, backend: str = "pytorchjob") -> int:
+    """Remove what a run has left on the cluster: the last step, however the others ended.
+
+    A launcher removes its own job; one that was killed for good could not.
+
+    Args:
+        pipeline: Name of the pipeline.
+        run_id: The pipeline run's id.
+        backend: What ran the training; local leaves nothing on a cluster.
+
+    Returns:
+        How many jobs were removed; those that were to be kept stay.
+    """
+    from ddpipe import workflow
+    from ddpipe.stage import on_stage
+
+    with on_stage():
+        return 0 if backend == "local" else len(workflow.clean_up(pipeline, run_id))

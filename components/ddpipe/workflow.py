@@ -144,6 +144,24 @@ def launch(
     return record
 
 
+def clean_up(pipeline: str, run_id: str) -> list[str]:
+    """Remove the jobs of a pipeline run that is over, but those that were to be kept.
+
+    Returns:
+        Names of the removed jobs.
+    """
+    from ddpipe.launch.cluster import connect
+    from ddpipe.launch.orphans import sweep
+    from ddpipe.launch.outage import answered
+
+    cluster = connect()
+    found = answered(
+        lambda: sweep(cluster, cluster.namespace, pipeline=pipeline, run=run_id),
+        f"the jobs of namespace {cluster.namespace}",
+    )
+    return [job.name for job in found]
+
+
 def evaluate(run: Run, dataset: str) -> Evaluation:
     """Score the run's model on the test split, and write the report as far as the run has come."""
     from ddpipe.evaluate.evaluate import evaluate as step

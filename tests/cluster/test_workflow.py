@@ -13,7 +13,7 @@ import os
 import re
 import tarfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import yaml
-from place import ACCOUNT, OUR_IMAGES, Place, a_place, eventually
+from place import ACCOUNT, OUR_IMAGES, Place, a_place, delete, eventually
 
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.reader import open_split
@@ -69,7 +69,7 @@ class Ran:
     def pods(self, phase: str) -> list[str]:
         """Names of the workflow's pods in this phase."""
         query = {"labelSelector": f"workflows.argoproj.io/workflow={self.name}"}
-        pods = self.place.admin.get(f"/api/v1/namespaces/{self.place.namespace}/pods", query)["items"]
+        pods = self.place.admin.get(_pods(self.place), query)["items"]
         return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == phase]
 
     def told(self) -> str:
@@ -78,9 +78,7 @@ class Ran:
         logs = [
             line.decode()
             for pod in self.pods("Failed")
-            for line in self.place.admin.lines(
-                f"/api/v1/namespaces/{self.place.namespace}/pods/{pod}/log", {"container": "main"}, 10
-            )
+            for line in self.place.admin.lines(f"{_pods(self.place)}/{pod}/log", {"container": "main"}, 10)
         ]
         return "\n".join([*states, *logs[-120:]])
 
@@ -92,11 +90,11 @@ class Ran:
         record: dict[str, Any] = json.loads(read_uri(f"{self.folder}/steps/{name}.json"))
         return record
 
-    def pod_of(self, step: str) -> str:
-        """The running pod of a step."""
+    def pod_of(self, step: str, but: Sequence[str] = ()) -> str:
+        """The running pod of a step, other than those of earlier attempts."""
 
         def find() -> list[str]:
-            return [pod for pod in self.pods("Running") if f"-{step}-" in pod]
+            return [pod for pod in self.pods("Running") if f"-{step}-" in pod and pod not in but]
 
         found = eventually(find, bool, 120)
         assert found, self.told()
@@ -157,6 +155,10 @@ def submit(place: Place, root: str) -> Submit:
 
 def _workflows(place: Place) -> str:
     return f"/apis/argoproj.io/v1alpha1/namespaces/{place.namespace}/workflows"
+
+
+def _pods(place: Place) -> str:
+    return f"/api/v1/namespaces/{place.namespace}/pods"
 
 
 def _workflow(parameters: dict[str, str], package: Path = WORKFLOW) -> dict[str, Any]:
@@ -230,9 +232,21 @@ def test_a_killed_step_is_retried_and_takes_its_job_up_again(place: Place, submi
     ran = submit(epochs="150")
     victim = ran.pod_of("train")
     assert eventually(lambda: _steps_of(ran), bool, 180), "training never made a step"
-    ran.place.admin._json("DELETE", f"/api/v1/namespaces/{ran.place.namespace}/pods/{victim}", body={})
+    delete(ran.place.admin, f"{_pods(ran.place)}/{victim}")
     assert ran.ended() == "Succeeded", ran.told()
     assert place.jobs_ever() == before + 1
+
+
+def test_what_killed_launchers_leave_is_removed_at_the_end(submit: Submit) -> None:
+    ran = submit(epochs="100000")
+    killed: list[str] = []
+    for _ in range(3):  # as often as the step is tried
+        killed.append(ran.pod_of("train", but=killed))
+        assert eventually(ran.place.jobs, bool, 120)
+        delete(ran.place.admin, f"{_pods(ran.place)}/{killed[-1]}", gracePeriodSeconds=0)
+    assert ran.ended() in {"Failed", "Error"}, ran.told()
+    assert [one["phase"] for one in ran.nodes() if one["displayName"].endswith("onExit")] == ["Succeeded"]
+    assert ran.place.jobs() == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from click import Command
+from click import Command, Group
 
 from ddpipe.__main__ import cli
 from ddpipe.pipelines.compile import COMPILED, V1_PACKAGE, compile_packages, compile_v1
@@ -38,9 +38,12 @@ def command_of(step: str, **values: str) -> list[str]:
 
 def parsed(arguments: list[str]) -> dict[str, Any]:
     """The options as the command itself understands them."""
-    command = cli.get_command(None, arguments[1])  # type: ignore[arg-type]
-    assert isinstance(command, Command)
-    return command.make_context(arguments[1], arguments[2:]).params
+    command: Command | None = cli
+    while isinstance(command, Group):
+        _, *arguments = arguments
+        command = command.get_command(None, arguments[0])  # type: ignore[arg-type]
+    assert command
+    return command.make_context(arguments[0], arguments[1:]).params
 
 
 @pytest.mark.timeout(600)
@@ -81,6 +84,15 @@ def test_every_hyperparameter_reaches_the_recipe() -> None:
     assert {name: str(value) for name, value in sent.items()} == changed
 
 
+def test_what_is_left_is_cleaned_up_however_the_steps_end() -> None:
+    assert WORKFLOW["spec"]["onExit"] == "clean-up"
+    assert parsed(command_of("clean-up")) == {
+        "namespace": None,
+        "pipeline": parsed(command_of("train"))["pipeline"],
+        "run": "{{workflow.uid}}",
+    }
+
+
 @pytest.mark.parametrize(("given", "name"), [("mine", "mine"), ("", "{{workflow.uid}}")])
 def test_a_run_is_named_by_the_user_or_else_by_the_engine(given: str, name: str) -> None:
     script = command_of("prepare", run_name=given)[2].replace("exec ddpipe", "echo")
@@ -102,9 +114,9 @@ def test_every_step_passes_the_restricted_level_and_reads_credentials_from_the_s
     assert secret == ["{{workflow.parameters.s3_secret}}"] * 2
 
 
-def test_only_launching_uses_the_small_image() -> None:
+def test_only_what_talks_to_the_cluster_uses_the_small_image() -> None:
     small = {name for name, one in STEPS.items() if "launcher" in one["container"]["image"]}
-    assert small == {"train"}
+    assert small == {"train", "clean-up"}
 
 
 @pytest.mark.timeout(600)

@@ -221,3 +221,9 @@ def test_a_run_that_is_named_is_swept_whatever_its_state() -> None:
     cluster = a_cluster(job, an_object(job, "Running"))
     assert sweep(cluster, "team", run="another") == []
     assert len(sweep(cluster, "team", run="run-1")) == 1
+
+
+def test_a_job_that_is_to_be_kept_outlives_its_run() -> None:
+    job = a_job(keep=Keep.FAILED)
+    assert sweep(a_cluster(job, an_object(job, "Failed")), "team", run="run-1") == []
+    assert len(sweep(a_cluster(job, an_object(job, "Running")), "team", run="run-1")) == 1

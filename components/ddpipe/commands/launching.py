@@ -318,10 +318,10 @@ def _line(job: FoundJob) -> str:
 @jobs_command.command("sweep")
 @namespace_option
 @click.option("--pipeline", help="Of this pipeline only.")
-@click.option("--run", help="This run is over: remove its jobs, whatever their state.")
+@click.option("--run", help="This run is over: remove its jobs, also running ones.")
 @json_option
 def sweep_command(namespace: str | None, pipeline: str | None, run: str | None) -> None:
-    """Remove ddpipe's jobs whose run is over; never anybody else's."""
+    """Remove ddpipe's jobs whose run is over; never anybody else's, nor what was to be kept."""
     cluster = connect()
     where = namespace or cluster.namespace
     removed = answered(

@@ -68,7 +68,7 @@ def sweep(
         cluster: Where.
         namespace: Where in it.
         pipeline: Of this pipeline only.
-        run: The caller knows that this run is over: its jobs go, all others stay.
+        run: The caller knows that this run is over: its jobs go but for kept ones, all others stay.
         say: Is told each job that is removed.
     """
     orphans = [job for job in list_jobs(cluster, namespace, pipeline=pipeline) if _is_orphan(job, run)]
@@ -82,7 +82,7 @@ def sweep(
 
 def _is_orphan(job: FoundJob, run: str | None) -> bool:
     if run is not None:
-        return job.owner.run == run
+        return job.owner.run == run and not job.kept
     return job.run_over is True and not job.kept
 
 
