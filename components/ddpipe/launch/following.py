@@ -22,6 +22,7 @@ from ddpipe.launch.status import Backend, JobStatus, Object, Phase, Replica, Res
 from ddpipe.launch.watching import Message, Picture, Source, Trouble, start
 
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event")
+_NEEDED = {"job", "pods"}  # without events a job can be judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class Follower:
                 path=EVENTS.path(namespace),
                 select={"fieldSelector": "type=Warning"},
                 optional=True,
+                bookmarked=False,
             ),
         )
 
@@ -132,7 +134,8 @@ class Follower:
                 self._pictures[source] = objects
                 if source == "pods" and gone:
                     self._lost.append(gone)
-                if self._troubles.pop(source, None) and not self._troubles:
+                self._troubles.pop(source, None)
+                if self._trouble_told and not _NEEDED & self._troubles.keys():
                     self.say("the API server answers again")
                     self._trouble_told = ""
             case Trouble(source, error):
@@ -146,7 +149,7 @@ class Follower:
         """Judge the present picture."""
         now = time.monotonic()
         self._check_outage(now)
-        if not {"job", "pods"} <= self._pictures.keys():
+        if not self._pictures.keys() >= _NEEDED:
             return None
         found = self._pictures["job"].get(self.uid)
         if found is None:

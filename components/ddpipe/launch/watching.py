@@ -13,9 +13,10 @@ from ddpipe.launch.cluster import ApiError, Cluster, Query, Refused, Unanswered
 from ddpipe.launch.outage import passes, pauses
 from ddpipe.launch.status import Object
 
-# The server ends a watch after so long, and sends a bookmark every minute: more silence is a dead connection.
-_WATCH_SECONDS = 3300
+# The server sends a bookmark every minute: more silence is a dead connection.
 _SILENCE = 100
+# The server ends a watch after so long; sooner one where silence tells nothing.
+_WATCH_SECONDS, _SILENT_WATCH_SECONDS = 3300, 1800
 _GONE = 410
 
 
@@ -48,12 +49,14 @@ class Source:
         path: The collection.
         select: Selectors.
         optional: Without the right to see it, we go on without it.
+        bookmarked: The server sends bookmarks for it; of events it keeps no cache, and sends none.
     """
 
     name: str
     path: str
     select: Query
     optional: bool = False
+    bookmarked: bool = True
 
 
 def start(cluster: Cluster, source: Source, post: Callable[[Message], None], stop: Event) -> None:
@@ -87,7 +90,9 @@ def _pictures(cluster: Cluster, source: Source) -> Iterator[Picture]:
     yield Picture(source.name, dict(objects))
     while True:
         began = time.monotonic()
-        for line in cluster.lines(source.path, _watch_query(source, version), _SILENCE):
+        seconds = _WATCH_SECONDS if source.bookmarked else _SILENT_WATCH_SECONDS
+        silence = _SILENCE if source.bookmarked else seconds + _SILENCE
+        for line in cluster.lines(source.path, _watch_query(source, version, seconds), silence):
             change = json.loads(line)
             version = _version(change)
             if change["type"] == "BOOKMARK":
@@ -97,13 +102,13 @@ def _pictures(cluster: Cluster, source: Source) -> Iterator[Picture]:
             raise Unanswered("the watch ended as soon as it began")
 
 
-def _watch_query(source: Source, version: str) -> Query:
+def _watch_query(source: Source, version: str, seconds: int) -> Query:
     return {
         **source.select,
         "watch": "true",
         "allowWatchBookmarks": "true",
         "resourceVersion": version,
-        "timeoutSeconds": str(_WATCH_SECONDS),
+        "timeoutSeconds": str(seconds),
     }
 
 
