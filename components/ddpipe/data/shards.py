@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
-from PIL import Image
 
 from ddpipe.data.cpus import cpus
 from ddpipe.data.manifest import ShardRef
@@ -148,12 +148,11 @@ class JpegShard:
     def _decoded(self, index: int) -> Images:
         height, width, channels = self._shape
         try:
-            with Image.open(io.BytesIO(self.file(index))) as file:
-                image = file.convert("L" if channels == 1 else "RGB")
-        except OSError as error:
+            image: Images = simplejpeg.decode_jpeg(self.file(index), "GRAY" if channels == 1 else "RGB")
+        except ValueError as error:
             raise _damaged(self._path, f"image {index}: {error}") from error
-        left, top = (image.width - width) // 2, (image.height - height) // 2
-        return np.asarray(image.crop((left, top, left + width, top + height))).reshape(self._shape)
+        top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
+        return image[top : top + height, left : left + width]
 
 
 @cache
