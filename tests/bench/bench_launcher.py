@@ -1,8 +1,8 @@
 """The launcher beside what a user would pick instead, on the cluster of KUBECONFIG.
 
-    python tests/bench/bench_launcher.py [--quiet-minutes 5] [--no-faults]
+    python tests/bench/bench_launcher.py [figures] [quiet] [faults] [--quiet-minutes 5]
 
-Writes tests/bench/results/launcher.md: figures and fault matrix, beside the official client (which polls).
+Writes tests/bench/results/launcher-*.md, beside the official client (which polls).
 That is installed from PyPI into an environment of its own, under the user's cache folder.
 """
 
@@ -22,7 +22,6 @@ import venv
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -38,11 +37,10 @@ from ddpipe.launch.backends.pytorchjob import BACKEND, manifest  # noqa: E402
 from ddpipe.launch.cluster import ApiError, ApiServer, connect  # noqa: E402
 from ddpipe.launch.job import Owner, Replicas, Success, TrainingJob  # noqa: E402
 
-RESULTS = Path(__file__).parent / "results" / "launcher.md"
+RESULTS = Path(__file__).parent / "results"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ddpipe-bench"
 OFFICIAL = "kubeflow-training==1.9.4"
 PATIENCE = 60  # seconds that the official client waits in the matrix; 600 by default
-HEADING = ("| figure | ddpipe | official client | bare kubernetes client |", "|---|---|---|---|")
 
 # What a message must contain to have named the cause, whoever wrote it.
 CAUSES = {
@@ -288,18 +286,21 @@ def quiet(admin: ApiServer, minutes: float, *, rival: bool) -> float:
     return requests * 60 / minutes
 
 
-def waits(admin: ApiServer, minutes: float) -> str:
+def waits(admin: ApiServer, minutes: float) -> Iterator[str]:
     """Both of them, at once; the official client's patience, as given here, ends after a minute."""
     with ThreadPoolExecutor(2) as pool:
         ours = pool.submit(quiet, admin, minutes, rival=False)
         theirs = pool.submit(quiet, admin, min(minutes, 0.9), rival=True)
         cells = f"{ours.result():.0f} | {theirs.result():.0f}"
-    return f"| API requests per hour of quiet waiting ({minutes:g} min seen) | {cells} | |"
+    yield "| figure | ddpipe | official client |"
+    yield "|---|---|---|"
+    yield f"| API requests per hour of quiet waiting, {minutes:g} minutes seen | {cells} |"
 
 
 def figures(admin: ApiServer) -> Iterator[str]:
     """The figures, as a table."""
-    yield from HEADING
+    yield "| figure | ddpipe | official client | bare kubernetes client |"
+    yield "|---|---|---|---|"
     ours, theirs = lags(admin, 10, rival=False), lags(admin, 3, rival=True)
     cells = " | ".join(f"{statistics.median(one):.2f} s ({max(one):.2f} s)" for one in (ours, theirs))
     yield f"| job's end to launcher's exit, median (worst) | {cells} | |"
@@ -310,18 +311,17 @@ def figures(admin: ApiServer) -> Iterator[str]:
 def main() -> None:
     """Measure and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["figures", "quiet", "faults"])
     parser.add_argument("--quiet-minutes", type=float, default=5)
-    parser.add_argument("--no-faults", action="store_true")
     given = parser.parse_args()
     admin = connect()
-    RESULTS.parent.mkdir(exist_ok=True)
-    with ThreadPoolExecutor(1) as pool, RESULTS.open("w") as results:
-        # How many requests a wait makes does not depend on what else goes on.
-        waited = pool.submit(waits, admin, given.quiet_minutes)
-        faults = () if given.no_faults else chain([""], matrix(admin))
-        for line in chain(figures(admin), faults, ["", *HEADING], (one.result() for one in [waited])):
-            print(line, flush=True)  # noqa: T201
-            results.write(f"{line}\n")
+    parts = {"figures": figures(admin), "quiet": waits(admin, given.quiet_minutes), "faults": matrix(admin)}
+    RESULTS.mkdir(exist_ok=True)
+    for part in given.parts:
+        with (RESULTS / f"launcher-{part}.md").open("w") as results:
+            for line in parts[part]:
+                print(line, flush=True)  # noqa: T201
+                results.write(f"{line}\n")
 
 
 if __name__ == "__main__":
