@@ -163,7 +163,7 @@ def train(
         weight_decay: L2 penalty on all weights.
         warmup_fraction: Part of all steps in which the learning rate rises to its highest.
         label_smoothing: Part of the target that is spread evenly over all classes.
-        augmentation: Random changes to training images: none, shift, shift-flip, shift-flip-cutout.
+        augmentation: Random changes to training images: none, shift, shift-flip, shift-flip-cutout, photo.
         precision: Arithmetic of the network: fp32 or bf16.
         seed: Decides the first weights and the order of the samples.
         checkpoint_minutes: Longest time between two checkpoints.

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from samples import some_images
 
-from ddpipe.train.augment import AUGMENTATIONS, GREY, Augmentation, augmented, draws
+from ddpipe.train.augment import GREY, augmented, draws
+from ddpipe.train.augmentation import AUGMENTATIONS, Augmentation
 
 IMAGES = some_images(64, (32, 32, 3))
 SAMPLES = np.arange(64)
@@ -51,6 +52,36 @@ def test_a_hole_is_grey_and_as_large_as_asked_for() -> None:
     black = np.zeros_like(IMAGES)
     holes = augmented(black, Augmentation(cutout=1 / 4), 0, 0, SAMPLES) == GREY
     assert (holes.sum(axis=(1, 2, 3)) == 8 * 8 * 3).all()
+
+
+def test_a_photograph_is_seen_in_part_alike_in_any_batch() -> None:
+    photo = AUGMENTATIONS["photo"]
+    whole = _augmented(slice(None), photo)
+    np.testing.assert_array_equal(_augmented([40, 3, 17], photo), whole[[40, 3, 17]])
+    assert (whole != IMAGES).any(axis=(1, 2, 3)).all()
+
+
+def test_a_zoom_keeps_at_least_its_part_of_the_area_and_the_shape() -> None:
+    ramp = np.broadcast_to(np.arange(64, dtype=np.uint8)[:, None], (64, 64))
+    images = np.repeat(np.stack([ramp, ramp.T, ramp], axis=-1)[None], 64, axis=0)
+    zoomed = augmented(images.copy(), Augmentation(zoom=0.35), 0, 0, SAMPLES)
+    assert zoomed.shape == images.shape
+    rows = np.ptp(zoomed[..., 0].astype(int), axis=(1, 2)) + 2
+    columns = np.ptp(zoomed[..., 1].astype(int), axis=(1, 2)) + 2
+    parts = rows * columns / 64**2
+    assert parts.min() > 0.3
+    assert 0.5 < parts.mean() < 0.85
+    assert (rows / columns).max() > 1.1
+    assert (rows / columns).min() < 0.9
+
+
+def test_light_changes_brightness_and_not_the_places() -> None:
+    lit = augmented(IMAGES.copy(), Augmentation(light=0.2), 0, 0, SAMPLES)
+    factors = lit.mean(axis=(1, 2, 3)) / IMAGES.mean(axis=(1, 2, 3))
+    assert 0.75 < factors.min() < 0.9
+    assert 1.05 < factors.max() < 1.25
+    correlations = [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in zip(lit, IMAGES, strict=True)]
+    assert min(correlations) > 0.9
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -1,47 +1,26 @@
 """Small random changes to training images: the same for a sample in an epoch, whatever the ranks or restarts.
 
 Every number drawn is a hash of (seed, epoch, sample), so there is no generator whose state would have to be
-saved. A whole batch is changed at once, as uint8, before it goes to the device.
+saved. A whole batch is changed at once, as uint8, before it goes to the device; what photographs need beyond
+that comes from torchvision, image by image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torchvision.transforms.v2 import functional
 
+from ddpipe.train.augmentation import Augmentation
 from ddpipe.train.order import Indices
 
 Images = NDArray[np.uint8]
 """Shape (samples, height, width, channels)."""
 
-
-@dataclass(frozen=True, slots=True)
-class Augmentation:
-    """What happens to an image.
-
-    Attributes:
-        shift: It moves by up to this part of its sides; what is missing is its mirror image.
-        flip: Every second one is mirrored from left to right.
-        cutout: A square of this part of its sides becomes grey.
-    """
-
-    shift: float = 0.0
-    flip: bool = False
-    cutout: float = 0.0
-
-
-AUGMENTATIONS: Mapping[str, Augmentation] = {
-    "none": Augmentation(),
-    "shift": Augmentation(shift=1 / 8),
-    "shift-flip": Augmentation(shift=1 / 8, flip=True),
-    "shift-flip-cutout": Augmentation(shift=1 / 8, flip=True, cutout=1 / 4),
-}
-"""By the names of the recipe."""
-
 GREY = 128
+WIDEST = 4 / 3
+"""Width to height, or height to width, of what is seen after a zoom."""
 
 
 def augmented(images: Images, how: Augmentation, seed: int, epoch: int, samples: Indices) -> Images:
@@ -57,9 +36,13 @@ def augmented(images: Images, how: Augmentation, seed: int, epoch: int, samples:
     if how == Augmentation():
         return images
     height, width = images.shape[1:3]
-    down, right, mirror, hole_top, hole_left = draws(seed, epoch, samples, 5)
+    down, right, mirror, hole_top, hole_left, area, ratio, *light = draws(seed, epoch, samples, 9)
     if how.shift:
         images = _shifted(images, round(height * how.shift), round(width * how.shift), down, right)
+    if how.zoom < 1:
+        images = _zoomed(images, how.zoom + (1 - how.zoom) * area, WIDEST ** (2 * ratio - 1), down, right)
+    if how.light:
+        images = _lit(images, *(1 + how.light * (2 * draw - 1) for draw in light))
     if how.flip:
         chosen = mirror < 0.5  # noqa: PLR2004 - every second one
         images[chosen] = images[chosen, :, ::-1]
@@ -95,6 +78,34 @@ def _shifted(
     for image, source, top, left in zip(shifted, padded, tops, lefts, strict=True):
         image[...] = source[top : top + height, left : left + width]
     return shifted
+
+
+def _zoomed(
+    images: Images,
+    areas: NDArray[np.float64],
+    ratios: NDArray[np.float64],
+    down: NDArray[np.float64],
+    right: NDArray[np.float64],
+) -> Images:
+    """Rectangles of the images, of these parts of their areas and these ratios, in their old shape."""
+    height, width = images.shape[1:3]
+    zoomed = np.empty_like(images)
+    heights = np.clip(np.rint(height * np.sqrt(areas / ratios)), 1, height).astype(int)
+    widths = np.clip(np.rint(width * np.sqrt(areas * ratios)), 1, width).astype(int)
+    tops, lefts = (down * (height - heights + 1)).astype(int), (right * (width - widths + 1)).astype(int)
+    for number, box in enumerate(zip(tops, lefts, heights, widths, strict=True)):
+        pixels = torch.from_numpy(images[number]).permute(2, 0, 1)
+        seen = functional.resized_crop(pixels, *map(int, box), size=[height, width])
+        zoomed[number] = seen.permute(1, 2, 0).numpy()
+    return zoomed
+
+
+def _lit(images: Images, brightness: NDArray[np.float64], contrast: NDArray[np.float64]) -> Images:
+    """The images, each brighter or darker, with more or less contrast, by these factors."""
+    for image, factor, strength in zip(images, brightness, contrast, strict=True):
+        pixels = functional.adjust_brightness(torch.from_numpy(image).permute(2, 0, 1), float(factor))
+        image[...] = functional.adjust_contrast(pixels, float(strength)).permute(1, 2, 0).numpy()
+    return images
 
 
 def _places(draw: NDArray[np.float64], largest: int) -> list[int]:

@@ -13,7 +13,8 @@ from torch import Tensor
 from ddpipe.data.ahead import ahead
 from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
-from ddpipe.train.augment import AUGMENTATIONS, Augmentation, augmented
+from ddpipe.train.augment import augmented
+from ddpipe.train.augmentation import AUGMENTATIONS, Augmentation
 from ddpipe.train.order import dealt, global_batch, permutation, steps_per_epoch
 
 EVALUATION_BATCH = 512

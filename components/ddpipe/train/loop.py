@@ -24,7 +24,7 @@ from ddpipe.errors import Diverged, Interrupted
 from ddpipe.model.architectures import Classifier, Shape, build
 from ddpipe.model.checkpoint import Checkpoint, save
 from ddpipe.storage import Store
-from ddpipe.train.augment import AUGMENTATIONS
+from ddpipe.train.augmentation import AUGMENTATIONS
 from ddpipe.train.journal import Journal, Record
 from ddpipe.train.loader import Batch, epoch_batches, every_sample
 from ddpipe.train.order import batch_sizes, seed_of_step, steps_per_epoch

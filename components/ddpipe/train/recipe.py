@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpipe.errors import ParameterError, listed
 from ddpipe.model import ARCHITECTURES
-from ddpipe.train.augment import AUGMENTATIONS
+from ddpipe.train.augmentation import AUGMENTATIONS
 
 
 @dataclass(frozen=True, slots=True)
