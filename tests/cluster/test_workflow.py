@@ -50,7 +50,7 @@ class Ran:
 
     @property
     def path(self) -> str:
-        return f"{_workflows(self.place)}/{self.name}"
+        return f"{workflows_of(self.place)}/{self.name}"
 
     def seen(self) -> dict[str, Any]:
         return self.place.admin.get(self.path)
@@ -69,7 +69,7 @@ class Ran:
     def pods(self, phase: str) -> list[str]:
         """Names of the workflow's pods in this phase."""
         query = {"labelSelector": f"workflows.argoproj.io/workflow={self.name}"}
-        pods = self.place.admin.get(_pods(self.place), query)["items"]
+        pods = self.place.admin.get(pods_of(self.place), query)["items"]
         return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == phase]
 
     def told(self) -> str:
@@ -78,7 +78,7 @@ class Ran:
         logs = [
             line.decode()
             for pod in self.pods("Failed")
-            for line in self.place.admin.lines(f"{_pods(self.place)}/{pod}/log", {"container": "main"}, 10)
+            for line in self.place.admin.lines(f"{pods_of(self.place)}/{pod}/log", {"container": "main"}, 10)
         ]
         return "\n".join([*states, *logs[-120:]])
 
@@ -146,22 +146,22 @@ def place(argo: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture(scope="module")
 def submit(place: Place, root: str) -> Submit:
     def submitted(**parameters: str) -> Ran:
-        body = _workflow({**SMALL, "runs": f"{root}/runs", "store": f"{root}/store", **parameters})
-        made = place.admin.create(_workflows(place), body)
+        body = workflow_of({**SMALL, "runs": f"{root}/runs", "store": f"{root}/store", **parameters})
+        made = place.admin.create(workflows_of(place), body)
         return Ran(place, made["metadata"]["name"], f"{root}/runs")
 
     return submitted
 
 
-def _workflows(place: Place) -> str:
+def workflows_of(place: Place) -> str:
     return f"/apis/argoproj.io/v1alpha1/namespaces/{place.namespace}/workflows"
 
 
-def _pods(place: Place) -> str:
+def pods_of(place: Place) -> str:
     return f"/api/v1/namespaces/{place.namespace}/pods"
 
 
-def _workflow(parameters: dict[str, str], package: Path = WORKFLOW) -> dict[str, Any]:
+def workflow_of(parameters: dict[str, str], package: Path = WORKFLOW) -> dict[str, Any]:
     """The package as it is compiled, but for the names of the images and the service account."""
     text = re.sub(OURS, lambda match: OUR_IMAGES.format(match[1]), package.read_text())
     workflow: dict[str, Any] = yaml.safe_load(text)
@@ -232,7 +232,7 @@ def test_a_killed_step_is_retried_and_takes_its_job_up_again(place: Place, submi
     ran = submit(epochs="150")
     victim = ran.pod_of("train")
     assert eventually(lambda: _steps_of(ran), bool, 180), "training never made a step"
-    delete(ran.place.admin, f"{_pods(ran.place)}/{victim}")
+    delete(ran.place.admin, f"{pods_of(ran.place)}/{victim}")
     assert ran.ended() == "Succeeded", ran.told()
     assert place.jobs_ever() == before + 1
 
@@ -243,7 +243,7 @@ def test_what_killed_launchers_leave_is_removed_at_the_end(submit: Submit) -> No
     for _ in range(3):  # as often as the step is tried
         killed.append(ran.pod_of("train", but=killed))
         assert eventually(ran.place.jobs, bool, 120)
-        delete(ran.place.admin, f"{_pods(ran.place)}/{killed[-1]}", gracePeriodSeconds=0)
+        delete(ran.place.admin, f"{pods_of(ran.place)}/{killed[-1]}", gracePeriodSeconds=0)
     assert ran.ended() in {"Failed", "Error"}, ran.told()
     assert [one["phase"] for one in ran.nodes() if one["displayName"].endswith("onExit")] == ["Succeeded"]
     assert ran.place.jobs() == []
@@ -276,8 +276,8 @@ def test_without_an_object_store_all_data_is_on_a_claim(place: Place, tmp_path: 
     wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     place.create("/api/v1/persistentvolumeclaims", {"metadata": {"name": "photos"}, "spec": wanted})
     _let_everybody_write(place, "photos")
-    workflow = _workflow({**SMALL, "run_name": "first"}, compile_v1(tmp_path, "photos"))
-    made = place.admin.create(_workflows(place), workflow)
+    workflow = workflow_of({**SMALL, "run_name": "first"}, compile_v1(tmp_path, "photos"))
+    made = place.admin.create(workflows_of(place), workflow)
     ran = Ran(place, made["metadata"]["name"], "/data/ddpipe/runs")
     assert ran.ended() == "Succeeded", ran.told()
 

@@ -1,0 +1,178 @@
+"""Preparing beside what one would write instead, on photographs made of the real images in $DDPIPE_IMAGES.
+
+    DDPIPE_IMAGES=... python tests/bench/bench_data.py [--count 2000] [--rounds 3]
+
+Writes tests/bench/results/data.md. The contenders take turns, each in a process of its own, and rates are for
+a second of CPU time, of all threads together, so that ratios hold although the machine is busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from photographs import photographs, table
+from PIL import Image
+
+from ddpipe.prepare import PrepareSpec, prepare
+
+RESULTS = Path(__file__).parent / "results" / "data.md"
+SIDE = 256
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.jpg"))
+
+
+def plain(folder: Path, out: Path) -> None:
+    """The loop that one writes."""
+    for path in _files(folder):
+        image = Image.open(path).convert("RGB")
+        factor = SIDE / min(image.size)
+        small = image.resize((round(image.width * factor), round(image.height * factor)))
+        small.save(out / path.name, quality=90)
+
+
+def torchvision(folder: Path, out: Path) -> None:
+    """The transform that one uses."""
+    from torchvision.transforms.v2 import Resize  # noqa: PLC0415
+
+    resize = Resize(SIDE)
+    for path in _files(folder):
+        resize(Image.open(path).convert("RGB")).save(out / path.name, quality=90)
+
+
+def decoding(folder: Path, _out: Path) -> None:
+    """Full decoding and nothing else."""
+    for path in _files(folder):
+        Image.open(path).convert("RGB")
+
+
+def scaled_decoding(folder: Path, _out: Path) -> None:
+    """Scaled decoding and nothing else: the limit for whoever uses this decoder."""
+    for path in _files(folder):
+        image = Image.open(io.BytesIO(path.read_bytes()))
+        factor = SIDE / min(image.size)
+        image.draft(None, (round(image.width * factor), round(image.height * factor)))
+        image.load()
+
+
+def ddpipe(folder: Path, out: Path) -> None:
+    """All of it: reading, hashing, scaling, encoding, statistics, shards, manifest."""
+    prepare(PrepareSpec(source="folder", path=str(folder), name="photos", store=str(out), image_size=SIDE))
+
+
+CONTENDERS: dict[str, Callable[[Path, Path], None]] = {
+    "a plain PIL loop": plain,
+    "torchvision's Resize": torchvision,
+    "decoding alone, full size": decoding,
+    "decoding alone, scaled": scaled_decoding,
+    "ddpipe prepare": ddpipe,
+}
+
+
+def measured(name: str, folder: Path, out: Path, cpus: int) -> tuple[float, float, int]:
+    """CPU seconds, seconds and peak megabytes of one contender on so many CPUs."""
+    out.mkdir(parents=True, exist_ok=True)
+    allowed = ",".join(map(str, sorted(os.sched_getaffinity(0))[:cpus]))
+    command = ["taskset", "-c", allowed, sys.executable, __file__, "--one", name, str(folder), str(out)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    busy, seconds, megabytes = output.split()
+    return float(busy), float(seconds), int(megabytes)
+
+
+def one(name: str, folder: str, out: str) -> None:
+    started, busy = time.perf_counter(), time.process_time()
+    CONTENDERS[name](Path(folder), Path(out))
+    seconds, busy = time.perf_counter() - started, time.process_time() - busy
+    print(busy, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)  # noqa: T201
+
+
+def speed(work: Path, folder: Path, rounds: int) -> str:
+    """Images in a second of CPU time."""
+    count = len(_files(folder))
+    rates: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    for _ in range(rounds):
+        for name, found in rates.items():
+            out = work / "out"
+            found.append(count / measured(name, folder, out, 2)[0])
+            shutil.rmtree(out)
+    base = rates["a plain PIL loop"]
+    rows: list[tuple[object, ...]] = [
+        (
+            name,
+            f"{statistics.median(found):,.0f}",
+            f"{statistics.median(ours / theirs for ours, theirs in zip(found, base, strict=True)):.2f}",
+        )
+        for name, found in rates.items()
+    ]
+    return table(
+        f"Preparing {count:,} photographs of 768 by 576 for 256 pixels",
+        ("what", "images per CPU second", "to the plain loop"),
+        rows,
+    )
+
+
+def incremental(work: Path, folder: Path) -> str:
+    """What it costs to prepare again."""
+    count, store, rows = len(_files(folder)), work / "store", []
+    rows.append(("all are new", f"{measured('ddpipe prepare', folder, store, 2)[1]:.2f}"))
+    rows.append(("none changed", f"{measured('ddpipe prepare', folder, store, 2)[1]:.2f}"))
+    photographs(work / "more", count // 100)
+    for number, path in enumerate(_files(work / "more")):
+        shutil.copy(path, folder / "c0" / f"new{number}.jpg")
+    rows.append((f"1 % new ({count // 100})", f"{measured('ddpipe prepare', folder, store, 2)[1]:.2f}"))
+    for path in _files(folder):
+        path.touch()
+    rows.append(("all touched, same content", f"{measured('ddpipe prepare', folder, store, 2)[1]:.2f}"))
+    many, store = work / "times100", work / "memory100"  # as `memory` left them
+    name = f"none of {len(_files(many)):,} changed"
+    rows.append((name, f"{measured('ddpipe prepare', many, store, 2)[1]:.2f}"))
+    return table(f"Preparing {count:,} photographs again", ("what changed", "seconds"), rows)
+
+
+def memory(work: Path, folder: Path) -> str:
+    """Peak memory for more and more images (of the same content under other names)."""
+    files, rows = _files(folder)[:300], []
+    for factor in (1, 10, 30, 100):
+        root = work / f"times{factor}"
+        for copy in range(factor):
+            for path in files:
+                target = root / path.parent.name / f"{copy}-{path.name}"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.hardlink_to(path)
+        *_, megabytes = measured("ddpipe prepare", root, work / f"memory{factor}", 2)
+        rows.append((f"{len(files) * factor:,}", megabytes))
+    return table("Peak memory of prepare", ("photographs", "MB"), rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        folder = photographs(work / "photos", given.count)
+        parts = [speed(work, folder, given.rounds), memory(work, folder), incremental(work, folder)]
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text("# Preparing data\n\n" + "\n".join(parts))
+    print(RESULTS.read_text())  # noqa: T201
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        one(*sys.argv[2:])
+    else:
+        main()
