@@ -71,3 +71,9 @@ def published(store: Store, images: dict[str, list[Images]]) -> str:
     manifest = a_manifest(splits=splits, shape=next(iter(images.values()))[0].shape[1:])
     store.write(manifest_key(manifest.name, manifest.dataset_id), manifest.to_json().encode())
     return f"{store.uri}/{manifest_key(manifest.name, manifest.dataset_id)}"
+
+
+def a_picture(seed: int, size: tuple[int, int] = (320, 240)) -> Image.Image:
+    """Soft random shapes, as different from each other as photographs."""
+    noise = np.random.default_rng(seed).integers(0, 256, (12, 16, 3), dtype=np.uint8)
+    return Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from s3_server import BUCKET, Server
-from samples import a_folder, an_image
+from samples import a_picture, a_folder, an_image
 
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split
@@ -517,6 +517,19 @@ def test_the_same_file_in_two_splits_is_told(toys: PrepareSpec, caplog: pytest.L
     assert "1 images are in more than one split, such as ball/" in caplog.text
     assert "more than once: 1</h2>" in _page(prepared)
     assert "<code>ball/copy7.png</code> (" in _page(prepared)
+
+
+def test_pictures_that_look_alike_in_two_splits_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(60):
+        folder = tmp_path / "pictures" / "ab"[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        a_picture(number % 30).save(folder / f"{number}.jpg", quality=60 + number // 2)
+    spec = PrepareSpec(source="folder", path=str(tmp_path / "pictures"), name="p", store=str(tmp_path / "s"))
+    page = _page(prepare(replace(spec, format="jpeg", image_size=64)))
+    assert "pairs of images that look alike are in more than one split, such as " in caplog.text
+    assert "look alike: 30</h2>" in page
 
 
 def test_the_page_tells_the_sizes_of_the_files(photographs: PrepareSpec) -> None:

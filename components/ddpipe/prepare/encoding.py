@@ -7,13 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
 
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import JpegShard, encode, encode_jpegs, open_shard
+from ddpipe.prepare.alike import look
 from ddpipe.prepare.images import Shape, decode, shrink
 
 SMALL = 96
@@ -28,6 +29,20 @@ Moments = tuple[int, ...]
 """Of an image: how many pixels, and for each channel the sum of their values and of their squares."""
 
 
+class Encoded(NamedTuple):
+    """An image as a shard keeps it, and what is noted of it.
+
+    Attributes:
+        data: For the shard.
+        moments: Of its pixels.
+        look: See `ddpipe.prepare.alike`.
+    """
+
+    data: bytes
+    moments: Moments
+    look: str
+
+
 class Encoding(Protocol):
     """From an image file to what a shard holds of it."""
 
@@ -38,7 +53,7 @@ class Encoding(Protocol):
     def handed_out(self, channels: int) -> Shape:
         """The shape that readers give, if the richest image has so many channels."""
 
-    def encode(self, data: bytes) -> tuple[bytes, Moments]:
+    def encode(self, data: bytes) -> Encoded:
         """An image as a shard keeps it; raises `Unreadable`."""
 
     def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
@@ -63,10 +78,10 @@ class Raw:
         """Exactly this shape."""
         return self.shape
 
-    def encode(self, data: bytes) -> tuple[bytes, Moments]:
+    def encode(self, data: bytes) -> Encoded:
         """Scaled and cropped to the shape."""
         image = decode(data, self.shape)
-        return image.tobytes(), moments(image)
+        return Encoded(image.tobytes(), moments(image), look(image))
 
     def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
         """A .npy."""
@@ -99,11 +114,11 @@ class Jpeg:
         """A square, cut from the middle."""
         return self.side, self.side, channels
 
-    def encode(self, data: bytes) -> tuple[bytes, Moments]:
+    def encode(self, data: bytes) -> Encoded:
         """Scaled to the shorter side; grey stays grey."""
         image, buffer = shrink(data, self.side), io.BytesIO()
         image.save(buffer, "JPEG", quality=self.quality)
-        return buffer.getvalue(), moments(image)
+        return Encoded(buffer.getvalue(), moments(image), look(image))
 
     def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
         """A .tar."""

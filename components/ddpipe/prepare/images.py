@@ -19,6 +19,9 @@ ORIENTATION = 0x0112
 SIDEWAYS = (5, 6, 7, 8)
 """Its values that swap height and width."""
 
+TURNED = range(2, 9)
+"""Its values that are not upright."""
+
 LARGEST = Image.MAX_IMAGE_PIXELS or 2**26
 """Pixels. Pillow only warns of such an image, and refuses one twice as large: we refuse both."""
 
@@ -92,11 +95,14 @@ def _upright(file: Image.Image, factor: Callable[[tuple[int, int]], float]) -> I
     A JPEG is made of 8 by 8 frequencies: leaving out the higher ones gives a half, a quarter or an eighth of
     the size in a fraction of the time.
     """
-    sideways = file.getexif().get(ORIENTATION) in SIDEWAYS
-    scale = factor(file.size[::-1] if sideways else file.size)
+    orientation = file.getexif().get(ORIENTATION)
+    scale = factor(file.size[::-1] if orientation in SIDEWAYS else file.size)
     if file.format == "JPEG" and scale < 1:
         file.draft(None, tuple(math.ceil(length * scale) for length in file.size))  # type: ignore[arg-type]
-    return plain(ImageOps.exif_transpose(file))
+    if orientation in TURNED:
+        return plain(ImageOps.exif_transpose(file))
+    file.load()
+    return plain(file)
 
 
 def plain(image: Image.Image) -> Image.Image:

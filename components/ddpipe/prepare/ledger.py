@@ -24,7 +24,7 @@ from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 1
+SCHEMA = 2
 
 AT_ONCE = 16
 """Entries that are fetched at the same time."""
@@ -40,6 +40,7 @@ class Member:
         sha256: Of its file, in hex.
         shape: Of its image, before it was scaled.
         moments: Of what the shard holds of it.
+        look: Of the same, see `ddpipe.prepare.alike`.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Member:
     sha256: str
     shape: Shape
     moments: Moments
+    look: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,5 +104,5 @@ def _read(store: Store, key: str) -> Sequence[Entry]:
 
 
 def _members(rows: Sequence[Sequence[object]]) -> Iterator[Member]:
-    for name, stamp, sha256, shape, moments in rows:
-        yield Member(str(name), str(stamp), str(sha256), tuple(shape), tuple(moments))  # type: ignore[arg-type]
+    for name, stamp, sha256, shape, moments, look in rows:
+        yield Member(str(name), str(stamp), str(sha256), tuple(shape), tuple(moments), str(look))  # type: ignore[arg-type]

@@ -221,10 +221,12 @@ class Packer:
         if take := plan.taken.get(sample.id):
             return replace(take.member, stamp=sample.stamp), shelf.part(take)
         data = self._source.read(sample)
-        part, moments = encoding.encode(data)
+        encoded = encoding.encode(data)
         known = self.known.get(sample.id)
         shape = known.shape if known else probe(data)
-        return Member(sample.id, sample.stamp, hashlib.sha256(data).hexdigest(), shape, moments), part
+        sha256 = hashlib.sha256(data).hexdigest()
+        member = Member(sample.id, sample.stamp, sha256, shape, encoded.moments, encoded.look)
+        return member, encoded.data
 
     def _stored(self, encoding: Encoding, box: Box) -> Entry:
         """Write a shard that is not there yet, then what is known of it."""

@@ -29,7 +29,7 @@ from ddpipe.errors import DatasetError, ParameterError, SourceError, listed
 from ddpipe.prepare.encoding import SMALL, Encoding, suited
 from ddpipe.prepare.ledger import Entry, Member, read_entries
 from ddpipe.prepare.packing import Known, Packer, planned
-from ddpipe.prepare.report import copies
+from ddpipe.prepare.report import copies, lookalikes
 from ddpipe.prepare.sources import SOURCES, Sample, Survey, Table, open_source
 from ddpipe.prepare.split import SplitRule, assign, open_splits, shown
 from ddpipe.storage import Store, open_store
@@ -345,11 +345,13 @@ def _statistics(members: Sequence[Member], channels: int) -> tuple[tuple[float, 
 
 
 def _warn_of_copies(shards: Mapping[str, Sequence[Entry]]) -> None:
-    """The same file in two splits: what is measured on it was learned by heart."""
+    """The same file, or picture, in two splits: what is measured on it was learned by heart."""
     members = {split: [member for entry in shards[split] for member in entry.members] for split in SPLITS}
-    if leaks := [ids for ids in copies(members) if len(set(ids.values())) > 1]:
-        example = ", ".join(f"{name} ({split})" for name, split in leaks[0].items())
-        log.warning("%d images are in more than one split, such as %s", len(leaks), example)
+    kinds = {"images": copies(members), "pairs of images that look alike": lookalikes(members)}
+    for kind, found in kinds.items():
+        if leaks := [ids for ids in found if len(set(ids.values())) > 1]:
+            example = ", ".join(f"{name} ({split})" for name, split in leaks[0].items())
+            log.warning("%d %s are in more than one split, such as %s", len(leaks), kind, example)
 
 
 def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Sequence[Sample]) -> None:

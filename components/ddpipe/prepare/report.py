@@ -16,6 +16,7 @@ from ddpipe.data.catalogue import per_class
 from ddpipe.data.manifest import SPLITS, DatasetManifest
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.data.shards import Images
+from ddpipe.prepare.alike import alike
 from ddpipe.prepare.ledger import Member, read_entries
 from ddpipe.storage import Store
 
@@ -66,6 +67,7 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
         total=sum(totals),
         sizes=_sizes(members),
         copies=copies(members),
+        alike=lookalikes(members),
         limit=LISTED,
     )
 
@@ -78,6 +80,17 @@ def copies(members: Mapping[str, Sequence[Member]]) -> list[dict[str, str]]:
             places[member.sha256][member.id] = split
     several = [ids for ids in places.values() if len(ids) > 1]
     return sorted(several, key=lambda ids: (-len(set(ids.values())), sorted(ids)))
+
+
+def lookalikes(members: Mapping[str, Sequence[Member]]) -> list[dict[str, str]]:
+    """Pairs of different files that look alike, as ids with their splits; those in two splits first."""
+    placed = [(split, member) for split, found in members.items() for member in found]
+    pairs = [
+        {found.id: split for split, found in (placed[first], placed[second])}
+        for first, second in alike([member.look for _, member in placed])
+        if placed[first][1].sha256 != placed[second][1].sha256
+    ]
+    return sorted(pairs, key=lambda ids: (-len(set(ids.values())), sorted(ids)))
 
 
 def _members(manifest: DatasetManifest, store: Store) -> dict[str, list[Member]]:

@@ -1,0 +1,69 @@
+"""Images that look alike although their files differ: the same picture, scaled or saved once more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import imagehash
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+SIDE = 16
+"""A look has SIDE by SIDE bits."""
+
+DETAIL = 2 * SIDE
+"""Pixels that the shorter side needs: smaller images have no look."""
+
+BANDS = 8
+"""Looks that differ in fewer bits than there are bands agree in one band at least."""
+
+CROWD = 64
+"""As many images that agree in a band only have the same background there."""
+
+
+def look(image: Image.Image) -> str:
+    """What an image looks like, whatever its size and brightness, in hex; empty if it shows next to nothing.
+
+    Source: the difference hash, as the library imagehash has it: is each point brighter than the one before?
+    """
+    if min(image.size) < DETAIL:
+        return ""
+    # From here the library would take as long again as all that came before.
+    small = image.convert("L").reduce(max(1, min(image.size) // DETAIL))
+    bits = imagehash.dhash(small, SIDE).hash
+    return np.packbits(bits).tobytes().hex() if SIDE < bits.sum() < SIDE * (SIDE - 1) else ""
+
+
+def alike(looks: Sequence[str]) -> list[tuple[int, int]]:
+    """The pairs of images that look alike: of SIDE * SIDE bits fewer than BANDS differ.
+
+    Args:
+        looks: Of each image; an empty one is like no other.
+
+    Returns:
+        Their indices, the smaller one first, in order.
+    """
+    places = np.array([index for index, text in enumerate(looks) if text], dtype=np.int64)
+    rows = [np.frombuffer(bytes.fromhex(looks[index]), np.uint8) for index in places]
+    if not rows:
+        return []
+    bits = np.stack(rows)
+    close = {
+        (first, second)
+        for band in np.split(bits, BANDS, axis=1)
+        for group in _equal(band)
+        for first, second in combinations(group, 2)
+        if np.bitwise_count(bits[first] ^ bits[second]).sum() < BANDS
+    }
+    return sorted((int(places[first]), int(places[second])) for first, second in close)
+
+
+def _equal(band: NDArray[np.uint8]) -> Iterator[list[int]]:
+    """Rows that are equal, in ascending order, but for crowds."""
+    _, groups, counts = np.unique(band, axis=0, return_inverse=True, return_counts=True)
+    order = np.argsort(groups, kind="stable")
+    for members in np.split(order, np.cumsum(counts)[:-1]):
+        if 1 < len(members) <= CROWD:
+            yield members.tolist()
