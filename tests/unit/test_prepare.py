@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from s3_server import BUCKET, Server
-from samples import a_picture, a_folder, an_image
+from samples import a_folder, a_picture, an_image
 
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split

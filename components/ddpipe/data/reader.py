@@ -89,7 +89,9 @@ class SplitReader:
         places = np.searchsorted(self._ends, wanted, side="right")
         for place in np.unique(places):
             shard, chosen = self._shards[place], places == place
-            images[chosen] = shard[wanted[chosen] - (self._ends[place] - len(shard))]
+            inside = wanted[chosen] - (self._ends[place] - len(shard))
+            for row, image in zip(np.flatnonzero(chosen).tolist(), shard.each(inside), strict=True):
+                images[row] = image
         return images
 
 

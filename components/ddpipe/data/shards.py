@@ -11,7 +11,7 @@ import hashlib
 import io
 import mmap
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -42,11 +42,12 @@ BLOCK = 512
 
 
 class Shard(Protocol):
-    """The images of one shard, by index."""
+    """The images of one shard."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, indices: NDArray[np.int64], /) -> Images: ...
+    def each(self, indices: NDArray[np.int64]) -> Iterable[Images]:
+        """The images with these indices, one by one, each of shape (height, width, channels)."""
 
 
 def encode(images: Images) -> tuple[ShardRef, bytes]:
@@ -101,19 +102,30 @@ def open_shard(path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> Shar
     Raises:
         DatasetError: The file does not hold that many images of this shape.
     """
-    return JpegShard(path, shard, shape) if shard.kind == "jpeg" else _open_raw(path, shard, shape)
+    return (JpegShard if shard.kind == "jpeg" else RawShard)(path, shard, shape)
 
 
-def _open_raw(path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> Images:
-    try:
-        images = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise _damaged(path, str(error)) from error
-    if images.dtype != np.uint8 or images.shape != (shard.count, *shape):
-        raise _damaged(
-            path, f"it holds {images.dtype} {images.shape}, the manifest says uint8 {(shard.count, *shape)}"
-        )
-    return images  # type: ignore[no-any-return]
+class RawShard:
+    """Pixels of one shape."""
+
+    def __init__(self, path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> None:
+        try:
+            images = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            raise _damaged(path, str(error)) from error
+        if images.dtype != np.uint8 or images.shape != (shard.count, *shape):
+            raise _damaged(
+                path,
+                f"it holds {images.dtype} {images.shape}, the manifest says uint8 {(shard.count, *shape)}",
+            )
+        self._images: Images = np.asarray(images)
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def each(self, indices: NDArray[np.int64]) -> Iterable[Images]:
+        """Views of the file: nothing is copied."""
+        return map(self._images.__getitem__, indices.tolist())
 
 
 class JpegShard:
@@ -138,12 +150,9 @@ class JpegShard:
         start = self._starts[index]
         return self._bytes[start : start + self._sizes[index]]
 
-    def __getitem__(self, indices: NDArray[np.int64]) -> Images:
-        """The images with these indices, decoded on all CPUs."""
-        images = np.empty((len(indices), *self._shape), dtype=np.uint8)
-        for image, pixels in zip(images, _decoders().map(self._decoded, indices), strict=True):
-            image[...] = pixels
-        return images
+    def each(self, indices: NDArray[np.int64]) -> Iterable[Images]:
+        """Decoded on all CPUs."""
+        return _decoders().map(self._decoded, indices)
 
     def _decoded(self, index: int) -> Images:
         height, width, channels = self._shape

@@ -90,7 +90,12 @@ class Raw:
     def unpack(self, path: Path, shard: ShardRef) -> Callable[[int], bytes]:
         """The pixels of an image."""
         images = open_shard(path, shard, self.shape)
-        return lambda index: images[np.array([index])].tobytes()
+
+        def part(index: int) -> bytes:
+            (image,) = images.each(np.array([index]))
+            return image.tobytes()
+
+        return part
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,36 @@
+"""Which random changes to training images there are, by the names of the recipe; done by augment.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Augmentation:
+    """What happens to an image.
+
+    Attributes:
+        shift: It moves by up to this part of its sides; what is missing is its mirror image.
+        flip: Every second one is mirrored from left to right.
+        cutout: A square of this part of its sides becomes grey.
+        zoom: What is seen is a rectangle of at least this part of its area, stretched to the old shape
+            ("random resized crop": Szegedy et al., CVPR 2015, section 6).
+        light: Brightness and contrast change by up to this part.
+    """
+
+    shift: float = 0.0
+    flip: bool = False
+    cutout: float = 0.0
+    zoom: float = 1.0
+    light: float = 0.0
+
+
+AUGMENTATIONS: Mapping[str, Augmentation] = {
+    "none": Augmentation(),
+    "shift": Augmentation(shift=1 / 8),
+    "shift-flip": Augmentation(shift=1 / 8, flip=True),
+    "shift-flip-cutout": Augmentation(shift=1 / 8, flip=True, cutout=1 / 4),
+    "photo": Augmentation(flip=True, zoom=0.35, light=0.2),
+}
+"""By the names of the recipe."""
