@@ -11,9 +11,13 @@ from ddpipe.pipelines.compile import COMPILED, PACKAGES, compile_packages
 from ddpipe.train.recipe import Recipe
 
 
+def root(package: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(yaml.safe_load_all((COMPILED / package).read_text()))["root"]
+    return found
+
+
 def parameters(package: str) -> dict[str, dict[str, Any]]:
-    spec = next(yaml.safe_load_all((COMPILED / package).read_text()))
-    found: dict[str, dict[str, Any]] = spec["root"]["inputDefinitions"]["parameters"]
+    found: dict[str, dict[str, Any]] = root(package)["inputDefinitions"]["parameters"]
     return found
 
 
@@ -26,6 +30,13 @@ def test_the_committed_packages_are_current(tmp_path: Path) -> None:
 def test_every_parameter_is_described(package: str) -> None:
     for name, parameter in parameters(package).items():
         assert parameter.get("description"), name
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_what_is_left_is_cleaned_up_however_the_steps_end(package: str) -> None:
+    cleaned = root(package)["dag"]["tasks"]["clean-up"]
+    assert cleaned["dependentTasks"] == ["exit-handler-1"]
+    assert cleaned["triggerPolicy"]["strategy"] == "ALL_UPSTREAM_TASKS_COMPLETED"
 
 
 def test_the_training_pipeline_runs_without_a_single_parameter() -> None:
