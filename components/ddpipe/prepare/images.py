@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import math
 from collections.abc import Callable, Iterator
@@ -10,8 +11,6 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
-
-from ddpipe.data.cpus import cpus
 
 ORIENTATION = 0x0112
 """The EXIF tag that says how the camera was held."""
@@ -31,11 +30,22 @@ FILTER = Image.Resampling.BICUBIC
 SHRINKING = Image.Resampling.HAMMING
 """For photographs, which are large: about as sharp as the above and twice as fast."""
 
-# Pillow gives memory back after every image and asks for it again: a sixth of the time went to page faults.
-Image.core.set_blocks_max(4 * cpus())  # type: ignore[attr-defined]
-
 Shape = tuple[int, int, int]
 """Height, width and channels (1 or 3)."""
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+
+
+def keep_memory() -> None:
+    """Let this process keep the memory that an image leaves for the next one.
+
+    By default the C library gives the memory of large images back to the system and asks for it again, and a
+    tenth of the time goes to page faults.
+    """
+    # glibc's: others have no such option, and do without.
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_MMAP_THRESHOLD, 2**25)
+        mallopt(_TRIM_THRESHOLD, 2**28)
 
 
 class Unreadable(Exception):

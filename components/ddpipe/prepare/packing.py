@@ -26,7 +26,7 @@ from ddpipe.data.cpus import cpus
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import SHARD_BYTES, shard_key, verify
 from ddpipe.prepare.encoding import Encoding
-from ddpipe.prepare.images import Shape, Unreadable, probe
+from ddpipe.prepare.images import Shape, Unreadable, keep_memory, probe
 from ddpipe.prepare.ledger import Entry, Member, write_entry
 from ddpipe.prepare.sources import Sample, Source
 from ddpipe.storage import Store
@@ -177,6 +177,7 @@ class Packer:
         def store(box: Box) -> Entry:
             return self._stored(encoding, box)
 
+        keep_memory()
         total = sum(len(plan.samples) for plan in plans.values())
         entries = {}
         with TemporaryDirectory() as folder, _progress("encoding", total) as progress:
