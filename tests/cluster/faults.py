@@ -156,22 +156,40 @@ for _when, _point in POINTS.items():
 
 @fault("the launcher's own pod is deleted", code=INTERRUPTED, jobs=1, pods=2)
 def evicted(place: Place) -> Ended:
-    run = place.create(
-        "/api/v1/configmaps", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "run"}}
-    )
-    owner = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "name": "run",
-        "uid": run["metadata"]["uid"],
-        "controller": True,
-    }
-    environment = in_a_pod(place, finalizers=["ddpipe.dev/test"], ownerReferences=[owner])
-    step = running(place, **environment)
-    delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/step", gracePeriodSeconds=0)
+    step = running(place, **in_a_pod_of_a_run(place, finalizers=["ddpipe.dev/test"]))
+    delete(place.admin, own_pod(place), gracePeriodSeconds=0)
     ended = step.terminate(grace=2)
-    place.patch(f"/api/v1/namespaces/{place.namespace}/pods/step", {"metadata": {"finalizers": None}})
+    place.patch(own_pod(place), {"metadata": {"finalizers": None}})
     return ended
+
+
+@fault("the launcher's own pod is deleted by force", code=INTERRUPTED, jobs=1, pods=2)
+def evicted_by_force(place: Place) -> Ended:
+    step = running(place, **in_a_pod_of_a_run(place))
+    delete(place.admin, own_pod(place), gracePeriodSeconds=0)
+    return step.terminate(grace=2)
+
+
+@fault(
+    "run again while the pods of a deleted job are still going",
+    words=("pods of an earlier attempt",),
+    jobs_ever=2,
+)
+def run_again_at_once(place: Place) -> Ended:
+    running(place, "trap 'sleep 5; exit' TERM; sleep 100 & wait").terminate()
+    return launch(place, BRIEF).end()
+
+
+def own_pod(place: Place) -> str:
+    return f"/api/v1/namespaces/{place.namespace}/pods/step"
+
+
+def in_a_pod_of_a_run(place: Place, **metadata: object) -> dict[str, str]:
+    """As `in_a_pod`, for a pod that belongs to a run which outlives it."""
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap"}
+    run = place.create("/api/v1/configmaps", {**config_map, "metadata": {"name": "run"}})
+    owner = {**config_map, "name": "run", "uid": run["metadata"]["uid"], "controller": True}
+    return in_a_pod(place, ownerReferences=[owner], **metadata)
 
 
 def in_a_pod(place: Place, **metadata: object) -> dict[str, str]:

@@ -139,6 +139,12 @@ def test_pods_that_are_refused_show_in_the_job_s_events(message: str, way_out: s
     assert way_out in error.do
 
 
+def test_a_pod_of_a_removed_job_that_is_still_going_is_no_refusal() -> None:
+    message = 'Error creating: object is being deleted: pods "train-worker-0" already exists'
+    event = {"reason": "FailedCreatePod", "message": message, "involvedObject": {"uid": "job-uid"}}
+    assert hopeless(a_pod(JOB), events=(event,)) is None
+
+
 def test_a_refusal_is_forgotten_when_all_pods_exist() -> None:
     event = {"reason": "FailedCreatePod", "message": "no", "involvedObject": {"uid": "job-uid"}}
     assert hopeless(a_pod(JOB), a_pod(JOB, "worker-1"), events=(event,)) is None

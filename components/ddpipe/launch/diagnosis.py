@@ -91,10 +91,16 @@ def _unmountable(replica: Replica, events: Sequence[Object]) -> str:
 
 def _refused(job: TrainingJob, events: Sequence[Object]) -> LaunchError | None:
     """Pods that are not even accepted show in the operator's events only."""
-    refusals = [event for event in events if event.get("reason") in {"FailedCreatePod", "FailedCreate"}]
+    messages = [
+        str(event.get("message", ""))
+        for event in events
+        if event.get("reason") in {"FailedCreatePod", "FailedCreate"}
+    ]
+    # A pod of a removed job that is still going makes room by itself.
+    refusals = [message for message in messages if "object is being deleted" not in message]
     if not refusals:
         return None
-    message = str(refusals[-1].get("message", ""))
+    message = refusals[-1]
     return PodRefused(
         what="the cluster refuses the job's pods",
         which=f"PyTorchJob {job.namespace}/{job.name}",

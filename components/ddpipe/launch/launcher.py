@@ -195,7 +195,7 @@ def _take_up_or_create(launching: Launching) -> tuple[Object, bool]:
         else:
             launching.say(f"removing {launching.title} of an earlier attempt")
             _remove(launching, found["metadata"]["uid"])
-            _await_removal(launching)
+            _await_free_names(launching)
 
 
 def _manifest(launching: Launching) -> dict[str, Any]:
@@ -257,6 +257,7 @@ def _create(launching: Launching, manifest: Mapping[str, Any]) -> Object | None:
                 launching.outage,
             )
             _sweep(launching)
+            _await_free_names(launching)
             return patiently(lambda: _post(launching, manifest), launching.outage)
         except OperatorSilent:
             # An operator that is just being updated is back within seconds.
@@ -333,12 +334,36 @@ def _remove(launching: Launching, uid: str) -> None:
             raise
 
 
-def _await_removal(launching: Launching) -> None:
-    """Wait until the names are free: the operator takes long to recover when it meets the old pods."""
+def _await_free_names(launching: Launching) -> None:
+    """Wait for what is left of a removed job: the operator takes long to recover when it meets old pods.
+
+    Raises:
+        NameTaken: The removed job itself stays.
+    """
+    path, selector = PODS.path(launching.job.namespace), {"labelSelector": f"{JOB}={launching.job.name}"}
     until = time.monotonic() + _REMOVAL_SECONDS
-    pods, selector = PODS.path(launching.job.namespace), {"labelSelector": f"{JOB}={launching.job.name}"}
-    for pause in pauses():
-        left = patiently(lambda: launching.cluster.get(pods, selector)["items"], launching.outage)
-        if (not left and _find(launching) is None) or time.monotonic() > until:
+    for tried, pause in enumerate(pauses()):
+        pods = patiently(lambda: launching.cluster.get(path, selector)["items"], launching.outage)
+        found = _find(launching)
+        going = found is not None and "deletionTimestamp" in found["metadata"]
+        if not going and not any(_is_left_over(pod, found) for pod in pods):
             return
+        if time.monotonic() > until:
+            break
+        if not tried:
+            launching.say("waiting for the pods of an earlier attempt to go")
         time.sleep(pause)
+    if going:
+        raise NameTaken(
+            what="the job of an earlier attempt is deleted, but stays",
+            which=launching.title,
+            seen=f"it is still there after {_REMOVAL_SECONDS:.0f} s",
+            do="See what its finalizers wait for: kubectl get pytorchjob -o yaml "
+            f"-n {launching.job.namespace} {launching.job.name}",
+        )
+
+
+def _is_left_over(pod: Object, job: Object | None) -> bool:
+    """Whether a pod belongs to another object than this one."""
+    owners = {owner["uid"] for owner in pod["metadata"].get("ownerReferences", [])}
+    return job is None or job["metadata"]["uid"] not in owners

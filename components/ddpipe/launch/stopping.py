@@ -11,7 +11,7 @@ import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event, Thread
 from time import monotonic, sleep
 from types import FrameType
@@ -36,7 +36,7 @@ class Target:
     Attributes:
         path: The job's path.
         owner: Only a job of this owner is deleted.
-        launcher: Path of the pod that this process runs in, if any.
+        launcher: Path of the pod that this process runs in, if known; passed over if there is no such pod.
     """
 
     path: str
@@ -71,6 +71,8 @@ def _noted(_number: int, _frame: FrameType | None) -> None:
 
 
 def _guard(cluster: Cluster, target: Target, reader: int, told: Event) -> None:
+    if target.launcher is not None and not _is_there(cluster, target.launcher):
+        target = replace(target, launcher=None)
     while True:
         with suppress(ApiError):
             cluster.get(target.path)
@@ -110,10 +112,19 @@ def _stop(cluster: Cluster, target: Target) -> str:
     return "told to stop; the job could not be deleted, the API server does not answer"
 
 
+def _is_there(cluster: Cluster, path: str) -> bool:
+    with suppress(ApiError):
+        return bool(cluster.get(path))
+    return False
+
+
 def _is_evicted(cluster: Cluster, target: Target) -> bool:
-    """Whether it is this pod that has to go, not the work."""
+    """Whether it is this pod that has to go, or is gone, not the work."""
     if target.launcher is None:
         return False
-    with suppress(ApiError):
+    try:
         return "deletionTimestamp" in cluster.get(target.launcher)["metadata"]
-    return False
+    except Refused as error:
+        return error.status == _NOT_FOUND
+    except ApiError:
+        return False
