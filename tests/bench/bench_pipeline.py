@@ -34,15 +34,16 @@ def seconds(began: str, ended: str) -> float:
 
 
 def containers(place: Place, workflow: str) -> dict[str, float]:
-    """Seconds of each step's own container."""
+    """Seconds of each step's own container, in the order of their starts."""
     query = {"labelSelector": f"workflows.argoproj.io/workflow={workflow}"}
-    found = {}
+    found = []
     for pod in place.admin.get(pods_of(place), query)["items"]:
-        step = pod["metadata"]["annotations"]["workflows.argoproj.io/node-name"].rpartition(".")[2]
+        node = pod["metadata"]["annotations"]["workflows.argoproj.io/node-name"]
+        step = node.rpartition(".")[2].partition("(")[0]
         main = next(one for one in pod["status"]["containerStatuses"] if one["name"] == "main")
         ended: dict[str, Any] = main["state"]["terminated"]
-        found[step] = seconds(ended["startedAt"], ended["finishedAt"])
-    return found
+        found.append((ended["startedAt"], step, seconds(ended["startedAt"], ended["finishedAt"])))
+    return {step: own for _, step, own in sorted(found)}
 
 
 def measured(place: Place, number: int) -> tuple[float, dict[str, float]]:
