@@ -5,14 +5,18 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import click
+import kfp
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
 from ddpipe.__main__ import cli
 from ddpipe.errors import DdpipeError
+from ddpipe.pipelines.compile import COMPILED
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -61,6 +65,26 @@ def test_every_command_has_the_options_that_are_shown(command: str) -> None:
         found.make_context(name, arguments, parent=context)
     except DdpipeError as error:
         pytest.fail(str(error))
+
+
+def test_a_notebook_can_say_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = create_autospec(kfp.Client, instance=True)
+    monkeypatch.setattr(kfp, "Client", lambda: client)
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL):
+        exec(block, names)  # noqa: S102 - our own page
+    once = client.create_run_from_pipeline_package.call_args
+    nightly = client.create_recurring_run.call_args
+    for package, given in (
+        (once.args[0], once.kwargs["arguments"]),
+        (nightly.kwargs["pipeline_package_path"], nightly.kwargs["params"]),
+    ):
+        assert given.keys() <= parameters_of(package)
+
+
+def parameters_of(package: str) -> set[str]:
+    spec = next(yaml.safe_load_all((COMPILED / package).read_text()))
+    return set(spec["root"]["inputDefinitions"]["parameters"])
 
 
 def test_the_steps_alone_run_as_they_are_shown(tmp_path: Path) -> None:
