@@ -67,6 +67,11 @@ class Run:
         return f"{self.uri}/model"
 
     @property
+    def data_report(self) -> str:
+        """The page about the dataset version."""
+        return f"{self.uri}/data.html"
+
+    @property
     def report(self) -> str:
         """The report for people."""
         return f"{self.uri}/report.html"

@@ -106,7 +106,7 @@ def prepare(
         prepared = workflow.prepare(here, spec)
         Path(dataset.path).write_text(prepared.manifest.to_json())
         dataset.metadata.update(dataset_id=prepared.dataset_id, uri=prepared.manifest_uri)
-        Path(data_report.path).write_text(workflow.data_report(prepared))
+        Path(data_report.path).write_text(workflow.page(here.data_report))
     return (here.uri, prepared.manifest_uri, prepared.dataset_id)
 
 
@@ -250,7 +250,7 @@ def evaluate(
         classification.log_roc_curve(
             list(roc.false_positive_rate), list(roc.true_positive_rate), list(roc.threshold)
         )
-        Path(report.path).write_text(workflow.report(here))
+        Path(report.path).write_text(workflow.page(here.report))
     return (here.evaluation, evaluation.headline()["accuracy"])
 
 
@@ -284,7 +284,7 @@ def export(
         package = workflow.export(here, manifest)
         Path(model.path).write_bytes(package.folder.read(SIGNATURE))
         model.metadata.update(uri=here.model, model_id=package.model_id)
-        Path(report.path).write_text(workflow.report(here))
+        Path(report.path).write_text(workflow.page(here.report))
     return here.model
 
 

@@ -20,6 +20,7 @@ class Summary:
         dataset_id: The dataset version.
         reused: It was there already.
         metrics: By split, by name; the test metrics with their 95 % interval.
+        data_report: Address of the page about the dataset.
         report: Address of the report.
         model: Address of the model package.
         seconds: Per step.
@@ -29,6 +30,7 @@ class Summary:
     dataset_id: str
     reused: bool
     metrics: Mapping[str, Mapping[str, Any]]
+    data_report: str
     report: str
     model: str
     seconds: Mapping[str, float]
@@ -48,6 +50,7 @@ class Summary:
                 f"steps     {seconds}",
                 "test",
                 *scores,
+                f"data      {self.data_report}",
                 f"model     {self.model}",
                 f"report    {self.report}",
             ]
@@ -74,6 +77,7 @@ def summary(run: Run) -> Summary:
             **{split: _of_split(history, split) for split in ("train", "validation")},
             "test": {name: asdict(score) for name, score in scores.items()},
         },
+        data_report=run.data_report,
         report=run.report,
         model=run.model,
         seconds={step: record["seconds"] for step, record in records.items()},

@@ -67,11 +67,12 @@ def prepare_spec(
 
 
 def prepare(run: Run, spec: PrepareSpec) -> Prepared:
-    """Bring raw data into a dataset version; unchanged data is proven unchanged and not written again."""
+    """Bring raw data into a dataset version, unless it is there unchanged, and write a page about it."""
     from ddpipe.prepare import prepare as step
 
     with run.step("prepare") as facts:
         prepared = step(spec)
+        _publish(run.data_report, data_report(prepared.manifest_uri))
         facts.update(
             dataset=prepared.manifest_uri,
             dataset_id=prepared.dataset_id,
@@ -184,17 +185,17 @@ def export(run: Run, dataset: str) -> ModelPackage:
     return package
 
 
-def data_report(prepared: Prepared) -> str:
-    """A page about a dataset version: its classes and a sheet of its images."""
-    from ddpipe.data.manifest import store_of
+def data_report(dataset: str) -> str:
+    """A page about a dataset version: its classes, a sheet of its images, copies among them."""
+    from ddpipe.data.manifest import load_manifest, store_of
     from ddpipe.prepare import data_report_html
 
-    return data_report_html(prepared.manifest, store_of(prepared.manifest_uri))
+    return data_report_html(load_manifest(dataset), store_of(dataset))
 
 
-def report(run: Run) -> str:
-    """The page about the run, as the last step left it."""
-    return read_uri(run.report).decode()
+def page(uri: str) -> str:
+    """A page that a step wrote: a run's `report` or `data_report`."""
+    return read_uri(uri).decode()
 
 
 def _publish_report(run: Run, *, exported: bool = False) -> None:
@@ -202,8 +203,12 @@ def _publish_report(run: Run, *, exported: bool = False) -> None:
 
     seconds = {record["step"]: record["seconds"] for record in run.steps()}
     record = gather(run.name, run.training, run.evaluation, run.model if exported else None, seconds)
-    store, name = split_uri(run.report)
-    store.write(name, render(record).encode())
+    _publish(run.report, render(record))
+
+
+def _publish(uri: str, text: str) -> None:
+    store, name = split_uri(uri)
+    store.write(name, text.encode())
 
 
 def training_record(run: Run) -> dict[str, Any]:

@@ -47,8 +47,9 @@ def test_the_exported_model_is_whole(folder: Path, first: dict[str, Any]) -> Non
     assert accuracy == first["metrics"]["test"]["accuracy"]["value"]
 
 
-def test_the_report_is_one_file_that_fetches_nothing(folder: Path, first: dict[str, Any]) -> None:
-    page = (folder / first["report"]).read_text()
+@pytest.mark.parametrize("report", ["report", "data_report"])
+def test_a_report_is_one_file_that_fetches_nothing(folder: Path, first: dict[str, Any], report: str) -> None:
+    page = (folder / first[report]).read_text()
     assert first["dataset_id"] in page
     for fetching in ("<script", "<link", 'src="http', "url(http"):
         assert fetching not in page

@@ -37,6 +37,13 @@ def _facts(*arguments: str) -> Any:
     return json.loads(output)
 
 
+def test_a_page_tells_of_a_version(toys: PrepareSpec, tmp_path: Path) -> None:
+    made = prepare(toys)
+    page = tmp_path / "toys.html"
+    assert _facts("report", made.manifest_uri, "--output", str(page)) == {"report": str(page)}
+    assert "kite" in page.read_text()
+
+
 def _changed(spec: PrepareSpec) -> Prepared:
     """Another version: one image more, one less."""
     assert spec.path

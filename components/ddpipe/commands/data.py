@@ -1,9 +1,10 @@
-"""The door to dataset versions: `ddpipe data ls|show|verify|diff|gc`."""
+"""The door to dataset versions: `ddpipe data ls|show|report|verify|diff|gc`."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import click
 
@@ -12,6 +13,7 @@ from ddpipe.data.catalogue import damage, difference, garbage, per_class, remove
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.errors import DatasetError, listed
 from ddpipe.storage import open_store
+from ddpipe.workflow import data_report
 
 SHOWN = 10
 """Sample ids of a kind that are shown to people; --json has them all."""
@@ -74,6 +76,22 @@ def show_command(dataset: str) -> None:
         *([f"     skipped: {len(manifest.skipped):,}"] if manifest.skipped else []),
     ]
     tell(facts, "\n".join(lines))
+
+
+@data_command.command("report")
+@click.argument("dataset")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write.  [default: NAME-ID.html]",
+)
+@json_option
+def report_command(dataset: str, output: Path | None) -> None:
+    """Write a page about the version with the manifest DATASET: classes, samples, sizes, copies."""
+    manifest = load_manifest(dataset)
+    path = output or Path(f"{manifest.name}-{manifest.dataset_id[:12]}.html")
+    path.write_text(data_report(dataset))
+    tell({"report": str(path)}, str(path))
 
 
 @data_command.command("verify")

@@ -116,7 +116,11 @@ def prepare_command(run_name: str | None, runs: str, **source: Any) -> None:  # 
     tell(
         facts,
         prepared.manifest_uri,
-        ui=lambda: kfp_v1.views(kfp_v1.page(workflow.data_report(prepared))),
+        ui=lambda: kfp_v1.views(
+            kfp_v1.page(
+                workflow.page(run.data_report) if run else workflow.data_report(prepared.manifest_uri)
+            )
+        ),
     )
 
 
@@ -150,7 +154,7 @@ def evaluate_command(dataset: str, run_name: str, runs: str) -> None:
         "\n".join(f"{name:18}{score:.4f}" for name, score in scores.items()),
         metrics=lambda: kfp_v1.metrics(scores),
         ui=lambda: kfp_v1.views(
-            kfp_v1.page(workflow.report(run)),
+            kfp_v1.page(workflow.page(run.report)),
             kfp_v1.confusion_matrix([one.name for one in result.classes], result.confusion_matrix),
             kfp_v1.roc(result.roc.false_positive_rate, result.roc.true_positive_rate, result.roc.threshold),
             kfp_v1.table(
@@ -171,7 +175,7 @@ def export_command(dataset: str, run_name: str, runs: str) -> None:
     """Export a run's evaluated model as safetensors and ONNX, checked against the trained one."""
     run = Run.named(runs, run_name)
     workflow.export(run, dataset)
-    tell({"model": run.model}, run.model, ui=lambda: kfp_v1.views(kfp_v1.page(workflow.report(run))))
+    tell({"model": run.model}, run.model, ui=lambda: kfp_v1.views(kfp_v1.page(workflow.page(run.report))))
 
 
 @click.command()
