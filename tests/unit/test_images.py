@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from ddpipe.prepare.images import ORIENTATION, Shape, Unreadable, decode, probe, shrink, wrapped
+from ddpipe.prepare.images import ORIENTATION, Shape, Unreadable, decode, probe, scaled, shrink, wrapped
 
 
 def _file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -94,6 +94,20 @@ def test_the_shorter_side_gets_the_length_asked_for(size: tuple[int, int], expec
     assert small.size == expected
     wanted = np.asarray(picture.resize(expected, Image.Resampling.BICUBIC), dtype=int)
     assert np.abs(np.asarray(small) - wanted).mean() < 2, "scaled decoding looks like scaling afterwards"
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("size", [(85, 64), (120, 90), (300, 200)])
+def test_the_fast_filter_is_pillow_s_but_for_rounding(mode: str, size: tuple[int, int]) -> None:
+    picture = Image.effect_noise((133, 100), 20).convert(mode)
+    wanted = np.asarray(picture.resize(size, Image.Resampling.BICUBIC), dtype=int)
+    assert np.abs(np.asarray(scaled(picture, size)) - wanted).max() <= 2
+
+
+def test_where_the_fast_filter_is_missing_pillow_s_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    picture = Image.effect_noise((133, 100), 80)
+    monkeypatch.setattr("ddpipe.prepare.images.Resizer", None)
+    assert scaled(picture, (85, 64)) == picture.resize((85, 64), Image.Resampling.BICUBIC)
 
 
 def test_a_sideways_photograph_is_scaled_upright() -> None:

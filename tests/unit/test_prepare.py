@@ -407,7 +407,7 @@ def test_large_images_become_jpegs_by_themselves_and_small_ones_pixels(photograp
     for number in range(31):
         an_image(_folder(photographs) / "a" / f"large{number}.jpg", (400, 300))
     found = prepare(replace(photographs, format="auto", image_size=None)).manifest
-    assert found.source["encoding"] == {"kind": "jpeg", "side": 256, "quality": 90}
+    assert found.source["encoding"] == {"kind": "jpeg", "side": 256, "quality": 90, "filter": "bicubic"}
 
 
 # Only what changed

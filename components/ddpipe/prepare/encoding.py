@@ -15,7 +15,7 @@ from PIL import Image
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import JpegShard, encode, encode_jpegs, open_shard
 from ddpipe.prepare.alike import look
-from ddpipe.prepare.images import Shape, decode, shrink
+from ddpipe.prepare.images import FILTER, Shape, decode, shrink
 
 SMALL = 96
 """Images with a shorter side of up to so many pixels are kept as pixels, larger ones as JPEGs."""
@@ -112,8 +112,8 @@ class Jpeg:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Side and quality."""
-        return {"kind": "jpeg", "side": self.side, "quality": self.quality}
+        """Side, quality, and the filter by which it is scaled."""
+        return {"kind": "jpeg", "side": self.side, "quality": self.quality, "filter": FILTER.name.lower()}
 
     def handed_out(self, channels: int) -> Shape:
         """A square, cut from the middle."""
