@@ -13,7 +13,6 @@ import io
 import os
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from photographs import photographs, table
+from photographs import compared, photographs, table
 from PIL import Image
 
 from ddpipe.prepare import PrepareSpec, prepare
@@ -108,19 +107,10 @@ def speed(work: Path, folder: Path, rounds: int) -> str:
             out = work / "out"
             found.append(count / measured(name, folder, out, 2)[0])
             shutil.rmtree(out)
-    base = rates["a plain PIL loop"]
-    rows: list[tuple[object, ...]] = [
-        (
-            name,
-            f"{statistics.median(found):,.0f}",
-            f"{statistics.median(ours / theirs for ours, theirs in zip(found, base, strict=True)):.2f}",
-        )
-        for name, found in rates.items()
-    ]
     return table(
         f"Preparing {count:,} photographs of 768 by 576 for 256 pixels",
         ("what", "images per CPU second", "to the plain loop"),
-        rows,
+        compared(rates, "a plain PIL loop"),
     )
 
 

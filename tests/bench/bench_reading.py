@@ -186,23 +186,15 @@ def measured(name: str, folder: Path) -> float:
 
 
 def reading(folder: Path) -> str:
-    from photographs import table  # noqa: PLC0415
+    from photographs import compared, table  # noqa: PLC0415
 
     names = [name for name in CONTENDERS if name not in ELSEWHERE or "DDPIPE_BENCH_PYTHON" in os.environ]
     rates: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(ROUNDS):
         for name in names:
             rates[name].append(measured(name, folder))
-    ours = rates["ddpipe, jpeg shards"]
-    rows: list[tuple[object, ...]] = [
-        (
-            name,
-            f"{statistics.median(found):,.0f}",
-            f"{statistics.median(a / b for a, b in zip(found, ours, strict=True)):.2f}",
-        )
-        for name, found in rates.items()
-    ]
-    return table("Reading photographs", ("what", "images per CPU second", "to ddpipe's jpeg shards"), rows)
+    header = ("what", "images per CPU second", "to ddpipe's jpeg shards")
+    return table("Reading photographs", header, compared(rates, "ddpipe, jpeg shards"))
 
 
 def training(folder: Path) -> str:
@@ -232,16 +224,12 @@ def _steps(folder: Path, name: str, network: nn.Module, size: int, steps: int) -
     """Rates of training steps on batches as read and on one batch again and again, and their ratio."""
     import torch  # noqa: PLC0415
 
-    from ddpipe.data.catalogue import versions  # noqa: PLC0415
-    from ddpipe.data.reader import open_split  # noqa: PLC0415
     from ddpipe.distributed import World  # noqa: PLC0415
-    from ddpipe.storage import open_store  # noqa: PLC0415
     from ddpipe.train.augmentation import AUGMENTATIONS  # noqa: PLC0415
     from ddpipe.train.loader import epoch_batches  # noqa: PLC0415
 
-    (version,) = versions(open_store(str(folder / "store")), name)
     how = AUGMENTATIONS["shift-flip-cutout" if name == "small" else "none"]
-    reader, world = open_split(version.uri, "train"), World(0, 1, torch.device("cpu"))
+    reader, world = _opened(folder, name), World(0, 1, torch.device("cpu"))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
 
     def rate(batches: Iterator[Batch]) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import statistics
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from PIL import Image
@@ -34,6 +36,18 @@ def photographs(root: Path, count: int) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         mosaic.resize(SIZE, Image.Resampling.BICUBIC).save(path, quality=92)
     return root
+
+
+def compared(rates: Mapping[str, Sequence[float]], base: str) -> list[tuple[object, ...]]:
+    """Rows of a table: each one's median rate, and the median of its ratios to `base` in the same round."""
+    return [
+        (
+            name,
+            f"{statistics.median(found):,.0f}",
+            f"{statistics.median(one / other for one, other in zip(found, rates[base], strict=True)):.2f}",
+        )
+        for name, found in rates.items()
+    ]
 
 
 def table(title: str, header: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
