@@ -79,6 +79,7 @@ def prepare(
     from ddpipe import workflow
     from ddpipe.runs import Run
     from ddpipe.stage import on_stage
+    from ddpipe.storage import read_uri
 
     with on_stage():
         here = Run.named(runs, run_name or run_id)
@@ -106,7 +107,7 @@ def prepare(
         prepared = workflow.prepare(here, spec)
         Path(dataset.path).write_text(prepared.manifest.to_json())
         dataset.metadata.update(dataset_id=prepared.dataset_id, uri=prepared.manifest_uri)
-        Path(data_report.path).write_text(workflow.page(here.data_report))
+        Path(data_report.path).write_bytes(read_uri(here.data_report))
     return (here.uri, prepared.manifest_uri, prepared.dataset_id)
 
 
@@ -237,6 +238,7 @@ def evaluate(
     from ddpipe import workflow
     from ddpipe.runs import Run
     from ddpipe.stage import on_stage
+    from ddpipe.storage import read_uri
 
     with on_stage():
         here = Run(run)
@@ -250,7 +252,7 @@ def evaluate(
         classification.log_roc_curve(
             list(roc.false_positive_rate), list(roc.true_positive_rate), list(roc.threshold)
         )
-        Path(report.path).write_text(workflow.page(here.report))
+        Path(report.path).write_bytes(read_uri(here.report))
     return (here.evaluation, evaluation.headline()["accuracy"])
 
 
@@ -278,13 +280,14 @@ def export(
     from ddpipe.model.package import SIGNATURE
     from ddpipe.runs import Run
     from ddpipe.stage import on_stage
+    from ddpipe.storage import read_uri
 
     with on_stage():
         here = Run(run)
         package = workflow.export(here, manifest)
         Path(model.path).write_bytes(package.folder.read(SIGNATURE))
         model.metadata.update(uri=here.model, model_id=package.model_id)
-        Path(report.path).write_text(workflow.page(here.report))
+        Path(report.path).write_bytes(read_uri(here.report))
     return here.model
 
 

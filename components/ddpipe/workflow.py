@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from ddpipe.runs import Run
-from ddpipe.storage import exists, open_store, read_uri, split_uri
+from ddpipe.storage import exists, open_store, write_uri
 
 if TYPE_CHECKING:
     from ddpipe.launch.job import Owner, Replicas, S3Access
@@ -68,11 +68,14 @@ def prepare_spec(
 
 def prepare(run: Run, spec: PrepareSpec) -> Prepared:
     """Bring raw data into a dataset version, unless it is there unchanged, and write a page about it."""
+    from ddpipe.data.manifest import store_of
+    from ddpipe.prepare import data_report_html
     from ddpipe.prepare import prepare as step
 
     with run.step("prepare") as facts:
         prepared = step(spec)
-        _publish(run.data_report, data_report(prepared.manifest_uri))
+        page = data_report_html(prepared.manifest, store_of(prepared.manifest_uri))
+        write_uri(run.data_report, page.encode())
         facts.update(
             dataset=prepared.manifest_uri,
             dataset_id=prepared.dataset_id,
@@ -185,30 +188,12 @@ def export(run: Run, dataset: str) -> ModelPackage:
     return package
 
 
-def data_report(dataset: str) -> str:
-    """A page about a dataset version: its classes, a sheet of its images, copies among them."""
-    from ddpipe.data.manifest import load_manifest, store_of
-    from ddpipe.prepare import data_report_html
-
-    return data_report_html(load_manifest(dataset), store_of(dataset))
-
-
-def page(uri: str) -> str:
-    """A page that a step wrote: a run's `report` or `data_report`."""
-    return read_uri(uri).decode()
-
-
 def _publish_report(run: Run, *, exported: bool = False) -> None:
     from ddpipe.evaluate.report import gather, render
 
     seconds = {record["step"]: record["seconds"] for record in run.steps()}
     record = gather(run.name, run.training, run.evaluation, run.model if exported else None, seconds)
-    _publish(run.report, render(record))
-
-
-def _publish(uri: str, text: str) -> None:
-    store, name = split_uri(uri)
-    store.write(name, text.encode())
+    write_uri(run.report, render(record).encode())
 
 
 def training_record(run: Run) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ddpipe.__main__ import cli
 from ddpipe.data.catalogue import versions
 from ddpipe.data.manifest import SPLITS
 from ddpipe.data.reader import open_split
-from ddpipe.errors import DatasetError
+from ddpipe.errors import DatasetError, NotWritable
 from ddpipe.prepare import Prepared, PrepareSpec, prepare
 from ddpipe.storage import open_store
 
@@ -42,6 +42,15 @@ def test_a_page_tells_of_a_version(toys: PrepareSpec, tmp_path: Path) -> None:
     page = tmp_path / "toys.html"
     assert _facts("report", made.manifest_uri, "--output", str(page)) == {"report": str(page)}
     assert "kite" in page.read_text()
+
+
+def test_a_page_that_can_not_be_written_is_told_in_four_parts(toys: PrepareSpec, tmp_path: Path) -> None:
+    made = prepare(toys)
+    (tmp_path / "file").touch()
+    output = str(tmp_path / "file" / "x.html")
+    result = CliRunner().invoke(cli, ["data", "report", made.manifest_uri, "--output", output])
+    assert result.exit_code == NotWritable.exit_code
+    assert output in result.stderr
 
 
 def _changed(spec: PrepareSpec) -> Prepared:

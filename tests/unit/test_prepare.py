@@ -19,6 +19,7 @@ from samples import a_folder, a_picture, an_image
 
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split
+from ddpipe.data.shards import shard_key
 from ddpipe.errors import DdpipeError, NoSuchBucket, NotWritable, ParameterError, SourceError
 from ddpipe.prepare import Prepared, PrepareSpec, data_report_html, packing, prepare
 from ddpipe.prepare.ledger import Entry
@@ -352,6 +353,19 @@ def test_a_bucket_that_does_not_exist_is_refused(toys: PrepareSpec, s3: Server) 
 
 def _page(prepared: Prepared) -> str:
     return data_report_html(prepared.manifest, store_of(prepared.manifest_uri))
+
+
+def test_the_page_reads_no_more_shards_than_it_shows_images_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "SHARD_BYTES", 4 * 4 * 6)
+    path = a_folder(tmp_path / "many", {"ball": 60, "kite": 60})
+    prepared = prepare(PrepareSpec(source="folder", path=str(path), name="many", store=str(tmp_path / "s")))
+    train = prepared.manifest.splits["train"]
+    last = max(index for index, label in enumerate(train.labels) if label == 0) // train.shards[0].count
+    (tmp_path / "s" / shard_key(train.shards[last])).unlink()
+    (tmp_path / "s" / shard_key(train.shards[-1])).unlink()
+    assert _page(prepared).count("data:image/png;base64,") == 2
 
 
 def test_the_page_has_a_row_and_a_picture_per_class(store_uri: str, toys: PrepareSpec) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import click
 
@@ -12,8 +11,7 @@ from ddpipe.commands import json_option, tell
 from ddpipe.data.catalogue import damage, difference, garbage, per_class, remove, shards_of, versions
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.errors import DatasetError, listed
-from ddpipe.storage import open_store
-from ddpipe.workflow import data_report
+from ddpipe.storage import open_store, write_uri
 
 SHOWN = 10
 """Sample ids of a kind that are shown to people; --json has them all."""
@@ -80,18 +78,16 @@ def show_command(dataset: str) -> None:
 
 @data_command.command("report")
 @click.argument("dataset")
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File to write.  [default: NAME-ID.html]",
-)
+@click.option("--output", help="Where to: a file or s3://bucket/key.  [default: NAME-ID.html]")
 @json_option
-def report_command(dataset: str, output: Path | None) -> None:
+def report_command(dataset: str, output: str | None) -> None:
     """Write a page about the version with the manifest DATASET: classes, samples, sizes, copies."""
+    from ddpipe.prepare import data_report_html  # noqa: PLC0415 - only this command needs it
+
     manifest = load_manifest(dataset)
-    path = output or Path(f"{manifest.name}-{manifest.dataset_id[:12]}.html")
-    path.write_text(data_report(dataset))
-    tell({"report": str(path)}, str(path))
+    address = output or f"{manifest.name}-{manifest.dataset_id[:12]}.html"
+    write_uri(address, data_report_html(manifest, store_of(dataset)).encode())
+    tell({"report": address}, address)
 
 
 @data_command.command("verify")

@@ -12,9 +12,11 @@ import click
 
 from ddpipe import workflow
 from ddpipe.commands import json_option, kfp_v1, tell, write_option
-from ddpipe.prepare import FORMATS, PrepareSpec, Table
+from ddpipe.data.manifest import store_of
+from ddpipe.prepare import FORMATS, PrepareSpec, Table, data_report_html
 from ddpipe.prepare import prepare as prepare_step
 from ddpipe.runs import Run
+from ddpipe.storage import read_uri
 from ddpipe.train.recipe import Recipe
 
 Command = Callable[..., None]
@@ -113,15 +115,13 @@ def prepare_command(run_name: str | None, runs: str, **source: Any) -> None:  # 
         "skipped": prepared.skipped,
         "seconds": round(prepared.seconds, 3),
     }
-    tell(
-        facts,
-        prepared.manifest_uri,
-        ui=lambda: kfp_v1.views(
-            kfp_v1.page(
-                workflow.page(run.data_report) if run else workflow.data_report(prepared.manifest_uri)
-            )
-        ),
-    )
+
+    def page() -> str:
+        if run:
+            return read_uri(run.data_report).decode()
+        return data_report_html(prepared.manifest, store_of(prepared.manifest_uri))
+
+    tell(facts, prepared.manifest_uri, ui=lambda: kfp_v1.views(kfp_v1.page(page())))
 
 
 @click.command()
@@ -154,7 +154,7 @@ def evaluate_command(dataset: str, run_name: str, runs: str) -> None:
         "\n".join(f"{name:18}{score:.4f}" for name, score in scores.items()),
         metrics=lambda: kfp_v1.metrics(scores),
         ui=lambda: kfp_v1.views(
-            kfp_v1.page(workflow.page(run.report)),
+            kfp_v1.page(read_uri(run.report).decode()),
             kfp_v1.confusion_matrix([one.name for one in result.classes], result.confusion_matrix),
             kfp_v1.roc(result.roc.false_positive_rate, result.roc.true_positive_rate, result.roc.threshold),
             kfp_v1.table(
@@ -175,7 +175,7 @@ def export_command(dataset: str, run_name: str, runs: str) -> None:
     """Export a run's evaluated model as safetensors and ONNX, checked against the trained one."""
     run = Run.named(runs, run_name)
     workflow.export(run, dataset)
-    tell({"model": run.model}, run.model, ui=lambda: kfp_v1.views(kfp_v1.page(workflow.page(run.report))))
+    tell({"model": run.model}, run.model, ui=lambda: kfp_v1.views(kfp_v1.page(read_uri(run.report).decode())))
 
 
 @click.command()

@@ -6,15 +6,18 @@ import base64
 import io
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from numpy.typing import NDArray
 from PIL import Image
 
 from ddpipe.data.catalogue import per_class
-from ddpipe.data.manifest import SPLITS, DatasetManifest
-from ddpipe.data.reader import SplitReader, open_split
+from ddpipe.data.manifest import SPLITS, DatasetManifest, Split
+from ddpipe.data.reader import open_split
 from ddpipe.data.shards import Images
 from ddpipe.prepare.alike import alike
 from ddpipe.prepare.ledger import Member, read_entries
@@ -47,13 +50,13 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
         trim_blocks=True,
     )
     counts = {split: per_class(manifest, split) for split in SPLITS}
-    train = open_split((manifest, store), "train", cache)
+    train = open_split((_front(manifest), store), "train", cache)
     rows = [
         {
             "name": name,
             "counts": [counts[split][name] for split in SPLITS],
             "total": sum(counts[split][name] for split in SPLITS),
-            "picture": _picture(_first_of(train, label)),
+            "picture": _picture(train.images(_first(train.labels, label))),
         }
         for label, name in enumerate(manifest.classes)
     ]
@@ -108,9 +111,26 @@ def _sizes(members: Mapping[str, Sequence[Member]]) -> list[tuple[str, int]]:
     return [(f"{width} × {height}", count) for (height, width), count in counts.most_common()]  # noqa: RUF001
 
 
-def _first_of(reader: SplitReader, label: int) -> Images:
-    shows = reader.labels == label if reader.labels.ndim == 1 else reader.labels[:, label] == 1
-    return reader.images(np.flatnonzero(shows)[:PER_CLASS])
+def _front(manifest: DatasetManifest) -> DatasetManifest:
+    """The version with only those shards of its training split from which the sheet takes images."""
+    split = manifest.splits["train"]
+    labels = np.asarray(split.labels)
+    place = np.repeat(np.arange(len(split.shards)), [shard.count for shard in split.shards])
+    shown = [_first(labels, label) for label in range(len(manifest.classes))]
+    needed = np.unique(place[np.concatenate(shown)])
+    inside = np.isin(place, needed)
+    part = Split(
+        shards=tuple(split.shards[index] for index in needed),
+        sample_ids=tuple(compress(split.sample_ids, inside)),
+        labels=tuple(compress(split.labels, inside)),
+    )
+    return replace(manifest, splits={"train": part})
+
+
+def _first(labels: NDArray[np.int64], label: int) -> NDArray[np.int64]:
+    """Indices of the first samples that show this class."""
+    shows = labels == label if labels.ndim == 1 else labels[:, label] == 1
+    return np.flatnonzero(shows)[:PER_CLASS]
 
 
 def _picture(images: Images) -> str:

@@ -10,6 +10,6 @@ A key is a relative path with forward slashes. Every write is atomic: a reader s
 from __future__ import annotations
 
 from ddpipe.storage.base import ObjectInfo, Store
-from ddpipe.storage.open import exists, open_store, read_uri, split_uri
+from ddpipe.storage.open import exists, open_store, read_uri, split_uri, write_uri
 
-__all__ = ["ObjectInfo", "Store", "exists", "open_store", "read_uri", "split_uri"]
+__all__ = ["ObjectInfo", "Store", "exists", "open_store", "read_uri", "split_uri", "write_uri"]

@@ -46,6 +46,12 @@ def read_uri(uri: str) -> bytes:
     return store.read(name)
 
 
+def write_uri(uri: str, data: bytes) -> None:
+    """Make `data` the object at `uri`, whole or not at all."""
+    store, name = split_uri(uri)
+    store.write(name, data)
+
+
 def exists(uri: str) -> bool:
     """Whether there is an object at `uri` or, if it ends with "/", any object below it."""
     if uri.endswith("/"):
