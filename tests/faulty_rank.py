@@ -1,7 +1,8 @@
-"""A rank that fails as told: `python -m faulty_rank diverge|die`. Rank 1 does it, rank 0 waits for it."""
+"""A rank that fails: `python -m faulty_rank diverge|die|crash`. Rank 1 does it, rank 0 waits for it."""
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import signal
@@ -10,8 +11,13 @@ import sys
 from ddpipe.distributed import process_group, run_rank
 from ddpipe.errors import Diverged
 
+DIVERGED = Diverged(what="training diverged", which="rank 1", seen="the loss is nan", do="Lower the rate.")
+
 
 def fail() -> None:
+    if sys.argv[1] == "crash":
+        atexit.register(os.abort)  # as gloo's threads do, at times, when their peer is gone
+        raise DIVERGED
     with process_group() as world:
         if world.is_main:
             logging.getLogger("ddpipe.test").info("rank 0 waits")
@@ -19,9 +25,7 @@ def fail() -> None:
         elif sys.argv[1] == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         else:
-            raise Diverged(
-                what="training diverged", which="rank 1", seen="the loss is nan", do="Lower the rate."
-            )
+            raise DIVERGED
 
 
 if __name__ == "__main__":

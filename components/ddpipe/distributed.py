@@ -153,6 +153,9 @@ def run_rank(body: Callable[[], object]) -> NoReturn:
     Progress goes to standard output. An error goes to standard error, and as JSON to the file that
     TORCHELASTIC_ERROR_FILE names: torchrun sets it; in a pod it is the termination message. Its layout is
     torch's, with the four parts of a DdpipeError in `message.extraInfo`.
+
+    A rank that failed still has its place in the process group. The interpreter is not wound up then: gloo's
+    threads, of which one may be waiting for a peer that is gone, would abort it and take the exit code along.
     """
     logging.basicConfig(stream=sys.stdout, level=logging.WARNING, format="%(message)s")
     logging.getLogger("ddpipe").setLevel(logging.INFO)
@@ -162,12 +165,18 @@ def run_rank(body: Callable[[], object]) -> NoReturn:
     except DdpipeError as error:
         _record(str(error), error.exit_code, dict(error.as_dict()))
         sys.stderr.write(f"{error}\n")
-        sys.exit(error.exit_code)
+        _leave(error.exit_code)
     except Exception as error:  # noqa: BLE001 - a bug: the whole traceback is wanted, here and in the error file
         _record(f"{type(error).__name__}: {error}", 1, {"py_callstack": traceback.format_exc()[-_MOST:]})
         traceback.print_exc()
-        sys.exit(1)
+        _leave(1)
     sys.exit(0)
+
+
+def _leave(exit_code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def _record(message: str, exit_code: int, details: dict[str, str | int]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +54,12 @@ def test_a_killed_rank_is_named_with_its_signal(faulty: str) -> None:
         run_local(faulty, ["die"], processes=2)
     assert raised.value.which == "rank 1 on this machine"
     assert "signal 9 (SIGKILL)" in raised.value.seen
+
+
+def test_a_failed_rank_keeps_its_exit_code_though_the_interpreter_would_crash(faulty: str) -> None:
+    ended = subprocess.run([sys.executable, "-m", faulty, "crash"], capture_output=True, check=False)
+    assert ended.returncode == Diverged.exit_code
+    assert b"the loss is nan" in ended.stderr
 
 
 class Training:

@@ -24,7 +24,7 @@ from ddpipe.signals import passing_on
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 _STDERR = 2  # the file itself: a notebook's sys.stderr has none
 _LAST_LINES = 20
-_KILLED = re.compile(r"rank\s*: (\d+).*\n\s*exitcode\s*: -(\d+) ")
+_KILLED = re.compile(r"rank\s*: (\d+).*\n\s*exitcode\s*: -(\d+) .*\n\s*error_file: <N/A>")
 
 
 def run_local(module: str, arguments: Sequence[str], processes: int) -> None:
@@ -122,11 +122,11 @@ def _error(path: Path) -> DdpipeError:
 
 
 def _killed(stderr: str) -> ReplicaFailed | None:
-    """The first rank that a signal ended, as torchrun reports it."""
-    # SIGTERM is how torchrun itself ends the others
-    deaths = [
-        (rank, int(number)) for rank, number in _KILLED.findall(stderr) if int(number) != signal.SIGTERM
-    ]
+    """The first rank that a signal ended before it could write its error, as torchrun reports it."""
+    others, _, root = stderr.partition("Root Cause")  # torchrun names the first to fail last
+    # SIGTERM, and SIGKILL 30 seconds later, are how torchrun itself ends the others
+    reported = [*_KILLED.findall(root), *_KILLED.findall(others)]
+    deaths = [(rank, int(number)) for rank, number in reported if int(number) != signal.SIGTERM]
     if not deaths:
         return None
     rank, number = deaths[0]
