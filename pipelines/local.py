@@ -1,7 +1,8 @@
 """Run the training pipeline on this machine: the compiled steps, each in a process of its own.
 
 The pipeline engine runs in a process group of its own, so that a request to stop reaches the running step,
-which saves its state; the engine itself has no way to stop a step.
+which saves its state; the engine itself has no way to stop a step. If this process dies without a word, its
+end of a pipe closes, and the engine passes the same request on.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from ddpipe.errors import Interrupted, TrainingError, from_dict
 from ddpipe.runs import Run
 from ddpipe.signals import passing_on
-from ddpipe.stage import ERROR, VOICE
+from ddpipe.stage import ERROR, TOLD, VOICE
 from ddpipe.storage import open_store
 from ddpipe.summary import Summary, summary
 from ddpipe.train.recipe import Recipe
@@ -64,7 +65,7 @@ def run_training(run: Run, source: Mapping[str, Any], recipe: Recipe, processes:
             subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [*_ENGINE, scratch, json.dumps(parameters)],
                 env={**os.environ, VOICE: str(voice), ERROR: str(error)},
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=chatter,
                 stderr=chatter,
                 start_new_session=True,
@@ -120,14 +121,20 @@ def _engine(scratch: str, parameters: dict[str, Any]) -> None:
 
     from ddpipe.pipelines.training import training  # noqa: PLC0415 - as above
 
-    # The whole group gets the signal; a handler, unlike SIG_IGN, is not inherited by the steps.
-    signal.signal(signal.SIGTERM, lambda *_: None)
+    threading.Thread(target=_stop_with_the_parent, daemon=True).start()
+    # The whole group gets the signal: the running step stops, and one that starts after it reads it here.
+    signal.signal(signal.SIGTERM, lambda *_: os.environ.update({TOLD: "yes"}))
     warnings.filterwarnings("ignore", module=r"kfp\.")
     local.init(local.SubprocessRunner(use_venv=False), pipeline_root=scratch, raise_on_error=True)
     try:
         training(**parameters)
     except RuntimeError as error:
         sys.exit(str(error))
+
+
+def _stop_with_the_parent() -> None:
+    os.read(0, 1)  # nothing is ever written: this returns when the parent is gone
+    os.killpg(0, signal.SIGTERM)
 
 
 if __name__ == "__main__":

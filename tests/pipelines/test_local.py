@@ -1,14 +1,17 @@
 """The whole pipeline on this machine, as a user starts it: four steps, two training processes."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from training_runs import final
 
 from ddpipe.errors import DatasetError, Interrupted
 from ddpipe.model.package import load_package
@@ -77,6 +80,33 @@ def test_sigterm_saves_the_state_and_the_same_command_goes_on(folder: Path, firs
     assert summary["dataset_id"] == first["dataset_id"]
     assert summary["reused"]
     assert "is unchanged" in done.stderr
+
+
+def test_nothing_outlives_a_run_that_was_killed(folder: Path, first: dict[str, Any]) -> None:
+    """Neither the engine, nor its step, nor torchrun, nor the ranks; what they did is saved."""
+    command = [*DDPIPE, "run", "--run", "killed", "--epochs", "100000"]
+    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr
+        try:
+            assert any("epoch=2 " in line for line in running.stderr)
+            assert len(at_work(folder)) > 3
+        finally:
+            running.kill()
+    deadline = time.monotonic() + 60
+    while left := at_work(folder):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
+    assert final(str(folder / "runs/killed/training")).step > 0
+
+
+def at_work(folder: Path) -> list[str]:
+    """The processes in this folder; others may not let themselves be looked at."""
+    commands = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (process / "cwd").readlink() == folder:
+                commands.append((process / "cmdline").read_bytes().decode().replace("\0", " "))
+    return commands
 
 
 def test_a_damaged_shard_ends_the_run_with_the_steps_own_error(

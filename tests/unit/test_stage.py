@@ -8,8 +8,8 @@ import sys
 import threading
 from pathlib import Path
 
-from ddpipe.errors import SourceError, from_dict
-from ddpipe.stage import ERROR, VOICE
+from ddpipe.errors import Interrupted, SourceError, from_dict
+from ddpipe.stage import ERROR, TOLD, VOICE
 
 STEP = """
 import logging
@@ -49,3 +49,8 @@ def test_whoever_started_it_gets_the_error_and_every_word(tmp_path: Path) -> Non
     error = from_dict(json.loads((tmp_path / "error.json").read_text()))
     assert isinstance(error, SourceError)
     assert logging.getLogger("ddpipe").propagate, "only the step's own process is set up"
+
+
+def test_a_step_of_a_stopped_run_does_not_begin() -> None:
+    done = a_failing_step(**{TOLD: "yes"})
+    assert (done.returncode, done.stderr) == (Interrupted.exit_code, "")
