@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from ddpipe.__main__ import cli
 from ddpipe.commands import kfp_v1
+from ddpipe.errors import NotWritable
 from ddpipe.model.evaluation import TITLES
 
 METRIC_NAME = r"[a-zA-Z]([-_a-zA-Z0-9]{0,62}[a-zA-Z0-9])?"
@@ -72,3 +73,14 @@ def test_a_result_that_a_command_does_not_have_is_refused_before_any_work(comman
     told = CliRunner().invoke(cli, [command, "--write", "horoscope", "/nowhere"])
     assert told.exit_code == 2
     assert "horoscope" in told.output
+
+
+def test_a_result_that_can_not_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store, result = tmp_path / "store", tmp_path / "file" / "run"
+    told = CliRunner().invoke(
+        cli, ["prepare", "--run", "a", "--store", str(store), "--write", "run", str(result)]
+    )
+    assert told.exit_code == NotWritable.exit_code
+    assert f"{tmp_path}/file" in told.output
+    assert not store.exists()

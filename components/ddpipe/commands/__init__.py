@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import click
 
+from ddpipe.storage import split_uri, write_uri
+
 T = TypeVar("T", bound=Callable[..., object] | click.Command)
 
 
@@ -30,6 +32,9 @@ def write_option(*names: str) -> Callable[[T], T]:
     """For engines that take a step's results as files; `names` are those that a command has."""
 
     def note(ctx: click.Context, _option: click.Parameter, wanted: tuple[tuple[str, Path], ...]) -> None:
+        for _, path in wanted:
+            store, _ = split_uri(str(path))
+            store.check_writable()
         ctx.meta["write"] = wanted
 
     return click.option(
@@ -53,6 +58,6 @@ def tell(facts: Mapping[str, object], text: str, **documents: Callable[[], str])
     """
     meta = click.get_current_context().meta
     for name, path in meta.get("write", ()):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(documents[name]() if name in documents else str(facts[name]))
+        content = documents[name]() if name in documents else str(facts[name])
+        write_uri(str(path), content.encode())
     click.echo(json.dumps(facts) if meta.get("json") else text)

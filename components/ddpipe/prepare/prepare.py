@@ -364,7 +364,7 @@ def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Se
         for label in shown(sample.label)
     }
     counts = Counter(label for _, label in units)
-    noun = "group" if any(sample.group for sample in samples) else "readable image"
+    noun = "group" if any(sample.group for sample in samples) else "image"
     small = [
         f"class {name!r} has {counts[label]} {noun}{'s' if counts[label] != 1 else ''}"
         for label, name in enumerate(classes)
