@@ -31,6 +31,10 @@ from ddpipe.errors import DdpipeError, ParameterError, TrainingError
 _MOST = 2000
 """Characters of a traceback in an error file: Kubernetes keeps 4096 bytes of a termination message."""
 
+_PAUSE = 2.0
+"""Seconds before a rank tells that it lost another: torchrun takes the first failure that it sees for the
+cause, and sees a killed rank within a tenth of a second."""
+
 
 @dataclass(frozen=True, slots=True)
 class World:
@@ -115,6 +119,7 @@ def process_group() -> Iterator[World]:
     except RuntimeError as error:
         if not _is_lost_contact(error):
             raise
+        time.sleep(_PAUSE)
         reason, *_ = str(error).split(". ")
         raise TrainingError(
             what="the process group broke",

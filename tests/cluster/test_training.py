@@ -19,6 +19,7 @@ import pytest
 from place import OUR_IMAGES, a_place
 from step import Step
 
+from ddpipe.errors import ReplicaFailed
 from ddpipe.launch.cluster import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -91,3 +92,31 @@ def test_two_pods_train_digits_and_leave_a_good_model(
         s3_environment, "evaluate", "--dataset", dataset, "--run", "a", "--runs", f"{store}/runs"
     )
     assert float(str(evaluation["accuracy"])) > 0.9, evaluation
+
+
+ONE_IS_KILLED = """
+import os, signal
+from ddpipe.distributed import process_group, run_rank
+
+def work():
+    with process_group() as world:
+        world.barrier()
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        world.barrier()
+
+run_rank(work)
+"""
+
+
+def test_of_several_processes_in_a_pod_the_killed_one_is_named(admin: ApiServer, tmp_path: Path) -> None:
+    """The other one loses contact with it, and might say so first."""
+    with a_place(admin, tmp_path) as place:
+        size = ("--nodes", "1", "--processes", "2", "--cpu", "1", "--memory", "2Gi")
+        command = ("torchrun", "--no-python", "python", "-c", ONE_IS_KILLED)
+        ended = Step(place, ["launch", "--image", IMAGE, "--run", "a", *size, "--", *command], {}).end()
+        assert place.jobs() == []
+    assert ended.code == ReplicaFailed.exit_code, ended.text
+    cause = ended.message.partition("Its last words:")[2]
+    assert re.search(r"rank +: 1 ", cause), ended.text
+    assert "SIGKILL" in cause

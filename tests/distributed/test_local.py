@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -54,6 +55,29 @@ def test_a_killed_rank_is_named_with_its_signal(faulty: str) -> None:
         run_local(faulty, ["die"], processes=2)
     assert raised.value.which == "rank 1 on this machine"
     assert "signal 9 (SIGKILL)" in raised.value.seen
+
+
+def test_a_rank_that_lost_a_killed_one_leaves_the_word_to_torchrun(faulty: str, tmp_path: Path) -> None:
+    """In a pod with several ranks, what torchrun says is all that is known of the cause."""
+    told = tmp_path / "error.json"
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            "-m",
+            faulty,
+            "die",
+        ],
+        env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(told)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not told.exists()
+    assert re.search(r"rank +: 1 .*\n.*exitcode +: -9", ended.stderr.partition("Root Cause")[2])
 
 
 def test_a_failed_rank_keeps_its_exit_code_though_the_interpreter_would_crash(faulty: str) -> None:
