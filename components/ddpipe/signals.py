@@ -1,4 +1,4 @@
-"""Passing a request to stop on to the processes that do the work."""
+"""Signals: passing a request to stop on to the processes that do the work, and naming what ended one."""
 
 from __future__ import annotations
 
@@ -29,3 +29,11 @@ def passing_on(stop: Callable[[], object]) -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def name_of(number: int) -> str:
+    """SIGKILL for 9; of a number without a name, the number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -54,7 +54,7 @@ def test_a_killed_rank_is_named_with_its_signal(faulty: str) -> None:
     with pytest.raises(ReplicaFailed) as raised:
         run_local(faulty, ["die"], processes=2)
     assert raised.value.which == "rank 1 on this machine"
-    assert "signal 9 (SIGKILL)" in raised.value.seen
+    assert "SIGKILL" in raised.value.seen
 
 
 def test_a_rank_that_lost_a_killed_one_leaves_the_word_to_torchrun(faulty: str, tmp_path: Path) -> None:

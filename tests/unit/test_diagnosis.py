@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from launch_samples import a_job, a_pod, an_object, ended
+from torchrun_samples import report
 
 from ddpipe.errors import DdpipeError, ImageUnavailable, OperatorSilent, PodRefused, Unschedulable
 from ddpipe.launch import diagnosis
@@ -24,6 +25,11 @@ def failure(*replicas: Replica, tail: tuple[str, ...] = (), notes: tuple[str, ..
     return diagnosis.failure(
         JOB, "PyTorchJob", "it failed", replicas=replicas, tail=lambda _: tail, notes=notes
     )
+
+
+def test_of_several_processes_in_a_pod_the_killed_one_is_named() -> None:
+    error = failure(replica(state=ended(1)), tail=tuple(report({0: -15, 1: -9}, first=1).splitlines()))
+    assert "exit code 1; rank 1 in it was killed by SIGKILL" in error.seen
 
 
 def test_the_first_to_fail_is_the_cause_and_the_others_follow() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
+from ddpipe import signals
 from ddpipe.errors import (
     DeadlineExceeded,
     ImageUnavailable,
@@ -27,6 +27,7 @@ from ddpipe.launch.status import (
     Stage,
     torch_error,
 )
+from ddpipe.launch.torchrun import first_killed
 
 Tail = Callable[[str], Sequence[str]]
 
@@ -203,11 +204,13 @@ def failure(
     first, others = failed[0], failed[1:]
     also = [f"then {other.rank}: {how(other)}" for other in others[:3]]
     restarted = [f"{first.rank} had been started again {first.restarts} times"] if first.restarts else []
-    words = _last_words(first.failure, tail(first.uid))
+    last = tail(first.uid)
+    killed = first_killed("\n".join(last))
+    inside = [f"rank {killed.rank} in it was killed by {killed.signal}"] if killed else []
     return ReplicaFailed(
         what="training failed",
         which=f"{first.rank} of {name_of(job, kind)}",
-        seen="; ".join([how(first), *restarted, *also, *notes]) + words,
+        seen="; ".join([how(first), *inside, *restarted, *also, *notes]) + _last_words(first.failure, last),
         do=_advice(job, first),
     )
 
@@ -237,15 +240,8 @@ def _death(replica: Replica, ending: Ending) -> str:
     if ending.reason in {"StartError", "ContainerCannotRun"}:
         return f"its command can not be started: {ending.message}"
     if ending.code > 128:  # noqa: PLR2004 - a shell's way to tell of a signal
-        return f"killed by {_signal(ending.code - 128)} (exit code {ending.code})"
+        return f"killed by {signals.name_of(ending.code - 128)} (exit code {ending.code})"
     return f"exit code {ending.code}"
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _last_words(ending: Ending | None, tail: Sequence[str]) -> str:

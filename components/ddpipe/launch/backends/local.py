@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
+from ddpipe.launch.torchrun import first_killed
 from ddpipe.signals import passing_on
 
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 _STDERR = 2  # the file itself: a notebook's sys.stderr has none
 _LAST_LINES = 20
-_KILLED = re.compile(r"rank\s*: (\d+).*\n\s*exitcode\s*: -(\d+) .*\n\s*error_file: <N/A>")
 
 
 def run_local(module: str, arguments: Sequence[str], processes: int) -> None:
@@ -122,18 +120,13 @@ def _error(path: Path) -> DdpipeError:
 
 
 def _killed(stderr: str) -> ReplicaFailed | None:
-    """The first rank that a signal ended before it could write its error, as torchrun reports it."""
-    others, _, root = stderr.partition("Root Cause")  # torchrun names the first to fail last
-    # SIGTERM, and SIGKILL 30 seconds later, are how torchrun itself ends the others
-    reported = [*_KILLED.findall(root), *_KILLED.findall(others)]
-    deaths = [(rank, int(number)) for rank, number in reported if int(number) != signal.SIGTERM]
-    if not deaths:
+    killed = first_killed(stderr)
+    if not killed:
         return None
-    rank, number = deaths[0]
     return ReplicaFailed(
         what="a process was killed",
-        which=f"rank {rank} on this machine",
-        seen=f"signal {number} ({signal.Signals(number).name}) ended it; last lines:\n{_tail(stderr)}",
+        which=f"rank {killed.rank} on this machine",
+        seen=f"{killed.signal} ended it; last lines:\n{_tail(stderr)}",
         do="SIGKILL mostly means out of memory: see `dmesg`. Run the same again to go on.",
     )
 
