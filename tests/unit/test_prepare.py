@@ -218,7 +218,7 @@ def test_a_kill_at_any_point_leaves_no_half_version(toys: PrepareSpec) -> None:
         if outcome.returncode == 0:
             break
         assert outcome.returncode == -signal.SIGKILL
-    assert point == 9  # the check, three shards, their entries and the manifest come before
+    assert point == 8  # three shards, their entries and the manifest come before
 
 
 def test_two_prepares_at_once_agree(toys: PrepareSpec) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from uuid import uuid4
 
 from ddpipe.errors import CorruptObject, NoAccess, NoSuchObject, NotWritable
@@ -127,9 +128,12 @@ class FileStore:
 
     def check_writable(self) -> None:
         """Write and remove a small file."""
-        key = f"{PARTIAL}{uuid4().hex}"
-        self.write(key, b"writable")
-        self.delete(key)
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=self._root, prefix=PARTIAL) as file:
+                file.write(b"writable")
+        except OSError as error:
+            raise _not_writable(self._root, error) from error
 
     def local_path(self, key: str) -> Path:
         """The file."""
