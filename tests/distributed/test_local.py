@@ -7,26 +7,16 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from processes import PATIENCE, processes, until
 from training_ranks import train_endlessly
 from training_runs import PROCESSES, digits, final
 
 from ddpipe.errors import Diverged, Interrupted, ReplicaFailed
 from ddpipe.launch.backends.local import run_local
-
-PATIENCE = 120
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for something that has to happen."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -60,17 +50,9 @@ def test_a_killed_rank_is_named_with_its_signal(faulty: str) -> None:
 def test_a_rank_that_lost_a_killed_one_leaves_the_word_to_torchrun(faulty: str, tmp_path: Path) -> None:
     """In a pod with several ranks, what torchrun says is all that is known of the cause."""
     told = tmp_path / "error.json"
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     ended = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node=2",
-            "-m",
-            faulty,
-            "die",
-        ],
+        [*torchrun, "-m", faulty, "die"],
         env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(told)},
         capture_output=True,
         text=True,
@@ -99,14 +81,11 @@ class Training:
 
     def ranks(self) -> list[int]:
         """Process ids of the living ranks."""
-        return [int(path.name) for path in Path("/proc").glob("[0-9]*") if self._is_rank(path)]
-
-    def _is_rank(self, process: Path) -> bool:
-        try:
-            command = (process / "cmdline").read_bytes().decode().split("\0")
-        except (FileNotFoundError, ProcessLookupError):
-            return False
-        return self.output in command and "torch.distributed.run" not in command
+        return [
+            process.pid
+            for process in processes()
+            if self.output in process.command and "torch.distributed.run" not in process.command
+        ]
 
 
 @pytest.fixture

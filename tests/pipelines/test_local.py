@@ -1,16 +1,15 @@
 """The whole pipeline on this machine, as a user starts it: four steps, two training processes."""
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import Process, processes, until
 from training_runs import final
 
 from ddpipe.errors import DatasetError, Interrupted
@@ -92,21 +91,12 @@ def test_nothing_outlives_a_run_that_was_killed(folder: Path, first: dict[str, A
             assert len(at_work(folder)) > 3
         finally:
             running.kill()
-    deadline = time.monotonic() + 60
-    while left := at_work(folder):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.05)
+    until(lambda: not at_work(folder))
     assert final(str(folder / "runs/killed/training")).step > 0
 
 
-def at_work(folder: Path) -> list[str]:
-    """The processes in this folder; others may not let themselves be looked at."""
-    commands = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if (process / "cwd").readlink() == folder:
-                commands.append((process / "cmdline").read_bytes().decode().replace("\0", " "))
-    return commands
+def at_work(folder: Path) -> list[Process]:
+    return [process for process in processes() if process.folder == folder]
 
 
 def test_a_damaged_shard_ends_the_run_with_the_steps_own_error(
