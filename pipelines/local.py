@@ -95,7 +95,10 @@ def run_training(run: Run, source: Mapping[str, Any], recipe: Recipe, processes:
 
 @contextlib.contextmanager
 def _listening(pipe: Path) -> Iterator[Path]:
-    """A named pipe; what is written to it, by however many processes, appears on standard error."""
+    """A named pipe; what is written to it, by however many processes, appears on standard error.
+
+    Where standard error is closed (`ddpipe run | head`), it is still read, or the steps would wait for ever.
+    """
     os.mkfifo(pipe)
     # Opened for both, so that neither end waits for the other; closing it lets the listener come to an end.
     held = os.open(pipe, os.O_RDWR)
@@ -103,7 +106,8 @@ def _listening(pipe: Path) -> Iterator[Path]:
 
     def listen() -> None:
         for said in iter(lambda: heard.read(1 << 16), b""):
-            os.write(_STDERR, said)
+            with contextlib.suppress(OSError):
+                os.write(_STDERR, said)
 
     listener = threading.Thread(target=listen)
     listener.start()

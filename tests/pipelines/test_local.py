@@ -14,6 +14,7 @@ from training_runs import final
 
 from ddpipe.errors import DatasetError, Interrupted
 from ddpipe.model.package import load_package
+from ddpipe.pipelines import local
 
 DDPIPE = (sys.executable, "-m", "ddpipe")
 
@@ -93,6 +94,17 @@ def test_nothing_outlives_a_run_that_was_killed(folder: Path, first: dict[str, A
             running.kill()
     until(lambda: not at_work(folder))
     assert final(str(folder / "runs/killed/training")).step > 0
+
+
+@pytest.mark.timeout(60)
+def test_steps_go_on_where_nobody_listens_to_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ddpipe run | head`, and more to say than a pipe holds."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    monkeypatch.setattr(local, "_STDERR", writer)
+    with local._listening(tmp_path / "voice") as voice:
+        voice.write_bytes(bytes(1 << 20))
+    os.close(writer)
 
 
 def at_work(folder: Path) -> list[Process]:
