@@ -27,6 +27,18 @@ def failure(*replicas: Replica, tail: tuple[str, ...] = (), notes: tuple[str, ..
     )
 
 
+@pytest.mark.parametrize("asked", ["2026-01-01T00:00:39Z", "2026-01-01T00:00:45Z"])
+@pytest.mark.parametrize("state", [{"running": {}}, ended(143, at="2026-01-01T00:00:45Z")])
+def test_a_pod_that_the_operator_took_away_after_a_failure_is_not_its_cause(
+    asked: str, state: dict[str, Any]
+) -> None:
+    going = {"deletionTimestamp": asked, "deletionGracePeriodSeconds": 30}
+    tidied = replica("worker-0", "Running", state=state, metadata=going)
+    error = failure(tidied, replica("worker-1", state=ended(1, at="2026-01-01T00:00:09Z")))
+    assert error.which.startswith("worker-1 of")
+    assert "deleted" not in error.seen
+
+
 def test_of_several_processes_in_a_pod_the_killed_one_is_named() -> None:
     error = failure(replica(state=ended(1)), tail=tuple(report({0: -15, 1: -9}, first=1).splitlines()))
     assert "exit code 1; rank 1 in it was killed by SIGKILL" in error.seen

@@ -201,7 +201,9 @@ def failure(
             seen="; ".join([message or "the operator gives no reason", *notes]),
             do=f"See: kubectl describe pytorchjob -n {job.namespace} {job.name}",
         )
-    first, others = failed[0], failed[1:]
+    first = failed[0]
+    # Once a replica has failed by itself, the operator takes away those that still run.
+    others = [replica for replica in failed[1:] if first.removed or not replica.removed]
     also = [f"then {other.rank}: {how(other)}" for other in others[:3]]
     restarted = [f"{first.rank} had been started again {first.restarts} times"] if first.restarts else []
     last = tail(first.uid)
@@ -215,15 +217,18 @@ def failure(
     )
 
 
-def _when(replica: Replica) -> tuple[float, bool]:
-    """The time of its failure; of two in one second, the killed one did not die of the other."""
+def _when(replica: Replica) -> tuple[float, int]:
+    """The time of its failure; of those in one second, a killed one did not die of the others.
+
+    And a removed one was removed for their sake.
+    """
     ending = replica.failure
-    if ending is None:
-        return 0, False
+    if replica.removed or ending is None:
+        return replica.removed_at // 1, 2
     told = torch_error(ending.message)[1]
     if told is None:
         told = datetime.fromisoformat(ending.finished).timestamp() if ending.finished else float("inf")
-    return told // 1, ending.code == 1
+    return told // 1, int(ending.code == 1)
 
 
 def how(replica: Replica) -> str:

@@ -166,15 +166,17 @@ class Follower:
         """Keep the last state of every pod: of one that is gone it may be the reason for all that follows."""
         for replica in (*lost, *status.replicas):
             before = self._seen.get(replica.uid)
-            # What is removed after the job's end is tidied up by the operator.
-            tidied = status.phase.is_terminal and replica.removed and before and not before.removed
-            if tidied:
+            removed_now = replica.removed and before and not before.removed
+            # After the job's end the operator tidies up; a removal that ended the job may be heard of later.
+            others = (other for uid, other in self._seen.items() if uid != replica.uid)
+            if removed_now and status.phase.is_terminal and any(other.has_failed for other in others):
                 continue
-            removed = replica.removed or (before.removed if before else "")
-            if removed and before and not before.removed:
-                # Those that went first come first: one after the other, they have no time of their own.
+            if before and before.removed and not replica.removed:
+                replica = replace(replica, removed=before.removed, removed_at=before.removed_at)  # noqa: PLW2901
+            if removed_now:
+                # Those that went first come first, also within one second.
                 del self._seen[replica.uid]
-            self._seen[replica.uid] = replace(replica, removed=removed)
+            self._seen[replica.uid] = replica
         if status.phase is Phase.ACTIVE:
             for replica in lost:
                 self._note(f"{replica.rank} is replaced: {diagnosis.how(self._seen[replica.uid])}")

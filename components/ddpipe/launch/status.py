@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any
 
@@ -76,6 +76,7 @@ class Replica:
         stage: What it waits for.
         over: Whether the pod has ended for good; a container alone may start again.
         removed: Who took the pod away before its work was done; empty if nobody did.
+        removed_at: When its deletion was asked for, in seconds since 1970; 0 if it was not.
         has_begun: Whether its container runs or ran, in its present run.
         waiting: Why the container does not run, as "Reason: message"; empty if it does.
         restarts: How often its container was started again.
@@ -90,6 +91,7 @@ class Replica:
     stage: Stage
     over: bool
     removed: str
+    removed_at: float
     has_begun: bool
     waiting: str
     restarts: int
@@ -183,6 +185,7 @@ def replica_of(job_name: str, pod: Object) -> Replica:
         stage=_stage(pod, main),
         over=_is_over(pod),
         removed=_removal(pod, terminated),
+        removed_at=_asked_to_go(pod["metadata"]),
         has_begun=_has_begun(main),
         waiting=_waiting(pod),
         restarts=main.get("restartCount", 0),
@@ -239,18 +242,25 @@ def _removal(pod: Object, terminated: Object | None) -> str:
     if reason and status.get("phase") != "Succeeded":
         message = status.get("message") or disruption.get("message") or ""
         return f"its pod was taken away ({reason}: {message})"
-    if "deletionTimestamp" in metadata and not _ended_before(metadata, terminated):
+    asked = _asked_to_go(metadata)
+    if asked and not _ended_before(asked, terminated):
         return "somebody deleted its pod"
     return ""
 
 
-def _ended_before(metadata: Object, terminated: Object | None) -> bool:
+def _asked_to_go(metadata: Object) -> float:
+    """When its deletion was asked for, in seconds since 1970; 0: never. The timestamp is the grace's end."""
+    if "deletionTimestamp" not in metadata:
+        return 0
+    limit = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp()
+    return limit - float(metadata.get("deletionGracePeriodSeconds") or 0)
+
+
+def _ended_before(asked: float, terminated: Object | None) -> bool:
     """Whether the container had ended when the deletion was asked for: so does an operator tidy up."""
     if not terminated or not terminated.get("finishedAt"):
         return False
-    limit = datetime.fromisoformat(metadata["deletionTimestamp"])
-    asked = limit - timedelta(seconds=metadata.get("deletionGracePeriodSeconds") or 0)
-    return datetime.fromisoformat(terminated["finishedAt"]) < asked
+    return datetime.fromisoformat(terminated["finishedAt"]).timestamp() < asked
 
 
 def _memory_limit(pod: Object) -> str:
