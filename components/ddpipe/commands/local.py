@@ -13,6 +13,7 @@ import click
 from ddpipe import workflow
 from ddpipe.commands import json_option, kfp_v1, tell, write_option
 from ddpipe.data.manifest import store_of
+from ddpipe.parameters import declared
 from ddpipe.prepare import FORMATS, PrepareSpec, Table, data_report_html
 from ddpipe.prepare import prepare as prepare_step
 from ddpipe.runs import Run
@@ -84,12 +85,9 @@ def source_options(command: Command) -> Command:
 
 def recipe_options(command: Command) -> Command:
     """An option for each hyperparameter, as the recipe describes it."""
-    for field in reversed(fields(Recipe)):
+    for item in reversed(declared(Recipe)):
         option = click.option(
-            f"--{field.name.replace('_', '-')}",
-            default=field.default,
-            type=type(field.default),
-            help=field.metadata["help"],
+            f"--{item.name.replace('_', '-')}", default=item.default, type=item.kind, help=item.help
         )
         command = option(command)
     return command

@@ -1,0 +1,258 @@
+"""Parameters, declared once: dataclass fields with type, default, allowed values and one sentence of help.
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Recipe(Parameters):
+        epochs: int = parameter(15, "Number of epochs.", Between(1, 100_000))
+
+The options of the command line, the inputs of pipeline components and the parameters of the compiled packages
+are generated from these fields; nothing repeats them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import abc
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any, ClassVar, Protocol, Self, get_origin, get_type_hints
+
+from ddpipe.errors import ParameterError, listed
+
+
+class Allowed(Protocol):
+    """The values that a parameter may have; `str` names them in a message: "not {allowed}"."""
+
+    def __contains__(self, value: Any) -> bool: ...  # noqa: ANN401 - of the parameter's own type
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Numbers from `low` to `high`; `open_low` and `open_high` exclude the end itself."""
+
+    low: float
+    high: float
+    open_low: bool = False
+    open_high: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        above = self.low < value if self.open_low else self.low <= value
+        return above and (value < self.high if self.open_high else value <= self.high)
+
+    def __str__(self) -> str:
+        low, high = f"{self.low:.10g}", f"{self.high:.10g}"
+        return f"{'above' if self.open_low else 'from'} {low} {'to below' if self.open_high else 'to'} {high}"
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """One of some names."""
+
+    names: Collection[str]
+
+    def __contains__(self, value: str) -> bool:
+        return value in self.names
+
+    def __str__(self) -> str:
+        return " or ".join(self.names)
+
+
+class _Anything:
+    """Any value of the right type."""
+
+    def __contains__(self, value: object) -> bool:
+        return True
+
+
+ANYTHING = _Anything()
+
+# JSON may write 1.0 as 1.
+_TYPES: dict[type, tuple[type, ...]] = {
+    str: (str,),
+    int: (int,),
+    float: (int, float),
+    bool: (bool,),
+    list: (list, tuple),
+    dict: (dict,),
+}
+_WORDS = {
+    str: "",
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One declared parameter.
+
+    Attributes:
+        name: As it is everywhere: a hyphen in place of the underscore on the command line only.
+        kind: str, int, float, bool, list or dict.
+        default: None if it must be given.
+        help: One sentence.
+        allowed: Its values.
+    """
+
+    name: str
+    kind: type
+    default: Any
+    help: str
+    allowed: Allowed = ANYTHING
+
+    @property
+    def required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is None
+
+    def problem(self, value: object) -> str | None:
+        """What is wrong with a value, if anything is."""
+        # A bool is an int to Python only.
+        fits = isinstance(value, _TYPES[self.kind]) and (self.kind is bool or not isinstance(value, bool))
+        if fits and value in self.allowed:
+            return None
+        words = [_WORDS[self.kind], "" if self.allowed is ANYTHING else str(self.allowed)]
+        return f"{self.name} is {value!r}, not {' '.join(filter(None, words)) or 'text'}"
+
+
+def parameter(
+    default: Any,  # noqa: ANN401 - the field's annotation says what it is
+    help: str,  # noqa: A002 - what every parser calls it
+    allowed: Allowed = ANYTHING,
+    *,
+    compare: bool = True,
+) -> Any:  # noqa: ANN401
+    """A field of a dataclass of parameters.
+
+    Args:
+        default: None if it must be given.
+        help: One sentence, for people.
+        allowed: The values that it may have.
+        compare: Whether another value makes another result.
+    """
+    metadata = {"help": help, "allowed": allowed}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=default.copy, compare=compare, metadata=metadata)
+    return field(default=MISSING if default is None else default, compare=compare, metadata=metadata)
+
+
+def declared(group: type[Parameters]) -> tuple[Parameter, ...]:
+    """The parameters of a group, in the order of their fields."""
+    kinds = get_type_hints(group)
+    return tuple(
+        Parameter(
+            name=item.name,
+            kind=_kind(kinds[item.name]),
+            default=_default(item),
+            help=item.metadata["help"],
+            allowed=item.metadata["allowed"],
+        )
+        for item in fields(group)
+        if "help" in item.metadata
+    )
+
+
+def _kind(annotation: Any) -> type:  # noqa: ANN401
+    """The JSON type behind an annotation."""
+    kind: type = get_origin(annotation) or annotation
+    return list if kind in {tuple, abc.Sequence} else dict if kind is abc.Mapping else kind
+
+
+def _default(item: dataclasses.Field[Any]) -> Any:  # noqa: ANN401
+    if item.default_factory is not MISSING:
+        return item.default_factory()
+    return None if item.default is MISSING else item.default
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """A group of declared parameters: the base of a frozen dataclass whose fields are made by `parameter`."""
+
+    what: ClassVar[str] = "these parameters cannot work"
+    """What a refusal says first."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """A valid group from names and values; what is not named has its default.
+
+        Raises:
+            ParameterError: Unknown names and invalid values; all of them are listed.
+        """
+        names = [item.name for item in fields(cls)]
+        unknown = [
+            f"{name!r} is no parameter; there are {', '.join(names)}" for name in values if name not in names
+        ]
+        missing = [
+            f"{item.name} is missing" for item in declared(cls) if item.required and item.name not in values
+        ]
+        if missing:
+            refuse(cls.what, [*unknown, *missing])
+        group = cls(**{name: value for name, value in values.items() if name in names})
+        refuse(cls.what, [*unknown, *group.problems()])
+        return group
+
+    @classmethod
+    def picked(cls, values: Mapping[str, Any]) -> Self:
+        """This group's own among the parameters of a whole run.
+
+        Raises:
+            ParameterError: Invalid values; all of them are listed.
+        """
+        names = {item.name for item in fields(cls)}
+        return cls.from_dict({name: value for name, value in values.items() if name in names})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """A valid group from a JSON object of names and values.
+
+        Raises:
+            ParameterError: As `from_dict`; or the text is no JSON object.
+        """
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            values = error
+        if not isinstance(values, dict):
+            refuse(cls.what, [f"{text!r} is not a JSON object of names and values"])
+        return cls.from_dict(values)
+
+    def validated(self) -> Self:
+        """This very group.
+
+        Raises:
+            ParameterError: Invalid values; all of them are listed.
+        """
+        refuse(self.what, self.problems())
+        return self
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with each value, or else with all of them together."""
+        found = [item.problem(getattr(self, item.name)) for item in declared(type(self))]
+        yield from filter(None, found)
+        if not any(found):
+            yield from self.conflicts()
+
+    def conflicts(self) -> Iterator[str]:
+        """What is wrong with values that are valid one by one; for a group to fill in."""
+        return iter(())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Names and values."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """Names and values as `from_json` takes them."""
+        return json.dumps(self.to_dict())
+
+
+def refuse(what: str, problems: Iterable[str]) -> None:
+    """Raise all problems at once, if there are any.
+
+    Raises:
+        ParameterError: There are.
+    """
+    if found := list(problems):
+        raise ParameterError(what=what, which="parameters", seen=listed(found), do="Correct these values.")
