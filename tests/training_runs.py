@@ -86,7 +86,7 @@ def final(output: str) -> Checkpoint:
 def same_bits(one: Checkpoint, other: Checkpoint) -> bool:
     """Whether weights, optimizer and step are equal bit for bit."""
     return one.step == other.step and all(
-        _equal(one.states[name], other.states[name]) for name in ("model", "optimizer", "tally")
+        _equal(one.states[name], other.states[name]) for name in ("model", "optimizer", "metrics")
     )
 
 

@@ -7,33 +7,34 @@ that was killed and started again ends with the same bits as one that was not.
 
 from __future__ import annotations
 
-import copy
 import math
 import time
 from collections.abc import Iterator, Mapping
 
 import torch
-from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
 from ddpipe.errors import Diverged, Interrupted
-from ddpipe.model.architectures import Classifier, Shape, build
+from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import Checkpoint, save
 from ddpipe.storage import Store
 from ddpipe.train.augmentation import AUGMENTATIONS
 from ddpipe.train.journal import Journal, Record
-from ddpipe.train.loader import Batch, epoch_batches, every_sample
+from ddpipe.train.loader import Batch, epoch_batches
+from ddpipe.train.optimizer import build_optimizer, set_learning_rate
 from ddpipe.train.order import batch_sizes, seed_of_step, steps_per_epoch
 from ddpipe.train.recipe import Recipe
+from ddpipe.train.schedule import learning_rate
+from ddpipe.train.step_metrics import StepMetrics, loss_and_correct
 from ddpipe.train.stop import Request, Watch
-from ddpipe.train.tally import Tally, loss_and_hits
+from ddpipe.train.strategy import parallel
+from ddpipe.train.validation import validate
 
-SETTLE_EVERY = 16
-"""Steps between two looks at the loss: a look waits for the device and for the other ranks."""
+CHECK_EVERY = 16
+"""Steps between two checks of the loss: a check waits for the device and for the other ranks."""
 
 
 class Trainer:
@@ -63,15 +64,9 @@ class Trainer:
         network = build(recipe.model, manifest.shape, len(manifest.classes))
         classifier = Classifier(network, manifest.mean, manifest.std)
         self._classifier = classifier.to(world.device).to(memory_format=torch.channels_last)
-        self._parallel = _parallel(self._classifier, manifest.shape, world)
-        self._optimizer = torch.optim.SGD(
-            self._classifier.parameters(),
-            lr=recipe.learning_rate,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-            nesterov=recipe.momentum > 0,
-        )
-        self._tally = Tally(self._steps_per_epoch, world)
+        self._parallel = parallel(self._classifier, manifest.shape, world)
+        self._optimizer = build_optimizer(recipe, self._classifier)
+        self._metrics = StepMetrics(self._steps_per_epoch, world)
         self._epoch_began = time.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -79,7 +74,7 @@ class Trainer:
         self.step, self.history = checkpoint.step, list(checkpoint.history)
         self._classifier.load_state_dict(checkpoint.states["model"])
         self._optimizer.load_state_dict(checkpoint.states["optimizer"])
-        self._tally.restore(checkpoint.states["tally"])
+        self._metrics.restore(checkpoint.states["metrics"])
         self._epoch_began = time.monotonic() - checkpoint.seconds
 
     def run(self, journal: Journal | None, watch: Watch) -> None:
@@ -88,7 +83,7 @@ class Trainer:
         Raises:
             Interrupted: Told to stop; the state is saved.
             Diverged: The loss is no longer a number.
-            StoreError: A checkpoint can not be written.
+            StoreError: A checkpoint cannot be written.
         """
         while self.step < self.steps:
             epoch, first = divmod(self.step, self._steps_per_epoch)
@@ -132,8 +127,7 @@ class Trainer:
     def _take(self, number: int, batch: Batch) -> None:
         """One step: the number-th of its epoch."""
         recipe, world = self._recipe, self._world
-        for group in self._optimizer.param_groups:
-            group["lr"] = recipe.rate(self.step, self.steps)
+        set_learning_rate(self._optimizer, learning_rate(recipe, self.step, self.steps))
         torch.manual_seed(seed_of_step(recipe.seed, self.step, world.rank))
         with torch.autocast(world.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
             logits = self._parallel(batch.images)
@@ -143,25 +137,25 @@ class Trainer:
         # DDP averages over ranks whose shares may differ; this makes it the mean over the global batch.
         torch.autograd.backward(loss * world.size / batch.size)
         self._optimizer.step()
-        self._tally.rows[number] = loss_and_hits(logits.detach(), batch.labels)
+        self._metrics.rows[number] = loss_and_correct(logits.detach(), batch.labels)
         self.step += 1
-        if (number + 1) % SETTLE_EVERY == 0:
-            self._settle()
+        if (number + 1) % CHECK_EVERY == 0:
+            self._check_loss()
 
-    def _settle(self) -> None:
-        """Add up what the ranks counted since the last time."""
+    def _check_loss(self) -> None:
+        """Sum the metrics of the steps since the last check over all ranks; the loss has to be a number."""
         epoch_start = len(self.history) * self._steps_per_epoch
-        broken = self._tally.settle(self.step - epoch_start)
+        broken = self._metrics.reduce(self.step - epoch_start)
         if broken is not None:
             raise self._diverged(f"the loss of step {epoch_start + broken + 1} is not a number")
 
     def _close_epoch(self, journal: Journal | None) -> None:
         """Validate, record and save."""
-        self._settle()
-        validation = self._validate()
+        self._check_loss()
+        validation_loss, validation_accuracy = self._validate()
         samples, first = len(self._splits["train"]), self.step - self._steps_per_epoch
-        rates = [self._recipe.rate(step, self.steps) for step in range(first, self.step)]
-        sums = self._tally.rows.cpu().numpy()
+        rates = [learning_rate(self._recipe, step, self.steps) for step in range(first, self.step)]
+        sums = self._metrics.rows.cpu().numpy()
         train_loss, train_accuracy = sums.sum(0) / samples
         self.history.append(
             {
@@ -169,8 +163,8 @@ class Trainer:
                 "step": self.step,
                 "train_loss": float(train_loss),
                 "train_accuracy": float(train_accuracy),
-                "validation_loss": validation[0],
-                "validation_accuracy": validation[1],
+                "validation_loss": validation_loss,
+                "validation_accuracy": validation_accuracy,
                 "learning_rate": rates[-1],
                 "seconds": round(time.monotonic() - self._epoch_began, 3),
             }
@@ -178,27 +172,20 @@ class Trainer:
         if journal:
             losses = sums[:, 0] / batch_sizes(samples, self._recipe.batch_size)
             journal.epoch(self.history, losses.tolist(), rates)
-        self._tally = Tally(self._steps_per_epoch, self._world)
+        self._metrics = StepMetrics(self._steps_per_epoch, self._world)
         self._epoch_began = time.monotonic()
         self._save()
 
     def _validate(self) -> tuple[float, float]:
         """Loss and accuracy on the validation split, each sample once."""
-        split, world = self._splits["validation"], self._world
-        self._classifier.eval()
-        counts = torch.zeros(2, dtype=torch.float64, device=world.device)
-        with torch.no_grad():
-            for batch in every_sample(split, world):
-                counts += loss_and_hits(self._classifier(batch.images), batch.labels)
-        self._classifier.train()
-        loss, accuracy = (world.sum(counts) / len(split)).tolist()
+        loss, accuracy = validate(self._classifier, self._splits["validation"], self._world)
         if not math.isfinite(loss):
             raise self._diverged(f"the validation loss after step {self.step} is not a number")
         return loss, accuracy
 
     def _save(self) -> None:
         """Write a checkpoint of the last step, on rank 0; only of a state whose losses are numbers."""
-        self._settle()
+        self._check_loss()
         if not self._world.is_main:
             return
         recipe, manifest = self._recipe, self._manifest
@@ -212,7 +199,7 @@ class Trainer:
             states={
                 "model": self._classifier.state_dict(),
                 "optimizer": self._optimizer.state_dict(),
-                "tally": self._tally.rows[: self._tally.settled].clone(),
+                "metrics": self._metrics.rows[: self._metrics.reduced].clone(),
             },
             history=self.history,
             seconds=time.monotonic() - self._epoch_began,
@@ -226,20 +213,3 @@ class Trainer:
             seen=f"{seen} (learning rate {self._recipe.learning_rate:g})",
             do="Start a new run with a lower learning_rate or a larger warmup_fraction.",
         )
-
-
-def _parallel(classifier: Classifier, shape: Shape, world: World) -> nn.Module:
-    """The classifier, with its gradients averaged over the ranks.
-
-    DDP lays out its buckets anew after the first backward pass, and with them the order in which ranks are
-    added up. One pass over nothing puts that before the first step that counts, so that a resumed run adds in
-    the same order as one that was never interrupted.
-    """
-    if world.size == 1:
-        return classifier
-    devices = [world.device] if world.device.type == "cuda" else None
-    parallel = DistributedDataParallel(classifier, device_ids=devices, gradient_as_bucket_view=True)
-    untouched = copy.deepcopy(classifier.state_dict())
-    parallel(torch.zeros(1, *shape, dtype=torch.uint8, device=world.device)).sum().backward()
-    classifier.load_state_dict(untouched)
-    return parallel

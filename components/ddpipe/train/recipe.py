@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -58,10 +57,3 @@ class Recipe(Parameters):
     def shaping(self) -> dict[str, Any]:
         """Names and values of all that shapes the model."""
         return {item.name: getattr(self, item.name) for item in fields(self) if item.compare}
-
-    def rate(self, step: int, steps: int) -> float:
-        """The learning rate of one step, counted from 0: up a line, then down half a cosine to 0."""
-        warmup = round(self.warmup_fraction * steps)
-        if step < warmup:
-            return self.learning_rate * ((step + 1) / warmup)
-        return self.learning_rate * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup))) / 2
