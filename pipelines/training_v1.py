@@ -120,7 +120,7 @@ def pipeline_of(package: Package) -> Callable[..., None]:
         cleaned = _step(
             "clean-up",
             package.images["clean-up"],
-            *("ddpipe", "jobs", "sweep", "--pipeline", NAME, "--run", dsl.RUN_ID_PLACEHOLDER),
+            *("ddpipe", "jobs", "sweep", "--pipeline", NAME, "--run-id", dsl.RUN_ID_PLACEHOLDER),
         )
         with dsl.ExitHandler(cleaned):
             prepared = _step(
@@ -147,14 +147,14 @@ def pipeline_of(package: Package) -> Callable[..., None]:
             trained = _step(
                 "train",
                 package.images["train"],
-                *("ddpipe", "launch", "--pipeline", NAME, "--run", dsl.RUN_ID_PLACEHOLDER),
+                *("ddpipe", "launch", "--pipeline", NAME, "--run-id", dsl.RUN_ID_PLACEHOLDER),
                 *("--dataset", dataset, "--output", prepared.outputs["training"]),
                 *("--recipe", _recipe(package, given), "--image", given["image"]),
                 *("--backend", given["backend"], "--nodes", given["nodes"]),
                 *("--processes", given["processes"]),
                 *("--cpu", given["cpu"], "--memory", given["memory"], "--gpus", given["gpus"]),
                 *("--s3-endpoint", given["s3_endpoint"], "--s3-secret", given["s3_secret"]),
-                *(("--volume", f"claim:{package.claim}:{DATA}") if package.claim else ()),
+                *(("--volumes", f"claim:{package.claim}:{DATA}") if package.claim else ()),
                 shown=("metrics", "ui"),
             )
             evaluated = _step(

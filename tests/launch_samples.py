@@ -9,18 +9,18 @@ from typing import Any
 
 from ddpipe.launch.backends.pytorchjob import manifest
 from ddpipe.launch.cluster import Query, Refused, Unanswered
-from ddpipe.launch.job import Owner, Replicas, TrainingJob
+from ddpipe.launch.job import Owner, TrainingJob
 
 UID = "job-uid"
 
 
 def a_job(**changes: Any) -> TrainingJob:
-    owner = Owner(pipeline="digits", run="run-1", step="train")
+    owner = Owner(pipeline="digits", run_id="run-1", step="train")
     given = {
         "owner": owner,
         "namespace": "team",
         "image": "trainer:1",
-        "replicas": Replicas(nodes=2),
+        "nodes": 2,
         **changes,
     }
     return TrainingJob(**given)

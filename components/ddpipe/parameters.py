@@ -15,7 +15,7 @@ import json
 from collections import abc
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, ClassVar, Protocol, Self, get_origin, get_type_hints
+from typing import Any, ClassVar, Protocol, Self, get_args, get_origin, get_type_hints
 
 from ddpipe.errors import ParameterError, listed
 
@@ -95,6 +95,7 @@ class Parameter:
         default: None if it must be given.
         help: One sentence.
         allowed: Its values.
+        items: Type of what a list or an object holds, if it is text.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Parameter:
     default: Any
     help: str
     allowed: Allowed = ANYTHING
+    items: type = object
 
     @property
     def required(self) -> bool:
@@ -112,10 +114,20 @@ class Parameter:
         """What is wrong with a value, if anything is."""
         # A bool is an int to Python only.
         fits = isinstance(value, _TYPES[self.kind]) and (self.kind is bool or not isinstance(value, bool))
-        if fits and value in self.allowed:
+        if fits and value in self.allowed and all(isinstance(item, self.items) for item in _items(value)):
             return None
-        words = [_WORDS[self.kind], "" if self.allowed is ANYTHING else str(self.allowed)]
-        return f"{self.name} is {value!r}, not {' '.join(filter(None, words)) or 'text'}"
+        kind = _WORDS[self.kind] + (" of text" if self.items is str else "")
+        allowed = "" if self.allowed is ANYTHING else str(self.allowed)
+        return f"{self.name} is {value!r}, not {' '.join(filter(None, [kind, allowed])) or 'text'}"
+
+
+def _items(value: object) -> Iterable[object]:
+    match value:
+        case dict():
+            return value.values()
+        case list() | tuple():
+            return value
+    return ()
 
 
 def parameter(
@@ -149,6 +161,7 @@ def declared(group: type[Parameters]) -> tuple[Parameter, ...]:
             default=_default(item),
             help=item.metadata["help"],
             allowed=item.metadata["allowed"],
+            items=str if get_args(kinds[item.name])[-1:] == (str,) else object,
         )
         for item in fields(group)
         if "help" in item.metadata

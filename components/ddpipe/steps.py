@@ -174,7 +174,7 @@ def train(
         The folder with checkpoints, metrics and event files.
     """
     from ddpipe import workflow
-    from ddpipe.launch.job import Owner, Replicas, S3Access
+    from ddpipe.launch.job import JobOptions, Owner
     from ddpipe.runs import Run
     from ddpipe.stage import on_stage
     from ddpipe.train.recipe import Recipe
@@ -202,11 +202,18 @@ def train(
                 here,
                 manifest,
                 recipe,
-                owner=Owner(pipeline="ddpipe-training", run=run_id, task=task_id, step="train"),
-                backend=backend,
-                image=image,
-                replicas=Replicas(nodes=nodes, processes=processes, cpu=cpu, memory=memory, gpus=gpus),
-                s3=S3Access(secret=s3_secret, endpoint=s3_endpoint) if s3_secret else None,
+                owner=Owner(pipeline="ddpipe-training", run_id=run_id, task_id=task_id, step="train"),
+                options=JobOptions(
+                    backend=backend,
+                    image=image,
+                    nodes=nodes,
+                    processes=processes,
+                    cpu=cpu,
+                    memory=memory,
+                    gpus=gpus,
+                    s3_secret=s3_secret,
+                    s3_endpoint=s3_endpoint,
+                ),
             )
         for name, value in record["final"].items():
             metrics.log_metric(name, value)
@@ -364,18 +371,7 @@ def pytorch_job(
         Name of the job.
     """
     from ddpipe.launch.cluster import connect
-    from ddpipe.launch.job import (
-        Deadlines,
-        Keep,
-        Owner,
-        Replicas,
-        Restart,
-        S3Access,
-        Success,
-        TrainingJob,
-        Volume,
-        validated,
-    )
+    from ddpipe.launch.job import Owner, TrainingJob
     from ddpipe.launch.launcher import launch
     from ddpipe.stage import on_stage
     from ddpipe.storage import exists
@@ -383,15 +379,20 @@ def pytorch_job(
     with on_stage():
         cluster = connect()
         job = TrainingJob(
-            owner=Owner(pipeline=pipeline, run=run_id, task=task_id, step=step),
+            owner=Owner(pipeline=pipeline, run_id=run_id, task_id=task_id, step=step),
             namespace=cluster.namespace,
             image=image,
             command=command,
             env=env,
-            replicas=Replicas(nodes=nodes, processes=processes, cpu=cpu, memory=memory, gpus=gpus),
+            nodes=nodes,
+            processes=processes,
+            cpu=cpu,
+            memory=memory,
+            gpus=gpus,
             outputs=outputs,
-            volumes=[Volume.parsed(volume) for volume in volumes],
-            s3=S3Access(secret=s3_secret, endpoint=s3_endpoint) if s3_secret else None,
+            volumes=volumes,
+            s3_secret=s3_secret,
+            s3_endpoint=s3_endpoint,
             node_selector=node_selector,
             tolerations=tolerations,
             priority_class=priority_class,
@@ -400,14 +401,14 @@ def pytorch_job(
             scheduling=scheduling,
             labels=labels,
             annotations=annotations,
-            deadlines=Deadlines(**deadlines),
-            restart=Restart(restart),
+            deadlines=deadlines,
+            restart=restart,
             max_restarts=max_restarts,
-            success=Success(success),
-            keep=Keep(keep),
+            success=success,
+            keep=keep,
             patch=patch,
         )
-        outcome = launch(validated(job), cluster, exists=exists, is_process=True)
+        outcome = launch(job, cluster, exists=exists, is_process=True)
         for name, value in outcome.metrics.items():
             metrics.log_metric(name, value)
     return outcome.name

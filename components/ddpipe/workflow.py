@@ -15,7 +15,7 @@ from ddpipe.runs import Run
 from ddpipe.storage import exists, open_store, write_uri
 
 if TYPE_CHECKING:
-    from ddpipe.launch.job import Owner, Replicas, S3Access
+    from ddpipe.launch.job import JobOptions, Owner
     from ddpipe.model.evaluation import Evaluation
     from ddpipe.model.package import ModelPackage
     from ddpipe.prepare import Prepared, PrepareSpec
@@ -107,10 +107,7 @@ def launch(
     recipe: Recipe,
     *,
     owner: Owner,
-    backend: str,
-    image: str,
-    replicas: Replicas,
-    s3: S3Access | None = None,
+    options: JobOptions,
 ) -> dict[str, Any]:
     """Train by a job on the cluster and wait for it; SIGTERM deletes the job and ends this process.
 
@@ -119,16 +116,13 @@ def launch(
         dataset: URI of the dataset version's manifest.
         recipe: How to train.
         owner: The step of the pipeline run that owns the job.
-        backend: What runs the job's pods: pytorchjob.
-        image: Of the job's pods.
-        replicas: How many pods, and what each may use.
-        s3: Where the pods find the object store's credentials.
+        options: What was chosen about the job.
 
     Returns:
         What the training wrote about itself (training.json).
     """
     from ddpipe.launch.cluster import connect
-    from ddpipe.launch.job import TrainingJob, training_command, validated
+    from ddpipe.launch.job import TrainingJob, training_command
     from ddpipe.launch.launcher import launch as step
 
     with run.step("train") as facts:
@@ -136,15 +130,13 @@ def launch(
         job = TrainingJob(
             owner=owner,
             namespace=cluster.namespace,
-            image=image,
             command=training_command(dataset, run.training, recipe.to_json()),
-            replicas=replicas,
             outputs=(f"{run.training}/training.json",),
-            s3=s3,
+            **options.to_dict(),
         )
-        outcome = step(validated(job), cluster, exists=exists, is_process=True, backend=backend)
+        outcome = step(job, cluster, exists=exists, is_process=True)
         record = training_record(run)
-        facts.update(job=outcome.name, nodes=replicas.nodes, **record["final"])
+        facts.update(job=outcome.name, nodes=options.nodes, **record["final"])
     return record
 
 

@@ -35,7 +35,7 @@ from ddpipe.commands.launching import job_of, launch_command  # noqa: E402
 from ddpipe.launch import preflight  # noqa: E402
 from ddpipe.launch.backends.pytorchjob import BACKEND, manifest  # noqa: E402
 from ddpipe.launch.cluster import ApiError, ApiServer, connect  # noqa: E402
-from ddpipe.launch.job import Owner, Replicas, Success, TrainingJob  # noqa: E402
+from ddpipe.launch.job import Owner, Success, TrainingJob  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ddpipe-bench"
@@ -104,8 +104,8 @@ def official(place: Place) -> Callable[[Sequence[str]], list[str]]:
 
     def command(arguments: Sequence[str]) -> list[str]:
         options = dict(launch_command.make_context("launch", [*arguments[1:]]).params)
-        del options["namespace"], options["outage"]
-        job = replace(job_of(place.namespace, **options), success=Success.RANK0)
+        del options["namespace"]
+        job = replace(job_of(**options), namespace=place.namespace, success=Success.RANK0)
         return [python, script, json.dumps(manifest(job)), str(PATIENCE)]
 
     return command
@@ -260,10 +260,12 @@ def checked(admin: ApiServer) -> float:
     """Seconds that the preflight takes."""
     with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder)) as place:
         job = TrainingJob(
-            owner=Owner(pipeline="p", run="r", step="s"),
+            owner=Owner(pipeline="p", run_id="r", step="s"),
             namespace=place.namespace,
             image=IMAGE,
-            replicas=Replicas(nodes=2, cpu="50m", memory="64Mi"),
+            nodes=2,
+            cpu="50m",
+            memory="64Mi",
         )
         taken = []
         for _ in range(10):

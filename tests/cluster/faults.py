@@ -19,7 +19,7 @@ from ddpipe.launch.job import Owner
 from ddpipe.launch.status import condition
 
 OK, INTERRUPTED = 0, 143
-JOB_NAME = Owner(pipeline="ddpipe", run="r1", step="train").job_name
+JOB_NAME = Owner(pipeline="ddpipe", run_id="r1", step="train").job_name
 
 
 @dataclass(frozen=True)
@@ -395,7 +395,7 @@ fault("out of memory", code=48, words=("worker-1 of", "out of memory", "OOMKille
     fails(rank(1, "exec python -c 'x = bytearray(2**28)'"))
 )
 fault("the output is not there", code=51, words=("left no result", "/nowhere/model"))(
-    fails("true", "--expect", "/nowhere/model")
+    fails("true", "--outputs", "/nowhere/model")
 )
 
 
@@ -406,7 +406,7 @@ def kept(place: Place) -> Ended:
 
 # --- pods can not start ---------------------------------------------------------------------------
 
-SOON = ("--deadline", "hopeless=3")
+SOON = ("--deadlines", "hopeless=3")
 
 
 @fault("an image that can not be pulled", code=47, words=("can not be pulled", "nowhere.invalid/none:1"))
@@ -420,7 +420,7 @@ def bad_command(place: Place) -> Ended:
         "launch",
         "--image",
         IMAGE,
-        "--run",
+        "--run-id",
         "r1",
         "--cpu",
         "50m",
@@ -434,7 +434,7 @@ def bad_command(place: Place) -> Ended:
 
 @fault("a missing secret as a volume", code=52, words=("does not exist", '"nope" not found'))
 def missing_secret(place: Place) -> Ended:
-    return launch(place, BRIEF, "--volume", "secret:nope:/secret", *SOON).end()
+    return launch(place, BRIEF, "--volumes", "secret:nope:/secret", *SOON).end()
 
 
 @fault(
@@ -446,7 +446,7 @@ def missing_credentials(place: Place) -> Ended:
 
 @fault("a missing claim", code=44, words=("PersistentVolumeClaim nope does not exist",), jobs_ever=0)
 def missing_claim(place: Place) -> Ended:
-    return launch(place, BRIEF, "--volume", "claim:nope:/data").end()
+    return launch(place, BRIEF, "--volumes", "claim:nope:/data").end()
 
 
 @fault(
@@ -462,7 +462,7 @@ def no_gpu(place: Place) -> Ended:
 
 @fault("a GPU that no node has, nodes unseen", code=46, words=("Insufficient nvidia.com/gpu", "scheduled"))
 def no_gpu_unseen(place: Place) -> Ended:
-    return launch(place, BRIEF, "--gpus", "1", "--deadline", "scheduled=4").end()
+    return launch(place, BRIEF, "--gpus", "1", "--deadlines", "scheduled=4").end()
 
 
 def limit_pods(place: Place, pods: int) -> None:
@@ -585,7 +585,7 @@ def pod_evicted(place: Place) -> Ended:
 
 @fault("suspended, then resumed: the clock stands still", words=("suspended",))
 def suspended(place: Place) -> Ended:
-    step = running(place, "sleep 5", "--deadline", "finished=12", "--deadline", "scheduled=12")
+    step = running(place, "sleep 5", "--deadlines", "finished=12", "--deadlines", "scheduled=12")
     place.patch(place.jobs_path(JOB_NAME), {"spec": {"runPolicy": {"suspend": True}}})
     assert eventually(lambda: condition(place.admin.get(place.jobs_path(JOB_NAME)), "Suspended"), bool, 30)
     time.sleep(15)
@@ -598,17 +598,17 @@ def suspended(place: Place) -> Ended:
 
 @fault("images are not there in time", code=49, words=("not all images", "nowhere.invalid", "pulled"))
 def late_images(place: Place) -> Ended:
-    return launch(place, BRIEF, "--image", "nowhere.invalid/none:1", "--deadline", "pulled=4").end()
+    return launch(place, BRIEF, "--image", "nowhere.invalid/none:1", "--deadlines", "pulled=4").end()
 
 
 @fault("containers do not start in time", code=49, words=("not all containers", "nope", "running"))
 def late_containers(place: Place) -> Ended:
-    return launch(place, BRIEF, "--s3-secret", "nope", "--deadline", "running=4").end()
+    return launch(place, BRIEF, "--s3-secret", "nope", "--deadlines", "running=4").end()
 
 
 @fault("training does not end in time", code=49, words=("did not end in time", "still running after 4 s"))
 def late_end(place: Place) -> Ended:
-    return launch(place, LONG, "--deadline", "finished=4").end()
+    return launch(place, LONG, "--deadlines", "finished=4").end()
 
 
 # --- the second line of defence -------------------------------------------------------------------

@@ -72,7 +72,7 @@ def unasked(admin: ApiServer) -> Iterator[None]:
 
 def test_an_operator_that_is_away_is_named_before_anything_is_created(place: Place) -> None:
     with stopped(place.admin):
-        ended = launch(place, "true", "--deadline", "hopeless=3").end()
+        ended = launch(place, "true", "--deadlines", "hopeless=3").end()
     assert ended.code == 53, ended.text
     assert "the Training Operator does not answer" in ended.text
     assert place.jobs_ever() == 0
@@ -80,7 +80,7 @@ def test_an_operator_that_is_away_is_named_before_anything_is_created(place: Pla
 
 def test_a_job_that_the_operator_never_takes_up_is_removed(place: Place) -> None:
     with stopped(place.admin), unasked(place.admin):
-        ended = launch(place, "true", "--deadline", "reconciled=5").end()
+        ended = launch(place, "true", "--deadlines", "reconciled=5").end()
         assert place.jobs() == []
     assert ended.code == 53, ended.text
     assert "nothing happened to it for 5 s" in ended.text

@@ -75,7 +75,7 @@ def test_two_pods_train_digits_and_leave_a_good_model(
                     "500m",
                     "--memory",
                     "2Gi",
-                    "--run",
+                    "--run-id",
                     "a",
                 ),
                 *("--s3-secret", "store", "--s3-endpoint", s3_environment["POD_S3_ENDPOINT"]),
@@ -114,7 +114,7 @@ def test_of_several_processes_in_a_pod_the_killed_one_is_named(admin: ApiServer,
     with a_place(admin, tmp_path) as place:
         size = ("--nodes", "1", "--processes", "2", "--cpu", "1", "--memory", "2Gi")
         command = ("torchrun", "--no-python", "python", "-c", ONE_IS_KILLED)
-        ended = Step(place, ["launch", "--image", IMAGE, "--run", "a", *size, "--", *command], {}).end()
+        ended = Step(place, ["launch", "--image", IMAGE, "--run-id", "a", *size, "--", *command], {}).end()
         assert place.jobs() == []
     assert ended.code == ReplicaFailed.exit_code, ended.text
     assert "rank 1 in it was killed by SIGKILL" in ended.message, ended.text

@@ -8,18 +8,18 @@ import pytest
 from launch_samples import a_job
 
 from ddpipe.errors import ParameterError
-from ddpipe.launch.job import Deadlines, Keep, Owner, Replicas, quantity, training_command, validated
+from ddpipe.launch.job import Keep, Owner, quantity, training_command
 
 
 def owner(**changes: str) -> Owner:
-    return Owner(**{"pipeline": "digits", "run": "run-1", "step": "train", **changes})
+    return Owner(**{"pipeline": "digits", "run_id": "run-1", "step": "train", **changes})
 
 
 def test_a_retry_of_the_step_has_the_same_name() -> None:
     assert owner().job_name == owner().job_name
 
 
-@pytest.mark.parametrize("part", ["pipeline", "run", "task", "step"])
+@pytest.mark.parametrize("part", ["pipeline", "run_id", "task_id", "step"])
 def test_another_run_task_or_step_has_another_name(part: str) -> None:
     assert owner(**{part: "other"}).job_name != owner().job_name
 
@@ -32,7 +32,7 @@ def test_a_name_is_a_dns_1035_label_with_room_for_the_rank(step: str) -> None:
 
 
 def test_an_owner_is_known_again_by_its_key() -> None:
-    assert Owner.of_key(owner(task="7").key) == owner(task="7")
+    assert Owner.of_key(owner(task_id="7").key) == owner(task_id="7")
     with pytest.raises(ValueError, match="digits"):
         Owner.of_key('["digits"]')
 
@@ -45,16 +45,16 @@ def test_quantities_are_read_as_kubernetes_does(text: str, value: float) -> None
 
 
 def test_all_that_is_wrong_with_a_job_is_told_at_once() -> None:
-    job = a_job(image="", replicas=Replicas(nodes=0, cpu="much", memory="0"), deadlines=Deadlines(running=-1))
+    job = a_job(image="", cpu="much", memory="0", deadlines={"running": -1}, volumes=["disk:a:/b"])
     with pytest.raises(ParameterError) as caught:
-        validated(job)
+        job.validated()
     for words in (
         "5 problems",
         "image is empty",
-        "nodes is 0",
+        "'disk:a:/b' is not KIND:NAME",
         "cpu is 'much'",
         "memory is 0",
-        "deadline running",
+        "running is -1",
     ):
         assert words in str(caught.value)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from queue import SimpleQueue
 from threading import Event
 from typing import Any
@@ -14,7 +15,7 @@ from launch_samples import UID, FakeCluster, a_job, a_pod, an_object, ended
 from ddpipe.errors import NameTaken, OutputMissing, PreflightFailed, ReplicaFailed
 from ddpipe.launch.backends.pytorchjob import BACKEND, RESOURCE, manifest
 from ddpipe.launch.cluster import Refused, Unanswered
-from ddpipe.launch.job import Keep, Replicas, TrainingJob, Volume, VolumeKind
+from ddpipe.launch.job import Keep, TrainingJob
 from ddpipe.launch.launcher import Outcome, launch
 from ddpipe.launch.orphans import list_jobs, sweep
 from ddpipe.launch.outage import patiently
@@ -47,7 +48,7 @@ def a_cluster(job: TrainingJob, found: dict[str, Any] | None, *pods: dict[str, A
 
 
 def launched(job: TrainingJob, cluster: FakeCluster, *, exists: bool = True) -> Outcome:
-    return launch(job, cluster, exists=lambda _: exists, out=io.StringIO(), outage=1)
+    return launch(replace(job, outage=1), cluster, exists=lambda _: exists, out=io.StringIO())
 
 
 def finished(job: TrainingJob, code: int = 0) -> FakeCluster:
@@ -116,8 +117,9 @@ def test_a_failed_job_s_cause_is_told_before_it_is_removed() -> None:
 
 def test_all_that_would_keep_a_job_from_running_is_told_at_once() -> None:
     job = a_job(
-        replicas=Replicas(nodes=2, gpus=4),
-        volumes=[Volume(kind=VolumeKind.CLAIM, name="data", path="/data")],
+        nodes=2,
+        gpus=4,
+        volumes=["claim:data:/data"],
         node_selector={"zone": "a"},
     )
     cluster = a_cluster(job, None)
@@ -140,7 +142,7 @@ def test_all_that_would_keep_a_job_from_running_is_told_at_once() -> None:
 
 
 def test_what_may_not_be_read_is_not_held_against_a_job() -> None:
-    job = a_job(volumes=[Volume(kind=VolumeKind.SECRET, name="key", path="/key")])
+    job = a_job(volumes=["secret:key:/key"])
     cluster = a_cluster(job, None)
     forbidden = Refused(403, "Forbidden", "no")
     for path in (

@@ -8,7 +8,7 @@ import pytest
 from launch_samples import a_job, a_pod, an_object, ended
 
 from ddpipe.launch.backends.pytorchjob import manifest, status
-from ddpipe.launch.job import Keep, Replicas, Restart, S3Access, Success, TrainingJob, Volume, VolumeKind
+from ddpipe.launch.job import Keep, Restart, Success, TrainingJob
 from ddpipe.launch.marks import owner_of
 from ddpipe.launch.status import Phase, Stage
 
@@ -49,7 +49,7 @@ def test_another_specification_has_another_hash() -> None:
 
 
 def test_a_current_operator_gets_workers_only_that_know_their_rank() -> None:
-    job = a_job(replicas=Replicas(nodes=3, processes=2))
+    job = a_job(nodes=3, processes=2)
     specs = manifest(job)["spec"]["pytorchReplicaSpecs"]
     assert {name: spec["replicas"] for name, spec in specs.items()} == {"Worker": 3}
     environment = environment_of(job)
@@ -83,7 +83,7 @@ def test_a_pod_passes_the_restricted_level() -> None:
 
 
 def test_a_pod_has_the_defaults_that_everybody_adds() -> None:
-    job = a_job(replicas=Replicas(nodes=2, processes=2, cpu="5", memory="8Gi", gpus=2))
+    job = a_job(nodes=2, processes=2, cpu="5", memory="8Gi", gpus=2)
     pod, container = pod_of(job), container_of(job)
     assert pod["metadata"]["annotations"]["sidecar.istio.io/inject"] == "false"
     assert container["resources"]["limits"] == container["resources"]["requests"]
@@ -94,16 +94,13 @@ def test_a_pod_has_the_defaults_that_everybody_adds() -> None:
 
 
 def test_credentials_are_named_never_written() -> None:
-    environment = environment_of(a_job(s3=S3Access(secret="store", endpoint="minio:9000")))  # noqa: S106
+    environment = environment_of(a_job(s3_secret="store", s3_endpoint="minio:9000"))  # noqa: S106
     assert environment["S3_ENDPOINT"] == "minio:9000"
     assert environment["AWS_SECRET_ACCESS_KEY"] == {"secretKeyRef": {"name": "store", "key": "secretkey"}}
 
 
 def test_volumes_are_mounted_and_secrets_only_read() -> None:
-    volumes = [
-        Volume(kind=VolumeKind.CLAIM, name="data", path="/data"),
-        Volume(kind=VolumeKind.SECRET, name="key.pem", path="/key"),
-    ]
+    volumes = ["claim:data:/data", "secret:key.pem:/key"]
     mounts = container_of(a_job(volumes=volumes))["volumeMounts"][1:]
     assert [(item["mountPath"], item["readOnly"]) for item in mounts] == [("/data", False), ("/key", True)]
     assert pod_of(a_job(volumes=volumes))["spec"]["volumes"][2]["secret"] == {"secretName": "key.pem"}
@@ -212,7 +209,7 @@ def test_a_job_waits_for_the_operator_then_for_its_pods() -> None:
 
 
 def test_replicas_are_in_the_order_of_their_ranks() -> None:
-    job = a_job(replicas=Replicas(nodes=12))
+    job = a_job(nodes=12)
     pods = [a_pod(job, rank) for rank in ("worker-10", "worker-2", "master-0")]
     replicas = status(job, an_object(job, "Running"), pods).replicas
     assert [replica.rank for replica in replicas] == ["master-0", "worker-2", "worker-10"]

@@ -30,14 +30,12 @@ class Launching:
         cluster: Where.
         job: What.
         backend: As which kind of job.
-        outage: Seconds for which the API server may be away.
         say: Tells people what happens.
     """
 
     cluster: Cluster
     job: TrainingJob
     backend: Backend
-    outage: float
     say: Callable[[str], None]
 
     @property
@@ -83,12 +81,12 @@ def _manifest(launching: Launching) -> dict[str, Any]:
         owners = owner_references(launching.cluster, launching.job.namespace)
         return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": owners}}
 
-    return patiently(ask, launching.outage)
+    return patiently(ask, launching.job.outage)
 
 
 def _find(launching: Launching) -> Object | None:
     try:
-        return patiently(lambda: launching.cluster.get(launching.path), launching.outage)
+        return patiently(lambda: launching.cluster.get(launching.path), launching.job.outage)
     except Refused as error:
         if error.status == _NOT_FOUND:
             return None
@@ -118,23 +116,23 @@ def _is_to_be_followed(launching: Launching, found: Object, manifest: Object) ->
             which=launching.title,
             seen="image, command, resources or the like differ from what is asked for now; it was left alone",
             do="Give this run another id, or remove the job first: ddpipe jobs sweep --run "
-            f"{launching.job.owner.run}",
+            f"{launching.job.owner.run_id}",
         )
     return True
 
 
 def _create(launching: Launching, manifest: Mapping[str, Any]) -> Object | None:
     """The new job; None if another launcher was quicker."""
-    until = time.monotonic() + launching.job.deadlines.hopeless
+    until = time.monotonic() + launching.job.limits.hopeless
     while True:
         try:
             patiently(
                 lambda: preflight.check(launching.cluster, launching.job, launching.backend, manifest),
-                launching.outage,
+                launching.job.outage,
             )
             _sweep(launching)
             _await_free_names(launching)
-            return patiently(lambda: _post(launching, manifest), launching.outage)
+            return patiently(lambda: _post(launching, manifest), launching.job.outage)
         except OperatorSilent:
             # An operator that is just being updated is back within seconds.
             if time.monotonic() > until:
@@ -166,7 +164,7 @@ def _sweep(launching: Launching) -> None:
 def remove(launching: Launching, uid: str) -> None:
     """Delete just this object; no error if it is gone already."""
     try:
-        patiently(lambda: launching.cluster.delete(launching.path, uid), launching.outage)
+        patiently(lambda: launching.cluster.delete(launching.path, uid), launching.job.outage)
     except Refused as error:
         if error.status not in {_NOT_FOUND, _CONFLICT}:
             raise
@@ -181,7 +179,7 @@ def _await_free_names(launching: Launching) -> None:
     path, selector = PODS.path(launching.job.namespace), {"labelSelector": f"{JOB}={launching.job.name}"}
     until = time.monotonic() + _REMOVAL_SECONDS
     for tried, pause in enumerate(pauses()):
-        pods = patiently(lambda: launching.cluster.get(path, selector)["items"], launching.outage)
+        pods = patiently(lambda: launching.cluster.get(path, selector)["items"], launching.job.outage)
         found = _find(launching)
         going = found is not None and "deletionTimestamp" in found["metadata"]
         if not going and not any(_is_left_over(pod, found) for pod in pods):

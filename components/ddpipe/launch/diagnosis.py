@@ -45,7 +45,7 @@ def hopeless(job: TrainingJob, status: JobStatus, events: Sequence[Object]) -> L
         error = _hopeless_pod(job, replica, events)
         if error:
             return error
-    if len(status.replicas) < job.replicas.nodes:
+    if len(status.replicas) < job.nodes:
         return _refused(job, events)
     return None
 
@@ -123,7 +123,7 @@ def _way_out(job: TrainingJob, message: str) -> str:
 def late(job: TrainingJob, kind: str, status: JobStatus, seconds: float) -> LaunchError:
     """A stage took longer than it was given."""
     waiting = [f"{replica.rank}: {replica.waiting}" for replica in status.replicas if replica.waiting]
-    seen = "; ".join(waiting[:3]) or f"{len(status.replicas)} of {job.replicas.nodes} pods exist"
+    seen = "; ".join(waiting[:3]) or f"{len(status.replicas)} of {job.nodes} pods exist"
     match status.stage:
         case Stage.RECONCILED:
             return operator_silent(job, kind, f"nothing happened to it for {seconds:.0f} s")

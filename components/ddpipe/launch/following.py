@@ -206,7 +206,7 @@ class Follower:
     def _is_complete(self, status: JobStatus) -> bool:
         if status.phase is Phase.FAILED:
             return any(replica.has_failed for replica in self._seen.values())
-        if self.job.success is Success.RANK0:
+        if self.job.success == Success.RANK0:
             return bool(status.replicas) and status.replicas[0].over
         return all(replica.over for replica in status.replicas)
 
@@ -255,5 +255,5 @@ def _progress(job: TrainingJob, status: JobStatus) -> str:
     waiting = next(
         (f" ({replica.rank}: {replica.waiting})" for replica in status.replicas if replica.waiting), ""
     )
-    pods = f"{len(status.replicas)} of {job.replicas.nodes} pods"
+    pods = f"{len(status.replicas)} of {job.nodes} pods"
     return f"{words[status.stage]}: {pods}{ended}{restarts}{waiting}"

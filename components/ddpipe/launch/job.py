@@ -1,16 +1,19 @@
-"""What a training job is: frozen values, no I/O, nothing of any cluster API."""
+"""What a training job is, and what may be chosen about it: frozen values, no I/O, no cluster API."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
 
-from ddpipe.errors import ParameterError, listed
+from ddpipe.launch.backends import BACKENDS
+from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.storage.base import KUBEFLOW_ENDPOINT
 
 # Operators append "-worker-511" and use the result as a host name, of at most 63 characters.
 NAME_LIMIT = 48
@@ -45,32 +48,25 @@ class Restart(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """One step of one run: it owns exactly one job, however often the step is retried.
+class Owner(Parameters):
+    """One step of one run: it owns exactly one job, however often the step is retried."""
 
-    Attributes:
-        pipeline: The pipeline's name; jobs of its earlier runs are swept by the next launch.
-        run: The run's id: differs per run, same across retries.
-        task: What tells loop iterations of one run apart; empty where nothing does.
-        step: The step's name.
-    """
-
-    pipeline: str
-    run: str
-    step: str
-    task: str = ""
+    pipeline: str = parameter("ddpipe", "Name of the pipeline; jobs that its earlier runs left are removed.")
+    run_id: str = parameter("", "Id of the run, the same for a retry; empty: a new one.")
+    task_id: str = parameter("", "What tells loop iterations of one run apart.")
+    step: str = parameter("train", "Name of the step.")
 
     @property
     def key(self) -> str:
         """The identity as one line, kept on the job as an annotation."""
-        return json.dumps([self.pipeline, self.run, self.task, self.step])
+        return json.dumps([self.pipeline, self.run_id, self.task_id, self.step])
 
     @classmethod
     def of_key(cls, key: str) -> Owner:
         """The owner that `key` was made of; ValueError if it is not such a key."""
         match json.loads(key):
             case [str(pipeline), str(run), str(task), str(step)]:
-                return cls(pipeline=pipeline, run=run, task=task, step=step)
+                return cls(pipeline=pipeline, run_id=run, task_id=task, step=step)
             case _:
                 raise ValueError(key)
 
@@ -82,35 +78,6 @@ class Owner:
             readable = f"job-{readable}".rstrip("-")
         digest = hashlib.sha256(self.key.encode()).hexdigest()[:10]
         return f"{readable[: NAME_LIMIT - 11].rstrip('-')}-{digest}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replicas:
-    """How many pods train, and what each may use; requests equal limits.
-
-    Attributes:
-        nodes: Pods of the job; rank 0 lives in the first.
-        processes: Training processes per pod.
-        cpu: CPUs per pod, as a Kubernetes quantity.
-        memory: Memory per pod, as a Kubernetes quantity.
-        gpus: Devices per pod.
-        gpu_resource: The name that the device plugin gives to a device.
-        shared_memory: Limit of /dev/shm, which counts towards the pod's memory.
-    """
-
-    nodes: int = 1
-    processes: int = 1
-    cpu: str = "1"
-    memory: str = "2Gi"
-    gpus: int = 0
-    gpu_resource: str = "nvidia.com/gpu"
-    shared_memory: str = "1Gi"
-
-    @property
-    def per_pod(self) -> dict[str, str]:
-        """The resource limits of one pod."""
-        gpus = {self.gpu_resource: str(self.gpus)} if self.gpus else {}
-        return {"cpu": self.cpu, "memory": self.memory, **gpus}
 
 
 class VolumeKind(StrEnum):
@@ -139,19 +106,14 @@ class Volume:
 
     @classmethod
     def parsed(cls, text: str) -> Volume:
-        """The volume of KIND:NAME:PATH, with :ro at the end for reading only.
-
-        Raises:
-            ParameterError: It is not written like that.
-        """
+        """The volume of KIND:NAME:PATH, with :ro at the end for reading only; ValueError if it is none."""
         match text.split(":"):
-            case [kind, name, path, *rest] if kind in set(VolumeKind) and rest in ([], ["ro"]):
+            case [kind, name, path, *rest] if (
+                kind in set(VolumeKind) and name and path.startswith("/") and rest in ([], ["ro"])
+            ):
                 return cls(kind=VolumeKind(kind), name=name, path=path, read_only=bool(rest))
-        raise ParameterError(
-            what="a volume can not be mounted",
-            which=repr(text),
-            seen=f"it is not KIND:NAME:PATH or KIND:NAME:PATH:ro with a KIND of {', '.join(VolumeKind)}",
-            do="Correct it.",
+        raise ValueError(
+            f"{text!r} is not KIND:NAME:/PATH or KIND:NAME:/PATH:ro with a KIND of {', '.join(VolumeKind)}"
         )
 
 
@@ -182,7 +144,7 @@ class Deadlines:
         pulled: Until every image is there.
         running: Until every container has started.
         finished: Until the job ends; None waits for ever.
-        hopeless: How long a state must last that does not mend itself (an image that can not be pulled).
+        hopeless: How long a state must last that does not mend itself (an image that cannot be pulled).
     """
 
     reconciled: float = 120
@@ -193,68 +155,128 @@ class Deadlines:
     hopeless: float = 20
 
 
+STAGES = tuple(stage.name for stage in fields(Deadlines))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingJob:
-    """One training job, whatever runs it.
+class JobOptions(Parameters):
+    """What a person chooses about a training job, whatever runs it; requests equal limits."""
+
+    what: ClassVar[str] = "the training job cannot work"
+
+    backend: str = parameter("pytorchjob", f"What runs the pods: {', '.join(BACKENDS)}.", OneOf(BACKENDS))
+    image: str = parameter("", "Container image of the pods.")
+    nodes: int = parameter(1, "Number of pods.", Between(1, 10_000))
+    processes: int = parameter(1, "Training processes per pod; one per GPU is usual.", Between(1, 256))
+    cpu: str = parameter("1", "CPUs per pod.")
+    memory: str = parameter("4Gi", "Memory per pod.")
+    gpus: int = parameter(0, "GPUs per pod.", Between(0, 64))
+    gpu_resource: str = parameter("nvidia.com/gpu", "What the device plugin calls a GPU.")
+    shared_memory: str = parameter("1Gi", "Limit of /dev/shm, which counts towards the pod's memory.")
+    env: Mapping[str, str] = parameter({}, "Environment variables of the pods.")
+    volumes: Sequence[str] = parameter(
+        [], f"Volumes of every pod, as KIND:NAME:/PATH[:ro]; KIND is one of {', '.join(VolumeKind)}."
+    )
+    s3_endpoint: str = parameter(KUBEFLOW_ENDPOINT, "Object store, as host:port, as the pods reach it.")
+    s3_secret: str = parameter("", "Secret with the object store's accesskey and secretkey; empty: none.")
+    node_selector: Mapping[str, str] = parameter({}, "Labels that nodes must have.")
+    tolerations: Sequence[Mapping[str, Any]] = parameter([], "Tolerations, as in a pod.")
+    priority_class: str = parameter("", "Priority class of the pods.")
+    service_account: str = parameter("", "Service account of the pods.")
+    pull_policy: str = parameter(
+        "IfNotPresent", "When the image is pulled.", OneOf(("IfNotPresent", "Always", "Never"))
+    )
+    pull_secrets: Sequence[str] = parameter([], "Secrets for the image's registry.")
+    labels: Mapping[str, str] = parameter({}, "Labels of job and pods.")
+    annotations: Mapping[str, str] = parameter({}, "Annotations of job and pods.")
+    patch: Mapping[str, Any] = parameter({}, "Strategic merge patch of the pod template, for the unusual.")
+    queue: str = parameter("", "Kueue queue that admits the job.")
+    scheduling: Mapping[str, Any] = parameter({}, "The operator's schedulingPolicy, for gang scheduling.")
+    autoscaling: bool = parameter(
+        default=False, help="Nodes can be added: do not insist on one that is there."
+    )
+    success: str = parameter(Success.ALL.value, "Whose success is the job's.", OneOf(tuple(Success)))
+    restart: str = parameter(
+        Restart.NEVER.value, "Which failed replicas start again in place of failing.", OneOf(tuple(Restart))
+    )
+    max_restarts: int = parameter(3, "How often replicas start again before the job fails.", Between(0, 1000))
+    keep: str = parameter(Keep.NEVER.value, "Which ended jobs stay on the cluster.", OneOf(tuple(Keep)))
+    deadlines: Mapping[str, float] = parameter({}, f"Seconds for a stage: {', '.join(STAGES)}.")
+    outage: float = parameter(
+        600.0, "Seconds for which the API server may be away.", Between(0, 86_400, open_low=True)
+    )
+
+    @property
+    def per_pod(self) -> dict[str, str]:
+        """The resource limits of one pod."""
+        gpus = {self.gpu_resource: str(self.gpus)} if self.gpus else {}
+        return {"cpu": self.cpu, "memory": self.memory, **gpus}
+
+    @property
+    def mounts(self) -> tuple[Volume, ...]:
+        """What is mounted into every pod."""
+        return tuple(map(Volume.parsed, self.volumes))
+
+    @property
+    def s3(self) -> S3Access | None:
+        """Where the pods find the object store's credentials; None if they need none."""
+        return S3Access(secret=self.s3_secret, endpoint=self.s3_endpoint) if self.s3_secret else None
+
+    @property
+    def limits(self) -> Deadlines:
+        """What each stage may take."""
+        return Deadlines(**self.deadlines)
+
+    def conflicts(self) -> Iterator[str]:
+        """What each value says beyond its type: quantities, volumes, deadlines."""
+        if not self.image:
+            yield "image is empty"
+        yield from self._bad_quantities()
+        yield from self._bad_volumes()
+        yield from self._bad_deadlines()
+
+    def _bad_quantities(self) -> Iterator[str]:
+        for name in ("cpu", "memory", "shared_memory"):
+            text = getattr(self, name)
+            try:
+                if quantity(text) <= 0:
+                    yield f"{name} is {text}, must be more than 0"
+            except ValueError:
+                yield f"{name} is {text!r}, no Kubernetes quantity such as 500m or 4Gi"
+
+    def _bad_volumes(self) -> Iterator[str]:
+        for text in self.volumes:
+            try:
+                Volume.parsed(text)
+            except ValueError as error:
+                yield f"volumes: {error}"
+
+    def _bad_deadlines(self) -> Iterator[str]:
+        for stage, seconds in self.deadlines.items():
+            if stage not in STAGES:
+                yield f"deadlines: {stage!r} is no stage; there are {', '.join(STAGES)}"
+            elif not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+                yield f"deadlines: {stage} is {seconds!r}, not a number of seconds above 0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob(JobOptions):
+    """One training job, whatever runs it: what was chosen about it, and what it is.
 
     Attributes:
         owner: The step of the run that owns it; gives the name.
         namespace: Where it runs.
-        image: The container image.
-        command: The command, as in a container; the image's own if empty.
-        args: Its arguments.
-        env: Further environment variables.
-        replicas: Pods and what each may use.
-        outputs: URIs that must exist before the job counts as a success; one ending in "/" is a folder.
-        success: Whose success counts.
-        restart: When a failed replica starts again.
-        max_restarts: How often, before the job fails.
-        keep: Which finished jobs stay on the cluster.
-        deadlines: Seconds per stage.
-        volumes: What is mounted.
-        s3: Object-store credentials by secret.
-        node_selector: Labels that a node must have.
-        tolerations: Kubernetes tolerations, as they are written in a pod.
-        priority_class: The pods' priority class.
-        queue: The Kueue queue that admits the job.
-        scheduling: The operator's schedulingPolicy (gang scheduling), as it is written in a job.
-        labels: Further labels of the job and its pods.
-        annotations: Further annotations of the job and its pods.
-        service_account: The pods' service account.
-        pull_policy: When the kubelet pulls the image.
-        pull_secrets: Secrets for the image registry.
-        autoscaling: Nodes may be added: a job that no present node can take is not refused.
-        patch: Strategic merge patch of the pod template, for anything unusual.
         finished_ttl: Seconds after which the cluster itself removes the finished job.
     """
 
     owner: Owner
     namespace: str
-    image: str
-    command: Sequence[str] = ()
-    args: Sequence[str] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    replicas: Replicas = Replicas()
-    outputs: Sequence[str] = ()
-    success: Success = Success.ALL
-    restart: Restart = Restart.NEVER
-    max_restarts: int = 3
-    keep: Keep = Keep.NEVER
-    deadlines: Deadlines = Deadlines()
-    volumes: Sequence[Volume] = ()
-    s3: S3Access | None = None
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: Sequence[Mapping[str, Any]] = ()
-    priority_class: str = ""
-    queue: str = ""
-    scheduling: Mapping[str, Any] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    service_account: str = ""
-    pull_policy: str = "IfNotPresent"
-    pull_secrets: Sequence[str] = ()
-    autoscaling: bool = False
-    patch: Mapping[str, Any] = field(default_factory=dict)
+    command: Sequence[str] = parameter(
+        [], "Command of the pods with its arguments; the image's own if empty."
+    )
+    outputs: Sequence[str] = parameter(
+        [], "URIs that must exist before the job counts as a success; one ending in / is a folder."
+    )
     finished_ttl: int = 24 * 3600
 
     @property
@@ -287,43 +309,3 @@ def quantity(text: str) -> float:
     if not match or match[2] not in _SUFFIXES:
         raise ValueError(text)
     return float(match[1]) * _SUFFIXES[match[2]]
-
-
-def validated(job: TrainingJob) -> TrainingJob:
-    """`job`, if it makes sense.
-
-    Raises:
-        ParameterError: It does not; every problem is listed.
-    """
-    problems = [*_bad_numbers(job), *_bad_quantities(job.replicas)]
-    if not job.image:
-        problems.append("image is empty")
-    if problems:
-        raise ParameterError(
-            what="the training job can not be right",
-            which=job.name,
-            seen=listed(problems),
-            do="Correct these.",
-        )
-    return job
-
-
-def _bad_numbers(job: TrainingJob) -> Iterator[str]:
-    least = {"nodes": 1, "processes": 1, "gpus": 0}
-    for name, limit in least.items():
-        if getattr(job.replicas, name) < limit:
-            yield f"{name} is {getattr(job.replicas, name)}, must be at least {limit}"
-    for stage in fields(Deadlines):
-        seconds = getattr(job.deadlines, stage.name)
-        if seconds is not None and seconds <= 0:
-            yield f"deadline {stage.name} is {seconds:g} s, must be more than 0"
-
-
-def _bad_quantities(replicas: Replicas) -> Iterator[str]:
-    for name in ("cpu", "memory", "shared_memory"):
-        text = getattr(replicas, name)
-        try:
-            if quantity(text) <= 0:
-                yield f"{name} is {text}, must be more than 0"
-        except ValueError:
-            yield f"{name} is {text!r}, no Kubernetes quantity such as 500m or 4Gi"

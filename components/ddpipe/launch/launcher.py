@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TextIO
 
 from ddpipe.errors import (
@@ -24,14 +25,13 @@ from ddpipe.errors import (
     JobDeleted,
     LaunchError,
     OutputMissing,
-    ParameterError,
 )
 from ddpipe.launch import diagnosis
-from ddpipe.launch.backends.pytorchjob import BACKEND as PYTORCHJOB
+from ddpipe.launch.backends import BACKENDS
 from ddpipe.launch.claiming import Launching, remove, take_up_or_create
 from ddpipe.launch.cluster import Cluster, Refused
 from ddpipe.launch.following import Ended, Follower
-from ddpipe.launch.job import TrainingJob
+from ddpipe.launch.job import Keep, TrainingJob
 from ddpipe.launch.limits import Limits
 from ddpipe.launch.logs import Logs
 from ddpipe.launch.outage import refused
@@ -39,9 +39,6 @@ from ddpipe.launch.owning import PODS, own_pod_path
 from ddpipe.launch.status import Backend, Phase
 from ddpipe.launch.stopping import Target, deletes_when_told_to_stop
 from ddpipe.launch.voice import Voice
-
-BACKENDS: Mapping[str, Backend] = {"pytorchjob": PYTORCHJOB}
-"""What can run a job's pods, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +72,7 @@ def launch(
     *,
     exists: Callable[[str], bool],
     out: TextIO = sys.stderr,
-    outage: float = 600,
     is_process: bool = False,
-    backend: str = "pytorchjob",
 ) -> Outcome:
     """Run `job` on `cluster` and wait for its end.
 
@@ -86,23 +81,15 @@ def launch(
         cluster: Where.
         exists: Whether there is something at a URI; asked for the job's outputs.
         out: Where the job's logs and our own remarks go.
-        outage: Seconds for which the API server may be away.
         is_process: This process exists for launching: SIGTERM and SIGINT delete the job and end it with 143.
-        backend: The kind of job: a name of BACKENDS.
 
     Raises:
-        ParameterError: The backend is unknown.
+        ParameterError: The job's options cannot work.
         LaunchError: The job did not succeed; says why, and what to do.
     """
-    if backend not in BACKENDS:
-        raise ParameterError(
-            what="the job can not be launched",
-            which=f"backend {backend!r}",
-            seen="it is unknown",
-            do=f"Choose one of: {', '.join(BACKENDS)}.",
-        )
+    backend: Backend = import_module(BACKENDS[job.validated().backend]).BACKEND
     voice = Voice(out)
-    launching = Launching(cluster, job, BACKENDS[backend], outage, voice.say)
+    launching = Launching(cluster, job, backend, voice.say)
     try:
         with _guarded(launching) if is_process else nullcontext():
             return _launch(launching, voice, exists)
@@ -126,7 +113,7 @@ def _launch(launching: Launching, voice: Voice, exists: Callable[[str], bool]) -
     ended = _follow(launching, uid, logs)
     logs.finish()
     problem = _problem(launching, ended, logs, exists)
-    kept = job.keep.keeps(failed=problem is not None)
+    kept = Keep(job.keep).keeps(failed=problem is not None)
     if not kept:
         remove(launching, uid)
     if problem:
@@ -145,7 +132,7 @@ def _launch(launching: Launching, voice: Voice, exists: Callable[[str], bool]) -
 
 def _follow(launching: Launching, uid: str, logs: Logs) -> Ended:
     """The job's end; a job that is given up while it is active is stopped, for nobody would watch it."""
-    limits = Limits(launching.job.deadlines, launching.outage)
+    limits = Limits(launching.job.limits, launching.job.outage)
     follower = Follower(launching.cluster, launching.job, launching.backend, uid, logs, launching.say, limits)
     try:
         return follower.follow()

@@ -31,7 +31,7 @@ def labels_of(job: TrainingJob) -> dict[str, str]:
         MANAGED: "ddpipe",
         JOB: job.name,
         PIPELINE: label_value(job.owner.pipeline),
-        RUN: label_value(job.owner.run),
+        RUN: label_value(job.owner.run_id),
     }
 
 
@@ -43,7 +43,7 @@ def spec_hash(manifest: Mapping[str, Any]) -> str:
 def annotate(manifest: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
     """The manifest with the marks of its owner; the hash covers its spec."""
     metadata = manifest["metadata"]
-    marks = {OWNER: job.owner.key, SPEC: spec_hash(manifest), KEEP: job.keep.value}
+    marks = {OWNER: job.owner.key, SPEC: spec_hash(manifest), KEEP: job.keep}
     annotated = {**metadata, "annotations": {**metadata.get("annotations", {}), **marks}}
     return {**manifest, "metadata": annotated}
 

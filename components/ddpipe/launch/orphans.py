@@ -76,13 +76,13 @@ def sweep(
         # Somebody else sweeping at the same time is as good.
         with suppress(ApiError):
             cluster.delete(RESOURCE.path(namespace, job.name), job.uid)
-            say(f"removed {RESOURCE.kind} {namespace}/{job.name}: run {job.owner.run} is over")
+            say(f"removed {RESOURCE.kind} {namespace}/{job.name}: run {job.owner.run_id} is over")
     return orphans
 
 
 def _is_orphan(job: FoundJob, run: str | None) -> bool:
     if run is not None:
-        return job.owner.run == run and not job.kept
+        return job.owner.run_id == run and not job.kept
     return job.run_over is True and not job.kept
 
 

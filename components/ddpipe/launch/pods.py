@@ -39,7 +39,7 @@ def _spec(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
     return {
         "containers": [_container(job, env)],
-        "volumes": [_memory(job), *(_volume(volume) for volume in job.volumes)],
+        "volumes": [_memory(job), *(_volume(volume) for volume in job.mounts)],
         "automountServiceAccountToken": bool(job.service_account),
         "securityContext": {
             "runAsNonRoot": True,
@@ -53,15 +53,14 @@ def _spec(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _container(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    entries = {"command": list(job.command), "args": list(job.args)}
     return {
         "name": CONTAINER,
         "image": job.image,
         "imagePullPolicy": job.pull_policy,
-        **{name: value for name, value in entries.items() if value},
+        **({"command": list(job.command)} if job.command else {}),
         "env": _environment(job, env),
-        "resources": {"limits": job.replicas.per_pod, "requests": job.replicas.per_pod},
-        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, *map(_mount, job.volumes)],  # noqa: S108
+        "resources": {"limits": job.per_pod, "requests": job.per_pod},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, *map(_mount, job.mounts)],  # noqa: S108
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
@@ -85,7 +84,7 @@ def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dic
 
 def threads(job: TrainingJob) -> int:
     """CPU threads per process, from the CPU limit: more would only be throttled."""
-    return max(1, int(quantity(job.replicas.cpu) / job.replicas.processes))
+    return max(1, int(quantity(job.cpu) / job.processes))
 
 
 def _s3(access: S3Access) -> list[dict[str, Any]]:
@@ -101,7 +100,7 @@ def _s3(access: S3Access) -> list[dict[str, Any]]:
 
 def _memory(job: TrainingJob) -> dict[str, Any]:
     """Data loaders pass batches through /dev/shm; a container's own has 64 MiB."""
-    return {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": job.replicas.shared_memory}}
+    return {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": job.shared_memory}}
 
 
 def _volume(volume: Volume) -> dict[str, Any]:

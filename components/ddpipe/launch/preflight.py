@@ -130,7 +130,7 @@ def _dry_run(
 
 
 def _missing_objects(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
-    named = [(_MOUNTED[volume.kind], volume.name) for volume in job.volumes]
+    named = [(_MOUNTED[volume.kind], volume.name) for volume in job.mounts]
     named += [(_SECRETS, name) for name in job.pull_secrets]
     named += [(_SECRETS, job.s3.secret)] if job.s3 else []
     named += [(_ACCOUNTS, job.service_account)] if job.service_account else []
@@ -181,20 +181,20 @@ def _allocatable(node: Object, resource: str) -> float:
 
 
 def _fits(job: TrainingJob, node: Object) -> bool:
-    return all(quantity(asked) <= _allocatable(node, name) for name, asked in job.replicas.per_pod.items())
+    return all(quantity(asked) <= _allocatable(node, name) for name, asked in job.per_pod.items())
 
 
 def _lacking(job: TrainingJob, nodes: Sequence[Object]) -> Iterator[str]:
     """Which resource is short; together they can be, though each alone is not."""
     short = False
-    for name, asked in job.replicas.per_pod.items():
+    for name, asked in job.per_pod.items():
         largest = max(nodes, key=lambda node: _allocatable(node, name))
         if quantity(asked) > _allocatable(largest, name):
             short = True
             offered = largest["status"].get("allocatable", {}).get(name, "0")
             yield f"no node can ever take a pod: {asked} of {name} asked, the largest node has {offered}"
     if not short:
-        asked = ", ".join(f"{value} of {name}" for name, value in job.replicas.per_pod.items())
+        asked = ", ".join(f"{value} of {name}" for name, value in job.per_pod.items())
         yield f"no single node can ever take a pod with {asked} together"
 
 
@@ -214,9 +214,9 @@ def _beyond_quota(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
 
 def _total(job: TrainingJob) -> dict[str, float]:
     """What the whole job counts for, by the names that quotas use."""
-    total: dict[str, float] = {"pods": job.replicas.nodes, "count/pods": job.replicas.nodes}
-    for name, asked in job.replicas.per_pod.items():
-        amount = quantity(asked) * job.replicas.nodes
+    total: dict[str, float] = {"pods": job.nodes, "count/pods": job.nodes}
+    for name, asked in job.per_pod.items():
+        amount = quantity(asked) * job.nodes
         total |= {f"requests.{name}": amount, f"limits.{name}": amount}
         if name in {"cpu", "memory"}:
             total[name] = amount

@@ -44,11 +44,11 @@ from ddpipe.errors import (
     StoreError,
     Unreachable,
 )
-from ddpipe.storage.base import ObjectInfo
+from ddpipe.storage.base import KUBEFLOW_ENDPOINT, ObjectInfo
 from ddpipe.storage.files import replacing
 
 AWS = "https://s3.amazonaws.com"
-KUBEFLOW = "http://minio-service.kubeflow:9000"
+KUBEFLOW = f"http://{KUBEFLOW_ENDPOINT}"
 
 CHECKSUM = "x-amz-meta-sha256"
 """The metadata that holds the SHA-256 of an object's content."""

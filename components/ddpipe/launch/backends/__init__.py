@@ -1,1 +1,8 @@
-"""What runs a training job: one file per kind of job."""
+"""What can run a training job's pods: each backend is one file here, and one line in BACKENDS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+BACKENDS: Mapping[str, str] = {"pytorchjob": "ddpipe.launch.backends.pytorchjob"}
+"""The module of each backend, by name; its `BACKEND` is a `status.Backend`."""

@@ -37,7 +37,7 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
         schema: The properties of `spec` that the cluster's CRD knows; None stands for a current one.
     """
     known = _spec_fields(schema)
-    with_master = job.success is Success.RANK0 or "elasticPolicy" not in known
+    with_master = job.success == Success.RANK0 or "elasticPolicy" not in known
     labels = {**labels_of(job), **({QUEUE: job.queue} if job.queue else {})}
     body = {
         "apiVersion": f"{RESOURCE.group}/{RESOURCE.version}",
@@ -50,7 +50,7 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
         },
         "spec": {
             "pytorchReplicaSpecs": _replica_specs(job, with_master=with_master),
-            **({"nprocPerNode": str(job.replicas.processes)} if "nprocPerNode" in known else {}),
+            **({"nprocPerNode": str(job.processes)} if "nprocPerNode" in known else {}),
             **_run_policy(job, known, with_master=with_master),
         },
     }
@@ -64,12 +64,12 @@ def _spec_fields(schema: Object | None) -> set[str]:
 def _run_policy(job: TrainingJob, known: set[str], *, with_master: bool) -> dict[str, Any]:
     """The pytorch-operator of MiniKF's days has these at the top of the spec."""
     # With a master the operator ends the job while others still work: their pods are needed to judge them.
-    judged = with_master and job.success is Success.ALL
+    judged = with_master and job.success == Success.ALL
     policy: dict[str, Any] = {
         "cleanPodPolicy": "None" if judged else "Running",
         "ttlSecondsAfterFinished": job.finished_ttl,
     }
-    if job.restart is not Restart.NEVER:
+    if job.restart != Restart.NEVER:
         policy["backoffLimit"] = job.max_restarts
     if "runPolicy" not in known:
         return policy
@@ -80,9 +80,9 @@ def _run_policy(job: TrainingJob, known: set[str], *, with_master: bool) -> dict
 
 def _replica_specs(job: TrainingJob, *, with_master: bool) -> dict[str, Any]:
     def replicas(count: int, pod: dict[str, Any]) -> dict[str, Any]:
-        return {"replicas": count, "restartPolicy": job.restart.value, "template": pod}
+        return {"replicas": count, "restartPolicy": job.restart, "template": pod}
 
-    nodes = job.replicas.nodes
+    nodes = job.nodes
     if not with_master:
         return {"Worker": replicas(nodes, template(job, _ranks(job)))}
     pod = template(job)
@@ -99,7 +99,7 @@ def _ranks(job: TrainingJob) -> list[dict[str, Any]]:
         "MASTER_PORT": port,
         "PET_MASTER_ADDR": address,
         "PET_MASTER_PORT": port,
-        "WORLD_SIZE": str(job.replicas.nodes * job.replicas.processes),
+        "WORLD_SIZE": str(job.nodes * job.processes),
     }
     return [
         *({"name": name, "value": value} for name, value in values.items()),
@@ -143,7 +143,7 @@ def _phase(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Phas
 
 def _judged(job: TrainingJob, replicas: Sequence[Replica]) -> Phase:
     """The operator says Succeeded when the master exits 0, whatever the workers did: look at the pods."""
-    if job.success is Success.RANK0:
+    if job.success == Success.RANK0:
         return Phase.SUCCEEDED
     if any(replica.over and replica.has_failed for replica in replicas):
         return Phase.FAILED
@@ -156,7 +156,7 @@ def _judged(job: TrainingJob, replicas: Sequence[Replica]) -> Phase:
 def _stage(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Stage:
     if not replicas and not (found.get("status") or {}).get("conditions"):
         return Stage.RECONCILED
-    if len(replicas) < job.replicas.nodes:
+    if len(replicas) < job.nodes:
         return Stage.SCHEDULED
     return min(replica.stage for replica in replicas)
 

@@ -1,0 +1,109 @@
+"""Declared parameters as options of a command.
+
+A name is spelled with hyphens. A list takes its option several times, or one JSON list; an object NAME=VALUE
+several times, or one JSON object, or @ and the path of a file that holds one: engines give each parameter as
+one argument, people write it piece by piece.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ddpipe.parameters import OneOf, Parameter, Parameters, declared
+
+T = TypeVar("T", bound=Callable[..., object])
+
+FEW = 6
+"""Names that are shown in place of TEXT."""
+
+
+def options(
+    *groups: type[Parameters],
+    defaults: Mapping[str, Any] | None = None,
+    without: Collection[str] = (),
+) -> Callable[[T], T]:
+    """An option for each parameter of these groups, in their order.
+
+    Args:
+        groups: Where two have a parameter of one name, the first counts.
+        defaults: In place of the declared ones.
+        without: Names that this command settles itself.
+    """
+    found = {item.name: item for group in reversed(groups) for item in declared(group)}
+    wanted = [item for group in groups for item in declared(group) if found.pop(item.name, None)]
+
+    def decorate(command: T) -> T:
+        for item in reversed(wanted):
+            if item.name not in without:
+                command = option(item, (defaults or {}).get(item.name, item.default))(command)
+        return command
+
+    return decorate
+
+
+def option(item: Parameter, default: Any) -> Callable[[T], T]:  # noqa: ANN401 - of the parameter's own type
+    """One parameter as an option."""
+    name = f"--{item.name.replace('_', '-')}"
+    shared: dict[str, Any] = {"help": item.help, "required": default is None}
+    if item.kind in {list, dict}:
+        return _several(name, item, default, shared)
+    if item.kind is bool:
+        # A flag for people, a value for engines: --verify, --verify false.
+        return click.option(name, type=bool, is_flag=False, flag_value=True, default=default, **shared)
+    names = list(item.allowed.names) if isinstance(item.allowed, OneOf) else []
+    metavar = "|".join(names) if 0 < len(names) <= FEW else None
+    return click.option(
+        name,
+        type=item.kind,
+        default=default,
+        metavar=metavar,
+        show_default=default not in {"", None},
+        **shared,
+    )
+
+
+def _several(name: str, item: Parameter, default: object, shared: Mapping[str, Any]) -> Callable[[T], T]:
+    parse, one = (_listed, "ITEM") if item.kind is list else (_mapped, "NAME=VALUE")
+
+    def read(_ctx: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> object:
+        return parse(given, item) if given else default
+
+    return click.option(
+        name, multiple=True, callback=read, metavar=f"{one} ...", show_default=False, **shared
+    )
+
+
+def _listed(given: tuple[str, ...], item: Parameter) -> list[Any]:
+    values: list[Any] = []
+    for text in given:
+        parsed = _json(text) if text.startswith(("[", "@")) or item.items is not str else text
+        values += parsed if isinstance(parsed, list) else [parsed]
+    return values
+
+
+def _mapped(given: tuple[str, ...], item: Parameter) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for text in given:
+        if text.startswith(("{", "@")):
+            parsed = _json(text)
+            if not isinstance(parsed, dict):
+                raise click.BadParameter(f"{text!r} is no JSON object")
+            values |= parsed
+            continue
+        name, separator, value = text.partition("=")
+        if not (name and separator):
+            raise click.BadParameter(f"{text!r} is neither NAME=VALUE nor a JSON object")
+        values[name] = value if item.items is str else _json(value)
+    return values
+
+
+def _json(text: str) -> Any:  # noqa: ANN401 - whatever it holds
+    try:
+        return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(f"{text!r} is not JSON: {error}") from error
