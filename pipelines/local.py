@@ -39,7 +39,7 @@ def run_training(run: Run, source: Mapping[str, Any], recipe: Recipe, processes:
 
     Args:
         run: The run's folder.
-        source: The pipeline's parameters for preparing data, by name (workflow.prepare_spec).
+        source: The pipeline's parameters for preparing data, by name (PrepareSpec).
         recipe: How to train.
         processes: Training processes.
 

@@ -19,7 +19,8 @@ import torch
 from training_ranks import Meddling, train_as_rank
 
 from ddpipe.model.checkpoint import Checkpoint, latest
-from ddpipe.prepare import PrepareSpec, prepare
+from ddpipe.prepare.prepare import prepare
+from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
 from ddpipe.train.recipe import Recipe
 
@@ -43,7 +44,7 @@ class Ended:
 
 def digits(folder: Path, seed: int = 0) -> str:
     """The manifest of the digits dataset in a store of its own."""
-    return prepare(PrepareSpec(source="digits", name="digits", store=str(folder), seed=seed)).manifest_uri
+    return prepare(PrepareSpec(source="digits", store=str(folder), split_seed=seed)).manifest_uri
 
 
 def run(

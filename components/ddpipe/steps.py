@@ -77,13 +77,14 @@ def prepare(
     from pathlib import Path
 
     from ddpipe import workflow
+    from ddpipe.prepare.spec import PrepareSpec
     from ddpipe.runs import Run
     from ddpipe.stage import on_stage
     from ddpipe.storage import read_uri
 
     with on_stage():
         here = Run.named(runs, run_name or run_id)
-        spec = workflow.prepare_spec(
+        spec = PrepareSpec(
             source=source,
             source_path=source_path,
             dataset_name=dataset_name,
@@ -103,7 +104,7 @@ def prepare(
             split_column=split_column,
             verify=verify,
             skip_bad=skip_bad,
-        )
+        ).validated()
         prepared = workflow.prepare(here, spec)
         Path(dataset.path).write_text(prepared.manifest.to_json())
         dataset.metadata.update(dataset_id=prepared.dataset_id, uri=prepared.manifest_uri)

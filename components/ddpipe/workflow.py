@@ -18,59 +18,16 @@ if TYPE_CHECKING:
     from ddpipe.launch.job import JobOptions, Owner
     from ddpipe.model.evaluation import Evaluation
     from ddpipe.model.package import ModelPackage
-    from ddpipe.prepare import Prepared, PrepareSpec
+    from ddpipe.prepare.prepare import Prepared
+    from ddpipe.prepare.spec import PrepareSpec
     from ddpipe.train.recipe import Recipe
-
-
-def prepare_spec(
-    *,
-    source: str,
-    source_path: str,
-    dataset_name: str,
-    validation_fraction: float,
-    test_fraction: float,
-    split_seed: int,
-    image_size: int,
-    image_format: str,
-    table: str,
-    image_column: str,
-    label_columns: str,
-    group_column: str,
-    split_column: str,
-    **same: Any,  # noqa: ANN401 - what has the same name in PrepareSpec
-) -> PrepareSpec:
-    """What to prepare, from parameters as command lines and pipelines have them; empty means the default.
-
-    Raises:
-        ParameterError: Some can not be right; all are listed.
-    """
-    from ddpipe.prepare import PrepareSpec
-    from ddpipe.prepare.sources.base import Table
-
-    return PrepareSpec(
-        source=source,
-        path=source_path or None,
-        name=dataset_name or source,
-        fractions=(1 - validation_fraction - test_fraction, validation_fraction, test_fraction),
-        seed=split_seed,
-        image_size=image_size or None,
-        format=image_format,
-        table=Table(
-            file=table,
-            image=image_column,
-            labels=tuple(filter(None, label_columns.split(","))),
-            group=group_column,
-            split=split_column,
-        ),
-        **same,
-    ).validated()
 
 
 def prepare(run: Run, spec: PrepareSpec) -> Prepared:
     """Bring raw data into a dataset version, unless it is there unchanged, and write a page about it."""
     from ddpipe.data.manifest import store_of
-    from ddpipe.prepare import data_report_html
-    from ddpipe.prepare import prepare as step
+    from ddpipe.prepare.prepare import prepare as step
+    from ddpipe.prepare.report import data_report_html
 
     with run.step("prepare") as facts:
         prepared = step(spec)

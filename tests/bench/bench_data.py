@@ -23,7 +23,8 @@ from pathlib import Path
 from photographs import compared, photographs, table
 from PIL import Image
 
-from ddpipe.prepare import PrepareSpec, prepare
+from ddpipe.prepare.prepare import prepare
+from ddpipe.prepare.spec import PrepareSpec
 
 RESULTS = Path(__file__).parent / "results" / "data.md"
 SIDE = 256
@@ -68,7 +69,11 @@ def scaled_decoding(folder: Path, _out: Path) -> None:
 
 def ddpipe(folder: Path, out: Path) -> None:
     """All of it: reading, hashing, scaling, encoding, statistics, shards, manifest."""
-    prepare(PrepareSpec(source="folder", path=str(folder), name="photos", store=str(out), image_size=SIDE))
+    prepare(
+        PrepareSpec(
+            source="folder", source_path=str(folder), dataset_name="photos", store=str(out), image_size=SIDE
+        )
+    )
 
 
 CONTENDERS: dict[str, Callable[[Path, Path], None]] = {

@@ -150,7 +150,8 @@ def write_ours(folder: Path, count: int) -> None:
     from PIL import Image  # noqa: PLC0415
 
     from ddpipe.data.shards import JpegShard, shard_key  # noqa: PLC0415
-    from ddpipe.prepare import PrepareSpec, prepare  # noqa: PLC0415
+    from ddpipe.prepare.prepare import prepare  # noqa: PLC0415
+    from ddpipe.prepare.spec import PrepareSpec  # noqa: PLC0415
 
     photographs(folder / "photos", count)
     resized = [np.asarray(Image.open(path).resize((SIZE, SIZE))) for path in folder.glob("photos/*/*.jpg")]
@@ -158,10 +159,10 @@ def write_ours(folder: Path, count: int) -> None:
     for kind in ("jpeg", "raw"):
         spec = PrepareSpec(
             source="folder",
-            path=str(folder / "photos"),
-            name=kind,
+            source_path=str(folder / "photos"),
+            dataset_name=kind,
             store=str(folder / "store"),
-            format=kind,
+            image_format=kind,
             image_size=SIZE,
         )
         prepared = prepare(spec)
@@ -203,12 +204,23 @@ def training(folder: Path) -> str:
     from torchvision.models import resnet18  # noqa: PLC0415
 
     from ddpipe.model.architectures import build  # noqa: PLC0415
-    from ddpipe.prepare import PrepareSpec, prepare  # noqa: PLC0415
+    from ddpipe.prepare.prepare import prepare  # noqa: PLC0415
+    from ddpipe.prepare.spec import PrepareSpec  # noqa: PLC0415
 
     store = str(folder / "store")
-    spec = PrepareSpec(source="folder", path=os.environ["DDPIPE_IMAGES"], name="small", store=store)
+    spec = PrepareSpec(
+        source="folder", source_path=os.environ["DDPIPE_IMAGES"], dataset_name="small", store=store
+    )
     small = prepare(spec).manifest
-    prepare(replace(spec, path=str(folder / "photos"), name="photos", format="jpeg", image_size=224))
+    prepare(
+        replace(
+            spec,
+            source_path=str(folder / "photos"),
+            dataset_name="photos",
+            image_format="jpeg",
+            image_size=224,
+        )
+    )
     rows = [
         ("ResNet-18, 224 pixels, jpeg shards", *_steps(folder, "photos", resnet18(num_classes=10), 16, 4)),
         (

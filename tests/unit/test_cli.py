@@ -87,7 +87,7 @@ def test_wrong_parameters_end_with_their_exit_code_and_all_problems_at_once(tmp_
     ("arguments", "error"),
     [
         (("--source", "sound"), ParameterError),
-        (("--source", "folder", "--path", "/nowhere"), SourceError),
+        (("--source", "folder", "--source-path", "/nowhere"), SourceError),
         (("--validation-fraction", "0.6", "--test-fraction", "0.5"), ParameterError),
         (("--store", "/proc/store"), NotWritable),
     ],

@@ -16,14 +16,15 @@ from ddpipe.data.catalogue import versions
 from ddpipe.data.manifest import SPLITS
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, NotWritable
-from ddpipe.prepare import Prepared, PrepareSpec, prepare
+from ddpipe.prepare.prepare import Prepared, prepare
+from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
 
 
 @pytest.fixture
 def toys(tmp_path: Path, store_uri: str) -> PrepareSpec:
     path = a_folder(tmp_path / "toys", {"ball": 10, "kite": 6})
-    return PrepareSpec(source="folder", path=str(path), name="toys", store=store_uri)
+    return PrepareSpec(source="folder", source_path=str(path), dataset_name="toys", store=store_uri)
 
 
 def _ddpipe(*arguments: str) -> tuple[int, str]:
@@ -55,15 +56,14 @@ def test_a_page_that_can_not_be_written_is_told_in_four_parts(toys: PrepareSpec,
 
 def _changed(spec: PrepareSpec) -> Prepared:
     """Another version: one image more, one less."""
-    assert spec.path
-    a_folder(Path(spec.path), {"ball": 1}, start=50)
-    (Path(spec.path) / "kite" / "0000.png").unlink()
+    a_folder(Path(spec.source_path), {"ball": 1}, start=50)
+    (Path(spec.source_path) / "kite" / "0000.png").unlink()
     return prepare(spec)
 
 
 def test_all_versions_are_listed_the_newest_last(toys: PrepareSpec) -> None:
     first, second = prepare(toys), _changed(toys)
-    other = prepare(replace(toys, name="others"))
+    other = prepare(replace(toys, dataset_name="others"))
     listed = [version["uri"] for version in _facts("ls", "--store", toys.store)["versions"]]
     assert set(listed) == {first.manifest_uri, second.manifest_uri, other.manifest_uri}
     assert [version.dataset_id for version in versions(open_store(toys.store), "others")] == [

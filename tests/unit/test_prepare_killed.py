@@ -12,7 +12,8 @@ from samples import an_image
 
 from ddpipe.data.catalogue import damage, versions
 from ddpipe.data.manifest import load_manifest
-from ddpipe.prepare import PrepareSpec, prepare
+from ddpipe.prepare.prepare import prepare
+from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
 
 IMAGES = 240
@@ -20,10 +21,13 @@ KILLS = 20
 
 SCRIPT = """
 import sys
-from ddpipe.prepare import PrepareSpec, packing, prepare
+from ddpipe.prepare import packing
+from ddpipe.prepare.prepare import prepare
+from ddpipe.prepare.spec import PrepareSpec
 packing.SHARD_BYTES = 20_000
 spec = PrepareSpec(
-    source="folder", path=sys.argv[1], name="photos", store=sys.argv[2], format="jpeg", image_size=48
+    source="folder", source_path=sys.argv[1], dataset_name="photos", store=sys.argv[2],
+    image_format="jpeg", image_size=48,
 )
 print("ready", flush=True)
 prepare(spec)
@@ -45,7 +49,14 @@ def test_twenty_kills_at_random_moments_break_nothing(tmp_path: Path) -> None:
             process.kill()
         for version in versions(open_store(store)):
             assert damage(load_manifest(version.uri), open_store(store)) == []
-    spec = PrepareSpec(source="folder", path=path, name="photos", store=store, format="jpeg", image_size=48)
+    spec = PrepareSpec(
+        source="folder",
+        source_path=path,
+        dataset_name="photos",
+        store=store,
+        image_format="jpeg",
+        image_size=48,
+    )
     finished = prepare(spec)
     assert finished.encoded < IMAGES, "what the killed ones stored is taken over"
     assert sum(len(split.sample_ids) for split in finished.manifest.splits.values()) == IMAGES

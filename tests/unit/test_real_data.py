@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from ddpipe.data.reader import open_split
-from ddpipe.prepare import PrepareSpec, prepare
+from ddpipe.prepare.prepare import prepare
+from ddpipe.prepare.spec import PrepareSpec
 
 FOLDER = Path(os.environ.get("DDPIPE_REAL_DATA", ""))
 
@@ -23,7 +24,10 @@ def test_all_of_cifar_10_as_class_folders(tmp_path: Path) -> None:
     with tarfile.open(FOLDER / "cifar10.tar.gz") as archive:
         archive.extractall(tmp_path / "cifar", filter="data")
     spec = PrepareSpec(
-        source="cifar10", path=str(tmp_path / "cifar"), name="cifar10", store=str(tmp_path / "store")
+        source="cifar10",
+        source_path=str(tmp_path / "cifar"),
+        dataset_name="cifar10",
+        store=str(tmp_path / "store"),
     )
     prepared = prepare(spec)
     assert (prepared.encoded, prepared.manifest.shape) == (60_000, (32, 32, 3))
@@ -35,7 +39,9 @@ def test_all_of_cifar_10_as_class_folders(tmp_path: Path) -> None:
 
 
 def test_the_test_images_of_mnist(tmp_path: Path) -> None:
-    spec = PrepareSpec(source="mnist", path=str(FOLDER / "mnist"), name="mnist", store=str(tmp_path))
+    spec = PrepareSpec(
+        source="mnist", source_path=str(FOLDER / "mnist"), dataset_name="mnist", store=str(tmp_path)
+    )
     prepared = prepare(spec)
     assert (prepared.encoded, prepared.manifest.shape) == (10_000, (28, 28, 1))
     labels = open_split(prepared.manifest_uri, "train").labels

@@ -22,13 +22,17 @@ from samples import a_folder, an_image
 from ddpipe.data.manifest import SPLITS
 from ddpipe.data.reader import open_split
 from ddpipe.errors import SourceError, Unreachable
-from ddpipe.prepare import Prepared, PrepareSpec, Table, data_report_html, prepare
-from ddpipe.prepare.sources import open_source
+from ddpipe.prepare.prepare import Prepared, prepare
+from ddpipe.prepare.report import data_report_html
+from ddpipe.prepare.sources import Table, open_source
+from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
 
 
 def _spec(tmp_path: Path, source: str, path: str | Path, **more: object) -> PrepareSpec:
-    spec = PrepareSpec(source=source, path=str(path), name="toys", store=str(tmp_path / "store"))
+    spec = PrepareSpec(
+        source=source, source_path=str(path), dataset_name="toys", store=str(tmp_path / "store")
+    )
     return replace(spec, **more)
 
 
@@ -165,8 +169,9 @@ def test_one_column_of_labels_are_classes_and_a_column_can_give_the_split(tmp_pa
         an_image(tmp_path / "pictures" / f"{number}.png", seed=number)
         lines.append(f"{number}.png,{'ab'[number % 2]},{('train', 'val', 'test')[number % 3]}")
     (tmp_path / "labels.csv").write_text("\n".join(lines))
-    table = Table(file=str(tmp_path / "labels.csv"), split="part")
-    prepared = prepare(_spec(tmp_path, "csv", tmp_path / "pictures", table=table))
+    table = str(tmp_path / "labels.csv")
+    spec = _spec(tmp_path, "csv", tmp_path / "pictures", table=table, split_column="part")
+    prepared = prepare(spec)
     assert prepared.manifest.classes == ("a", "b")
     assert _places(prepared)["4.png"] == "validation"
     assert Counter(_places(prepared).values()) == {"train": 4, "validation": 4, "test": 4}
@@ -205,13 +210,11 @@ def test_images_that_the_table_does_not_name_are_counted(
     assert "test/1.2.826.9999.jpg" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "table", [Table(group="Doctor"), Table(labels=("Heart",)), Table(image="Picture"), Table(split="part")]
-)
-def test_a_column_that_does_not_exist_is_named(table: Table, tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", ["image_column", "label_columns", "group_column", "split_column"])
+def test_a_column_that_does_not_exist_is_named(column: str, tmp_path: Path) -> None:
     _ranzcr(tmp_path / "xrays")
-    named = table.group or table.image or table.split or table.labels[0]
-    assert f"it has no column '{named}'" in _seen(_spec(tmp_path, "csv", tmp_path / "xrays", table=table))
+    seen = _seen(_spec(tmp_path, "csv", tmp_path / "xrays", **{column: "Heart"}))
+    assert "it has no column 'Heart'" in seen
 
 
 def test_a_table_that_does_not_exist_is_named(tmp_path: Path) -> None:
@@ -225,7 +228,7 @@ def test_a_group_that_the_table_itself_tears_apart_is_refused(tmp_path: Path) ->
         an_image(tmp_path / "pictures" / f"{number}.png", seed=number)
         lines.append(f"{number},{'ab'[number % 2]},p{number // 4},{('train', 'val', 'test')[number % 3]}")
     (tmp_path / "pictures" / "train.csv").write_text("\n".join(lines))
-    spec = _spec(tmp_path, "csv", tmp_path / "pictures", table=Table(group="who", split="part"))
+    spec = _spec(tmp_path, "csv", tmp_path / "pictures", group_column="who", split_column="part")
     assert "group 'p0' is in test, train, validation" in _seen(spec)
 
 
@@ -357,10 +360,10 @@ def test_a_network_that_says_no_is_told_with_the_file_to_get(
     there = downloads.DOWNLOADS["mnist"]
     monkeypatch.setitem(downloads.DOWNLOADS, "mnist", replace(there, url="http://127.0.0.1:9"))
     with pytest.raises(SourceError) as caught:
-        prepare(PrepareSpec(source="mnist", name="mnist", store=str(tmp_path)))
-    assert "can not be fetched" in caught.value.seen
+        prepare(PrepareSpec(source="mnist", dataset_name="mnist", store=str(tmp_path)))
+    assert "cannot be downloaded" in caught.value.seen
     assert "train-images-idx3-ubyte.gz" in caught.value.do
-    assert "--path" in caught.value.do
+    assert "--source-path" in caught.value.do
 
 
 # WebDataset

@@ -82,7 +82,7 @@ def show_command(dataset: str) -> None:
 @json_option
 def report_command(dataset: str, output: str | None) -> None:
     """Write a page about the version with the manifest DATASET: classes, samples, sizes, copies."""
-    from ddpipe.prepare import data_report_html  # noqa: PLC0415 - only this command needs it
+    from ddpipe.prepare.report import data_report_html  # noqa: PLC0415 - only this command needs it
 
     manifest = load_manifest(dataset)
     address = output or f"{manifest.name}-{manifest.dataset_id[:12]}.html"

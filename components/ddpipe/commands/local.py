@@ -13,9 +13,10 @@ import click
 from ddpipe import workflow
 from ddpipe.commands import json_option, kfp_v1, tell, write_option
 from ddpipe.data.manifest import store_of
-from ddpipe.parameters import declared
-from ddpipe.prepare import FORMATS, PrepareSpec, Table, data_report_html
-from ddpipe.prepare import prepare as prepare_step
+from ddpipe.parameters import Parameter, Parameters, declared
+from ddpipe.prepare.prepare import prepare as prepare_step
+from ddpipe.prepare.report import data_report_html
+from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run
 from ddpipe.storage import read_uri
 from ddpipe.train.recipe import Recipe
@@ -34,67 +35,32 @@ processes_option = click.option(
 )
 
 
-def _help(field: str) -> str:
-    (text,) = [item.metadata["help"] for item in fields(PrepareSpec) if item.name == field]
-    return f"{text[0].upper()}{text[1:]}."
+def parameter_options(group: type[Parameters]) -> Callable[[Command], Command]:
+    """An option for each parameter of a group, as its declaration describes it."""
+
+    def decorated(command: Command) -> Command:
+        for item in reversed(declared(group)):
+            command = _option(item)(command)
+        return command
+
+    return decorated
 
 
-def _text(*names: str, help: str) -> Callable[[Command], Command]:  # noqa: A002 - click's own word
-    """Text that may be left out."""
-    return click.option(*names, default="", show_default=False, help=help)
-
-
-def _flag(name: str, help: str) -> Callable[[Command], Command]:  # noqa: A002
-    """A flag for people, a value for pipelines: --verify, --verify false."""
-    return click.option(name, type=bool, is_flag=False, flag_value=True, default=False, help=help)
-
-
-def source_options(command: Command) -> Command:
-    """What `prepare` needs to know; --split-seed, because a recipe has a seed as well."""
-    options = (
-        click.option("--source", default="digits", help=_help("source")),
-        _text("--path", "source_path", help=_help("path")),
-        _text("--name", "dataset_name", help=f"{_help('name')}  [default: the source's]"),
-        click.option("--store", default="store", help=_help("store")),
-        click.option(
-            "--split-seed", "split_seed", default=0, help="Decides which sample goes to which split."
-        ),
-        click.option("--validation-fraction", default=0.1, help="Share of the validation split."),
-        click.option("--test-fraction", default=0.1, help="Share of the test split; training gets the rest."),
-        click.option(
-            "--image-size", default=0, help="Side in pixels that all images get; 0: the commonest size."
-        ),
-        click.option(
-            "--format", "image_format", default="auto", type=click.Choice(FORMATS), help=_help("format")
-        ),
-        click.option("--quality", default=90, help=_help("quality")),
-        click.option("--folds", default=0, help=_help("folds")),
-        click.option("--fold", default=0, help=_help("fold")),
-        click.option("--table", default=Table().file, help="CSV file, below the images or anywhere."),
-        _text("--image-column", help="Column that names the image.  [default: the first]"),
-        _text("--label-columns", help="One of classes, or several of 0 and 1: a,b,c."),
-        _text("--group-column", help="Column of what stays in one split: a patient."),
-        _text("--split-column", help="Column of train, validation and test."),
-        _flag("--verify", help=_help("verify")),
-        _flag("--skip-bad", help=_help("skip_bad")),
+def _option(item: Parameter) -> Callable[[Command], Command]:
+    """A truth value is a flag for people, a value for pipelines: --verify, --verify false."""
+    flag: dict[str, Any] = {"is_flag": False, "flag_value": True} if item.kind is bool else {}
+    return click.option(
+        f"--{item.name.replace('_', '-')}",
+        default=item.default,
+        type=item.kind,
+        show_default=item.default != "",
+        help=item.help,
+        **flag,
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
-
-
-def recipe_options(command: Command) -> Command:
-    """An option for each hyperparameter, as the recipe describes it."""
-    for item in reversed(declared(Recipe)):
-        option = click.option(
-            f"--{item.name.replace('_', '-')}", default=item.default, type=item.kind, help=item.help
-        )
-        command = option(command)
-    return command
 
 
 @click.command()
-@source_options
+@parameter_options(PrepareSpec)
 @click.option("--run", "run_name", help="Name of the run that is going to use it, to be noted there.")
 @runs_option
 @write_option("run", "training", "dataset", "dataset_id", "ui")
@@ -102,7 +68,7 @@ def recipe_options(command: Command) -> Command:
 def prepare_command(run_name: str | None, runs: str, **source: Any) -> None:  # noqa: ANN401 - click hands every option by its name
     """Bring raw data into a dataset version: decoded once, split, content-addressed."""
     run = Run.named(runs, run_name) if run_name else None
-    spec = workflow.prepare_spec(**source)
+    spec = PrepareSpec.from_dict(source)
     prepared = workflow.prepare(run, spec) if run else prepare_step(spec)
     facts = {
         **({"run": run.name, "training": run.training} if run else {}),
@@ -127,7 +93,7 @@ def prepare_command(run_name: str | None, runs: str, **source: Any) -> None:  # 
 @run_option
 @runs_option
 @processes_option
-@recipe_options
+@parameter_options(Recipe)
 @json_option
 def train_command(dataset: str, run_name: str, runs: str, processes: int, **recipe: Any) -> None:  # noqa: ANN401
     """Train on this machine by distributed data parallelism; run again to go on after an interruption."""
@@ -181,16 +147,16 @@ def export_command(dataset: str, run_name: str, runs: str) -> None:
     "--run", "run_name", help="Name of the run; an unfinished one goes on.  [default: name and date]"
 )
 @runs_option
-@source_options
+@parameter_options(PrepareSpec)
 @processes_option
-@recipe_options
+@parameter_options(Recipe)
 @json_option
 def run_command(run_name: str | None, runs: str, processes: int, **values: Any) -> None:  # noqa: ANN401
     """Run the whole pipeline on this machine: prepare, train, evaluate, export, report."""
     from ddpipe.pipelines.local import run_training  # noqa: PLC0415 - only this command needs it
 
     hyperparameters = {field.name: values.pop(field.name) for field in fields(Recipe)}
-    name = workflow.prepare_spec(**values).name
+    name = PrepareSpec.from_dict(values).name
     recipe = Recipe.from_dict(hyperparameters)
     run = Run.named(runs, run_name or f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     summary = run_training(run, values, recipe, processes)

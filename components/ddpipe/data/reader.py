@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpipe.data.cache import default_cache, locked
 from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest, store_of
 from ddpipe.data.shards import Images, Shard, open_shard, shard_key, verify
 from ddpipe.errors import ParameterError
@@ -57,11 +55,6 @@ def open_split(
     return SplitReader(manifest, split, shards)
 
 
-def default_cache() -> Path:
-    """`$DDPIPE_CACHE`, or ~/.cache/ddpipe."""
-    return Path(os.environ.get("DDPIPE_CACHE") or Path.home() / ".cache" / "ddpipe")
-
-
 class SplitReader:
     """The samples of one split.
 
@@ -103,19 +96,10 @@ def _fetched(store: Store, shard: ShardRef, cache: Path) -> Path:
         verify(local, shard)
         return local
     path = cache / shard_key(shard)
-    with _only_one(path.with_suffix(".lock")):
+    with locked(path.with_suffix(".lock")):
         if not path.is_file():
             incoming = path.with_suffix(".incoming")
             store.download(shard_key(shard), incoming)
             verify(incoming, shard)
             incoming.replace(path)
     return path
-
-
-@contextmanager
-def _only_one(lock: Path) -> Iterator[None]:
-    """Processes of this machine go through one at a time; a killed one lets the next in."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -140,13 +140,13 @@ def moments(image: Image.Image) -> Moments:
     return (image.width * image.height, *sums.ravel().tolist())
 
 
-def suited(shapes: Sequence[Shape], kind: str, size: int | None, quality: int) -> Encoding:
+def suited(shapes: Sequence[Shape], kind: str, size: int, quality: int) -> Encoding:
     """The encoding that these images call for.
 
     Args:
         shapes: Of all images; none if they do not matter, as what is wanted are JPEGs.
         kind: "raw", "jpeg", or "auto".
-        size: Side of the images in pixels; None: the commonest size, of photographs at most `PHOTOGRAPH`.
+        size: Side of the images in pixels; 0: the commonest size, of photographs at most `PHOTOGRAPH`.
         quality: Of JPEGs.
     """
     if not shapes:

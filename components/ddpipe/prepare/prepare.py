@@ -16,108 +16,25 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from ddpipe.data.catalogue import shards_of
 from ddpipe.data.manifest import SPLITS, DatasetManifest, Split, manifest_key
 from ddpipe.data.shards import shard_key
-from ddpipe.errors import DatasetError, ParameterError, SourceError, listed
+from ddpipe.errors import DatasetError, SourceError, listed
 from ddpipe.prepare.encoding import SMALL, Encoding, suited
 from ddpipe.prepare.ledger import Entry, Member, read_entries
 from ddpipe.prepare.packing import Known, Packer, planned
 from ddpipe.prepare.report import copies, lookalikes
-from ddpipe.prepare.sources import SOURCES, Sample, Survey, Table, open_source
-from ddpipe.prepare.split import SplitRule, assign, open_splits, shown
+from ddpipe.prepare.sources import Sample, Survey, open_source
+from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.prepare.split import assign, open_splits, shown
 from ddpipe.storage import Store, open_store
 
 log = logging.getLogger(__name__)
-
-LARGEST_SIDE = 4096
-"""Of an image in a shard, in pixels; more is a slip of the pen."""
-
-FORMATS = ("auto", "raw", "jpeg")
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrepareSpec:
-    """What to prepare, from what, and where to."""
-
-    source: str = field(metadata={"help": f"kind of raw data: {', '.join(SOURCES)}"})
-    path: str | None = field(
-        default=None, metadata={"help": "where the raw data lies: a folder or s3://bucket/prefix"}
-    )
-    name: str = field(metadata={"help": "what the versions of this dataset have in common"})
-    store: str = field(metadata={"help": "where datasets are kept: s3://bucket/prefix or a folder"})
-    seed: int = field(default=0, metadata={"help": "of the split"})
-    fractions: tuple[float, float, float] = field(
-        default=(0.8, 0.1, 0.1), metadata={"help": "shares of train, validation and test"}
-    )
-    image_size: int | None = field(
-        default=None, metadata={"help": "side in pixels that all images get; default: the commonest size"}
-    )
-    format: str = field(
-        default="auto", metadata={"help": "raw (pixels), jpeg, or auto: raw for images of up to 96 pixels"}
-    )
-    quality: int = field(default=90, metadata={"help": "of JPEGs, 1 to 95"})
-    table: Table = field(default=Table(), metadata={"help": "columns of a CSV file"})
-    folds: int = field(default=0, metadata={"help": "pieces for cross-validation; 0: none"})
-    fold: int = field(default=0, metadata={"help": "which piece is the validation split, from 0"})
-    skip_bad: bool = field(default=False, metadata={"help": "leave unreadable images out, and list them"})
-    verify: bool = field(
-        default=False, metadata={"help": "read all files again, even where nothing says that they changed"}
-    )
-
-    def validated(self) -> PrepareSpec:
-        """This very spec.
-
-        Raises:
-            ParameterError: Something can not work; all problems are listed.
-        """
-        if problems := list(self._problems()):
-            raise ParameterError(
-                what="the data can not be prepared",
-                which=f"dataset {self.name!r}",
-                seen=listed(problems),
-                do="See `ddpipe prepare --help`.",
-            )
-        return self
-
-    def _problems(self) -> Iterator[str]:
-        if self.source not in SOURCES:
-            yield f"source {self.source!r} is unknown: choose one of {', '.join(SOURCES)}"
-        if not _NAME.fullmatch(self.name):
-            yield f"name {self.name!r}: use lower-case letters, digits, and . _ - between them, at most 63"
-        if self.seed < 0:
-            yield f"seed {self.seed} is negative"
-        if len(self.fractions) != len(SPLITS) or not all(0 < share < 1 for share in self.fractions):
-            yield f"fractions {self.fractions}: give three numbers between 0 and 1, for {', '.join(SPLITS)}"
-        elif not math.isclose(sum(self.fractions), 1, abs_tol=1e-6):
-            yield f"fractions {self.fractions} add up to {sum(self.fractions):g}, not to 1"
-        if self.image_size is not None and not 1 <= self.image_size <= LARGEST_SIDE:
-            yield f"image size {self.image_size}: give 1 to {LARGEST_SIDE} pixels"
-        yield from self._format_problems()
-
-    def _format_problems(self) -> Iterator[str]:
-        if self.format not in FORMATS:
-            yield f"format {self.format!r} is unknown: choose one of {', '.join(FORMATS)}"
-        if not 1 <= self.quality <= 95:  # noqa: PLR2004 - above, JPEGs grow and look the same
-            yield f"quality {self.quality}: give 1 to 95"
-        if self.folds and not 2 <= self.folds <= 100:  # noqa: PLR2004
-            yield f"folds {self.folds}: give 2 to 100, or 0 for none"
-        if not 0 <= self.fold < max(1, self.folds):
-            yield f"fold {self.fold}: there are {self.folds} folds, counted from 0"
-
-    @property
-    def rule(self) -> SplitRule:
-        """How samples are dealt out to splits."""
-        fractions = dict(zip(SPLITS, self.fractions, strict=True))
-        return SplitRule(fractions=fractions, seed=self.seed, folds=self.folds, fold=self.fold)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,12 +70,12 @@ def prepare(spec: PrepareSpec) -> Prepared:
     """
     started = time.monotonic()
     spec.validated()
-    source = open_source(spec.source, spec.path, spec.table)
+    source = open_source(spec.source, spec.source_path, spec.columns)
     store = open_store(spec.store)
     store.check_writable()
     survey = source.survey()
     _refuse(survey.problems, spec)
-    packer = Packer(source, store, spec.name, remote="://" in (spec.path or ""))
+    packer = Packer(source, store, spec.name, remote="://" in spec.source_path)
     version = _version(spec, survey, packer, read_entries(store, spec.name))
     manifest = version.manifest
     key = manifest_key(spec.name, manifest.dataset_id)
@@ -234,16 +151,14 @@ def _encoding(
 
     What was never seen is read only once, to be encoded, unless its size and colour decide about all.
     """
-    decides = spec.format == "raw" or (
-        spec.format == "auto" and (spec.image_size is None or spec.image_size <= SMALL)
-    )
+    decides = spec.image_format == "raw" or (spec.image_format == "auto" and spec.image_size <= SMALL)
     seen = {member.id for entry in entries for member in entry.members}
     packer.known.update({} if spec.verify else _unchanged(samples, entries))
     packer.look(
         [sample for sample in samples if sample.id not in packer.known and (decides or sample.id in seen)]
     )
     shapes = [known.shape for known in packer.known.values()] if decides else []
-    return suited(shapes, spec.format, spec.image_size, spec.quality)
+    return suited(shapes, spec.image_format, spec.image_size, spec.quality)
 
 
 def _unchanged(samples: Sequence[Sample], entries: Sequence[Entry]) -> dict[str, Known]:
@@ -274,7 +189,7 @@ def _dealt(spec: PrepareSpec, samples: Sequence[Sample]) -> dict[str, list[Sampl
     ]:
         raise SourceError(
             what="the raw data can not become a dataset",
-            which=spec.path or spec.source,
+            which=spec.where,
             seen=listed(torn),
             do="Put each group into one split, or leave the split to ddpipe.",
         )
@@ -320,7 +235,7 @@ def _manifest(
             **({"given": given} if given else {}),
             **({"folds": spec.folds, "fold": spec.fold} if spec.folds else {}),
         },
-        seed=spec.seed,
+        seed=spec.split_seed,
         source={
             "kind": spec.source,
             "fingerprint": hashlib.sha256("".join(content).encode()).hexdigest(),
@@ -373,7 +288,7 @@ def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Se
     if small:
         raise SourceError(
             what="the raw data can not become a dataset",
-            which=spec.path or spec.source,
+            which=spec.where,
             seen=listed(small),
             do=f"Give every class at least {len(splits)} of them ({', '.join(splits)}), or remove the class.",
         )
@@ -384,7 +299,7 @@ def _refuse(problems: Mapping[str, str], spec: PrepareSpec) -> None:
     if problems and not spec.skip_bad:
         raise SourceError(
             what="some images can not be read",
-            which=spec.path or spec.source,
+            which=spec.where,
             seen=listed([f"{name}: {reason}" for name, reason in sorted(problems.items())]),
             do="Replace or remove these files, or leave them out with --skip-bad.",
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ddpipe.data.manifest import Label
-from ddpipe.errors import ParameterError, SourceError
+from ddpipe.errors import SourceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,6 @@ def sorted_out(samples: Iterable[Sample]) -> tuple[tuple[Sample, ...], dict[str,
         else:
             good.append(sample)
     return tuple(good), problems
-
-
-def misused(which: str, seen: str, do: str) -> ParameterError:
-    """The source was called in a way that can not work."""
-    return ParameterError(what="the data can not be prepared", which=which, seen=seen, do=do)
 
 
 def refused(which: str, seen: str, do: str) -> SourceError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import urllib3
 
-from ddpipe.data.reader import default_cache
+from ddpipe.data.cache import default_cache
 from ddpipe.prepare.sources.base import refused
 from ddpipe.storage.files import replacing
 
@@ -83,7 +83,7 @@ def fetched(name: str) -> str:
 
 def _fetch(url: str, md5: str, path: Path) -> None:
     digest = hashlib.md5(usedforsecurity=False)
-    do = f"Get the file where there is a network, and give its folder with --path; it is called {path.name}."
+    do = f"Get the file {path.name} on a connected machine, and give its folder as --source-path."
     try:
         with (
             urllib3.PoolManager(timeout=urllib3.Timeout(connect=10, read=60), retries=2) as pool,
@@ -100,4 +100,4 @@ def _fetch(url: str, md5: str, path: Path) -> None:
                 raise refused(url, f"its MD5 is {digest.hexdigest()}, not {md5}: it is another file", do)
     except urllib3.exceptions.HTTPError as error:
         reason = getattr(error, "reason", None) or error
-        raise refused(url, f"it can not be fetched: {reason}", do) from error
+        raise refused(url, f"it cannot be downloaded: {reason}", do) from error

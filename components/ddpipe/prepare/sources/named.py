@@ -1,11 +1,10 @@
-"""The sources by the names that a user gives."""
+"""The sources by the names that a user gives; numpy is imported only to open one that needs it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from ddpipe.prepare.sources.arrays import Cifar, Digits, Idx
-from ddpipe.prepare.sources.base import Source, Table, misused
+from ddpipe.prepare.sources.base import Source, Table
 from ddpipe.prepare.sources.downloads import DOWNLOADS, fetched
 from ddpipe.prepare.sources.folder import Folder
 from ddpipe.prepare.sources.table import RANZCR, Csv
@@ -28,42 +27,64 @@ CLOTHES = (
 KANA = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
 
 
-def _archive(path: str, label: str) -> Source:
+Opener = Callable[[str, Table], Source]
+"""Makes a source from a path and a table's columns."""
+
+
+def _digits(_path: str, _table: Table) -> Source:
+    from ddpipe.prepare.sources.arrays import Digits  # noqa: PLC0415
+
+    return Digits()
+
+
+def _idx(classes: Sequence[str]) -> Opener:
+    def opened(path: str, _table: Table) -> Source:
+        from ddpipe.prepare.sources.arrays import Idx  # noqa: PLC0415
+
+        return Idx(path, classes)
+
+    return opened
+
+
+def _cifar(archive: str, label: str) -> Opener:
     """The python archive, the folder that holds it, or else class folders of images."""
-    if path.endswith((".tar.gz", ".tar")):
-        return Cifar(path, label)
-    name = {"labels": "cifar-10-python.tar.gz", "fine_labels": "cifar-100-python.tar.gz"}[label]
-    return Cifar(f"{path.rstrip('/')}/{name}", label) if open_store(path).exists(name) else Folder(path)
+
+    def opened(path: str, _table: Table) -> Source:
+        from ddpipe.prepare.sources.arrays import Cifar  # noqa: PLC0415
+
+        if path.endswith((".tar.gz", ".tar")):
+            return Cifar(path, label)
+        if open_store(path).exists(archive):
+            return Cifar(f"{path.rstrip('/')}/{archive}", label)
+        return Folder(path)
+
+    return opened
 
 
-SOURCES: Mapping[str, Callable[[str, Table], Source]] = {
-    "digits": lambda _path, _table: Digits(),
+SOURCES: Mapping[str, Opener] = {
+    "digits": _digits,
     "folder": lambda path, _table: Folder(path),
     "csv": Csv,
     "ranzcr": lambda path, _table: Csv(path, RANZCR),
     "webdataset": lambda path, _table: Tars(path),
-    "cifar10": lambda path, _table: _archive(path, "labels"),
-    "cifar100": lambda path, _table: _archive(path, "fine_labels"),
-    "mnist": lambda path, _table: Idx(path, DIGITS),
-    "fashion-mnist": lambda path, _table: Idx(path, CLOTHES),
-    "kmnist": lambda path, _table: Idx(path, KANA),
+    "cifar10": _cifar("cifar-10-python.tar.gz", "labels"),
+    "cifar100": _cifar("cifar-100-python.tar.gz", "fine_labels"),
+    "mnist": _idx(DIGITS),
+    "fashion-mnist": _idx(CLOTHES),
+    "kmnist": _idx(KANA),
 }
-"""What makes each kind of source from a path and a table's columns."""
+"""Each kind of source, and how it is opened."""
+
+BUILT_IN = frozenset({"digits"})
+"""Sources that no path leads to."""
 
 
-def open_source(name: str, path: str | None, table: Table) -> Source:
-    """The source of this name; a well-known data set without a path is fetched.
+def open_source(name: str, path: str, table: Table) -> Source:
+    """The source of this name; a well-known data set without a path is downloaded.
 
     Raises:
-        ParameterError: A path is missing, or given where there is none.
-        SourceError: The data set can not be fetched.
+        SourceError: The data set cannot be downloaded.
     """
-    if name == "digits" and path:
-        raise misused(path, "the source `digits` is built in", "Leave the path out.")
-    if name != "digits" and name not in DOWNLOADS and not path:
-        raise misused(
-            "path", f"the source `{name}` needs one", "Give the folder, or s3://bucket/prefix, with --path."
-        )
     if name in DOWNLOADS and not path:
         path = fetched(name)
-    return SOURCES[name](path or "", table)
+    return SOURCES[name](path, table)

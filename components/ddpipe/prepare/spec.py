@@ -1,0 +1,127 @@
+"""The parameters of the step; importable without numpy, which compiling pipelines must not need."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.prepare.sources.base import Table
+from ddpipe.prepare.sources.downloads import DOWNLOADS
+from ddpipe.prepare.sources.named import BUILT_IN, SOURCES
+from ddpipe.prepare.split import SplitRule
+
+FORMATS = ("auto", "raw", "jpeg")
+
+LARGEST_SIDE = 4096
+"""Of an image in a shard, in pixels; more is a slip of the pen."""
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrepareSpec(Parameters):
+    """What to prepare, from what, and where to."""
+
+    what: ClassVar[str] = "the data cannot be prepared"
+
+    source: str = parameter("digits", f"Kind of raw data: {', '.join(SOURCES)}.", OneOf(SOURCES))
+    source_path: str = parameter(
+        "", "Folder or s3://bucket/prefix of the raw data; empty for sources that are built in or downloaded."
+    )
+    dataset_name: str = parameter("", "Name of the dataset, shared by its versions; empty: the source's.")
+    store: str = parameter("store", "Where datasets are kept: a folder or s3://bucket/prefix.")
+    image_size: int = parameter(
+        0, "Side of all images in pixels; 0: the commonest size.", Between(0, LARGEST_SIDE)
+    )
+    validation_fraction: float = parameter(
+        0.1, "Share of the validation split.", Between(0, 1, open_low=True, open_high=True)
+    )
+    test_fraction: float = parameter(
+        0.1,
+        "Share of the test split; training gets the rest.",
+        Between(0, 1, open_low=True, open_high=True),
+    )
+    split_seed: int = parameter(
+        0, "Seed that decides which sample goes to which split.", Between(0, 2**32 - 1)
+    )
+    image_format: str = parameter(
+        "auto",
+        "Storage format of images: raw (pixels), jpeg, or auto (raw for small images, else jpeg).",
+        OneOf(FORMATS),
+    )
+    quality: int = parameter(90, "JPEG quality.", Between(1, 95))
+    folds: int = parameter(0, "Number of folds for cross-validation; 0 disables it.", Between(0, 100))
+    fold: int = parameter(0, "Fold used as the validation split, counted from 0.", Between(0, 99))
+    table: str = parameter(Table().file, "CSV file of the source csv; a relative path starts at source_path.")
+    image_column: str = parameter("", "Column naming the image; empty: the first column.")
+    label_columns: str = parameter(
+        "", "One class column, or several 0/1 columns, separated by commas; empty: all remaining columns."
+    )
+    group_column: str = parameter("", "Column identifying groups kept together, such as a patient id.")
+    split_column: str = parameter("", "Column assigning each sample to train, validation or test.")
+    verify: bool = parameter(default=False, help="Read all files again, even those that appear unchanged.")
+    skip_bad: bool = parameter(
+        default=False, help="Leave out unreadable images and list them, instead of refusing the data."
+    )
+
+    @property
+    def name(self) -> str:
+        """The dataset's name."""
+        return self.dataset_name or self.source
+
+    @property
+    def where(self) -> str:
+        """The raw data, for messages."""
+        return self.source_path or self.source
+
+    @property
+    def columns(self) -> Table:
+        """What the columns of the source's CSV file mean."""
+        return Table(
+            file=self.table,
+            image=self.image_column,
+            labels=tuple(filter(None, self.label_columns.split(","))),
+            group=self.group_column,
+            split=self.split_column,
+        )
+
+    @property
+    def rule(self) -> SplitRule:
+        """How samples are assigned to splits."""
+        fractions = {
+            "train": 1 - self.validation_fraction - self.test_fraction,
+            "validation": self.validation_fraction,
+            "test": self.test_fraction,
+        }
+        return SplitRule(fractions=fractions, seed=self.split_seed, folds=self.folds, fold=self.fold)
+
+    def conflicts(self) -> Iterator[str]:
+        """What is wrong with values that are valid one by one."""
+        yield from self._source_conflicts()
+        if not _NAME.fullmatch(self.name):
+            yield (
+                f"dataset_name is {self.name!r}, not lower-case letters and digits, with . _ - between them, "
+                "63 at most"
+            )
+        if not self.store:
+            yield "store is empty"
+        if self.validation_fraction + self.test_fraction >= 1:
+            yield (
+                f"validation_fraction {self.validation_fraction:g} and test_fraction {self.test_fraction:g} "
+                "leave nothing for training"
+            )
+        if self.folds == 1:
+            yield "folds is 1: cross-validation needs at least 2, and 0 disables it"
+        if self.fold >= max(1, self.folds):
+            yield f"fold is {self.fold}, but folds is {self.folds}; they are counted from 0"
+
+    def _source_conflicts(self) -> Iterator[str]:
+        if self.source in BUILT_IN and self.source_path:
+            yield f"source_path is {self.source_path!r}, but the source {self.source} is built in"
+        if self.source not in {*BUILT_IN, *DOWNLOADS} and not self.source_path:
+            yield f"source_path is empty, but the source {self.source} needs a folder or s3://bucket/prefix"
+        if self.source != "csv" and self.columns != Table():
+            yield f"a table or its columns are given, but the source is {self.source}, not csv"
