@@ -19,7 +19,7 @@ from ddpipe.data.reader import SplitReader
 from ddpipe.data.shards import Images
 from ddpipe.distributed import run_rank
 from ddpipe.errors import DdpipeError
-from ddpipe.launch.backends.local import run_local
+from ddpipe.launch.local import run_local
 from ddpipe.model import architectures
 from ddpipe.storage.files import FileStore
 from ddpipe.train.loader import Batch

@@ -1,6 +1,6 @@
 """Trainings for tests: real processes over gloo, forked from one that has torch in memory already.
 
-Starting torch takes seconds, and tests of resuming need many processes; `ddpipe.launch.backends.local`, which
+Starting torch takes seconds, and tests of resuming need many processes; `ddpipe.launch.local`, which
 starts them the slow way, has tests of its own.
 """
 

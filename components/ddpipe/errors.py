@@ -32,7 +32,8 @@ what failed, which object, what was observed, what to do next.
     │   ├── JobDeleted           50     somebody deleted the job while it ran
     │   ├── OutputMissing        51     the job ended well and left nothing
     │   ├── PodRefused           52     quota, webhook or a missing object keeps pods from starting
-    │   └── OperatorSilent       53     the operator never took the job up
+    │   ├── OperatorSilent       53     the operator never took the job up
+    │   └── NotRemoved           54     a job that is over could not be deleted
     └── Interrupted             143   told to stop (SIGTERM): state is saved, run again to go on
 
 143 is 128 + SIGTERM: the Training Operator's ExitCode policy retries it, and shells know it. 2 is click's own
@@ -272,6 +273,12 @@ class OperatorSilent(LaunchError):
     """The operator never took the job up."""
 
     exit_code = 53
+
+
+class NotRemoved(LaunchError):
+    """A job that is over could not be deleted."""
+
+    exit_code = 54
 
 
 class Interrupted(DdpipeError):

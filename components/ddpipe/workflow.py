@@ -9,6 +9,7 @@ Steps are imported where they are called: whoever launches must not wait for tor
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 from ddpipe.runs import Run
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from ddpipe.prepare.prepare import Prepared
     from ddpipe.prepare.spec import PrepareSpec
     from ddpipe.train.recipe import Recipe
+
+_log = logging.getLogger(__name__)
 
 
 def prepare(run: Run, spec: PrepareSpec) -> Prepared:
@@ -48,7 +51,7 @@ def train(run: Run, dataset: str, recipe: Recipe, processes: int = 1) -> dict[st
     Returns:
         What the training wrote about itself (training.json).
     """
-    from ddpipe.launch.backends.local import run_local
+    from ddpipe.launch.local import run_local
 
     arguments = ["--dataset", dataset, "--output", run.training, "--recipe", recipe.to_json()]
     with run.step("train") as facts:
@@ -100,19 +103,26 @@ def launch(
 def clean_up(pipeline: str, run_id: str) -> list[str]:
     """Remove the jobs of a pipeline run that is over, but those that were to be kept.
 
+    What cannot be removed is logged and no error: it says nothing of how the run itself ended.
+
     Returns:
         Names of the removed jobs.
     """
+    from ddpipe.errors import LaunchError
     from ddpipe.launch.cluster import connect
     from ddpipe.launch.orphans import sweep
-    from ddpipe.launch.outage import answered
+    from ddpipe.launch.retrying import answered
 
-    cluster = connect()
-    found = answered(
-        lambda: sweep(cluster, cluster.namespace, pipeline=pipeline, run=run_id),
-        f"the jobs of namespace {cluster.namespace}",
-    )
-    return [job.name for job in found]
+    try:
+        cluster = connect()
+        swept = answered(
+            lambda: sweep(cluster, cluster.namespace, pipeline=pipeline, run=run_id, say=_log.warning),
+            f"the jobs of namespace {cluster.namespace}",
+        )
+    except LaunchError as error:
+        _log.error("the run's jobs could not be removed: %s", error)
+        return []
+    return [job.name for job in swept.removed]
 
 
 def evaluate(run: Run, dataset: str) -> Evaluation:

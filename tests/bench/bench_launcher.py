@@ -57,7 +57,7 @@ CAUSES = {
     "a worker is killed by a signal": "137|SIGKILL",
     "a worker fails after rank 0 has succeeded": "exit ?code.*3",
     "out of memory": "OOM.*64Mi|64Mi.*OOM",
-    "an image that can not be pulled": "nowhere.invalid",
+    "an image that cannot be pulled": "nowhere.invalid",
     "a command that does not exist": "no-such-command",
     "a missing secret as a volume": '"nope" not found',
     "a missing claim": "nope",
@@ -119,7 +119,7 @@ def judged(fault: Fault, seen: Seen) -> Judged:
 
 
 def happen(admin: ApiServer, fault: Fault, *, rival: bool) -> Judged | str:
-    """Let a fault happen to one launcher; a word in place of a judgement when that can not be done."""
+    """Let a fault happen to one launcher; a word in place of a judgement when that cannot be done."""
     # The rival's workers have an init container that the restricted level refuses: it gets an easier place.
     level = "baseline" if rival and fault.level == "restricted" else fault.level
     with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level=level) as place:

@@ -404,17 +404,17 @@ def kept(place: Place) -> Ended:
     return launch(place, rank(1, "exit 1", "exec sleep 60"), "--keep", "failed").end()
 
 
-# --- pods can not start ---------------------------------------------------------------------------
+# --- pods cannot start ---------------------------------------------------------------------------
 
 SOON = ("--deadlines", "hopeless=3")
 
 
-@fault("an image that can not be pulled", code=47, words=("can not be pulled", "nowhere.invalid/none:1"))
+@fault("an image that cannot be pulled", code=47, words=("cannot be pulled", "nowhere.invalid/none:1"))
 def no_image(place: Place) -> Ended:
     return launch(place, BRIEF, "--image", "nowhere.invalid/none:1", *SOON).end()
 
 
-@fault("a command that does not exist", code=48, words=("can not be started", "no-such-command"))
+@fault("a command that does not exist", code=48, words=("cannot be started", "no-such-command"))
 def bad_command(place: Place) -> Ended:
     arguments = [
         "launch",

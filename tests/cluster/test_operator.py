@@ -54,7 +54,7 @@ def stopped(admin: ApiServer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unasked(admin: ApiServer) -> Iterator[None]:
-    """The operator's webhook is skipped while it can not answer."""
+    """The operator's webhook is skipped while it cannot answer."""
     hooks = [
         item
         for item in admin.get(_HOOKS)["items"]

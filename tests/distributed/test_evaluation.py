@@ -12,7 +12,7 @@ from evaluation_runs import a_dataset, a_training
 from ddpipe.data.reader import open_split
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.evaluate import evaluate
-from ddpipe.launch.backends.local import run_local
+from ddpipe.launch.local import run_local
 from ddpipe.model.checkpoint import load_model
 from ddpipe.model.evaluation import load_evaluation
 

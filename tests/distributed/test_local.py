@@ -16,7 +16,7 @@ from training_ranks import train_endlessly
 from training_runs import PROCESSES, digits, final
 
 from ddpipe.errors import Diverged, Interrupted, ReplicaFailed
-from ddpipe.launch.backends.local import run_local
+from ddpipe.launch.local import run_local
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpipe.data.cpus import cpus
+from ddpipe.cpus import cpus
 
 HERE = len(os.sched_getaffinity(0))
 

@@ -11,20 +11,18 @@ from torchrun_samples import report
 
 from ddpipe.errors import DdpipeError, ImageUnavailable, OperatorSilent, PodRefused, Unschedulable
 from ddpipe.launch import diagnosis
-from ddpipe.launch.backends.pytorchjob import status
+from ddpipe.launch.backends.pytorchjob import BACKEND, status
 from ddpipe.launch.status import Replica, replica_of
 
 JOB = a_job()
 
 
 def replica(rank: str = "worker-0", phase: str = "Failed", **changes: Any) -> Replica:
-    return replica_of(JOB.name, a_pod(JOB, rank, phase, **changes))
+    return replica_of(a_pod(JOB, rank, phase, **changes), rank, "pytorch")
 
 
 def failure(*replicas: Replica, tail: tuple[str, ...] = (), notes: tuple[str, ...] = ()) -> DdpipeError:
-    return diagnosis.failure(
-        JOB, "PyTorchJob", "it failed", replicas=replicas, tail=lambda _: tail, notes=notes
-    )
+    return diagnosis.failure(JOB, BACKEND, "it failed", replicas=replicas, tail=lambda _: tail, notes=notes)
 
 
 @pytest.mark.parametrize("asked", ["2026-01-01T00:00:39Z", "2026-01-01T00:00:45Z"])
@@ -74,7 +72,7 @@ def test_out_of_memory_names_the_limit_and_the_way_out() -> None:
 
 def test_a_command_that_does_not_exist_is_no_failed_training() -> None:
     error = failure(replica(state=ended(128, reason="StartError", message="exec: nope: not found")))
-    assert "its command can not be started: exec: nope" in error.seen
+    assert "its command cannot be started: exec: nope" in error.seen
 
 
 def test_the_last_lines_of_the_log_are_shown() -> None:
@@ -107,7 +105,7 @@ def test_a_failure_without_a_failed_pod_says_what_is_known() -> None:
 
 
 def hopeless(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = ()) -> DdpipeError | None:
-    return diagnosis.hopeless(JOB, status(JOB, an_object(JOB, "Created"), pods), events)
+    return diagnosis.hopeless(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), pods), events)
 
 
 def waiting(reason: str, message: str = "m") -> dict[str, Any]:
@@ -170,7 +168,7 @@ def test_a_refusal_is_forgotten_when_all_pods_exist() -> None:
 
 def test_each_stage_has_its_own_deadline_and_error() -> None:
     silent = status(JOB, an_object(JOB), [])
-    assert isinstance(diagnosis.late(JOB, "PyTorchJob", silent, 5), OperatorSilent)
+    assert isinstance(diagnosis.late(JOB, BACKEND, silent, 5), OperatorSilent)
     scheduling = {
         "conditions": [
             {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU"}
@@ -181,6 +179,6 @@ def test_each_stage_has_its_own_deadline_and_error() -> None:
         an_object(JOB, "Created"),
         [a_pod(JOB, "worker-0", "Pending", node="", state={}, status=scheduling)],
     )
-    error = diagnosis.late(JOB, "PyTorchJob", unscheduled, 5)
+    error = diagnosis.late(JOB, BACKEND, unscheduled, 5)
     assert isinstance(error, Unschedulable)
     assert "no GPU" in error.seen

@@ -1,76 +1,121 @@
-"""Our own branches of the protocol; what Kubernetes does is tested on a real one (tests/cluster)."""
+"""The launch protocol from its door; what Kubernetes does is tested on a real one (tests/cluster)."""
 
 from __future__ import annotations
 
 import io
-import json
+from collections.abc import Callable
 from dataclasses import replace
-from queue import SimpleQueue
-from threading import Event
 from typing import Any
 
 import pytest
-from launch_samples import UID, FakeCluster, a_job, a_pod, an_object, ended
+from fake_api import FakeApiServer, Request
+from launch_samples import JOBS, PODS, UID, a_job, a_pod, a_server, an_object, ended
 
-from ddpipe.errors import NameTaken, OutputMissing, PreflightFailed, ReplicaFailed
-from ddpipe.launch.backends.pytorchjob import BACKEND, RESOURCE, manifest
+from ddpipe.errors import (
+    ClusterUnreachable,
+    Forbidden,
+    JobDeleted,
+    NameTaken,
+    OperatorSilent,
+    OutputMissing,
+    ParameterError,
+    PodRefused,
+    ReplicaFailed,
+)
+from ddpipe.launch import adoption, launcher
+from ddpipe.launch.backends.pytorchjob import RESOURCE
 from ddpipe.launch.cluster import Refused, Unanswered
-from ddpipe.launch.job import Keep, TrainingJob
+from ddpipe.launch.job import TrainingJob
 from ddpipe.launch.launcher import Outcome, launch
-from ddpipe.launch.orphans import list_jobs, sweep
-from ddpipe.launch.outage import patiently
-from ddpipe.launch.preflight import check
-from ddpipe.launch.watching import Message, Picture, Source, Trouble, start
 
-JOBS, PODS = RESOURCE.path("team"), "/api/v1/namespaces/team/pods"
-EVENTS = "/api/v1/namespaces/team/events"
-REVIEWS = "POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+FORBIDDEN = Refused(403, "Forbidden", 'pods is forbidden: User "me" cannot do that')
 
 
-def a_list(*items: dict[str, Any]) -> dict[str, Any]:
-    return {"metadata": {"resourceVersion": "1"}, "items": list(items)}
+def launched(job: TrainingJob, server: FakeApiServer, *, exists: bool = True) -> Outcome:
+    return told(job, server, exists=exists)[0]
 
 
-def a_cluster(job: TrainingJob, found: dict[str, Any] | None, *pods: dict[str, Any]) -> FakeCluster:
-    """A cluster on which this job is to be found, with its pods."""
-    objects: dict[str, Any] = {
-        "/apis/kubeflow.org/v1": {"resources": [{"name": "pytorchjobs"}]},
-        "/api/v1/namespaces/team/resourcequotas": a_list(),
-        REVIEWS: {"status": {"allowed": True}},
-        JOBS: a_list(*([found] if found else [])),
-        PODS: a_list(*pods),
-        EVENTS: a_list(),
-    }
-    if found:
-        objects[RESOURCE.path("team", job.name)] = found
-    logs = {f"{PODS}/{pod['metadata']['name']}/log": [[], []] for pod in pods}
-    return FakeCluster(objects, streams=logs)
+def told(job: TrainingJob, server: FakeApiServer, *, exists: bool = True) -> tuple[Outcome, str]:
+    """What came of a launch, and what it said."""
+    out = io.StringIO()
+    try:
+        return launch(replace(job, outage=0.5), server, exists=lambda _: exists, out=out), out.getvalue()
+    except Exception as error:
+        error.add_note(out.getvalue())
+        raise
 
 
-def launched(job: TrainingJob, cluster: FakeCluster, *, exists: bool = True) -> Outcome:
-    return launch(replace(job, outage=1), cluster, exists=lambda _: exists, out=io.StringIO())
+def path(job: TrainingJob) -> str:
+    return RESOURCE.path("team", job.name)
 
 
-def finished(job: TrainingJob, code: int = 0) -> FakeCluster:
+def pods(job: TrainingJob, code: int = 0, **changes: Any) -> list[dict[str, Any]]:
     phase = "Failed" if code else "Succeeded"
-    pods = [a_pod(job, f"worker-{rank}", phase, state=ended(code)) for rank in range(2)]
-    return a_cluster(job, an_object(job, phase), *pods)
+    return [a_pod(job, f"worker-{rank}", phase, state=ended(code), **changes) for rank in range(2)]
+
+
+def finished(job: TrainingJob, code: int = 0) -> FakeApiServer:
+    return a_server(an_object(job, "Failed" if code else "Succeeded"), *pods(job, code))
+
+
+def operated(job: TrainingJob, code: int = 0) -> FakeApiServer:
+    """A server whose operator runs each new job to its end at once."""
+    server = a_server()
+
+    def operate(found: dict[str, Any]) -> None:
+        uid = {"ownerReferences": [{"uid": found["metadata"]["uid"]}]}
+        for pod in pods(job, code):
+            pod["metadata"] |= uid | {"uid": f"{found['metadata']['uid']}-{pod['metadata']['name']}"}
+            server.put(PODS, pod)
+            server.logs[f"{PODS}/{pod['metadata']['name']}/log"] = [[]]
+        conditions = an_object(job, "Failed" if code else "Succeeded")["status"]
+        server.put(JOBS, {**found, "status": conditions})
+
+    server.created = operate
+    return server
+
+
+def deletes(job: TrainingJob) -> Callable[[Request], bool]:
+    return lambda request: (request.method, request.path) == ("DELETE", path(job))
+
+
+def creates(request: Request) -> bool:
+    return request.method == "POST" and request.path == JOBS and not request.query
+
+
+def test_a_new_job_is_created_followed_and_removed() -> None:
+    job = a_job()
+    server = operated(job)
+    outcome = launched(job, server)
+    assert (outcome.adopted, outcome.kept) == (False, False)
+    assert sum(map(creates, server.asked)) == 1
+    with pytest.raises(Refused, match="404"):
+        server.get(path(job))
 
 
 def test_a_job_that_succeeded_meanwhile_is_concluded_and_removed() -> None:
     job = a_job()
-    cluster = finished(job)
-    outcome = launched(job, cluster)
-    assert (outcome.uid, outcome.taken_up, outcome.kept) == (UID, True, False)
-    assert ("DELETE", RESOURCE.path("team", job.name)) in cluster.asked
-    assert ("POST", JOBS) not in cluster.asked
+    server = finished(job)
+    outcome = launched(job, server)
+    assert (outcome.uid, outcome.adopted, outcome.kept) == (UID, True, False)
+    assert server.methods(path(job))[-1] == "DELETE"
+    assert not any(map(creates, server.asked))
 
 
-def test_a_kept_job_is_not_removed() -> None:
-    job = a_job(keep=Keep.ALWAYS)
-    cluster = finished(job)
-    assert launched(job, cluster).kept
-    assert "DELETE" not in dict(cluster.asked)
+@pytest.mark.parametrize(("keep", "code", "kept"), [("always", 0, True), ("failed", 0, False)])
+def test_a_kept_job_is_not_removed(keep: str, code: int, kept: bool) -> None:
+    job = a_job(keep=keep)
+    server = finished(job, code)
+    assert launched(job, server).kept is kept
+    assert ("DELETE" in server.methods(path(job))) is not kept
+
+
+def test_a_failed_job_is_kept_if_that_was_asked() -> None:
+    job = a_job(keep="failed")
+    server = operated(job, code=1)
+    with pytest.raises(ReplicaFailed):
+        launched(job, server)
+    assert server.get(path(job))
 
 
 def test_a_success_without_its_output_is_none() -> None:
@@ -81,151 +126,231 @@ def test_a_success_without_its_output_is_none() -> None:
 
 def test_a_failed_job_of_an_earlier_attempt_makes_room_for_a_new_one() -> None:
     job = a_job()
-    cluster = finished(job, code=1)
-    cluster.objects[PODS] = a_list()
-    cluster.objects["POST " + JOBS] = Refused(403, "Forbidden", "exceeded quota")
-    with pytest.raises(Exception, match="exceeded quota"):
-        launched(job, cluster)
-    deletion = cluster.asked.index(("DELETE", RESOURCE.path("team", job.name)))
-    assert cluster.asked.index(("POST", JOBS)) > deletion
+    server = operated(job)
+    server.put(JOBS, an_object(job, "Failed"))
+    for pod in pods(job, 1):
+        server.put(PODS, pod)
+    outcome = launched(job, server)
+    assert outcome.uid != UID
+    order = [request.method for request in server.asked if creates(request) or deletes(job)(request)]
+    assert order == ["DELETE", "POST", "DELETE"]
+
+
+def test_a_job_that_is_being_deleted_is_waited_for_and_made_anew() -> None:
+    job = a_job()
+    server = operated(job)
+    going = an_object(job, "Running")
+    going["metadata"] |= {"finalizers": ["a/b"], "deletionTimestamp": "2026-01-01T00:01:00Z"}
+    server.put(JOBS, going)
+    looks = iter(range(100))
+    get = server.get
+
+    def watched(at: str, query: Any = None) -> dict[str, Any]:
+        if at == path(job) and next(looks) == 3:
+            server.drop(at)
+        return get(at, query)
+
+    server.get = watched  # type: ignore[method-assign]
+    outcome, text = told(job, server)
+    assert outcome.uid != UID
+    assert "waiting for the pods of an earlier attempt" in text
+
+
+def test_a_deleted_job_that_stays_is_named_with_what_to_look_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adoption, "_REMOVAL_SECONDS", 0.2)
+    job = a_job()
+    found = an_object(job, "Failed")
+    found["metadata"]["finalizers"] = ["a/b"]
+    with pytest.raises(
+        NameTaken, match=r"finalizers wait for: kubectl get -o yaml pytorchjobs\.kubeflow\.org"
+    ):
+        launched(job, a_server(found))
+
+
+def test_pods_of_another_object_of_the_same_name_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator takes long to recover when it meets them; but they are no reason to give up."""
+    monkeypatch.setattr(adoption, "_REMOVAL_SECONDS", 0.3)
+    job = a_job()
+    server = operated(job)
+    server.put(PODS, a_pod(job, "worker-5", metadata={"ownerReferences": [{"uid": "an earlier one"}]}))
+    outcome, text = told(job, server)
+    assert not outcome.adopted
+    assert "waiting for the pods of an earlier attempt to go" in text
+
+
+def test_of_two_launchers_at_once_one_creates_and_the_other_adopts() -> None:
+    job = a_job()
+    server = operated(job)
+    create = server.create
+
+    def beaten(at: str, body: Any, query: Any = None) -> dict[str, Any]:
+        if at == JOBS and not query:
+            create(at, body)  # another launcher, just now
+        return create(at, body, query)
+
+    server.create = beaten  # type: ignore[method-assign]
+    assert launched(job, server).adopted
+
+
+@pytest.mark.parametrize("error", [Refused(409, "Conflict", "uid"), Refused(404, "NotFound", "gone")])
+def test_that_somebody_else_deleted_or_replaced_the_job_is_as_good(error: Refused) -> None:
+    job = a_job()
+    server = finished(job)
+    server.fail(deletes(job), error)
+    assert not launched(job, server).kept
 
 
 def test_a_stranger_s_job_is_left_alone() -> None:
     job = a_job()
-    cluster = finished(job)
-    del cluster.objects[RESOURCE.path("team", job.name)]["metadata"]["annotations"]
+    found = an_object(job, "Failed")
+    del found["metadata"]["annotations"]
+    server = a_server(found)
     with pytest.raises(NameTaken, match="did not create"):
-        launched(job, cluster)
-    assert "DELETE" not in dict(cluster.asked)
+        launched(job, server)
+    assert "DELETE" not in server.methods(path(job))
 
 
 def test_a_job_that_was_asked_for_differently_is_left_alone() -> None:
     job = a_job()
-    cluster = a_cluster(job, an_object(job, "Running"))
+    server = a_server(an_object(job, "Running"))
     with pytest.raises(NameTaken, match="asked for differently"):
-        launched(a_job(image="another:1"), cluster)
+        launched(a_job(image="another:1"), server)
+    assert "DELETE" not in server.methods(path(job))
 
 
 def test_a_failed_job_s_cause_is_told_before_it_is_removed() -> None:
     job = a_job()
-    cluster = finished(job, code=3)
-    cluster.objects[RESOURCE.path("team", job.name)] = an_object(job, "Running")
+    server = operated(job, code=3)
     with pytest.raises(ReplicaFailed, match="exit code 3"):
-        launched(job, cluster)
-    assert ("DELETE", RESOURCE.path("team", job.name)) in cluster.asked
-
-
-def test_all_that_would_keep_a_job_from_running_is_told_at_once() -> None:
-    job = a_job(
-        nodes=2,
-        gpus=4,
-        volumes=["claim:data:/data"],
-        node_selector={"zone": "a"},
-    )
-    cluster = a_cluster(job, None)
-    cluster.objects[REVIEWS] = {"status": {"allowed": False}}
-    allocatable = {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "2"}
-    node = {"metadata": {"labels": {"zone": "a"}}, "status": {"allocatable": allocatable}}
-    cluster.objects["/api/v1/nodes"] = a_list(node)
-    quota = {"metadata": {"name": "small"}, "status": {"hard": {"pods": "3"}, "used": {"pods": "2"}}}
-    cluster.objects["/api/v1/namespaces/team/resourcequotas"] = a_list(quota)
-    with pytest.raises(PreflightFailed) as caught:
-        check(cluster, job, BACKEND, manifest(job))
-    for words in (
-        'add to its Role {apiGroups: ["kubeflow.org"], resources: ["pytorchjobs"], verbs: [create, get,',
-        'resources: ["pods/log"]',
-        "PersistentVolumeClaim data does not exist",
-        "4 of nvidia.com/gpu asked, the largest node has 2",
-        "quota small of namespace team leaves 1 of pods (2 of 3 in use), the job needs 2",
-    ):
-        assert words in str(caught.value)
-
-
-def test_what_may_not_be_read_is_not_held_against_a_job() -> None:
-    job = a_job(volumes=["secret:key:/key"])
-    cluster = a_cluster(job, None)
-    forbidden = Refused(403, "Forbidden", "no")
-    for path in (
-        "/api/v1/nodes",
-        "/api/v1/namespaces/team/secrets/key",
-        "/api/v1/namespaces/team/resourcequotas",
-    ):
-        cluster.objects[path] = forbidden
-    check(cluster, job, BACKEND, manifest(job))
-
-
-def test_an_outage_is_ridden_out_and_a_refusal_is_not() -> None:
-    answers: list[Any] = [Unanswered("refused"), Refused(429, "", ""), Refused(500, "", ""), "here"]
-
-    def ask() -> str:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return str(answer)
-
-    assert patiently(ask, budget=5) == "here"
-    answers.append(Refused(404, "NotFound", ""))
-    with pytest.raises(Refused):
-        patiently(ask, budget=5)
-
-
-def test_a_dropped_watch_lists_again_and_sees_what_it_missed() -> None:
-    before, after = a_pod(a_job(), "worker-0"), a_pod(a_job(), "worker-1")
-    added = json.dumps({"type": "ADDED", "object": after}).encode()
-    cluster = FakeCluster({PODS: a_list(before)}, streams={PODS: [[added, Unanswered("cut")]]})
-    messages: SimpleQueue[Message] = SimpleQueue()
-    stop = Event()
-    start(cluster, Source(name="pods", path=PODS, select={}), messages.put, stop)
-    pictures = [messages.get(timeout=5), messages.get(timeout=5)]
-    assert isinstance(messages.get(timeout=5), Trouble)
-    cluster.objects[PODS] = a_list(after)
-    pictures.append(messages.get(timeout=5))
-    stop.set()
-    uids = [set(picture.objects) for picture in pictures if isinstance(picture, Picture)]
-    assert uids == [{"worker-0-uid"}, {"worker-0-uid", "worker-1-uid"}, {"worker-1-uid"}]
-
-
-def orphan(job: TrainingJob, *conditions: str) -> dict[str, Any]:
-    found = an_object(job, *conditions)
-    found["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "step", "uid": "step-uid"}]
-    return found
+        launched(job, server)
+    assert server.methods(path(job))[-1] == "DELETE"
 
 
 @pytest.mark.parametrize(
-    ("phase", "conditions", "keep", "swept"),
-    [
-        ("Failed", ["Running"], Keep.NEVER, True),
-        ("Running", ["Running"], Keep.NEVER, False),
-        ("Failed", ["Failed"], Keep.FAILED, False),
-        ("Failed", ["Succeeded"], Keep.FAILED, True),
-    ],
+    "error", [Refused(429, "TooManyRequests", "busy"), Refused(500, "", "etcd"), FORBIDDEN, Unanswered("cut")]
 )
-def test_only_jobs_whose_run_is_over_and_that_are_not_kept_are_swept(
-    phase: str, conditions: list[str], keep: Keep, swept: bool
+def test_a_clean_up_that_fails_does_not_turn_a_success_red(error: Exception) -> None:
+    job = a_job()
+    server = finished(job)
+    server.fail(deletes(job), error)  # type: ignore[arg-type]
+    outcome, text = told(job, server)
+    assert outcome.kept
+    assert f"[launch] PyTorchJob team/{job.name} could not be removed: {error}" in text
+    assert "the cluster itself does so 24 h after" in text
+
+
+@pytest.mark.parametrize("error", [Refused(500, "", "etcd"), FORBIDDEN])
+def test_a_clean_up_that_fails_is_told_after_the_real_cause(error: Refused) -> None:
+    job = a_job()
+    server = operated(job, code=3)
+    server.fail(deletes(job), error)
+    with pytest.raises(ReplicaFailed) as caught:
+        launched(job, server)
+    text = str(caught.value)
+    assert text.index("exit code 3") < text.index(f"could not be removed: {error}")
+
+
+def test_a_job_that_may_not_be_followed_any_more_is_removed_and_the_right_is_named() -> None:
+    job = a_job(deadlines={"hopeless": 0.3})
+    server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
+    server.fail(lambda request: request.path == PODS and "watch" in request.query, FORBIDDEN)
+    server.fail(lambda request: request.path == PODS and request.method == "GET", FORBIDDEN)
+    with pytest.raises(Forbidden, match=r"images/rbac\.yaml") as caught:
+        launched(job, server)
+    assert "does not answer" not in str(caught.value)
+    assert "the API server refuses, waiting: HTTP 403" in caught.value.__notes__[0]
+    assert server.methods(path(job))[-1] == "DELETE"
+
+
+def test_a_refusal_of_a_moment_is_ridden_out() -> None:
+    """An API server that has just started does not know all its roles."""
+    job = a_job(deadlines={"hopeless": 5})
+    server = finished(job)
+    lists_pods = iter([False, True, True])
+    server.fail(lambda request: request.path == PODS and next(lists_pods, False), FORBIDDEN, times=2)
+    assert launched(job, server).adopted
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(Unanswered("refused"), ClusterUnreachable), (Refused(401, "Unauthorized", "expired"), Forbidden)],
+)
+def test_a_job_that_cannot_be_reached_any_more_is_left_for_the_next_attempt(
+    error: Exception, expected: type[Exception]
 ) -> None:
-    job = a_job(keep=keep)
-    cluster = a_cluster(job, orphan(job, *conditions))
-    cluster.objects[f"{PODS}/step"] = {"metadata": {"uid": "step-uid"}, "status": {"phase": phase}}
-    assert [found.name for found in sweep(cluster, "team")] == ([job.name] if swept else [])
-
-
-def test_a_run_that_is_gone_is_over_and_one_that_can_not_be_seen_is_not() -> None:
     job = a_job()
-    cluster = a_cluster(job, orphan(job, "Running"))
-    assert list_jobs(cluster, "team")[0].run_over is True
-    cluster.objects[f"{PODS}/step"] = Refused(403, "Forbidden", "no")
-    assert list_jobs(cluster, "team")[0].run_over is None
-    assert sweep(cluster, "team") == []
+    server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
+    server.fail(lambda request: "watch" in request.query or request.path == PODS, error)  # type: ignore[arg-type]
+    with pytest.raises(expected):
+        launched(job, server)
+    assert "DELETE" not in server.methods(path(job))
 
 
-def test_a_run_that_is_named_is_swept_whatever_its_state() -> None:
+def test_a_job_that_somebody_deletes_is_not_deleted_again() -> None:
     job = a_job()
-    cluster = a_cluster(job, an_object(job, "Running"))
-    assert sweep(cluster, "team", run="another") == []
-    assert len(sweep(cluster, "team", run="run-1")) == 1
+    server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
+    asked = iter(range(100))
+    server.fail(lambda request: "watch" in request.query and next(asked) == 1, Unanswered("cut"), times=1)
+
+    def meddled(request: Request) -> bool:
+        if request.path == PODS and "watch" in request.query and path(job) in server._objects:
+            server._drop(path(job))
+        return False
+
+    server.fail(meddled, Unanswered(""))
+    with pytest.raises(JobDeleted):
+        launched(job, server)
+    assert "DELETE" not in server.methods(path(job))
 
 
-def test_a_job_that_is_to_be_kept_outlives_its_run() -> None:
-    job = a_job(keep=Keep.FAILED)
-    assert sweep(a_cluster(job, an_object(job, "Failed")), "team", run="run-1") == []
-    assert len(sweep(a_cluster(job, an_object(job, "Running")), "team", run="run-1")) == 1
+def test_a_hopeless_job_is_removed() -> None:
+    job = a_job(deadlines={"hopeless": 0.1})
+    waiting = {"waiting": {"reason": "ErrImageNeverPull", "message": "absent"}}
+    found = [a_pod(job, f"worker-{rank}", "Pending", state=waiting) for rank in range(2)]
+    server = a_server(an_object(job, "Created"), *found)
+    with pytest.raises(Exception, match="ErrImageNeverPull"):
+        launched(job, server)
+    assert server.methods(path(job))[-1] == "DELETE"
+
+
+def test_a_silent_operator_is_waited_for_a_while_and_named() -> None:
+    job = a_job(deadlines={"hopeless": 0.1})
+    server = a_server()
+    words = 'failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": connection refused'
+    server.fail(lambda request: request.method == "POST" and request.path == JOBS, Refused(500, "", words))
+    with pytest.raises(OperatorSilent, match="the Training Operator does not answer"):
+        launched(job, server)
+    assert not any(map(creates, server.asked))
+
+
+def test_a_stranger_s_webhook_is_not_the_operator() -> None:
+    job = a_job(deadlines={"hopeless": 0.1})
+    server = a_server()
+    words = 'failed calling webhook "mutate.kyverno.svc": connection refused'
+    server.fail(lambda request: request.method == "POST" and request.path == JOBS, Refused(500, "", words))
+    with pytest.raises(OperatorSilent, match="a webhook of the cluster does not answer"):
+        launched(job, server)
+
+
+def test_a_refused_create_is_told_in_the_server_s_words() -> None:
+    job = a_job()
+    server = a_server()
+    server.fail(creates, Refused(422, "Invalid", "spec.x: Required value"))
+    with pytest.raises(PodRefused, match=r"spec\.x: Required value"):
+        launched(job, server)
+
+
+def test_what_is_wrong_in_itself_is_told_before_the_first_request() -> None:
+    server = a_server()
+    nameless = {"spec": {"containers": [{"image": "other:1"}]}}
+    wrong = [a_job(patch=nameless), a_job(deadlines={"running": float("nan")}), a_job(outage=float("nan"))]
+    wrong += [a_job(volumes=["claim:data:/data", "secret:key:/data"])]
+    for job in wrong:
+        with pytest.raises(ParameterError):
+            launch(job, server, exists=lambda _: True, out=io.StringIO())
+    assert server.asked == []
+
+
+def test_a_log_that_is_not_read_to_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher.Logs, "finish", lambda _: ("worker-1",))
+    assert "the log of worker-1 could not be read to its end" in told(a_job(), finished(a_job()))[1]

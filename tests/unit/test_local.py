@@ -10,7 +10,8 @@ import pytest
 from torchrun_samples import report
 
 from ddpipe.errors import DdpipeError, Diverged, Interrupted, ReplicaFailed, TrainingError
-from ddpipe.launch.backends.local import _environment, _first_error
+from ddpipe.launch import local
+from ddpipe.launch.local import _environment, _first_error
 
 
 def an_error(kind: type[DdpipeError], do: str = "Do this.") -> DdpipeError:
@@ -79,6 +80,7 @@ def test_a_silent_end_shows_the_last_lines(tmp_path: Path) -> None:
 
 def test_processes_share_the_processors_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert _environment(10_000)["OMP_NUM_THREADS"] == "1"
+    monkeypatch.setattr(local, "cpus", lambda: 6)  # that a container's quota counts: test_cpus
+    assert [_environment(processes)["OMP_NUM_THREADS"] for processes in (2, 4, 10)] == ["3", "1", "1"]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert _environment(10_000)["OMP_NUM_THREADS"] == "3"

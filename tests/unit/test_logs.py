@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from threading import Event
+from typing import Any
+
 import pytest
-from launch_samples import FakeCluster, a_job, a_pod, ended
+from fake_api import FakeApiServer
+from launch_samples import PODS, a_job, a_pod, ended
 
 from ddpipe.launch.cluster import Unanswered
 from ddpipe.launch.logs import Logs, Position, fresh, metrics_of
-from ddpipe.launch.status import replica_of
+from ddpipe.launch.status import Replica, replica_of
 
 JOB = a_job()
-PODS = "/api/v1/namespaces/team/pods"
 LOG = f"{PODS}/{JOB.name}-worker-0/log"
 
 
@@ -54,32 +58,99 @@ def test_progress_lines_are_recognised(text: str, numbers: dict[str, float]) -> 
     assert metrics_of(text) == numbers
 
 
-def read(cluster: FakeCluster, *pods: dict[str, object]) -> list[str]:
+def a_server(*streams: list[Any], previous: list[Any] | None = None) -> FakeApiServer:
+    server = FakeApiServer()
+    server.logs[LOG] = list(streams)
+    if previous is not None:
+        server.logs[f"{LOG}?previous"] = [previous]
+    return server
+
+
+def seen(pod: dict[str, Any]) -> Replica:
+    return replica_of(pod, "worker-0", "pytorch")
+
+
+def read(server: FakeApiServer, *pods: dict[str, Any]) -> list[str]:
     """What is passed on while the pod goes through these states."""
     written: list[str] = []
-    logs = Logs(cluster, PODS, written.append)
+    logs = Logs(server, PODS, written.append)
     for pod in pods:
-        logs.see([replica_of(JOB.name, pod)])
-    logs.finish()
+        logs.see([seen(pod)])
+    assert logs.finish() == ()
     return written
 
 
 def test_a_log_cut_in_the_middle_is_read_on() -> None:
-    first = [line("01", "a"), Unanswered("cut")]
-    cluster = FakeCluster(streams={LOG: [first, [line("01", "a"), line("02", "b")]]})
-    assert read(cluster, a_pod(JOB, phase="Succeeded", state=ended(0))) == ["[worker-0] a", "[worker-0] b"]
+    server = a_server([line("01", "a"), Unanswered("cut")], [line("01", "a"), line("02", "b")])
+    assert read(server, a_pod(JOB, phase="Succeeded", state=ended(0))) == ["[worker-0] a", "[worker-0] b"]
 
 
 def test_each_run_of_a_restarted_container_is_read() -> None:
-    cluster = FakeCluster(streams={LOG: [[line("01", "first")], [line("02", "second")]]})
+    server = a_server([line("02", "second")], previous=[line("01", "first")])
     pod = a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 1})
-    assert read(cluster, pod) == ["[worker-0] first", "[worker-0] second"]
+    assert read(server, pod) == ["[worker-0] first", "[worker-0] second"]
+
+
+def test_of_several_restarts_what_the_kubelet_still_has_is_read_once() -> None:
+    server = a_server([line("03", "third")], previous=[line("02", "second")])
+    pod = a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 2})
+    assert read(server, pod) == ["[worker-0] second", "[worker-0] third"]
+
+
+def test_a_container_that_restarts_faster_than_we_look_is_not_read_twice() -> None:
+    """We know of one restart, and the kubelet shows the second one's previous run already."""
+    server = a_server([line("03", "third")], previous=[line("02", "second")])
+    once = a_pod(JOB, state={"waiting": {}}, container={"restartCount": 1})
+    twice = a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 2})
+    written: list[str] = []
+    logs = Logs(server, PODS, written.append)
+    logs.see([seen(once)])
+    server.awaited(lambda request: "previous" in request.query)
+    logs.see([seen(twice)])
+    assert logs.finish() == ()
+    assert written == ["[worker-0] second", "[worker-0] third"]
+
+
+def test_a_log_is_asked_of_the_container_that_trains() -> None:
+    server = a_server([line("01", "a")])
+    read(server, a_pod(JOB, phase="Succeeded", state=ended(0)))
+    assert server.asked[0].query["container"] == "pytorch"
+
+
+def test_a_long_log_is_read_to_its_end_however_long_that_takes() -> None:
+    server = a_server([line(f"{number:02}", str(number)) for number in range(20)])
+    written: list[str] = []
+
+    def slow(text: str) -> None:
+        time.sleep(0.02)
+        written.append(text)
+
+    logs = Logs(server, PODS, slow)
+    logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0)))])
+    assert logs.finish(silence=0.2) == ()
+    assert len(written) == 20
+
+
+def test_a_log_that_does_not_come_is_given_up_and_named() -> None:
+    server = a_server([line("01", "a")])
+    stuck = Event()
+    logs = Logs(server, PODS, lambda _: stuck.wait(10))
+    logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0)))])
+    assert logs.finish(silence=0.1) == ("worker-0",)
+    stuck.set()
+
+
+def test_the_log_of_a_pod_that_still_runs_is_not_waited_for() -> None:
+    server = a_server([line("01", "a"), Unanswered("cut")])
+    logs = Logs(server, PODS, lambda _: None)
+    logs.see([seen(a_pod(JOB))])
+    assert logs.finish(silence=10) == ()
 
 
 def test_the_tail_and_the_metrics_are_kept() -> None:
-    cluster = FakeCluster(streams={LOG: [[line(f"{n:02}", f"epoch {n} loss {n / 10}") for n in range(30)]]})
-    logs = Logs(cluster, PODS, lambda _: None)
-    logs.see([replica_of(JOB.name, a_pod(JOB, phase="Failed", state=ended(1)))])
+    server = a_server([line(f"{n:02}", f"epoch {n} loss {n / 10}") for n in range(30)])
+    logs = Logs(server, PODS, lambda _: None)
+    logs.see([seen(a_pod(JOB, phase="Failed", state=ended(1)))])
     logs.finish()
     assert logs.tail("worker-0-uid")[-1] == "epoch 29 loss 2.9"
     assert logs.metrics == {"epoch": 29, "loss": 2.9}

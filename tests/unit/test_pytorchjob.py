@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from launch_samples import a_job, a_pod, an_object, ended
 
-from ddpipe.launch.backends.pytorchjob import manifest, status
+from ddpipe.errors import ParameterError
+from ddpipe.launch.backends.pytorchjob import manifest, phase, status
 from ddpipe.launch.job import Keep, Restart, Success, TrainingJob
-from ddpipe.launch.marks import owner_of
+from ddpipe.launch.labels import owner_of
 from ddpipe.launch.status import Phase, Stage
 
 
@@ -106,6 +108,27 @@ def test_volumes_are_mounted_and_secrets_only_read() -> None:
     assert pod_of(a_job(volumes=volumes))["spec"]["volumes"][2]["secret"] == {"secretName": "key.pem"}
 
 
+def test_one_claim_at_two_paths_is_one_volume() -> None:
+    job = a_job(volumes=["claim:data:/data", "claim:data:/more:ro", "secret:data:/key"])
+    names = [volume["name"] for volume in pod_of(job)["spec"]["volumes"]]
+    assert names == ["shm", "claim-data", "secret-data"]
+    mounts = [(item["name"], item["mountPath"]) for item in container_of(job)["volumeMounts"][1:]]
+    assert mounts == [("claim-data", "/data"), ("claim-data", "/more"), ("secret-data", "/key")]
+
+
+def test_names_that_no_volume_can_have_stay_different() -> None:
+    claims = ["a.b", "a-b", "x" * 100 + "1", "x" * 100 + "2"]
+    job = a_job(volumes=[f"claim:{name}:/{number}" for number, name in enumerate(claims)])
+    names = {volume["name"] for volume in pod_of(job)["spec"]["volumes"][1:]}
+    assert len(names) == 4
+    assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name) and len(name) <= 63 for name in names)
+
+
+def test_a_patch_that_names_no_item_is_refused_in_words() -> None:
+    with pytest.raises(ParameterError, match="does not say by its name which item it changes"):
+        manifest(a_job(patch={"spec": {"containers": [{"image": "other:1"}]}}))
+
+
 def test_a_patch_changes_adds_and_deletes() -> None:
     patch = {
         "spec": {
@@ -155,22 +178,73 @@ def test_a_suspended_job_is_suspended_by_its_spec() -> None:
     assert status(job, an_object(job, runPolicy={"suspend": True}), []).phase is Phase.SUSPENDED
 
 
-@pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED)])
-def test_a_master_s_success_is_not_the_worker_s(code: int, phase: Phase) -> None:
+def with_master(job: TrainingJob, *conditions: str) -> dict[str, Any]:
+    """The job as an operator that asks for a master has it."""
+    return an_object(job, *conditions, pytorchReplicaSpecs={"Master": {}, "Worker": {}})
+
+
+@pytest.mark.parametrize(("code", "expected"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED)])
+def test_a_master_s_success_is_not_the_worker_s(code: int, expected: Phase) -> None:
     job = a_job()
     pods = [
         a_pod(job, "master-0", "Succeeded", state=ended(0)),
         a_pod(job, "worker-0", "Failed" if code else "Succeeded", state=ended(code)),
     ]
-    assert status(job, an_object(job, "Succeeded"), pods).phase is phase
+    assert status(job, with_master(job, "Succeeded"), pods).phase is expected
 
 
 def test_a_job_goes_on_while_a_worker_does_though_its_master_is_done() -> None:
     job = a_job()
     pods = [a_pod(job, "master-0", "Succeeded", state=ended(0)), a_pod(job, "worker-0")]
-    assert status(job, an_object(job, "Succeeded"), pods).phase is Phase.ACTIVE
+    assert status(job, with_master(job, "Succeeded"), pods).phase is Phase.ACTIVE
     only_rank_0 = a_job(success=Success.RANK0)
     assert status(only_rank_0, an_object(only_rank_0, "Succeeded"), pods).phase is Phase.SUCCEEDED
+
+
+def test_a_worker_that_vanished_after_its_master_s_success_is_no_success() -> None:
+    job = a_job()
+    found = status(job, with_master(job, "Succeeded"), [a_pod(job, "master-0", "Succeeded", state=ended(0))])
+    assert found.phase is Phase.FAILED
+    assert found.message == "1 of 2 pods vanished before they were seen to succeed"
+
+
+def test_without_a_master_the_operator_has_seen_all_workers_succeed() -> None:
+    job = a_job()
+    assert status(job, an_object(job, "Succeeded"), []).phase is Phase.SUCCEEDED
+
+
+def test_a_replica_that_was_restarted_and_then_succeeded_has_not_failed() -> None:
+    job = a_job()
+    again = {"restartCount": 1, "lastState": ended(1)}
+    pods = [
+        a_pod(job, "master-0", "Succeeded", state=ended(0)),
+        a_pod(job, "worker-0", "Succeeded", state=ended(0), container=again),
+    ]
+    found = status(job, with_master(job, "Succeeded"), pods)
+    assert found.phase is Phase.SUCCEEDED
+    assert found.restarts == 1
+    assert not any(replica.has_failed for replica in found.replicas)
+
+
+@pytest.mark.parametrize("state", [{"waiting": {"reason": "CrashLoopBackOff"}}, {"running": {}}])
+def test_a_replica_that_is_started_again_shows_how_it_failed_before(state: dict[str, Any]) -> None:
+    job = a_job()
+    pod = a_pod(job, state=state, container={"restartCount": 1, "lastState": ended(3)})
+    (replica,) = status(job, an_object(job, "Running"), [pod]).replicas
+    assert replica.failure is not None
+    assert replica.failure.code == 3
+
+
+def test_restarts_of_all_replicas_count() -> None:
+    job = a_job()
+    pods = [a_pod(job, f"worker-{rank}", container={"restartCount": 2 + rank}) for rank in range(2)]
+    assert status(job, an_object(job, "Running"), pods).restarts == 5
+
+
+def test_the_object_alone_tells_how_far_it_is() -> None:
+    job = a_job()
+    phases = {words: phase(an_object(job, *words)) for words in ((), ("Failed", "Succeeded"), ("Succeeded",))}
+    assert list(phases.values()) == [Phase.ACTIVE, Phase.FAILED, Phase.SUCCEEDED]
 
 
 def test_somebody_else_s_pods_do_not_count() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import click
@@ -19,8 +20,9 @@ from ddpipe.launch.cluster import connect
 from ddpipe.launch.job import Owner, TrainingJob, training_command
 from ddpipe.launch.launcher import launch
 from ddpipe.launch.orphans import FoundJob, list_jobs, sweep
-from ddpipe.launch.outage import answered
+from ddpipe.launch.retrying import answered
 from ddpipe.storage import exists
+from ddpipe.train.recipe import Recipe
 
 namespace_option = click.option(
     "--namespace", "-n", help="Namespace.  [default: the one of the kubeconfig or pod]"
@@ -76,7 +78,7 @@ def job_of(
                 seen="ddpipe's own training takes both --dataset and --output, and no COMMAND",
                 do="Give both, or a COMMAND after --.",
             )
-        command = training_command(str(dataset), str(output), recipe)
+        command = training_command(str(dataset), str(output), Recipe.from_json(recipe).to_json())
         given["outputs"] = [f"{str(output).rstrip('/')}/training.json", *given["outputs"]]
     owner = Owner.picked(given)
     owner = owner if owner.run_id else replace(owner, run_id=uuid.uuid4().hex[:12])
@@ -122,8 +124,9 @@ def sweep_command(namespace: str | None, pipeline: str | None, run: str | None) 
     """Remove ddpipe's jobs whose run is over; never anybody else's, nor what was to be kept."""
     cluster = connect()
     where = namespace or cluster.namespace
-    removed = answered(
-        lambda: sweep(cluster, where, pipeline=pipeline, run=run), f"the jobs of namespace {where}"
+    swept = answered(
+        lambda: sweep(cluster, where, pipeline=pipeline, run=run, say=partial(click.echo, err=True)),
+        f"the jobs of namespace {where}",
     )
-    names = [job.name for job in removed]
+    names = [job.name for job in swept.complete()]
     tell({"removed": names}, "\n".join([f"{len(names)} removed", *names]))

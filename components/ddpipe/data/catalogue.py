@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
-from ddpipe.data.cpus import cpus
+from ddpipe.cpus import cpus
 from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest
 from ddpipe.data.shards import shard_key
 from ddpipe.errors import StoreError

@@ -21,7 +21,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from ddpipe.data.cpus import cpus
+from ddpipe.cpus import cpus
 from ddpipe.data.manifest import ShardRef
 from ddpipe.errors import DatasetError
 

@@ -256,7 +256,7 @@ def _plain(error: Exception) -> str:
     """The cause in a few words, without urllib3's object addresses."""
     match error:
         case urllib3.exceptions.NameResolutionError():
-            return "its name can not be resolved"
+            return "its name cannot be resolved"
         case urllib3.exceptions.NewConnectionError():
             return "connection refused"
         case urllib3.exceptions.TimeoutError():

@@ -16,13 +16,15 @@ from ddpipe.errors import (
     ReplicaFailed,
     Unschedulable,
 )
+from ddpipe.launch.backend import Backend
+from ddpipe.launch.cluster import Refused
 from ddpipe.launch.job import TrainingJob
+from ddpipe.launch.resources import Object
 from ddpipe.launch.status import (
     CONTAINER_TROUBLE,
     IMAGE_TROUBLE,
     Ending,
     JobStatus,
-    Object,
     Replica,
     Stage,
     torch_error,
@@ -34,19 +36,26 @@ Tail = Callable[[str], Sequence[str]]
 _SHOWN_LINES = 12
 
 
-def name_of(job: TrainingJob, kind: str) -> str:
+def name_of(job: TrainingJob, backend: Backend) -> str:
     """How messages call the job."""
-    return f"{kind} {job.namespace}/{job.name}"
+    return f"{backend.resource.kind} {job.namespace}/{job.name}"
 
 
-def hopeless(job: TrainingJob, status: JobStatus, events: Sequence[Object]) -> LaunchError | None:
+def kubectl(verb: str, job: TrainingJob, backend: Backend) -> str:
+    """The command that shows the job: `verb` is "describe" or "get -o yaml"."""
+    return f"kubectl {verb} {backend.resource.full_name} -n {job.namespace} {job.name}"
+
+
+def hopeless(
+    job: TrainingJob, backend: Backend, status: JobStatus, events: Sequence[Object]
+) -> LaunchError | None:
     """The state that will not mend itself, if the job is in one."""
     for replica in status.replicas:
         error = _hopeless_pod(job, replica, events)
         if error:
             return error
     if len(status.replicas) < job.nodes:
-        return _refused(job, events)
+        return _refused(job, backend, events)
     return None
 
 
@@ -55,7 +64,7 @@ def _hopeless_pod(job: TrainingJob, replica: Replica, events: Sequence[Object]) 
     which = f"{replica.rank} (pod {job.namespace}/{replica.pod})"
     if reason in IMAGE_TROUBLE:
         return ImageUnavailable(
-            what="an image can not be pulled",
+            what="an image cannot be pulled",
             which=which,
             seen=f"{reason}: {message}",
             do=f"Check the name {job.image} and the cluster's access to its registry; a private one needs "
@@ -63,7 +72,7 @@ def _hopeless_pod(job: TrainingJob, replica: Replica, events: Sequence[Object]) 
         )
     if reason in CONTAINER_TROUBLE:
         return PodRefused(
-            what="a container can not be created",
+            what="a container cannot be created",
             which=which,
             seen=f"{reason}: {message}",
             do="Create what it names, or correct the job; the step then starts it anew.",
@@ -90,7 +99,7 @@ def _unmountable(replica: Replica, events: Sequence[Object]) -> str:
     return next((message for message in messages if "not found" in message), "")
 
 
-def _refused(job: TrainingJob, events: Sequence[Object]) -> LaunchError | None:
+def _refused(job: TrainingJob, backend: Backend, events: Sequence[Object]) -> LaunchError | None:
     """Pods that are not even accepted show in the operator's events only."""
     messages = [
         str(event.get("message", ""))
@@ -104,33 +113,33 @@ def _refused(job: TrainingJob, events: Sequence[Object]) -> LaunchError | None:
     message = refusals[-1]
     return PodRefused(
         what="the cluster refuses the job's pods",
-        which=f"PyTorchJob {job.namespace}/{job.name}",
+        which=name_of(job, backend),
         seen=message,
-        do=_way_out(job, message),
+        do=_way_out(job, backend, message),
     )
 
 
-def _way_out(job: TrainingJob, message: str) -> str:
+def _way_out(job: TrainingJob, backend: Backend, message: str) -> str:
     if "exceeded quota" in message:
         return f"Ask for less, wait until others finish, or raise the quota of namespace {job.namespace}."
     if "violates PodSecurity" in message:
         return "Let the job's patch set what the policy asks for, or run it in another namespace."
     if "admission webhook" in message:
         return "Change what the webhook objects to, or ask who runs it."
-    return f"See: kubectl describe pytorchjob -n {job.namespace} {job.name}"
+    return f"See: {kubectl('describe', job, backend)}"
 
 
-def late(job: TrainingJob, kind: str, status: JobStatus, seconds: float) -> LaunchError:
+def late(job: TrainingJob, backend: Backend, status: JobStatus, seconds: float) -> LaunchError:
     """A stage took longer than it was given."""
     waiting = [f"{replica.rank}: {replica.waiting}" for replica in status.replicas if replica.waiting]
     seen = "; ".join(waiting[:3]) or f"{len(status.replicas)} of {job.nodes} pods exist"
     match status.stage:
         case Stage.RECONCILED:
-            return operator_silent(job, kind, f"nothing happened to it for {seconds:.0f} s")
+            return operator_silent(job, backend, f"nothing happened to it for {seconds:.0f} s")
         case Stage.SCHEDULED:
             return Unschedulable(
                 what="not all pods got a node in time",
-                which=name_of(job, kind),
+                which=name_of(job, backend),
                 seen=f"after {seconds:.0f} s: {seen}",
                 do="Ask for less per pod, free or add nodes, or give deadlines.scheduled more time.",
             )
@@ -139,7 +148,7 @@ def late(job: TrainingJob, kind: str, status: JobStatus, seconds: float) -> Laun
             field = "pulled" if status.stage is Stage.PULLED else "running"
             return DeadlineExceeded(
                 what=f"not all {stage} were ready in time",
-                which=name_of(job, kind),
+                which=name_of(job, backend),
                 seen=f"after {seconds:.0f} s: {seen}",
                 do=f"See: kubectl describe pods -n {job.namespace} -l ddpipe.dev/job={job.name}; or give "
                 f"deadlines.{field} more time.",
@@ -147,28 +156,43 @@ def late(job: TrainingJob, kind: str, status: JobStatus, seconds: float) -> Laun
         case Stage.FINISHED:
             return DeadlineExceeded(
                 what="training did not end in time",
-                which=name_of(job, kind),
+                which=name_of(job, backend),
                 seen=f"still running after {seconds:.0f} s; it was stopped",
                 do="Give deadlines.finished more time; training goes on from its last checkpoint.",
             )
 
 
-def operator_silent(job: TrainingJob, kind: str, seen: str) -> OperatorSilent:
-    """The operator is not at work."""
+def operator_silent(job: TrainingJob, backend: Backend, seen: str) -> OperatorSilent:
+    """What acts on this kind of job is not at work."""
+    controller = backend.controller
     return OperatorSilent(
-        what="the Training Operator does not answer",
-        which=name_of(job, kind),
+        what=f"the {controller.name} does not answer",
+        which=name_of(job, backend),
         seen=seen,
-        do="See that it runs: kubectl get pods -A -l control-plane=kubeflow-training-operator; then run the "
-        "step again.",
+        do=f"See that it runs: {controller.find}; then run the step again.",
     )
 
 
-def deleted(job: TrainingJob, kind: str) -> JobDeleted:
+def webhook_silent(job: TrainingJob, backend: Backend, refusal: Refused) -> OperatorSilent | None:
+    """The error of a webhook that did not answer the API server; None if it is no such refusal."""
+    if "failed calling webhook" not in refusal.message:
+        return None
+    webhook = backend.controller.webhook
+    if webhook and webhook in refusal.message:
+        return operator_silent(job, backend, refusal.message)
+    return OperatorSilent(
+        what="a webhook of the cluster does not answer",
+        which=name_of(job, backend),
+        seen=refusal.message,
+        do="See that what serves it runs, then run the step again.",
+    )
+
+
+def deleted(job: TrainingJob, backend: Backend) -> JobDeleted:
     """The job is gone, and it was not us."""
     return JobDeleted(
         what="the job was deleted while it was followed",
-        which=name_of(job, kind),
+        which=name_of(job, backend),
         seen="it is no longer on the cluster",
         do="Ask who deleted it; run the step again to start anew, from the last checkpoint.",
     )
@@ -176,7 +200,7 @@ def deleted(job: TrainingJob, kind: str) -> JobDeleted:
 
 def failure(
     job: TrainingJob,
-    kind: str,
+    backend: Backend,
     message: str,
     *,
     replicas: Iterable[Replica],
@@ -187,7 +211,7 @@ def failure(
 
     Args:
         job: The job.
-        kind: Its kind.
+        backend: As which kind of job.
         message: The operator's own words.
         replicas: All that were ever seen, those that are gone too.
         tail: The last lines of a pod's log, by uid.
@@ -197,9 +221,9 @@ def failure(
     if not failed:
         return ReplicaFailed(
             what="training failed",
-            which=name_of(job, kind),
+            which=name_of(job, backend),
             seen="; ".join([message or "the operator gives no reason", *notes]),
-            do=f"See: kubectl describe pytorchjob -n {job.namespace} {job.name}",
+            do=f"See: {kubectl('describe', job, backend)}",
         )
     first = failed[0]
     # Once a replica has failed by itself, the operator takes away those that still run.
@@ -211,7 +235,7 @@ def failure(
     inside = [f"rank {killed.rank} in it was killed by {killed.signal}"] if killed else []
     return ReplicaFailed(
         what="training failed",
-        which=f"{first.rank} of {name_of(job, kind)}",
+        which=f"{first.rank} of {name_of(job, backend)}",
         seen="; ".join([how(first), *inside, *restarted, *also, *notes]) + _last_words(first.failure, last),
         do=_advice(job, first),
     )
@@ -243,7 +267,7 @@ def _death(replica: Replica, ending: Ending) -> str:
     if ending.reason == "OOMKilled":
         return f"out of memory, killed at its limit of {replica.memory} (OOMKilled)"
     if ending.reason in {"StartError", "ContainerCannotRun"}:
-        return f"its command can not be started: {ending.message}"
+        return f"its command cannot be started: {ending.message}"
     if ending.code > 128:  # noqa: PLR2004 - a shell's way to tell of a signal
         return f"killed by {signals.name_of(ending.code - 128)} (exit code {ending.code})"
     return f"exit code {ending.code}"
@@ -269,4 +293,4 @@ def _advice(job: TrainingJob, replica: Replica) -> str:
         case Ending(reason="StartError" | "ContainerCannotRun"):
             return f"Correct the command, or use an image that has it: {' '.join(job.command)}"
         case _:
-            return f"Mend the cause above, then {again}."
+            return f"Fix the cause above, then {again}."

@@ -11,17 +11,17 @@ from threading import Event
 
 from ddpipe.errors import LaunchError
 from ddpipe.launch import diagnosis
+from ddpipe.launch.backend import Backend
 from ddpipe.launch.cluster import Cluster
 from ddpipe.launch.job import Success, TrainingJob
+from ddpipe.launch.labels import JOB
 from ddpipe.launch.limits import Limits
 from ddpipe.launch.logs import Logs
-from ddpipe.launch.marks import JOB
-from ddpipe.launch.outage import given_up, passes
-from ddpipe.launch.owning import PODS
-from ddpipe.launch.status import Backend, JobStatus, Object, Phase, Replica, Resource, Stage
+from ddpipe.launch.resources import EVENTS, PODS, Object
+from ddpipe.launch.retrying import given_up, is_transient
+from ddpipe.launch.status import JobStatus, Phase, Replica, Stage
 from ddpipe.launch.watching import Message, Picture, Source, Trouble, start
 
-EVENTS = Resource(group="", version="v1", plural="events", kind="Event")
 _NEEDED = {"job", "pods"}  # without events a job can be judged
 
 
@@ -75,15 +75,16 @@ class Follower:
         """Wait for the job's end.
 
         Raises:
-            LaunchError: It can not come to an end, or must not.
+            LaunchError: It cannot come to an end, or must not.
+            Refused: This account may not follow it any more.
         """
         stop = Event()
         for source in self._sources():
             start(self.cluster, source, self._inbox.put, stop)
         try:
             while True:
-                away_since = (since for since, _ in self._troubles.values())
-                self._receive(self.limits.patience(time.monotonic(), away_since))
+                moments = [since + self._tolerated(told) for since, told in self._troubles.values()]
+                self._receive(self.limits.patience(time.monotonic(), moments))
                 ended = self._look()
                 if ended:
                     return ended
@@ -141,7 +142,8 @@ class Follower:
             case Trouble(source, error):
                 if str(error) != self._trouble_told:
                     self._trouble_told = str(error)
-                    self.say(f"the API server is away, waiting: {error}")
+                    state = "is away" if is_transient(error) else "refuses"
+                    self.say(f"the API server {state}, waiting: {error}")
                 since, _ = self._troubles.get(source, (time.monotonic(), None))
                 self._troubles[source] = since, message
 
@@ -153,7 +155,7 @@ class Follower:
             return None
         found = self._pictures["job"].get(self.uid)
         if found is None:
-            raise diagnosis.deleted(self.job, self.backend.resource.kind)
+            raise diagnosis.deleted(self.job, self.backend)
         status = self.backend.status(self.job, found, list(self._pictures["pods"].values()))
         self._remember(status, self.backend.status(self.job, found, self._lost).replicas)
         if status.phase.is_terminal:
@@ -212,10 +214,15 @@ class Follower:
 
     def _check_outage(self, now: float) -> None:
         for since, trouble in self._troubles.values():
-            if not passes(trouble.error):
-                raise given_up(trouble.error, 0)
-            if now - since > self.limits.outage:
-                raise given_up(trouble.error, self.limits.outage) from trouble.error
+            if now - since <= self._tolerated(trouble):
+                continue
+            if is_transient(trouble.error):
+                raise given_up(trouble.error, self.job.outage) from trouble.error
+            raise trouble.error
+
+    def _tolerated(self, trouble: Trouble) -> float:
+        """Seconds; a refusal may be one of a server that has just started and does not know its roles yet."""
+        return self.job.outage if is_transient(trouble.error) else self.limits.deadlines.hopeless
 
     def _check_hopeless(self, status: JobStatus, now: float) -> None:
         error = None if status.phase is Phase.SUSPENDED else self._hopeless(status)
@@ -226,14 +233,17 @@ class Follower:
         ours = {self.uid, *(replica.uid for replica in status.replicas)}
         events = sorted(self._pictures.get("events", {}).values(), key=_version)
         return diagnosis.hopeless(
-            self.job, status, [event for event in events if event["involvedObject"].get("uid") in ours]
+            self.job,
+            self.backend,
+            status,
+            [event for event in events if event["involvedObject"].get("uid") in ours],
         )
 
     def _check_deadline(self, status: JobStatus, now: float) -> None:
         running = status.phase is Phase.ACTIVE and not self._troubles
         limit = self.limits.exceeded(status.stage, now, running=running)
         if limit is not None:
-            raise diagnosis.late(self.job, self.backend.resource.kind, status, limit)
+            raise diagnosis.late(self.job, self.backend, status, limit)
 
 
 def _version(found: Object) -> int:

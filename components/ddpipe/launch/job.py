@@ -47,6 +47,13 @@ class Restart(StrEnum):
     EXIT_CODE = "ExitCode"
 
 
+class Preflight(StrEnum):
+    """What becomes of a job that preflight finds something wrong with."""
+
+    ENFORCE = "enforce"
+    WARN = "warn"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner(Parameters):
     """One step of one run: it owns exactly one job, however often the step is retried."""
@@ -195,6 +202,11 @@ class JobOptions(Parameters):
     autoscaling: bool = parameter(
         default=False, help="Nodes can be added: do not insist on one that is there."
     )
+    preflight: str = parameter(
+        Preflight.ENFORCE.value,
+        "Whether a job that preflight finds could not run is refused (enforce) or still created (warn).",
+        OneOf(tuple(Preflight)),
+    )
     success: str = parameter(Success.ALL.value, "Whose success is the job's.", OneOf(tuple(Success)))
     restart: str = parameter(
         Restart.NEVER.value, "Which failed replicas start again in place of failing.", OneOf(tuple(Restart))
@@ -245,11 +257,16 @@ class JobOptions(Parameters):
                 yield f"{name} is {text!r}, no Kubernetes quantity such as 500m or 4Gi"
 
     def _bad_volumes(self) -> Iterator[str]:
+        paths: set[str] = set()
         for text in self.volumes:
             try:
-                Volume.parsed(text)
+                path = Volume.parsed(text).path.rstrip("/")
             except ValueError as error:
                 yield f"volumes: {error}"
+            else:
+                if path in paths:
+                    yield f"volumes: two are mounted at {path}"
+                paths.add(path)
 
     def _bad_deadlines(self) -> Iterator[str]:
         for stage, seconds in self.deadlines.items():

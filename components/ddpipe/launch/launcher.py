@@ -1,9 +1,9 @@
 """Launch a training job and wait for it: one step of one run owns exactly one job, whatever dies on the way.
 
 name        from the run, the task and the step: a retry finds the same job
-take up     ours and active: follow it; succeeded: conclude; failed: remove it and start anew
+adopt       ours and active: follow it; succeeded: conclude; failed: remove it and start anew
 preflight   all that would keep it from running, before anything is created
-create      of two launchers at once one creates, the other takes up
+create      of two launchers at once one creates, the other adopts
 follow      watch it, its pods and its logs; every stage has its deadline
 conclude    only a success whose outputs exist is a success; a failure names its root cause
 clean       by the keep policy; the cluster's own clean-up stands behind it
@@ -16,29 +16,26 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TextIO
 
-from ddpipe.errors import (
-    ClusterUnreachable,
-    Forbidden,
-    JobDeleted,
-    LaunchError,
-    OutputMissing,
-)
+from ddpipe.errors import ClusterUnreachable, Forbidden, JobDeleted, LaunchError, OutputMissing
 from ddpipe.launch import diagnosis
-from ddpipe.launch.backends import BACKENDS
-from ddpipe.launch.claiming import Launching, remove, take_up_or_create
+from ddpipe.launch.adoption import Launching, adopt_or_create
+from ddpipe.launch.backends import backend
 from ddpipe.launch.cluster import Cluster, Refused
 from ddpipe.launch.following import Ended, Follower
 from ddpipe.launch.job import Keep, TrainingJob
 from ddpipe.launch.limits import Limits
 from ddpipe.launch.logs import Logs
-from ddpipe.launch.outage import refused
-from ddpipe.launch.owning import PODS, own_pod_path
-from ddpipe.launch.status import Backend, Phase
+from ddpipe.launch.output import Output
+from ddpipe.launch.ownership import own_pod_path
+from ddpipe.launch.resources import PODS
+from ddpipe.launch.retrying import delete, refused
+from ddpipe.launch.status import Phase
 from ddpipe.launch.stopping import Target, deletes_when_told_to_stop
-from ddpipe.launch.voice import Voice
+
+# A job that is over may wait for the cluster's own clean-up; people wait to hear how it ended.
+_CLEAN_UP_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +46,7 @@ class Outcome:
         name: The job's name.
         namespace: Where it ran.
         uid: Which object it was.
-        taken_up: Whether an earlier attempt had created it.
+        adopted: Whether an earlier attempt had created it.
         kept: Whether it is still on the cluster.
         seconds: From the start of this launcher to the end.
         restarts: How often containers were started again or pods replaced.
@@ -59,7 +56,7 @@ class Outcome:
     name: str
     namespace: str
     uid: str
-    taken_up: bool
+    adopted: bool
     kept: bool
     seconds: float
     restarts: int
@@ -87,16 +84,17 @@ def launch(
         ParameterError: The job's options cannot work.
         LaunchError: The job did not succeed; says why, and what to do.
     """
-    backend: Backend = import_module(BACKENDS[job.validated().backend]).BACKEND
-    voice = Voice(out)
-    launching = Launching(cluster, job, backend, voice.say)
+    kind = backend(job.validated().backend)
+    kind.manifest(job, None)  # what is wrong with a patch shows here, before any request
+    output = Output(out)
+    launching = Launching(cluster, job, kind, output.say)
     try:
         with _guarded(launching) if is_process else nullcontext():
-            return _launch(launching, voice, exists)
+            return _launch(launching, output, exists)
     except Refused as error:
         raise refused(error, launching.title) from error
     finally:
-        voice.finish()
+        output.finish()
 
 
 def _guarded(launching: Launching) -> AbstractContextManager[None]:
@@ -104,26 +102,28 @@ def _guarded(launching: Launching) -> AbstractContextManager[None]:
     return deletes_when_told_to_stop(launching.cluster.spare(), target)
 
 
-def _launch(launching: Launching, voice: Voice, exists: Callable[[str], bool]) -> Outcome:
+def _launch(launching: Launching, output: Output, exists: Callable[[str], bool]) -> Outcome:
     began = time.monotonic()
     job = launching.job
-    found, taken_up = take_up_or_create(launching)
+    found, adopted = adopt_or_create(launching)
     uid: str = found["metadata"]["uid"]
-    logs = Logs(launching.cluster, PODS.path(job.namespace), voice.pass_on)
+    logs = Logs(launching.cluster, PODS.path(job.namespace), output.log)
     ended = _follow(launching, uid, logs)
-    logs.finish()
+    for rank in logs.finish():
+        launching.say(f"the log of {rank} could not be read to its end")
     problem = _problem(launching, ended, logs, exists)
     kept = Keep(job.keep).keeps(failed=problem is not None)
-    if not kept:
-        remove(launching, uid)
+    left = None if kept else _left(launching, uid)
     if problem:
-        raise problem
+        raise _told_with(problem, left)
+    if left:
+        launching.say(f"{left}; the cluster itself does so {job.finished_ttl / 3600:g} h after the job's end")
     return Outcome(
         name=job.name,
         namespace=job.namespace,
         uid=uid,
-        taken_up=taken_up,
-        kept=kept,
+        adopted=adopted,
+        kept=kept or left is not None,
         seconds=time.monotonic() - began,
         restarts=ended.status.restarts + len(ended.replicas) - len(ended.status.replicas),
         metrics=dict(logs.metrics),
@@ -132,15 +132,34 @@ def _launch(launching: Launching, voice: Voice, exists: Callable[[str], bool]) -
 
 def _follow(launching: Launching, uid: str, logs: Logs) -> Ended:
     """The job's end; a job that is given up while it is active is stopped, for nobody would watch it."""
-    limits = Limits(launching.job.limits, launching.job.outage)
+    limits = Limits(launching.job.limits)
     follower = Follower(launching.cluster, launching.job, launching.backend, uid, logs, launching.say, limits)
     try:
         return follower.follow()
     except (ClusterUnreachable, Forbidden, JobDeleted):
+        # What cannot be reached, or with a token that is no longer known, cannot be removed either.
         raise
-    except LaunchError:
-        remove(launching, uid)
-        raise
+    except (Refused, LaunchError) as error:
+        cause = error if isinstance(error, LaunchError) else refused(error, launching.title)
+        raise _told_with(cause, _left(launching, uid)) from error
+
+
+def _left(launching: Launching, uid: str) -> str | None:
+    """Remove the job; why it is still there, if it is."""
+    try:
+        delete(launching.cluster, launching.path, uid, min(launching.job.outage, _CLEAN_UP_SECONDS))
+    except (Refused, LaunchError) as error:
+        cause = error.seen if isinstance(error, LaunchError) else str(error)
+        return f"{launching.title} could not be removed: {cause}"
+    return None
+
+
+def _told_with(problem: LaunchError, left: str | None) -> LaunchError:
+    """The cause first, then what the clean-up after it could not do."""
+    if left is None:
+        return problem
+    do = f"{problem.do} Besides, {left}."
+    return type(problem)(what=problem.what, which=problem.which, seen=problem.seen, do=do)
 
 
 def _problem(
@@ -148,10 +167,9 @@ def _problem(
 ) -> LaunchError | None:
     """Why the ended job is no success, if it is none."""
     if ended.status.phase is not Phase.SUCCEEDED:
-        kind = launching.backend.resource.kind
         return diagnosis.failure(
             launching.job,
-            kind,
+            launching.backend,
             ended.status.message,
             replicas=ended.replicas,
             tail=logs.tail,

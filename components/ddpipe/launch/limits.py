@@ -20,11 +20,9 @@ class Limits:
 
     Attributes:
         deadlines: What each stage may take.
-        outage: What the API server may be away.
     """
 
     deadlines: Deadlines
-    outage: float
     _stage: Stage = Stage.RECONCILED
     _spent: float = 0
     _running: bool = False
@@ -38,7 +36,7 @@ class Limits:
         Args:
             stage: The present stage; its clock begins when it does.
             now: The time.
-            running: Whether the clock runs: not while the job is suspended or can not be seen.
+            running: Whether the clock runs: not while the job is suspended or cannot be seen.
         """
         if stage is not self._stage:
             self._stage, self._spent = stage, 0
@@ -61,9 +59,14 @@ class Limits:
         self._ended_since = self._ended_since or now
         return now - self._ended_since > _SETTLING
 
-    def patience(self, now: float, away_since: Iterable[float]) -> float:
-        """Seconds until something could be too late, whatever is heard until then."""
-        waits = [_LONGEST_WAIT, *(since + self.outage - now for since in away_since)]
+    def patience(self, now: float, others: Iterable[float] = ()) -> float:
+        """Seconds until something could be too late, whatever is heard until then.
+
+        Args:
+            now: The time.
+            others: Further moments that must not be missed.
+        """
+        waits = [_LONGEST_WAIT, *(moment - now for moment in others)]
         limit = self._limit()
         if limit is not None and self._running:
             waits.append(limit - self._spent)

@@ -16,14 +16,13 @@ from threading import Condition, Thread
 from time import monotonic
 
 from ddpipe.launch.cluster import ApiError, Cluster, Query
-from ddpipe.launch.outage import passes, pauses
-from ddpipe.launch.pods import CONTAINER
+from ddpipe.launch.retrying import backoff, is_transient
 from ddpipe.launch.status import Replica, Stage
 
 # After so much silence a log is asked for anew; training may well say nothing for minutes.
 _SILENCE = 1800
 _TAIL = 20
-# A node that can not show logs is not asked by hundreds of readers all the time.
+# A node that cannot show logs is not asked by hundreds of readers all the time.
 _LONGEST_PAUSE = 30
 _METRIC = re.compile(r"\b([a-z][a-z0-9_/]*)\s*[=: ]\s*(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.-])")
 _PROGRESS = re.compile(r"\b(epoch|step)\b.*loss")
@@ -73,16 +72,28 @@ def _sortable(time: str) -> str:
 
 
 class _Reader:
-    """Reads one pod's log: each run of its container to its end, one after the other."""
+    """Reads one pod's log: each run of its container to its end, one after the other.
+
+    The kubelet keeps the log of the present run and of the one before. Which these are may change between our
+    last look and its answer, so it is the lines' times that tell what was read, through all runs.
+    """
 
     def __init__(self, logs: Logs, replica: Replica) -> None:
         self._logs = logs
         self._replica: Replica = replica
         self._gone = False
+        self._position = Position()
         self._changed = Condition()
         self.tail: deque[str] = deque(maxlen=_TAIL)
+        self.lines = 0
+        self._runs = 0
         self.thread = Thread(target=self._read, name=f"log {replica.rank}", daemon=True)
         self.thread.start()
+
+    @property
+    def rank(self) -> str:
+        """Whose log it is."""
+        return self._replica.rank
 
     def see(self, replica: Replica | None) -> None:
         """Take notice of the pod's present state; None when it is gone."""
@@ -95,7 +106,18 @@ class _Reader:
             self._await(partial(self._has_begun, run))
             if not self._has_begun(run):
                 return
-            self._read_run(run)
+            if self._is_kept(run):
+                self._read_run(run)
+            self._runs = run + 1
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the container has ended and its log is not read to the end."""
+        ended = self._has_ended(self._replica.restarts)
+        return ended and self.thread.is_alive() and self._runs <= self._replica.restarts
+
+    def _is_kept(self, run: int) -> bool:
+        return self._replica.restarts <= run + 1
 
     def _has_begun(self, run: int) -> bool:
         replica = self._replica
@@ -111,28 +133,29 @@ class _Reader:
 
     def _read_run(self, run: int) -> None:
         """Read to an end that came after the container's: until then an end of the log may be only a cut."""
-        position, wait = Position(), pauses(_LONGEST_PAUSE)
-        while True:
+        wait = backoff(_LONGEST_PAUSE)
+        while self._is_kept(run):
             ended = self._has_ended(run)
             try:
-                for text in fresh(self._open(run, position), position):
+                for text in fresh(self._open(run), self._position):
                     self._logs.take(self._replica.rank, text, self.tail)
-                    wait = pauses(_LONGEST_PAUSE)
+                    self.lines += 1
+                    wait = backoff(_LONGEST_PAUSE)
             except ApiError as error:
-                if not passes(error):
+                if not is_transient(error):
                     return
                 ended = False
             if ended:
                 return
             self._await(partial(self._has_ended, run), next(wait))
 
-    def _open(self, run: int, position: Position) -> Iterator[bytes]:
+    def _open(self, run: int) -> Iterator[bytes]:
         is_previous = self._replica.restarts > run
         query: Query = {
-            "container": CONTAINER,
+            "container": self._replica.container,
             "timestamps": "true",
             **({"previous": "true"} if is_previous else {"follow": "true"}),
-            **position.since,
+            **self._position.since,
         }
         return self._logs.cluster.lines(f"{self._logs.pods}/{self._replica.pod}/log", query, _SILENCE)
 
@@ -172,8 +195,18 @@ class Logs:
         reader = self._readers.get(uid)
         return tuple(reader.tail) if reader else ()
 
-    def finish(self, seconds: float = 5) -> None:
-        """Wait until the logs of all pods that have ended are read, for a while."""
-        until = monotonic() + seconds
-        for reader in list(self._readers.values()):
-            reader.thread.join(max(0, until - monotonic()))
+    def finish(self, silence: float = 5) -> tuple[str, ...]:
+        """Wait for the logs of all pods that have ended, as long as lines come within `silence` seconds.
+
+        Returns:
+            The ranks whose log was not read to its end.
+        """
+        read, until = -1, 0.0
+        while behind := [reader for reader in self._readers.values() if reader.is_behind]:
+            lines = sum(reader.lines for reader in behind)
+            if lines != read:
+                read, until = lines, monotonic() + silence
+            if monotonic() > until:
+                break
+            behind[0].thread.join(0.05)
+        return tuple(reader.rank for reader in behind)

@@ -1,4 +1,4 @@
-"""Jobs whose launcher never got to clean up: found by their marks, removed when their run is over.
+"""Jobs whose launcher never got to clean up: found by their labels, removed when their run is over.
 
 Never anybody else's: a job counts as ddpipe's only if its name is the hash of the owner it is annotated with.
 """
@@ -6,15 +6,22 @@ Never anybody else's: a job counts as ddpipe's only if its name is the hash of t
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
-from ddpipe.launch.backends.pytorchjob import RESOURCE
-from ddpipe.launch.cluster import ApiError, Cluster
+from ddpipe.errors import LaunchError, NotRemoved, listed
+from ddpipe.launch.backend import Backend
+from ddpipe.launch.backends import all_backends
+from ddpipe.launch.cluster import Cluster, Refused
+from ddpipe.launch.discovery import is_served
 from ddpipe.launch.job import Keep, Owner
-from ddpipe.launch.marks import KEEP, MANAGED, PIPELINE, label_value, owner_of
-from ddpipe.launch.owning import run_is_over
-from ddpipe.launch.status import Object, condition
+from ddpipe.launch.labels import KEEP, MANAGED, PIPELINE, label_value, owner_of
+from ddpipe.launch.ownership import run_is_over
+from ddpipe.launch.resources import Object
+from ddpipe.launch.retrying import delete
+from ddpipe.launch.status import Phase, true_conditions
+
+# For so many seconds a server that is busy or away is asked again.
+_PATIENCE = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,16 +29,20 @@ class FoundJob:
     """A job of ddpipe's on the cluster.
 
     Attributes:
+        kind: What kind of object it is.
         name: Its name.
+        path: Its path in the API.
         uid: Which object it is.
         owner: The step of the run that owns it.
         created: When, as RFC 3339.
-        state: The operator's last word: Created, Running, Succeeded, Failed.
-        run_over: Whether its run has ended; None if that can not be known.
+        state: Its latest condition: Created, Running, Succeeded, Failed; New if it has none.
+        run_over: Whether its run has ended; None if that cannot be known.
         kept: Whether it has ended and stays on purpose.
     """
 
+    kind: str
     name: str
+    path: str
     uid: str
     owner: Owner
     created: str
@@ -41,7 +52,7 @@ class FoundJob:
 
 
 def list_jobs(cluster: Cluster, namespace: str, *, pipeline: str | None = None) -> list[FoundJob]:
-    """All jobs that ddpipe created in a namespace, of one pipeline or of all.
+    """All jobs that ddpipe created in a namespace, of one pipeline or of all, whatever runs them.
 
     Raises:
         Refused: This account may not list them.
@@ -49,9 +60,41 @@ def list_jobs(cluster: Cluster, namespace: str, *, pipeline: str | None = None) 
     """
     labels = {MANAGED: "ddpipe"} | ({PIPELINE: label_value(pipeline)} if pipeline is not None else {})
     selector = ",".join(f"{name}={value}" for name, value in labels.items())
-    items = cluster.get(RESOURCE.path(namespace), {"labelSelector": selector})["items"]
-    owned = ((item, owner_of(item)) for item in items)
-    return [_found(cluster, item, owner) for item, owner in owned if owner]
+    found = [
+        (backend, item)
+        for backend in all_backends()
+        if is_served(cluster, backend.resource)
+        for item in cluster.get(backend.resource.path(namespace), {"labelSelector": selector})["items"]
+    ]
+    return [_found(cluster, backend, item, owner) for backend, item in found if (owner := owner_of(item))]
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep did.
+
+    Attributes:
+        removed: Jobs that are gone.
+        problems: Each job that could not be deleted, and why.
+    """
+
+    removed: list[FoundJob]
+    problems: list[str]
+
+    def complete(self) -> list[FoundJob]:
+        """The removed jobs, if that is all there were to remove.
+
+        Raises:
+            NotRemoved: Some jobs are still there.
+        """
+        if self.problems:
+            raise NotRemoved(
+                what="not all jobs whose run is over could be removed",
+                which=f"{len(self.problems)} of {len(self.problems) + len(self.removed)}",
+                seen=listed(self.problems),
+                do="See that this account may delete them, then sweep again: ddpipe jobs sweep",
+            )
+        return self.removed
 
 
 def sweep(
@@ -61,23 +104,35 @@ def sweep(
     pipeline: str | None = None,
     run: str | None = None,
     say: Callable[[str], None] = lambda _: None,
-) -> list[FoundJob]:
-    """Remove orphans; those that were removed.
+) -> Swept:
+    """Remove orphans.
 
     Args:
         cluster: Where.
         namespace: Where in it.
         pipeline: Of this pipeline only.
         run: The caller knows that this run is over: its jobs go but for kept ones, all others stay.
-        say: Is told each job that is removed.
+        say: Is told each job that is removed, or cannot be.
+
+    Raises:
+        Refused: This account may not list them.
+        Unanswered: The API server is away.
     """
-    orphans = [job for job in list_jobs(cluster, namespace, pipeline=pipeline) if _is_orphan(job, run)]
-    for job in orphans:
-        # Somebody else sweeping at the same time is as good.
-        with suppress(ApiError):
-            cluster.delete(RESOURCE.path(namespace, job.name), job.uid)
-            say(f"removed {RESOURCE.kind} {namespace}/{job.name}: run {job.owner.run_id} is over")
-    return orphans
+    swept = Swept([], [])
+    for job in list_jobs(cluster, namespace, pipeline=pipeline):
+        if not _is_orphan(job, run):
+            continue
+        title = f"{job.kind} {namespace}/{job.name}"
+        try:
+            delete(cluster, job.path, job.uid, _PATIENCE)
+        except (Refused, LaunchError) as error:
+            cause = error.seen if isinstance(error, LaunchError) else str(error)
+            swept.problems.append(f"{title} of run {job.owner.run_id}: {cause}")
+            say(f"could not remove {title}, whose run {job.owner.run_id} is over: {cause}")
+        else:
+            swept.removed.append(job)
+            say(f"removed {title}: run {job.owner.run_id} is over")
+    return swept
 
 
 def _is_orphan(job: FoundJob, run: str | None) -> bool:
@@ -86,18 +141,18 @@ def _is_orphan(job: FoundJob, run: str | None) -> bool:
     return job.run_over is True and not job.kept
 
 
-def _found(cluster: Cluster, item: Object, owner: Owner) -> FoundJob:
+def _found(cluster: Cluster, backend: Backend, item: Object, owner: Owner) -> FoundJob:
     metadata = item["metadata"]
-    state = next(
-        (name for name in ("Failed", "Succeeded", "Running", "Created") if condition(item, name)), "New"
-    )
-    ended = state in {"Failed", "Succeeded"}
+    phase = backend.phase(item)
+    keep = Keep(metadata["annotations"].get(KEEP, Keep.NEVER))
     return FoundJob(
+        kind=backend.resource.kind,
         name=metadata["name"],
+        path=backend.resource.path(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
         owner=owner,
         created=metadata["creationTimestamp"],
-        state=state,
+        state=["New", *true_conditions(item)][-1],
         run_over=run_is_over(cluster, item),
-        kept=ended and Keep(metadata["annotations"].get(KEEP, "never")).keeps(failed=state == "Failed"),
+        kept=phase.is_terminal and keep.keeps(failed=phase is Phase.FAILED),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ddpipe.errors import ParameterError
+
 # What identifies an item of a list, by the list's field; all other lists are replaced whole.
 MERGE_KEYS = {
     "containers": "name",
@@ -24,7 +26,7 @@ def merged(base: Any, patch: Any, field: str = "") -> Any:  # noqa: ANN401 - any
     if isinstance(base, Mapping) and isinstance(patch, Mapping):
         return _merged_objects(base, patch)
     if isinstance(base, list) and isinstance(patch, list) and field in MERGE_KEYS:
-        return _merged_lists(base, patch, MERGE_KEYS[field])
+        return _merged_lists(base, patch, field)
     return patch
 
 
@@ -36,7 +38,19 @@ def _merged_objects(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[s
     return {**kept, **changed}
 
 
-def _merged_lists(base: list[Any], patch: list[Any], key: str) -> list[Any]:
-    changes = {item[key]: item for item in patch}
+def _merged_lists(base: list[Any], patch: list[Any], field: str) -> list[Any]:
+    key = MERGE_KEYS[field]
+    changes = {_named(item, key, field): item for item in patch}
     items = [merged(item, changes.pop(item[key])) if item[key] in changes else item for item in base]
     return [item for item in [*items, *changes.values()] if item.get("$patch") != "delete"]
+
+
+def _named(item: Any, key: str, field: str) -> Any:  # noqa: ANN401
+    if isinstance(item, Mapping) and key in item:
+        return item[key]
+    raise ParameterError(
+        what="the patch cannot be applied",
+        which=f"{field} of the pod template",
+        seen=f"{item!r} does not say by its {key} which item it changes",
+        do=f"Give each item of {field} its {key}.",
+    )

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddpipe.launch.job import S3Access, TrainingJob, Volume, VolumeKind, quantity
-from ddpipe.launch.marks import labels_of
+from ddpipe.launch.labels import labels_of
 from ddpipe.launch.patch import merged
 
-CONTAINER = "pytorch"  # the name that the Training Operator's webhook insists on
-PORT = 23456  # its default port of rank 0
 _USER = 1000
+_LABEL = 63
 
 
-def template(job: TrainingJob, env: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+def template(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """The pod template of `job`, with its patch applied.
 
     Args:
         job: The job.
+        container: Name of the container that trains.
         env: What the kind of job adds: ranks and addresses.
     """
     # A sidecar never ends, so neither would the pod; and it intercepts gloo's and NCCL's ports.
     annotations = {"sidecar.istio.io/inject": "false", **job.annotations}
     labels = {"sidecar.istio.io/inject": "false", **labels_of(job)}
-    plain = {"metadata": {"labels": labels, "annotations": annotations}, "spec": _spec(job, env)}
+    plain = {"metadata": {"labels": labels, "annotations": annotations}, "spec": _spec(job, container, env)}
     patched: dict[str, Any] = merged(plain, job.patch)
     return patched
 
 
-def _spec(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     optional = {
         "nodeSelector": dict(job.node_selector),
         "tolerations": [dict(toleration) for toleration in job.tolerations],
@@ -38,8 +39,8 @@ def _spec(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "imagePullSecrets": [{"name": name} for name in job.pull_secrets],
     }
     return {
-        "containers": [_container(job, env)],
-        "volumes": [_memory(job), *(_volume(volume) for volume in job.mounts)],
+        "containers": [_container(job, container, env)],
+        "volumes": [_memory(job), *_volumes(job.mounts)],
         "automountServiceAccountToken": bool(job.service_account),
         "securityContext": {
             "runAsNonRoot": True,
@@ -52,9 +53,9 @@ def _spec(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _container(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _container(job: TrainingJob, name: str, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
-        "name": CONTAINER,
+        "name": name,
         "image": job.image,
         "imagePullPolicy": job.pull_policy,
         **({"command": list(job.command)} if job.command else {}),
@@ -103,6 +104,11 @@ def _memory(job: TrainingJob) -> dict[str, Any]:
     return {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": job.shared_memory}}
 
 
+def _volumes(mounts: Sequence[Volume]) -> list[dict[str, Any]]:
+    """One for each object, however many paths it is mounted at."""
+    return list({volume["name"]: volume for volume in map(_volume, mounts)}.values())
+
+
 def _volume(volume: Volume) -> dict[str, Any]:
     source = {
         VolumeKind.CLAIM: {"persistentVolumeClaim": {"claimName": volume.name}},
@@ -118,4 +124,9 @@ def _mount(volume: Volume) -> dict[str, Any]:
 
 
 def _volume_name(volume: Volume) -> str:
-    return f"{volume.kind.value}-{volume.name}".replace(".", "-")[:63].rstrip("-")
+    """A DNS-1123 label of its own for each object; where an object's name is none, its digest tells."""
+    name = f"{volume.kind.value}-{volume.name}"
+    if len(name) <= _LABEL and "." not in name:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name.replace('.', '-')[: _LABEL - 9].rstrip('-')}-{digest}"

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any
 
-from ddpipe.launch.job import TrainingJob
-from ddpipe.launch.pods import CONTAINER
+from ddpipe.launch.resources import Object
 
-Object = Mapping[str, Any]
-# The kubelet's words for an image that does not come, and for a container that can not start from it.
+# The kubelet's words for an image that does not come, and for a container that cannot start from it.
 IMAGE_TROUBLE = {
     "ErrImagePull",
     "ImagePullBackOff",
@@ -72,6 +69,7 @@ class Replica:
     Attributes:
         rank: What people call it: "worker-1".
         pod: The pod's name.
+        container: Name of the container that trains.
         uid: The pod's uid: a replaced pod has another one.
         stage: What it waits for.
         over: Whether the pod has ended for good; a container alone may start again.
@@ -87,6 +85,7 @@ class Replica:
 
     rank: str
     pod: str
+    container: str
     uid: str
     stage: Stage
     over: bool
@@ -101,13 +100,13 @@ class Replica:
 
     @property
     def failure(self) -> Ending | None:
-        """How its container failed at last: just now, or before it was started again."""
-        endings = (self.ending, self.previous)
-        return next((ending for ending in endings if ending and ending.code != 0), None)
+        """How its container failed: now, or before it was started again; None if it succeeded since."""
+        last = self.ending or self.previous
+        return last if last and last.code != 0 else None
 
     @property
     def has_failed(self) -> bool:
-        """Whether it did not, or can not, do its work."""
+        """Whether it did not, or cannot, do its work."""
         return bool(self.removed) or self.failure is not None
 
 
@@ -133,54 +132,34 @@ class JobStatus:
         return sum(replica.restarts for replica in self.replicas)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
-    """Where a kind of object lives in the API."""
-
-    group: str
-    version: str
-    plural: str
-    kind: str
-
-    def path(self, namespace: str, name: str = "") -> str:
-        """The URL path of the collection, or of one object."""
-        root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        return f"{root}/namespaces/{namespace}/{self.plural}" + (f"/{name}" if name else "")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
-    """One way to run a training job: two pure functions and an address.
-
-    Attributes:
-        resource: The custom resource.
-        manifest: (job, the CRD's schema or None if it can not be read) -> the object to create.
-        status: (job, object, pods) -> what it is doing.
-    """
-
-    resource: Resource
-    manifest: Callable[[TrainingJob, Object | None], dict[str, Any]]
-    status: Callable[[TrainingJob, Object, Sequence[Object]], JobStatus]
-
-
 def condition(found: Object, kind: str) -> Object | None:
     """The condition of this type whose status is True: operators leave old ones with status False."""
     conditions = found.get("status", {}).get("conditions") or ()
     return next((item for item in conditions if item["type"] == kind and item["status"] == "True"), None)
 
 
-def replica_of(job_name: str, pod: Object) -> Replica:
-    """A pod as a replica."""
-    status = pod.get("status", {})
-    main: Object = next(
-        (item for item in status.get("containerStatuses") or () if item["name"] == CONTAINER), {}
-    )
+def true_conditions(found: Object) -> list[str]:
+    """The types of the conditions that hold, in the order in which they came."""
+    conditions = found.get("status", {}).get("conditions") or ()
+    return [item["type"] for item in conditions if item["status"] == "True"]
+
+
+def replica_of(pod: Object, rank: str, container: str) -> Replica:
+    """A pod as a replica.
+
+    Args:
+        pod: The pod.
+        rank: How people call it: "worker-1".
+        container: Name of the container that trains.
+    """
+    main = _named(pod.get("status", {}).get("containerStatuses"), container)
     terminated = main.get("state", {}).get("terminated")
     last = main.get("lastState", {}).get("terminated")
-    name = pod["metadata"]["name"]
+    limits = _named(pod["spec"]["containers"], container).get("resources", {}).get("limits", {})
     return Replica(
-        rank=name.removeprefix(f"{job_name}-"),
-        pod=name,
+        rank=rank,
+        pod=pod["metadata"]["name"],
+        container=container,
         uid=pod["metadata"]["uid"],
         stage=_stage(pod, main),
         over=_is_over(pod),
@@ -191,8 +170,12 @@ def replica_of(job_name: str, pod: Object) -> Replica:
         restarts=main.get("restartCount", 0),
         ending=_ending(terminated) if terminated else None,
         previous=_ending(last) if last else None,
-        memory=_memory_limit(pod),
+        memory=limits.get("memory", ""),
     )
+
+
+def _named(items: Sequence[Object] | None, name: str) -> Object:
+    return next((item for item in items or () if item["name"] == name), {})
 
 
 def _stage(pod: Object, main: Object) -> Stage:
@@ -261,12 +244,6 @@ def _ended_before(asked: float, terminated: Object | None) -> bool:
     if not terminated or not terminated.get("finishedAt"):
         return False
     return datetime.fromisoformat(terminated["finishedAt"]).timestamp() < asked
-
-
-def _memory_limit(pod: Object) -> str:
-    main: Object = next((item for item in pod["spec"]["containers"] if item["name"] == CONTAINER), {})
-    limit: str = main.get("resources", {}).get("limits", {}).get("memory", "")
-    return limit
 
 
 def torch_error(message: str) -> tuple[str, float | None]:

@@ -18,7 +18,7 @@ from types import FrameType
 
 from ddpipe.launch.cluster import ApiError, Cluster, Refused
 from ddpipe.launch.job import Owner
-from ddpipe.launch.marks import owner_of
+from ddpipe.launch.labels import owner_of
 
 EXIT_CODE = 143
 # API servers close a connection that is idle for 90 s.
@@ -91,7 +91,7 @@ def _guard(cluster: Cluster, target: Target, reader: int, told: Event) -> None:
 def _stop(cluster: Cluster, target: Target) -> str:
     """Delete the job, trying until the process is killed; what was done, for whoever still reads."""
     if _is_evicted(cluster, target):
-        return "told to stop because this pod is deleted: the job stays, the next attempt takes it up"
+        return "told to stop because this pod is deleted: the job stays, the next attempt adopts it"
     began = monotonic()
     while monotonic() - began < _GIVE_UP:
         try:
@@ -103,7 +103,7 @@ def _stop(cluster: Cluster, target: Target) -> str:
             if error.status == _NOT_FOUND and monotonic() - began > _SETTLING:
                 return "told to stop; there is no job to delete"
             if error.status not in {_NOT_FOUND, _CONFLICT} and error.status < 500:  # noqa: PLR2004
-                return f"told to stop; the job can not be deleted: {error}"
+                return f"told to stop; the job cannot be deleted: {error}"
         except ApiError:
             pass
         else:

@@ -10,13 +10,15 @@ from threading import Event, Thread
 from typing import Any
 
 from ddpipe.launch.cluster import ApiError, Cluster, Query, Refused, Unanswered
-from ddpipe.launch.outage import passes, pauses
-from ddpipe.launch.status import Object
+from ddpipe.launch.resources import Object
+from ddpipe.launch.retrying import backoff, is_transient
 
 # The server sends a bookmark every minute: more silence is a dead connection.
 _SILENCE = 100
 # The server ends a watch after so long; sooner one where silence tells nothing.
 _WATCH_SECONDS, _SILENT_WATCH_SECONDS = 3300, 1800
+# One that ends at once, again and again, is no watch.
+_SHORTEST_WATCH = 1.0
 _GONE = 410
 
 
@@ -31,7 +33,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A source can not be seen at the moment."""
+    """A source cannot be seen at the moment."""
 
     source: str
     error: ApiError
@@ -65,18 +67,18 @@ def start(cluster: Cluster, source: Source, post: Callable[[Message], None], sto
 
 
 def _keep(cluster: Cluster, source: Source, post: Callable[[Message], None], stop: Event) -> None:
-    wait = pauses()
+    wait = backoff()
     while not stop.is_set():
         try:
             for picture in _pictures(cluster, source):
                 if stop.is_set():
                     return
                 post(picture)
-                wait = pauses()
+                wait = backoff()
         except ApiError as error:
             if isinstance(error, Refused) and error.status == _GONE:
                 continue
-            if source.optional and not passes(error):
+            if source.optional and not is_transient(error):
                 return
             post(Trouble(source.name, error))
             stop.wait(next(wait))
@@ -98,7 +100,7 @@ def _pictures(cluster: Cluster, source: Source) -> Iterator[Picture]:
             if change["type"] == "BOOKMARK":
                 continue
             yield _changed(source, objects, change)
-        if time.monotonic() - began < 1:
+        if time.monotonic() - began < _SHORTEST_WATCH:
             raise Unanswered("the watch ended as soon as it began")
 
 

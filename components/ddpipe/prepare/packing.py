@@ -21,8 +21,8 @@ from typing import NoReturn, TypeVar
 
 from tqdm import tqdm
 
+from ddpipe.cpus import cpus
 from ddpipe.data.ahead import ahead
-from ddpipe.data.cpus import cpus
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import SHARD_BYTES, shard_key, verify
 from ddpipe.prepare.encoding import Encoding

@@ -10,22 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ddpipe.launch.backend import Backend, Controller
 from ddpipe.launch.job import Restart, Success, TrainingJob
-from ddpipe.launch.marks import annotate, labels_of
-from ddpipe.launch.pods import PORT, template
-from ddpipe.launch.status import (
-    Backend,
-    JobStatus,
-    Object,
-    Phase,
-    Replica,
-    Resource,
-    Stage,
-    condition,
-    replica_of,
-)
+from ddpipe.launch.labels import annotate, labels_of
+from ddpipe.launch.pods import template
+from ddpipe.launch.resources import Object, Resource
+from ddpipe.launch.status import JobStatus, Phase, Replica, Stage, condition, replica_of
 
 RESOURCE = Resource(group="kubeflow.org", version="v1", plural="pytorchjobs", kind="PyTorchJob")
+OPERATOR = Controller(
+    name="Training Operator",
+    find="kubectl get pods -A -l control-plane=kubeflow-training-operator",
+    webhook="training-operator.kubeflow.org",
+    install="Install the Kubeflow Training Operator (1.4 to 1.9)",
+)
+CONTAINER = "pytorch"
+"""The name that the operator's webhook insists on."""
+PORT = 23456
+"""The operator's default port of rank 0."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 
@@ -84,8 +86,8 @@ def _replica_specs(job: TrainingJob, *, with_master: bool) -> dict[str, Any]:
 
     nodes = job.nodes
     if not with_master:
-        return {"Worker": replicas(nodes, template(job, _ranks(job)))}
-    pod = template(job)
+        return {"Worker": replicas(nodes, template(job, CONTAINER, _ranks(job)))}
+    pod = template(job, CONTAINER)
     others = {"Worker": replicas(nodes - 1, pod)} if nodes > 1 else {}
     return {"Master": replicas(1, pod), **others}
 
@@ -107,22 +109,48 @@ def _ranks(job: TrainingJob) -> list[dict[str, Any]]:
     ]
 
 
+def pod(body: Object) -> Object:
+    """The template of the pods; master and workers have the same."""
+    specs = body["spec"]["pytorchReplicaSpecs"]
+    found: Object = next(iter(specs.values()))["template"]
+    return found
+
+
+def phase(found: Object) -> Phase:
+    """How far the job is, by the operator's own word."""
+    if condition(found, "Failed"):
+        return Phase.FAILED
+    if condition(found, "Succeeded"):
+        return Phase.SUCCEEDED
+    # The queue suspends through the spec; the condition follows when the operator has acted.
+    if found["spec"].get("runPolicy", {}).get("suspend"):
+        return Phase.SUSPENDED
+    return Phase.ACTIVE
+
+
 def status(job: TrainingJob, found: Object, pods: Sequence[Object]) -> JobStatus:
     """What the job is doing."""
-    uid = found["metadata"]["uid"]
-    own = [pod for pod in pods if _belongs(pod, uid)]
-    replicas = tuple(sorted((replica_of(job.name, pod) for pod in own), key=_rank_order))
-    failed, succeeded = condition(found, "Failed"), condition(found, "Succeeded")
-    return JobStatus(
-        phase=_phase(job, found, replicas),
-        stage=_stage(job, found, replicas),
-        message=(failed or succeeded or {}).get("message", ""),
-        replicas=replicas,
+    own = (item for item in pods if owns(found, item))
+    replicas = tuple(
+        sorted((replica_of(item, _rank(found, item), CONTAINER) for item in own), key=_rank_order)
     )
+    told = phase(found)
+    ending = condition(found, "Failed") or condition(found, "Succeeded") or {}
+    message = ending.get("message", "")
+    if told is Phase.SUCCEEDED and job.success == Success.ALL:
+        told, message = _judged(job, found, replicas, message)
+    return JobStatus(phase=told, stage=_stage(job, found, replicas), message=message, replicas=replicas)
 
 
-def _belongs(pod: Object, uid: str) -> bool:
-    return any(owner["uid"] == uid for owner in pod["metadata"].get("ownerReferences") or ())
+def owns(found: Object, item: Object) -> bool:
+    """Whether a pod is one of this very job's, and not of another one of the same name."""
+    owners = item["metadata"].get("ownerReferences") or ()
+    return any(owner["uid"] == found["metadata"]["uid"] for owner in owners)
+
+
+def _rank(found: Object, item: Object) -> str:
+    name: str = item["metadata"]["name"]
+    return name.removeprefix(f"{found['metadata']['name']}-")
 
 
 def _rank_order(replica: Replica) -> tuple[bool, int]:
@@ -130,27 +158,20 @@ def _rank_order(replica: Replica) -> tuple[bool, int]:
     return role != "master", int(index) if index.isdigit() else 0
 
 
-def _phase(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Phase:
-    if condition(found, "Failed"):
-        return Phase.FAILED
-    if condition(found, "Succeeded"):
-        return _judged(job, replicas)
-    # The queue suspends through the spec; the condition follows when the operator has acted.
-    if found["spec"].get("runPolicy", {}).get("suspend"):
-        return Phase.SUSPENDED
-    return Phase.ACTIVE
+def _judged(job: TrainingJob, found: Object, replicas: Sequence[Replica], message: str) -> tuple[Phase, str]:
+    """The phase of a job that the operator calls Succeeded, and why.
 
-
-def _judged(job: TrainingJob, replicas: Sequence[Replica]) -> Phase:
-    """The operator says Succeeded when the master exits 0, whatever the workers did: look at the pods."""
-    if job.success == Success.RANK0:
-        return Phase.SUCCEEDED
+    With a master the operator looks at nothing else: the workers' pods, which then stay, tell.
+    """
     if any(replica.over and replica.has_failed for replica in replicas):
-        return Phase.FAILED
-    has_master = any(replica.rank.startswith("master") for replica in replicas)
-    if has_master and not all(replica.over for replica in replicas):
-        return Phase.ACTIVE
-    return Phase.SUCCEEDED
+        return Phase.FAILED, message
+    if "Master" in found["spec"]["pytorchReplicaSpecs"]:
+        if not all(replica.over for replica in replicas):
+            return Phase.ACTIVE, message
+        if len(replicas) < job.nodes:
+            gone = job.nodes - len(replicas)
+            return Phase.FAILED, f"{gone} of {job.nodes} pods vanished before they were seen to succeed"
+    return Phase.SUCCEEDED, message
 
 
 def _stage(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Stage:
@@ -161,4 +182,12 @@ def _stage(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Stag
     return min(replica.stage for replica in replicas)
 
 
-BACKEND = Backend(resource=RESOURCE, manifest=manifest, status=status)
+BACKEND = Backend(
+    resource=RESOURCE,
+    controller=OPERATOR,
+    manifest=manifest,
+    pod=pod,
+    phase=phase,
+    status=status,
+    owns=owns,
+)

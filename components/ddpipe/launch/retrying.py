@@ -7,19 +7,20 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from ddpipe.errors import ClusterUnreachable, Forbidden, LaunchError, PodRefused
-from ddpipe.launch.cluster import ApiError, Refused, Unanswered
+from ddpipe.launch.cluster import ApiError, Cluster, Refused, Unanswered
 
 T = TypeVar("T")
-# 401 passes when the token is rotated; the rest is load, a restart, or a proxy in between.
-_PASSING = {401, 408, 429, 500, 502, 503, 504}
+_NOT_FOUND, _CONFLICT = 404, 409
+# 401 is over when the token is rotated; the rest is load, a restart, or a proxy in between.
+_TRANSIENT = {401, 408, 429, 500, 502, 503, 504}
 
 
-def passes(error: ApiError) -> bool:
+def is_transient(error: ApiError) -> bool:
     """Whether this may be over in a moment."""
-    return isinstance(error, Unanswered) or (isinstance(error, Refused) and error.status in _PASSING)
+    return isinstance(error, Unanswered) or (isinstance(error, Refused) and error.status in _TRANSIENT)
 
 
-def pauses(longest: float = 2) -> Iterator[float]:
+def backoff(longest: float = 2) -> Iterator[float]:
     """Seconds between tries: soon at first, then often enough to notice the end of an outage."""
     pause = 0.1
     while True:
@@ -27,7 +28,7 @@ def pauses(longest: float = 2) -> Iterator[float]:
         pause = min(longest, pause * 2)
 
 
-def patiently(ask: Callable[[], T], budget: float) -> T:
+def with_retries(ask: Callable[[], T], budget: float) -> T:
     """The answer to `ask`, asked again while the server is away, for `budget` seconds.
 
     Raises:
@@ -35,16 +36,30 @@ def patiently(ask: Callable[[], T], budget: float) -> T:
         ClusterUnreachable: It was away for too long.
     """
     began = time.monotonic()
-    for pause in pauses():
+    for pause in backoff():
         try:
             return ask()
         except ApiError as error:
-            if not passes(error):
+            if not is_transient(error):
                 raise
             if time.monotonic() - began + pause > budget:
                 raise given_up(error, budget) from error
         time.sleep(pause)
-    raise AssertionError  # `pauses` never ends
+    raise AssertionError  # `backoff` never ends
+
+
+def delete(cluster: Cluster, path: str, uid: str, budget: float) -> None:
+    """Delete just this object; no error if it is gone already, or if another one has its name.
+
+    Raises:
+        Refused: The server said no.
+        LaunchError: It was away for longer than `budget` seconds.
+    """
+    try:
+        with_retries(lambda: cluster.delete(path, uid), budget)
+    except Refused as error:
+        if error.status not in {_NOT_FOUND, _CONFLICT}:
+            raise
 
 
 def given_up(error: ApiError, budget: float) -> LaunchError:
@@ -54,13 +69,13 @@ def given_up(error: ApiError, budget: float) -> LaunchError:
             what="the cluster does not know this account any more",
             which="the service account's token",
             seen=f"{error}, for {budget:.0f} s, also after the token was read again",
-            do="Renew the credentials, then run the step again: it takes up the same job.",
+            do="Renew the credentials, then run the step again: it adopts the same job.",
         )
     return ClusterUnreachable(
         what="the cluster does not answer",
         which="the API server",
         seen=f"{error}, for {budget:.0f} s",
-        do="A job that was created goes on. When the API server is back, run the step again: it takes it up.",
+        do="A job that was created goes on. When the API server is back, run the step again: it adopts it.",
     )
 
 
@@ -71,7 +86,7 @@ def answered(ask: Callable[[], T], which: str, budget: float = 30) -> T:
         LaunchError: The server is away for `budget` seconds, or said no.
     """
     try:
-        return patiently(ask, budget)
+        return with_retries(ask, budget)
     except Refused as error:
         raise refused(error, which) from error
 
@@ -83,7 +98,7 @@ def refused(error: Refused, which: str) -> LaunchError:
             what="this account may not do what launching needs",
             which=which,
             seen=str(error),
-            do="Give it the Role of images/rbac.yaml.",
+            do="Give it the Role of images/rbac.yaml, then run the step again.",
         )
     return PodRefused(
         what="the cluster says no",

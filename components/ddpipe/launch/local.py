@@ -1,4 +1,4 @@
-"""This machine as a backend: torchrun starts the ranks, and the first error among them is raised here.
+"""Training on this machine: torchrun starts the ranks, and the first error among them is raised here.
 
 A rank's standard output is its progress: it becomes this process's standard error. Its standard error, and
 torchrun's, is kept back and shown only if a rank dies without a word.
@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ddpipe.cpus import cpus
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
 from ddpipe.launch.torchrun import first_killed
 from ddpipe.signals import passing_on
@@ -43,10 +44,10 @@ def run_local(module: str, arguments: Sequence[str], processes: int) -> None:
     """
     if not find_spec("torch"):
         raise ParameterError(
-            what="training can not run here",
+            what="training cannot run here",
             which=sys.executable,
             seen="it has no torch: the image that launches jobs does without",
-            do="Let a job train (backend pytorchjob), or install ddpipe[train].",
+            do="Launch a job that trains, or install ddpipe[train].",
         )
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
         kept_back = Path(folder, "stderr")
@@ -69,14 +70,9 @@ def run_local(module: str, arguments: Sequence[str], processes: int) -> None:
 
 
 def _environment(processes: int) -> dict[str, str]:
-    threads = max(1, _cpus() // processes)
+    threads = max(1, cpus() // processes)
     defaults = {"OMP_NUM_THREADS": str(threads)}
     return {**defaults, **os.environ, "DDPIPE_PARENT": str(os.getpid())}
-
-
-def _cpus() -> int:
-    """How many this process may use; macOS can not say."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _first_error(folder: Path, stderr: str, code: int, *, told: bool) -> DdpipeError:

@@ -1,4 +1,4 @@
-"""This step's job: taken up as an earlier attempt left it, or created once nothing is in its way."""
+"""This step's job: adopted as an earlier attempt left it, or created once nothing is in its way."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 
 from ddpipe.errors import NameTaken, OperatorSilent
 from ddpipe.launch import diagnosis, preflight
+from ddpipe.launch.backend import Backend
 from ddpipe.launch.cluster import ApiError, Cluster, Refused
+from ddpipe.launch.discovery import spec_schema
 from ddpipe.launch.job import TrainingJob
-from ddpipe.launch.marks import JOB, SPEC, owner_of
+from ddpipe.launch.labels import JOB, SPEC, owner_of
 from ddpipe.launch.orphans import sweep
-from ddpipe.launch.outage import patiently, pauses
-from ddpipe.launch.owning import PODS, owner_references
-from ddpipe.launch.status import Backend, Object, Phase
+from ddpipe.launch.ownership import owner_references
+from ddpipe.launch.resources import PODS, Object
+from ddpipe.launch.retrying import backoff, delete, with_retries
+from ddpipe.launch.status import Phase
 
 _NOT_FOUND, _CONFLICT = 404, 409
 # Pods have 30 s to end, and their names are taken for so long.
@@ -46,10 +49,10 @@ class Launching:
     @property
     def title(self) -> str:
         """How messages call the job."""
-        return diagnosis.name_of(self.job, self.backend.resource.kind)
+        return diagnosis.name_of(self.job, self.backend)
 
 
-def take_up_or_create(launching: Launching) -> tuple[Object, bool]:
+def adopt_or_create(launching: Launching) -> tuple[Object, bool]:
     """This step's job, and whether it was there before.
 
     Raises:
@@ -63,12 +66,12 @@ def take_up_or_create(launching: Launching) -> tuple[Object, bool]:
             if created:
                 launching.say(f"created {launching.title}")
                 return created, False
-        elif _is_to_be_followed(launching, found, manifest):
-            launching.say(f"took up {launching.title}, created {found['metadata']['creationTimestamp']}")
+        elif _is_adoptable(launching, found, manifest):
+            launching.say(f"adopted {launching.title}, created {found['metadata']['creationTimestamp']}")
             return found, True
         else:
             launching.say(f"removing {launching.title} of an earlier attempt")
-            remove(launching, found["metadata"]["uid"])
+            delete(launching.cluster, launching.path, found["metadata"]["uid"], launching.job.outage)
             _await_free_names(launching)
 
 
@@ -76,24 +79,24 @@ def _manifest(launching: Launching) -> dict[str, Any]:
     """The object to create; it goes when the run goes that it belongs to."""
 
     def ask() -> dict[str, Any]:
-        schema = preflight.schema_of(launching.cluster, launching.backend.resource)
+        schema = spec_schema(launching.cluster, launching.backend.resource)
         manifest = launching.backend.manifest(launching.job, schema)
         owners = owner_references(launching.cluster, launching.job.namespace)
         return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": owners}}
 
-    return patiently(ask, launching.job.outage)
+    return with_retries(ask, launching.job.outage)
 
 
 def _find(launching: Launching) -> Object | None:
     try:
-        return patiently(lambda: launching.cluster.get(launching.path), launching.job.outage)
+        return with_retries(lambda: launching.cluster.get(launching.path), launching.job.outage)
     except Refused as error:
         if error.status == _NOT_FOUND:
             return None
         raise
 
 
-def _is_to_be_followed(launching: Launching, found: Object, manifest: Object) -> bool:
+def _is_adoptable(launching: Launching, found: Object, manifest: Object) -> bool:
     """Whether the job found is this step's present one, rather than a failed attempt's.
 
     Raises:
@@ -104,11 +107,10 @@ def _is_to_be_followed(launching: Launching, found: Object, manifest: Object) ->
             what="the job's name is taken",
             which=launching.title,
             seen="an object of this name exists that this step did not create; it was left alone",
-            do="Give this run another id, or see whose it is: kubectl get pytorchjob "
-            f"-n {launching.job.namespace} {launching.job.name}",
+            do="Give this run another id, or see whose it is: "
+            + diagnosis.kubectl("get -o yaml", launching.job, launching.backend),
         )
-    status = launching.backend.status(launching.job, found, [])
-    if status.phase is Phase.FAILED or "deletionTimestamp" in found["metadata"]:
+    if launching.backend.phase(found) is Phase.FAILED or "deletionTimestamp" in found["metadata"]:
         return False
     if found["metadata"]["annotations"].get(SPEC) != manifest["metadata"]["annotations"][SPEC]:
         raise NameTaken(
@@ -126,18 +128,23 @@ def _create(launching: Launching, manifest: Mapping[str, Any]) -> Object | None:
     until = time.monotonic() + launching.job.limits.hopeless
     while True:
         try:
-            patiently(
-                lambda: preflight.check(launching.cluster, launching.job, launching.backend, manifest),
-                launching.job.outage,
-            )
+            _preflight(launching, manifest)
             _sweep(launching)
             _await_free_names(launching)
-            return patiently(lambda: _post(launching, manifest), launching.job.outage)
+            return with_retries(lambda: _post(launching, manifest), launching.job.outage)
         except OperatorSilent:
             # An operator that is just being updated is back within seconds.
             if time.monotonic() > until:
                 raise
             time.sleep(1)
+
+
+def _preflight(launching: Launching, manifest: Mapping[str, Any]) -> None:
+    def check() -> list[str]:
+        return preflight.check(launching.cluster, launching.job, launching.backend, manifest)
+
+    for remark in with_retries(check, launching.job.outage):
+        launching.say(remark)
 
 
 def _post(launching: Launching, manifest: Mapping[str, Any]) -> Object | None:
@@ -146,28 +153,18 @@ def _post(launching: Launching, manifest: Mapping[str, Any]) -> Object | None:
     except Refused as error:
         if error.status == _CONFLICT:
             return None
-        if "failed calling webhook" in error.message:
-            kind = launching.backend.resource.kind
-            raise diagnosis.operator_silent(launching.job, kind, error.message) from error
+        if silent := diagnosis.webhook_silent(launching.job, launching.backend, error):
+            raise silent from error
         raise
 
 
 def _sweep(launching: Launching) -> None:
-    """What earlier runs of this pipeline left behind; no reason to fail if that can not be seen."""
+    """What earlier runs of this pipeline left behind; no reason to fail if that cannot be done."""
     job = launching.job
     try:
         sweep(launching.cluster, job.namespace, pipeline=job.owner.pipeline, say=launching.say)
     except ApiError as error:
         launching.say(f"could not look for jobs of earlier runs: {error}")
-
-
-def remove(launching: Launching, uid: str) -> None:
-    """Delete just this object; no error if it is gone already."""
-    try:
-        patiently(lambda: launching.cluster.delete(launching.path, uid), launching.job.outage)
-    except Refused as error:
-        if error.status not in {_NOT_FOUND, _CONFLICT}:
-            raise
 
 
 def _await_free_names(launching: Launching) -> None:
@@ -178,11 +175,11 @@ def _await_free_names(launching: Launching) -> None:
     """
     path, selector = PODS.path(launching.job.namespace), {"labelSelector": f"{JOB}={launching.job.name}"}
     until = time.monotonic() + _REMOVAL_SECONDS
-    for tried, pause in enumerate(pauses()):
-        pods = patiently(lambda: launching.cluster.get(path, selector)["items"], launching.job.outage)
+    for tried, pause in enumerate(backoff()):
+        pods = with_retries(lambda: launching.cluster.get(path, selector)["items"], launching.job.outage)
         found = _find(launching)
         going = found is not None and "deletionTimestamp" in found["metadata"]
-        if not going and not any(_is_left_over(pod, found) for pod in pods):
+        if not going and not any(_is_left_over(launching.backend, pod, found) for pod in pods):
             return
         if time.monotonic() > until:
             break
@@ -194,12 +191,11 @@ def _await_free_names(launching: Launching) -> None:
             what="the job of an earlier attempt is deleted, but stays",
             which=launching.title,
             seen=f"it is still there after {_REMOVAL_SECONDS:.0f} s",
-            do="See what its finalizers wait for: kubectl get pytorchjob -o yaml "
-            f"-n {launching.job.namespace} {launching.job.name}",
+            do="See what its finalizers wait for: "
+            + diagnosis.kubectl("get -o yaml", launching.job, launching.backend),
         )
 
 
-def _is_left_over(pod: Object, job: Object | None) -> bool:
+def _is_left_over(backend: Backend, pod: Object, job: Object | None) -> bool:
     """Whether a pod belongs to another object than this one."""
-    owners = {owner["uid"] for owner in pod["metadata"].get("ownerReferences", [])}
-    return job is None or job["metadata"]["uid"] not in owners
+    return job is None or not backend.owns(job, pod)

@@ -41,10 +41,10 @@ def spec_hash(manifest: Mapping[str, Any]) -> str:
 
 
 def annotate(manifest: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
-    """The manifest with the marks of its owner; the hash covers its spec."""
+    """The manifest with its owner, keep policy and spec hash as annotations."""
     metadata = manifest["metadata"]
-    marks = {OWNER: job.owner.key, SPEC: spec_hash(manifest), KEEP: job.keep}
-    annotated = {**metadata, "annotations": {**metadata.get("annotations", {}), **marks}}
+    own = {OWNER: job.owner.key, SPEC: spec_hash(manifest), KEEP: job.keep}
+    annotated = {**metadata, "annotations": {**metadata.get("annotations", {}), **own}}
     return {**manifest, "metadata": annotated}
 
 

@@ -9,18 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ddpipe.launch.cluster import Cluster, Refused
-from ddpipe.launch.status import Object, Resource
+from ddpipe.launch.resources import JOBS, PODS, WORKFLOWS, Object
 
-PODS = Resource(group="", version="v1", plural="pods", kind="Pod")
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 # Controllers that outlive any run: a notebook server's, say.
 _SERVICES = {"ReplicaSet", "StatefulSet", "DaemonSet"}
 # Where runs live, and the phases or conditions by which they are over.
-_RUNS = {
-    "Workflow": Resource(group="argoproj.io", version="v1alpha1", plural="workflows", kind="Workflow"),
-    "Job": Resource(group="batch", version="v1", plural="jobs", kind="Job"),
-    "Pod": PODS,
-}
+_RUNS = {resource.kind: resource for resource in (WORKFLOWS, JOBS, PODS)}
 _OVER = {"Succeeded", "Failed", "Error", "Complete"}
 
 
@@ -63,7 +58,7 @@ def _reference(version: str, kind: str, named: Mapping[str, Any]) -> dict[str, A
 
 
 def run_is_over(cluster: Cluster, job: Object) -> bool | None:
-    """Whether the run that a job belongs to has ended; None if that can not be known."""
+    """Whether the run that a job belongs to has ended; None if that cannot be known."""
     owners = job["metadata"].get("ownerReferences") or []
     if not owners or owners[0]["kind"] not in _RUNS:
         return None

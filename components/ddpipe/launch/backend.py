@@ -1,0 +1,51 @@
+"""One way to run a training job's pods, as a value: all that the launch protocol needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddpipe.launch.job import TrainingJob
+from ddpipe.launch.resources import Object, Resource
+from ddpipe.launch.status import JobStatus, Phase
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """What acts on a kind of job.
+
+    Attributes:
+        name: What people call it.
+        find: The command that shows its pods.
+        webhook: What the names of its webhooks have in common; empty if it has none.
+        install: How it gets onto a cluster: an imperative sentence without a full stop.
+    """
+
+    name: str
+    find: str
+    webhook: str
+    install: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One way to run a training job: pure functions, an address, and what people need to know of it.
+
+    Attributes:
+        resource: The kind of object that stands for a job.
+        controller: What acts on it.
+        manifest: (job, what the CRD knows of `spec`, or None if unknown) -> the object to create.
+        pod: (manifest) -> the template of its pods.
+        phase: (object) -> how far the job is, by the object's own word.
+        status: (job, object, pods) -> what it is doing.
+        owns: (object, pod) -> whether the pod is one of this job's.
+    """
+
+    resource: Resource
+    controller: Controller
+    manifest: Callable[[TrainingJob, Object | None], dict[str, Any]]
+    pod: Callable[[Object], Object]
+    phase: Callable[[Object], Phase]
+    status: Callable[[TrainingJob, Object, Sequence[Object]], JobStatus]
+    owns: Callable[[Object, Object], bool]

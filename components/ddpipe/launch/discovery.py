@@ -1,0 +1,38 @@
+"""What kinds of objects a cluster knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ddpipe.launch.cluster import Cluster, Refused
+from ddpipe.launch.resources import Object, Resource
+
+_FORBIDDEN, _NOT_FOUND = 403, 404
+
+
+def is_served(cluster: Cluster, resource: Resource) -> bool:
+    """Whether the cluster knows this kind of object."""
+    group = readable(lambda: cluster.get(resource.root))
+    return group is not None and any(item["name"] == resource.plural for item in group["resources"])
+
+
+def spec_schema(cluster: Cluster, resource: Resource) -> Object | None:
+    """What the cluster's CRD knows of `spec`; None if this account may not read it, or it is built in."""
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{resource.full_name}"
+    crd = readable(lambda: cluster.get(path)) or {}
+    for version in crd.get("spec", {}).get("versions", ()):
+        if version["name"] == resource.version:
+            schema: Object = version["schema"]["openAPIV3Schema"]["properties"]["spec"].get("properties")
+            return schema
+    return None
+
+
+def readable(read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    """What was read; None if this account may not read it, or there is nothing."""
+    try:
+        return read()
+    except Refused as error:
+        if error.status in {_FORBIDDEN, _NOT_FOUND}:
+            return None
+        raise

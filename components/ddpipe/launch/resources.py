@@ -1,0 +1,52 @@
+"""Kinds of Kubernetes objects, and where they live in the API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Object = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A kind of object.
+
+    Attributes:
+        group: API group; empty for the core group.
+        version: API version.
+        plural: Its name in a path.
+        kind: Its name in an object.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+
+    @property
+    def full_name(self) -> str:
+        """Plural and group: the name of a CRD, and unambiguous for kubectl."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def root(self) -> str:
+        """The URL path of the group and version."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    def path(self, namespace: str, name: str = "") -> str:
+        """The URL path of the collection, or of one object."""
+        return f"{self.root}/namespaces/{namespace}/{self.plural}" + (f"/{name}" if name else "")
+
+
+PODS = Resource(group="", version="v1", plural="pods", kind="Pod")
+EVENTS = Resource(group="", version="v1", plural="events", kind="Event")
+SECRETS = Resource(group="", version="v1", plural="secrets", kind="Secret")
+CLAIMS = Resource(group="", version="v1", plural="persistentvolumeclaims", kind="PersistentVolumeClaim")
+CONFIGS = Resource(group="", version="v1", plural="configmaps", kind="ConfigMap")
+ACCOUNTS = Resource(group="", version="v1", plural="serviceaccounts", kind="ServiceAccount")
+QUOTAS = Resource(group="", version="v1", plural="resourcequotas", kind="ResourceQuota")
+QUEUES = Resource(group="kueue.x-k8s.io", version="v1beta1", plural="localqueues", kind="LocalQueue")
+WORKFLOWS = Resource(group="argoproj.io", version="v1alpha1", plural="workflows", kind="Workflow")
+JOBS = Resource(group="batch", version="v1", plural="jobs", kind="Job")

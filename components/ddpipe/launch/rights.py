@@ -1,0 +1,59 @@
+"""What the launcher does on a cluster: the one declaration behind preflight's advice and images/rbac.yaml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpipe.launch.resources import (
+    ACCOUNTS,
+    CLAIMS,
+    CONFIGS,
+    EVENTS,
+    JOBS,
+    PODS,
+    QUOTAS,
+    WORKFLOWS,
+    Resource,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A rule of a Role.
+
+    Attributes:
+        resource: The kind of object.
+        verbs: What may be done with it.
+        subresource: The part of it that is meant; empty for the object itself.
+    """
+
+    resource: Resource
+    verbs: tuple[str, ...]
+    subresource: str = ""
+
+    @property
+    def name(self) -> str:
+        """The resource as a Role names it."""
+        return "/".join(filter(None, (self.resource.plural, self.subresource)))
+
+
+def needed(resource: Resource) -> tuple[Right, ...]:
+    """Without these no job of this kind can be launched."""
+    return (
+        Right(resource, ("create", "get", "list", "watch", "delete")),
+        Right(PODS, ("list", "watch")),
+        Right(PODS, ("get",), "log"),
+    )
+
+
+HELPFUL = (
+    Right(PODS, ("get",)),  # the launcher's own: tells an eviction from a termination
+    Right(EVENTS, ("list", "watch")),  # why pods are refused, or cannot mount
+    Right(QUOTAS, ("list",)),  # quota that does not suffice shows before anything is created
+    Right(CLAIMS, ("get",)),  # so does a missing object
+    Right(CONFIGS, ("get",)),
+    Right(ACCOUNTS, ("get",)),
+    Right(WORKFLOWS, ("get",)),  # whether the run of a job that was left behind is over
+    Right(JOBS, ("get",)),
+)
+"""Launching works without these, with later or poorer messages."""

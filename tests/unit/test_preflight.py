@@ -1,0 +1,115 @@
+"""What is found wrong before anything is created: all of it at once, each with its fix."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fake_api import FakeApiServer
+from launch_samples import JOBS, QUOTAS, a_job, a_server
+
+from ddpipe.errors import NotInstalled, PreflightFailed
+from ddpipe.launch.backends.pytorchjob import BACKEND, manifest
+from ddpipe.launch.cluster import Refused
+from ddpipe.launch.job import TrainingJob
+from ddpipe.launch.preflight import check
+
+FORBIDDEN = Refused(403, "Forbidden", "no")
+
+
+def checked(server: FakeApiServer, job: TrainingJob) -> list[str]:
+    return check(server, job, BACKEND, manifest(job))
+
+
+def a_node(name: str = "n1", **allocatable: str) -> dict[str, Any]:
+    amounts = {"cpu": "8", "memory": "32Gi", **allocatable}
+    return {"metadata": {"name": name, "labels": {"zone": "a"}}, "status": {"allocatable": amounts}}
+
+
+def broken() -> tuple[FakeApiServer, TrainingJob]:
+    """A job with much that is wrong, and the server on which it is."""
+    server = a_server()
+    server.allowed = lambda asked: asked["resource"] == "pods" and not asked["subresource"]
+    server.know("/api/v1/nodes", a_node())
+    quota = {"metadata": {"name": "small"}, "spec": {}}
+    server.put(QUOTAS, {**quota, "status": {"hard": {"pods": "3"}, "used": {"pods": "2"}}})
+    return server, a_job(nodes=2, gpus=4, volumes=["claim:data:/data"], node_selector={"zone": "a"})
+
+
+WRONG = (
+    'add to its Role {apiGroups: ["kubeflow.org"], resources: ["pytorchjobs"], verbs: [create, get,',
+    'resources: ["pods/log"]',
+    "PersistentVolumeClaim data does not exist",
+    "4 of nvidia.com/gpu asked, the largest node has 0",
+    "quota small of namespace team leaves 1 of pods (2 of 3 in use), the job needs 2",
+)
+
+
+def test_all_that_would_keep_a_job_from_running_is_told_at_once() -> None:
+    with pytest.raises(PreflightFailed) as caught:
+        checked(*broken())
+    for words in WRONG:
+        assert words in str(caught.value)
+    assert 'resources: ["pods"]' not in str(caught.value)
+
+
+def test_who_wants_to_goes_on_in_spite_of_it_and_hears_the_same() -> None:
+    server, job = broken()
+    remarks = "\n".join(checked(server, replace(job, preflight="warn")))
+    for words in WRONG:
+        assert words in remarks
+
+
+def test_what_may_not_be_read_is_not_held_against_a_job() -> None:
+    job = a_job(volumes=["secret:key:/key"], service_account="me", priority_class="high")
+    server = a_server()
+    server.fail(lambda request: request.method == "GET" and "kubeflow.org" not in request.path, FORBIDDEN)
+    assert checked(server, job) == []
+
+
+def test_a_cluster_without_this_kind_of_job_is_told_how_to_get_it() -> None:
+    server = FakeApiServer()
+    with pytest.raises(NotInstalled, match=r"has no PyTorchJobs.*Install the Kubeflow Training Operator"):
+        checked(server, a_job())
+
+
+def test_what_the_server_says_to_a_dry_run_is_told() -> None:
+    server = a_server()
+    server.fail(lambda request: "dryRun" in request.query, Refused(422, "Invalid", "spec: no such field"))
+    with pytest.raises(PreflightFailed, match="the cluster refuses the job: spec: no such field"):
+        checked(server, a_job())
+
+
+def test_a_job_that_is_there_already_passes_the_dry_run() -> None:
+    job = a_job()
+    server = a_server()
+    server.put(JOBS, manifest(job))
+    assert checked(server, job) == []
+
+
+def test_a_busy_server_is_no_answer_to_a_dry_run() -> None:
+    server = a_server()
+    server.fail(lambda request: "dryRun" in request.query, Refused(429, "TooManyRequests", "busy"))
+    with pytest.raises(Refused, match="429"):
+        checked(server, a_job())
+
+
+def test_a_priority_class_that_does_not_exist_is_told() -> None:
+    with pytest.raises(PreflightFailed, match="priority class high does not exist"):
+        checked(a_server(), a_job(priority_class="high"))
+
+
+def test_nodes_that_can_be_added_are_not_looked_at() -> None:
+    server = a_server()
+    server.know("/api/v1/nodes", a_node())
+    assert checked(server, a_job(gpus=1, autoscaling=True)) == []
+
+
+def test_that_a_job_may_have_to_wait_is_a_remark() -> None:
+    server = a_server()
+    server.know("/api/v1/nodes", a_node())
+    busy = {"containers": [{"resources": {"requests": {"cpu": "7500m"}}}], "nodeName": "n1"}
+    server.know("/api/v1/pods", {"metadata": {"name": "busy"}, "spec": busy})
+    (remark,) = checked(server, a_job())
+    assert remark == "at the moment the nodes have room for 0 of 2 pods: n1 has 0.5 of cpu free"
