@@ -90,11 +90,13 @@ class Proxy:
         faults: An HTTP status to answer with, "cut" (break off in the middle of the answer), "flip" (change
             the answer's first byte), or "" for none.
         requests: What was asked so far.
+        signers: The access key that signed each of these requests; empty for an unsigned one.
     """
 
     endpoint: str
     faults: deque[int | str] = field(default_factory=deque)
     requests: list[str] = field(default_factory=list)
+    signers: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -107,6 +109,8 @@ def proxying(server: Server) -> Iterator[Proxy]:
         def _handle(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             proxy.requests.append(f"{self.command} {self.path}")
+            _, _, credential = self.headers.get("Authorization", "").partition("Credential=")
+            proxy.signers.append(credential.partition("/")[0])
             fault = proxy.faults.popleft() if proxy.faults else ""
             if isinstance(fault, int):
                 self._answer(fault, {}, b"")

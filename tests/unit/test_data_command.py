@@ -45,7 +45,7 @@ def test_a_page_tells_of_a_version(toys: PrepareSpec, tmp_path: Path) -> None:
     assert "kite" in page.read_text()
 
 
-def test_a_page_that_can_not_be_written_is_told_in_four_parts(toys: PrepareSpec, tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_is_told_in_four_parts(toys: PrepareSpec, tmp_path: Path) -> None:
     made = prepare(toys)
     (tmp_path / "file").touch()
     output = str(tmp_path / "file" / "x.html")

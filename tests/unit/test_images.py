@@ -133,7 +133,7 @@ def test_bare_pixels_come_back_as_they_went(shape: tuple[int, ...]) -> None:
         (_file(Image.effect_noise((60, 40), 50), "JPEG")[:500], "truncated"),
     ],
 )
-def test_what_can_not_be_read_says_why(data: bytes, reason: str) -> None:
+def test_what_cannot_be_read_says_why(data: bytes, reason: str) -> None:
     with pytest.raises(Unreadable, match=reason):
         decode(data, (4, 6, 1))
 

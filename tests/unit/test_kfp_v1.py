@@ -82,5 +82,5 @@ def test_a_result_that_can_not_be_written_is_refused_before_any_work(tmp_path: P
         cli, ["prepare", "--run", "a", "--store", str(store), "--write", "run", str(result)]
     )
     assert told.exit_code == NotWritable.exit_code
-    assert f"can not be written to: {tmp_path}/file: " in told.output
+    assert f"cannot be written to: {tmp_path}/file: " in told.output
     assert not store.exists()

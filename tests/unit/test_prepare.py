@@ -323,7 +323,7 @@ def test_skipping_may_not_empty_a_class(toys: PrepareSpec) -> None:
     assert "'pairs' has 2" in _refused(replace(toys, skip_bad=True), SourceError).seen
 
 
-def test_a_store_that_can_not_be_written_is_refused_before_the_data_is_read(
+def test_a_store_that_cannot_be_written_is_refused_before_the_data_is_read(
     toys: PrepareSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

@@ -278,7 +278,7 @@ def test_a_damaged_gz_is_named(tmp_path: Path) -> None:
     _mnist(tmp_path / "idx", packed=True)
     path = tmp_path / "idx" / "t10k-labels-idx1-ubyte.gz"
     path.write_bytes(path.read_bytes()[:-9])
-    assert "can not be unpacked" in _seen(_spec(tmp_path, "mnist", tmp_path / "idx"))
+    assert "cannot be unpacked" in _seen(_spec(tmp_path, "mnist", tmp_path / "idx"))
 
 
 class _Python2(pickle._Pickler):  # type: ignore[name-defined,misc]

@@ -130,7 +130,7 @@ class DatasetManifest:
             raise _refused(origin, f"it is not a dataset manifest ({error!r})") from error
         if schema != SCHEMA:
             raise DatasetError(
-                what="a dataset can not be read",
+                what="a dataset cannot be read",
                 which=origin,
                 seen=f"its manifest has schema {schema}, this ddpipe reads schema {SCHEMA}",
                 do="Upgrade ddpipe, or prepare the dataset again with this one.",
@@ -154,7 +154,7 @@ def load_manifest(uri: str) -> DatasetManifest:
 
     Raises:
         DatasetError: It is no manifest, of a newer schema, or not the version named.
-        StoreError: It can not be fetched.
+        StoreError: It cannot be fetched.
     """
     data = read_uri(uri)
     manifest = DatasetManifest.from_json(data, uri)
@@ -174,7 +174,7 @@ def store_of(manifest_uri: str) -> Store:
     location = _LOCATION.fullmatch(manifest_uri)
     if not location:
         raise DatasetError(
-            what="a dataset can not be read",
+            what="a dataset cannot be read",
             which=manifest_uri,
             seen="this is not where a store keeps a manifest",
             do="Give <store>/datasets/<name>/<dataset_id>/manifest.json, as `ddpipe prepare` printed it.",
@@ -236,7 +236,7 @@ def _label_fits(label: int | tuple[int, ...], manifest: DatasetManifest) -> bool
 
 def _refused(which: str, seen: str) -> DatasetError:
     return DatasetError(
-        what="a dataset can not be read",
+        what="a dataset cannot be read",
         which=which,
         seen=seen,
         do="Prepare the dataset again: `ddpipe prepare`.",

@@ -35,12 +35,12 @@ def open_split(
     Raises:
         ParameterError: There is no such split.
         DatasetError: The manifest or a shard is damaged.
-        StoreError: A shard can not be fetched.
+        StoreError: A shard cannot be fetched.
     """
     manifest, store = (load_manifest(dataset), store_of(dataset)) if isinstance(dataset, str) else dataset
     if split not in manifest.splits:
         raise ParameterError(
-            what="a split can not be opened",
+            what="a split cannot be opened",
             which=f"dataset {manifest.name}",
             seen=f"it has no split {split!r}",
             do=f"Choose one of: {', '.join(manifest.splits)}.",

@@ -51,7 +51,7 @@ def keep_memory() -> None:
 
 
 class Unreadable(Exception):
-    """This file can not become pixels; says why."""
+    """This file cannot become pixels; says why."""
 
 
 def probe(data: bytes) -> Shape:

@@ -142,7 +142,7 @@ class Packer:
 
     Attributes:
         known: What is known of the files, by sample id; grows as they are looked at.
-        problems: Why samples can not be read, by sample id.
+        problems: Why samples cannot be read, by sample id.
     """
 
     def __init__(self, source: Source, store: Store, name: str, *, remote: bool) -> None:

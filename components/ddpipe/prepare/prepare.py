@@ -4,7 +4,7 @@
     2. survey the source: ids, labels and stamps, without reading its images
     3. deal the samples out to splits
     4. plan: what earlier prepares stored and is unchanged is taken over (ledger.py)
-    5. read and encode the rest; what can not be read is refused, all of it at once, or skipped if so asked
+    5. read and encode the rest; what cannot be read is refused, all of it at once, or skipped if so asked
     6. publish: the manifest comes last
 
 Each object is written atomically and named by its content, so a prepare killed anywhere leaves at most some
@@ -64,9 +64,9 @@ def prepare(spec: PrepareSpec) -> Prepared:
     """Bring raw data into a dataset version.
 
     Raises:
-        ParameterError: The spec can not work.
-        SourceError: The raw data can not become a dataset.
-        StoreError: The store can not be reached or written to.
+        ParameterError: The spec cannot work.
+        SourceError: The raw data cannot become a dataset.
+        StoreError: The store cannot be reached or written to.
     """
     started = time.monotonic()
     spec.validated()
@@ -101,7 +101,7 @@ def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
     there = {info.key for info in store.list("shards/")}
     if lost := sorted(shard_key(shard) for shard in shards_of(manifest) if shard_key(shard) not in there):
         raise DatasetError(
-            what="a dataset can not be published",
+            what="a dataset cannot be published",
             which=manifest.name,
             seen=f"of its shards, {', '.join(lost)} vanished while the others were written",
             do="Run again: what is missing is encoded anew.",
@@ -133,7 +133,7 @@ def _version(spec: PrepareSpec, survey: Survey, packer: Packer, entries: list[En
         encoded += sum(len(plan.samples) - len(plan.taken) for plan in plans.values())
         if len(packer.problems) == problems_before:
             break
-        # Some can not be read: deal out again without them, and take over what is stored by now.
+        # Some cannot be read: deal out again without them, and take over what is stored by now.
         encoded -= len(packer.problems) - problems_before
         entries = [*entries, *(entry for split in SPLITS for entry in shards[split])]
         packer.known.update(_unchanged(samples, entries))
@@ -188,7 +188,7 @@ def _dealt(spec: PrepareSpec, samples: Sequence[Sample]) -> dict[str, list[Sampl
         f"group {unit!r} is in {', '.join(sorted(found))}" for unit, found in splits.items() if len(found) > 1
     ]:
         raise SourceError(
-            what="the raw data can not become a dataset",
+            what="the raw data cannot become a dataset",
             which=spec.where,
             seen=listed(torn),
             do="Put each group into one split, or leave the split to ddpipe.",
@@ -287,7 +287,7 @@ def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Se
     ]
     if small:
         raise SourceError(
-            what="the raw data can not become a dataset",
+            what="the raw data cannot become a dataset",
             which=spec.where,
             seen=listed(small),
             do=f"Give every class at least {len(splits)} of them ({', '.join(splits)}), or remove the class.",
@@ -295,10 +295,10 @@ def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Se
 
 
 def _refuse(problems: Mapping[str, str], spec: PrepareSpec) -> None:
-    """Samples that can not be read are an error, unless the user wants to go on without them."""
+    """Samples that cannot be read are an error, unless the user wants to go on without them."""
     if problems and not spec.skip_bad:
         raise SourceError(
-            what="some images can not be read",
+            what="some images cannot be read",
             which=spec.where,
             seen=listed([f"{name}: {reason}" for name, reason in sorted(problems.items())]),
             do="Replace or remove these files, or leave them out with --skip-bad.",

@@ -23,7 +23,7 @@ def replacing(path: Path) -> Iterator[Path]:
     """Hands out a file to fill, which then takes the place of `path`, or vanishes if anything goes wrong.
 
     Raises:
-        NotWritable: The folder can not be made or written to, or the disk is full.
+        NotWritable: The folder cannot be made or written to, or the disk is full.
     """
     partial = path.with_name(f"{PARTIAL}{uuid4().hex}")
     try:
@@ -41,7 +41,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def _not_writable(path: Path, error: OSError) -> NotWritable:
     return NotWritable(
-        what="the store can not be written to",
+        what="the store cannot be written to",
         which=str(path),
         seen=error.strerror or str(error),
         do="Free some space, or name a folder on a disk that this user may write to.",
@@ -156,7 +156,7 @@ class FileStore:
             ) from error
         except PermissionError as error:
             raise NoAccess(
-                what="an object can not be read",
+                what="an object cannot be read",
                 which=str(path),
                 seen=error.strerror or str(error),
                 do="Give this user the right to read it.",

@@ -13,7 +13,7 @@ def open_store(uri: str) -> Store:
     """The store at `uri`; nothing is contacted or created yet.
 
     Raises:
-        ParameterError: The scheme is unknown, or the bucket's name can not be one.
+        ParameterError: The scheme is unknown, or the bucket's name cannot be one.
     """
     scheme, separator, rest = uri.partition("://")
     if not separator:
@@ -27,7 +27,7 @@ def open_store(uri: str) -> Store:
         bucket, _, prefix = rest.partition("/")
         return open_bucket(bucket, prefix)
     raise ParameterError(
-        what="the store can not be opened",
+        what="the store cannot be opened",
         which=uri,
         seen=f"{scheme}:// is not known",
         do="Give s3://bucket/prefix, minio://bucket/prefix, file:///folder or a plain path.",

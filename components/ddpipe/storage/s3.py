@@ -1,11 +1,10 @@
 """Objects in a bucket of any S3 server, through the MinIO client.
 
-Where the server is and who asks comes from the environment:
+Where the server is comes from the environment; who asks, see credentials.py:
 
     S3_ENDPOINT            host:port or URL; default: inside Kubernetes Kubeflow's MinIO, elsewhere AWS
     S3_SECURE              "true" for https where the endpoint names no scheme
-    AWS_ACCESS_KEY_ID      with AWS_SECRET_ACCESS_KEY, and AWS_SESSION_TOKEN, AWS_REGION where needed
-    S3_CREDENTIALS_DIR     instead of these: a mounted secret with the files accesskey and secretkey
+    AWS_REGION             of the bucket, where it cannot be asked for
     S3_RETRIES             how often a failed request is tried again; default: 5, about 15 s
 
 Content is verified both ways. Each request of an upload carries a hash of its body, which the server checks,
@@ -45,6 +44,7 @@ from ddpipe.errors import (
     Unreachable,
 )
 from ddpipe.storage.base import KUBEFLOW_ENDPOINT, ObjectInfo
+from ddpipe.storage.credentials import identity, provider
 from ddpipe.storage.files import replacing
 
 AWS = "https://s3.amazonaws.com"
@@ -68,9 +68,7 @@ class Connection:
     """Which server, and who asks."""
 
     endpoint: str
-    access_key: str | None = None
-    secret_key: str | None = field(default=None, repr=False)
-    session_token: str | None = field(default=None, repr=False)
+    identity: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     region: str | None = None
     retries: int = 5
 
@@ -82,17 +80,9 @@ class Connection:
         if "://" not in endpoint:
             secure = environment.get("S3_SECURE", "").lower() in {"1", "true", "yes"}
             endpoint = f"{'https' if secure else 'http'}://{endpoint}"
-        access_key, secret_key = (
-            environment.get("AWS_ACCESS_KEY_ID"),
-            environment.get("AWS_SECRET_ACCESS_KEY"),
-        )
-        if folder := environment.get("S3_CREDENTIALS_DIR"):
-            access_key, secret_key = _secret(Path(folder) / "accesskey"), _secret(Path(folder) / "secretkey")
         return cls(
             endpoint=endpoint.rstrip("/"),
-            access_key=access_key,
-            secret_key=secret_key,
-            session_token=environment.get("AWS_SESSION_TOKEN"),
+            identity=identity(environment),
             region=environment.get("AWS_REGION"),
             retries=int(environment.get("S3_RETRIES", "5")),
         )
@@ -102,8 +92,8 @@ def open_bucket(bucket: str, prefix: str) -> S3Store:
     """The store below a prefix of a bucket, on the server that the environment names.
 
     Raises:
-        ParameterError: The bucket's name, or the endpoint, can not be one.
-        NoAccess: The credentials can not be read.
+        ParameterError: The bucket's name, or the endpoint, cannot be one.
+        NoAccess: The credentials cannot be read.
     """
     try:
         check_bucket_name(bucket, strict=True)
@@ -111,7 +101,7 @@ def open_bucket(bucket: str, prefix: str) -> S3Store:
         client = _client(connection)
     except ValueError as error:
         raise ParameterError(
-            what="the store can not be opened",
+            what="the store cannot be opened",
             which=f"s3://{bucket}/{prefix}",
             seen=str(error),
             do="Give s3://bucket/prefix, and the server as S3_ENDPOINT=http://host:port.",
@@ -297,25 +287,11 @@ def _client(connection: Connection) -> Minio:
     )
     return Minio(
         url.netloc + url.path,
-        access_key=connection.access_key,
-        secret_key=connection.secret_key,
-        session_token=connection.session_token,
+        credentials=provider(connection.endpoint),
         region=connection.region,
         secure=url.scheme == "https",
         http_client=pool,
     )
-
-
-def _secret(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise NoAccess(
-            what="the credentials of the object store can not be read",
-            which=str(path),
-            seen=error.strerror or str(error),
-            do="Mount a secret with the keys accesskey and secretkey at $S3_CREDENTIALS_DIR.",
-        ) from error
 
 
 def _told(code: str, which: str, seen: str) -> StoreError:
@@ -358,7 +334,7 @@ _MEANINGS: Mapping[type[StoreError], tuple[set[str], str, str]] = {
     ),
     NotWritable: (
         {"MethodNotAllowed", "QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull"},
-        "the store can not be written to",
+        "the store cannot be written to",
         "Free some space on the server, or choose another store.",
     ),
     CorruptObject: (

@@ -100,7 +100,7 @@ class Format:
             ) from error
         if schema != self.schema:
             raise ParameterError(
-                what=f"this {self.kind} can not be read",
+                what=f"this {self.kind} cannot be read",
                 which=which,
                 seen=f"its schema is {schema}, this ddpipe reads {self.schema}",
                 do=f"Upgrade ddpipe, or make it again with `{self.maker}`.",

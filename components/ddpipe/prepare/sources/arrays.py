@@ -236,7 +236,7 @@ def unpacked(which: str, data: bytes) -> bytes:
         with gzip.open(io.BytesIO(data)) as file:
             content = file.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise refused(which, f"it can not be unpacked: {error}", "Get the file again.") from error
+        raise refused(which, f"it cannot be unpacked: {error}", "Get the file again.") from error
     if len(content) > LARGEST:
         raise refused(which, f"it unpacks to more than {LARGEST} bytes", "Get the file again.")
     return content

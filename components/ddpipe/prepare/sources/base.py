@@ -39,7 +39,7 @@ class Survey:
         classes: Their names.
         samples: In an order that is always the same.
         task: "multiclass" or "multilabel".
-        problems: Why a sample can not be used, by a printable name; such samples are not among `samples`.
+        problems: Why a sample cannot be used, by a printable name; such samples are not among `samples`.
     """
 
     classes: tuple[str, ...]
@@ -99,5 +99,5 @@ def sorted_out(samples: Iterable[Sample]) -> tuple[tuple[Sample, ...], dict[str,
 
 
 def refused(which: str, seen: str, do: str) -> SourceError:
-    """The source's data can not be used."""
-    return SourceError(what="the raw data can not become a dataset", which=which, seen=seen, do=do)
+    """The source's data cannot be used."""
+    return SourceError(what="the raw data cannot become a dataset", which=which, seen=seen, do=do)
