@@ -11,7 +11,6 @@ from itertools import compress
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -22,6 +21,7 @@ from ddpipe.data.shards import Images
 from ddpipe.prepare.alike import alike
 from ddpipe.prepare.ledger import Member, read_entries
 from ddpipe.storage import Store
+from ddpipe.templates import environment
 
 PER_CLASS = 12
 """Images in a class's row of the contact sheet."""
@@ -43,12 +43,6 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
         store: The store of its shards.
         cache: See `ddpipe.data.reader.open_split`.
     """
-    pages = Environment(
-        loader=PackageLoader("ddpipe.prepare", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
     counts = {split: per_class(manifest, split) for split in SPLITS}
     train = open_split((_front(manifest), store), "train", cache)
     rows = [
@@ -62,16 +56,20 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
     ]
     totals = [len(manifest.splits[split].sample_ids) for split in SPLITS]
     members = _members(manifest, store)
-    return pages.get_template("report.html.j2").render(
-        manifest=manifest,
-        splits=SPLITS,
-        rows=rows,
-        totals=totals,
-        total=sum(totals),
-        sizes=_sizes(members),
-        copies=copies(members),
-        alike=lookalikes(members),
-        limit=LISTED,
+    return (
+        environment("ddpipe.prepare")
+        .get_template("report.html.j2")
+        .render(
+            manifest=manifest,
+            splits=SPLITS,
+            rows=rows,
+            totals=totals,
+            total=sum(totals),
+            sizes=_sizes(members),
+            copies=copies(members),
+            alike=lookalikes(members),
+            limit=LISTED,
+        )
     )
 
 
