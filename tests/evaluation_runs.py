@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
-from samples import a_manifest, published, some_images
+from samples import a_manifest, a_split, published, some_images
+from torch import nn
 
-from ddpipe.data.manifest import load_manifest
-from ddpipe.evaluate.metrics import FloatArray, IntArray, measure
-from ddpipe.evaluate.report import Mistake, RunRecord
+from ddpipe.data.manifest import SPLITS, load_manifest, manifest_key
+from ddpipe.evaluate.metrics import best_thresholds, measure
+from ddpipe.evaluate.mistakes import Mistake, wrong_answers
+from ddpipe.evaluate.report import RunRecord, class_curves
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import Checkpoint, save
 from ddpipe.model.evaluation import Evaluation, Subject, publish
+from ddpipe.model.tasks import TASKS, FloatArray, IntArray
 from ddpipe.storage import Store, open_store
-from ddpipe.storage.sealed import Folder
 
 SHAPE = (8, 8, 1)
 
@@ -32,8 +36,35 @@ def a_dataset(store_uri: str, test: int = 37) -> str:
     return published(open_store(store_uri), splits)
 
 
-def a_training(uri: str, manifest_uri: str, *, seed: int = 0, bias: float = 0.0) -> str:
-    """A finished training whose network has fresh weights, `bias` added to the first; its URI."""
+def a_multilabel_dataset(
+    store_uri: str, test: int = 37, labels: Sequence[str] = ("bone", "lung", "tube")
+) -> str:
+    """The same noise; sample i shows label k where bit k of i is set; the manifest's URI."""
+    manifest, store = load_manifest(a_dataset(store_uri, test)), open_store(store_uri)
+    splits = {
+        name: replace(split, labels=tuple(some_labels(len(split.labels), len(labels)).tolist()))
+        for name, split in manifest.splits.items()
+    }
+    multilabel = replace(manifest, task="multilabel", classes=tuple(labels), splits=splits)
+    key = manifest_key(multilabel.name, multilabel.dataset_id)
+    store.write(key, multilabel.to_json().encode())
+    return f"{store.uri}/{key}"
+
+
+def some_labels(samples: int, labels: int) -> IntArray:
+    """Labels 0 or 1, shape (samples, labels): label k of sample i is bit k of i."""
+    return np.arange(samples)[:, None] >> np.arange(labels) & 1
+
+
+def a_training(
+    uri: str,
+    manifest_uri: str,
+    *,
+    seed: int = 0,
+    bias: float = 0.0,
+    adjust: Callable[[Classifier], object] = nn.Module.eval,
+) -> str:
+    """A finished training whose network has fresh weights, `bias` added to the first, adjusted; its URI."""
     manifest, store = load_manifest(manifest_uri), open_store(uri)
     network = {"name": "digits-cnn", "shape": list(manifest.shape), "classes": len(manifest.classes)}
     torch.manual_seed(seed)
@@ -42,6 +73,7 @@ def a_training(uri: str, manifest_uri: str, *, seed: int = 0, bias: float = 0.0)
     )
     with torch.no_grad():
         next(classifier.parameters()).add_(bias)
+        adjust(classifier)
     save(
         store,
         Checkpoint(
@@ -90,9 +122,12 @@ def a_training_record(epochs: int = 3) -> dict[str, object]:
 
 
 def some_logits(labels: IntArray, classes: int, *, skill: float = 2.0, seed: int = 0) -> FloatArray:
-    """Noise that favours the true class the more, the greater the skill; shape (samples, classes)."""
+    """Noise that favours what is true the more, the greater the skill; shape (samples, classes)."""
     logits = np.random.default_rng(seed).normal(size=(len(labels), classes))
-    logits[np.arange(len(labels)), labels] += skill
+    if labels.ndim == 1:
+        logits[np.arange(len(labels)), labels] += skill
+    else:
+        logits += skill * (labels - 0.5)
     return logits.astype(np.float32)
 
 
@@ -119,29 +154,45 @@ def an_evaluation(
     return publish(store, a_subject(), measure(logits, labels, classes), logits, labels)
 
 
-def a_record(classes: Sequence[str] = ("ball", "kité"), *, skill: float = 1.0, absent: int = 0) -> RunRecord:
-    """A run that was never exported; the test split lacks the last `absent` classes."""
-    labels = np.arange(60) % (len(classes) - absent)
+def a_record(
+    classes: Sequence[str] = ("ball", "kité"),
+    *,
+    task: str = "multiclass",
+    skill: float = 1.0,
+    absent: int = 0,
+    samples: int = 60,
+) -> RunRecord:
+    """A run that was never exported; no test sample shows one of the last `absent` classes."""
+    if task == "multiclass":
+        labels = np.arange(samples) % (len(classes) - absent)
+    else:
+        labels = some_labels(samples, len(classes)) * (np.arange(len(classes)) < len(classes) - absent)
     logits = some_logits(labels, len(classes), skill=skill)
-    wrong = np.flatnonzero(logits.argmax(axis=1) != labels)
+    kind = TASKS[task]
+    thresholds = best_thresholds(kind.probabilities(logits), kind.truth(labels, len(classes)))
+    metrics = measure(logits, labels, classes, task=task, thresholds=None if kind.exclusive else thresholds)
+    split = replace(
+        a_split(samples),
+        labels=tuple(map(tuple, labels.tolist())) if labels.ndim > 1 else tuple(labels.tolist()),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        evaluation = publish(open_store(folder), a_subject(), metrics, logits, labels)
+        curves, found = class_curves(evaluation), wrong_answers(evaluation)
     return RunRecord(
         run="first",
-        manifest=a_manifest(classes=tuple(classes)),
+        manifest=a_manifest(classes=tuple(classes), task=task, splits=dict.fromkeys(SPLITS, split)),
         training=a_training_record(),
-        evaluation=Evaluation(
-            subject=a_subject(),
-            metrics=measure(logits, labels, classes),
-            folder=Folder(open_store("nowhere"), {}, {}),
-        ),
+        evaluation=evaluation,
+        curves=curves,
         mistakes=[
             Mistake(
-                sample_id=f"{index}.png",
-                image=some_images(1, (4, 6, 1), seed=index)[0],
-                true=classes[labels[index]],
-                predicted=classes[logits[index].argmax()],
-                confidence=0.9,
-                doubt=0.05,
+                sample_id=f"{one.sample}.png",
+                image=some_images(1, (4, 6, 1), seed=one.sample)[0],
+                true=None if one.true is None else classes[one.true],
+                said=None if one.said is None else classes[one.said],
+                confidence=one.confidence,
+                expected=one.expected,
             )
-            for index in wrong[:24]
+            for one in found[:24]
         ],
     )

@@ -42,7 +42,8 @@ class Summary:
     def text(self) -> str:
         """For people."""
         seconds = ", ".join(f"{step} {value:.1f} s" for step, value in self.seconds.items())
-        scores = [f"  {name:18}{_with_interval(score)}" for name, score in self.metrics["test"].items()]
+        width = max(map(len, self.metrics["test"]))
+        scores = [f"  {name:{width}} {_with_interval(score)}" for name, score in self.metrics["test"].items()]
         return "\n".join(
             [
                 f"run       {self.run}",

@@ -2,45 +2,105 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from evaluation_runs import a_dataset, a_training
+from evaluation_runs import a_dataset, a_multilabel_dataset, a_training
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 from ddpipe.data.reader import open_split
-from ddpipe.errors import CheckpointError, DatasetError, Diverged
+from ddpipe.errors import CheckpointError, DatasetError, Diverged, ParameterError
 from ddpipe.evaluate.evaluate import evaluate
+from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.launch.local import run_local
 from ddpipe.model.checkpoint import load_model
-from ddpipe.model.evaluation import load_evaluation
+from ddpipe.model.evaluation import Evaluation, load_evaluation
 
 SAMPLES = 37
 
 
 @pytest.mark.parametrize(
-    "batch_size",
-    [pytest.param(8, id="five batches, the last of five samples"), pytest.param(64, id="fewer than ranks")],
+    ("made", "processes", "batch_size"),
+    [
+        pytest.param(a_dataset, 2, 8, id="five batches, the last of five samples"),
+        pytest.param(a_multilabel_dataset, 2, 64, id="several labels, fewer batches than ranks"),
+        pytest.param(a_multilabel_dataset, 3, 8, id="several labels, three ranks"),
+    ],
 )
-def test_two_processes_see_what_one_sees_bit_for_bit(tmp_path: Path, batch_size: int) -> None:
-    dataset = a_dataset(str(tmp_path / "store"), test=SAMPLES)
-    training, output = a_training(str(tmp_path / "training"), dataset), str(tmp_path / "two")
-    one = evaluate(training, dataset, str(tmp_path / "one"), batch_size=batch_size)
+def test_several_processes_see_what_one_sees_bit_for_bit(
+    tmp_path: Path, made: Callable[..., str], processes: int, batch_size: int
+) -> None:
+    dataset = made(str(tmp_path / "store"), test=SAMPLES)
+    training, output = a_training(str(tmp_path / "training"), dataset), str(tmp_path / "several")
+    spec = EvaluateSpec(evaluation_batch_size=batch_size)
+    one = evaluate(training, dataset, str(tmp_path / "one"), spec)
     arguments = ["--training", training, "--dataset", dataset, "--output", output]
-    run_local("ddpipe.evaluate", [*arguments, "--batch-size", str(batch_size)], processes=2)
-    two = load_evaluation(output)
-    assert two.subject.processes == 2
-    assert one.metrics == two.metrics
-    for first, second in zip(one.predictions(), two.predictions(), strict=True):
+    run_local("ddpipe.evaluate", [*arguments, "--spec", spec.to_json()], processes=processes)
+    several = load_evaluation(output)
+    assert several.subject.processes == processes
+    assert one.metrics == several.metrics
+    for first, second in zip(one.predictions(), several.predictions(), strict=True):
         np.testing.assert_array_equal(first, second)
+    if made is a_multilabel_dataset:
+        _assert_as_the_library_says(several)
+
+
+def _assert_as_the_library_says(evaluation: Evaluation) -> None:
+    """AUC and average precision over the whole split, from the gathered logits."""
+    logits, labels = evaluation.predictions()
+    headline = evaluation.headline()
+    assert headline["macro_auc"] == pytest.approx(roc_auc_score(labels, logits, average="macro"), abs=1e-12)
+    assert headline["macro_average_precision"] == pytest.approx(average_precision_score(labels, logits))
+    for label, scores in enumerate(evaluation.metrics.classes):
+        assert scores.auc == pytest.approx(roc_auc_score(labels[:, label], logits[:, label]), abs=1e-12)
+
+
+def test_thresholds_come_from_the_validation_split(tmp_path: Path) -> None:
+    """It has two images, of which the second shows the first label."""
+    dataset = a_multilabel_dataset(str(tmp_path / "store"))
+    training = a_training(str(tmp_path / "training"), dataset)
+    metrics = evaluate(training, dataset, str(tmp_path / "evaluation")).metrics
+    classifier, _ = load_model(training)
+    with torch.inference_mode():
+        images = torch.from_numpy(open_split(dataset, "validation").images([0, 1]))
+        other, shows = classifier(images).double().sigmoid()[:, 0].tolist()
+    expected = (shows + other) / 2 if shows > other else shows / 2
+    assert metrics.thresholds == (pytest.approx(expected), None, None)
+    assert metrics.undefined == {
+        "macro_f1": "no sample of 'lung', 'tube' in the validation split to choose a threshold by"
+    }
+
+
+def test_flips_are_averaged_and_told(tmp_path: Path) -> None:
+    dataset = a_dataset(str(tmp_path / "store"))
+    training = a_training(str(tmp_path / "training"), dataset)
+    plain = evaluate(training, dataset, str(tmp_path / "plain"))
+    flipped = evaluate(training, dataset, str(tmp_path / "flipped"), EvaluateSpec(test_time_flips=True))
+    assert (plain.subject.test_time_flips, plain.metrics.without_flips) == (False, {})
+    assert flipped.subject.test_time_flips
+    assert flipped.metrics.without_flips == plain.headline()
+    classifier, _ = load_model(training)
+    images = open_split(dataset, "test").images(range(SAMPLES))
+    with torch.inference_mode():
+        both = [classifier(torch.from_numpy(one.copy())).numpy() for one in (images, images[:, :, ::-1])]
+    np.testing.assert_allclose(flipped.predictions()[0], np.mean(both, axis=0), rtol=1e-4, atol=1e-6)
+
+
+def test_a_batch_size_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="evaluation_batch_size is 0"):
+        evaluate("training", "dataset", str(tmp_path), EvaluateSpec(evaluation_batch_size=0))
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, 37, 128])
 def test_every_sample_is_scored_exactly_once_and_in_its_place(tmp_path: Path, batch_size: int) -> None:
     dataset = a_dataset(str(tmp_path / "store"), test=SAMPLES)
     training = a_training(str(tmp_path / "training"), dataset)
-    evaluation = evaluate(training, dataset, str(tmp_path / "evaluation"), batch_size=batch_size)
+    evaluation = evaluate(
+        training, dataset, str(tmp_path / "evaluation"), EvaluateSpec(evaluation_batch_size=batch_size)
+    )
     logits, labels = evaluation.predictions()
     samples, (classifier, _) = open_split(dataset, "test"), load_model(training)
     with torch.inference_mode():
@@ -69,7 +129,7 @@ def test_a_dataset_without_test_samples_is_refused(tmp_path: Path) -> None:
 def test_a_model_without_numbers_is_not_scored(tmp_path: Path) -> None:
     dataset = a_dataset(str(tmp_path / "store"))
     training = a_training(str(tmp_path / "training"), dataset, bias=float("nan"))
-    with pytest.raises(Diverged, match=f"no numbers for {SAMPLES} of {SAMPLES}"):
+    with pytest.raises(Diverged, match=f"NaN or infinity for {SAMPLES} of {SAMPLES}"):
         evaluate(training, dataset, str(tmp_path / "evaluation"))
     assert not list((tmp_path / "evaluation").glob("*"))
 

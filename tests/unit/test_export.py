@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from evaluation_runs import SHAPE, a_dataset, a_training
+from evaluation_runs import SHAPE, a_dataset, a_multilabel_dataset, a_training
 from safetensors.torch import load_file
 from samples import some_images
 
@@ -18,8 +19,10 @@ from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
 from ddpipe.errors import ExportError, NoSuchObject, ParameterError
 from ddpipe.evaluate.evaluate import evaluate
+from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.export.export import check, export, made_by
 from ddpipe.export.onnx import Session, to_onnx
+from ddpipe.export.rounding import SHARE, tolerance
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import load_model
 from ddpipe.model.evaluation import load_evaluation
@@ -64,7 +67,8 @@ def test_its_accuracy_is_the_evaluated_one(run: Path) -> None:
     package, samples = load_package(str(run / "model")), open_split(_dataset(run), "test")
     answers = Session(package.folder.read("model.onnx"))(samples.images(range(len(samples))))
     accuracy = (answers.argmax(axis=1) == samples.labels).mean()
-    assert accuracy == package.metrics.scores["accuracy"].value == package.lineage["checks"]["accuracy"]
+    assert accuracy == package.metrics.scores["accuracy"].value
+    assert package.lineage["checks"]["same_decisions"] == len(samples)
 
 
 def test_the_weights_are_the_trained_ones(run: Path) -> None:
@@ -80,7 +84,7 @@ def test_the_lineage_leads_back_to_the_data(run: Path) -> None:
     assert lineage["dataset"]["id"] == load_manifest(_dataset(run)).dataset_id
     assert lineage["training"]["recipe"] == {"model": "digits-cnn", "seed": 0}
     assert lineage["evaluation"]["sha256"] == load_evaluation(str(run / "evaluation")).folder.sha256
-    assert lineage["checks"]["largest_difference"] < 1e-5
+    assert lineage["checks"]["largest_difference"] < 1e-5 < lineage["checks"]["tolerance"]
     assert lineage["made_by"]["versions"]["torch"] in torch.__version__
 
 
@@ -146,6 +150,95 @@ def test_a_dataset_of_another_version_is_refused(run: Path, tmp_path: Path) -> N
     other = a_dataset(str(tmp_path / "store"), test=20)
     with pytest.raises(ParameterError, match="2 problems"):
         _export_to(tmp_path / "model", run, manifest_uri=other)
+
+
+@pytest.mark.parametrize("labels", [("bone", "lung", "tube"), ("bone", "lung", "a|b", "none")])
+def test_a_multilabel_model_says_how_its_answers_are_read(
+    tmp_path: Path,
+    labels: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The validation split has two images, of which one shows the first label and none the others."""
+    dataset = a_multilabel_dataset(str(tmp_path / "store"), labels=labels)
+    training, evaluation = a_training(str(tmp_path / "training"), dataset), str(tmp_path / "evaluation")
+    evaluated = evaluate(training, dataset, evaluation)
+    package = export(training, dataset, evaluation, str(tmp_path / "model"))
+    signature = json.loads((tmp_path / "model" / "signature.json").read_bytes())
+    assert (signature["task"], signature["output"]["activation"]) == ("multilabel", "sigmoid")
+    assert signature["thresholds"] == [evaluated.metrics.classes[0].threshold, *[None] * (len(labels) - 1)]
+    assert package.lineage["checks"]["same_decisions"] == 37
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert "lung has no threshold" in card
+    monkeypatch.chdir(tmp_path / "model")
+    exec(re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)[0], {})  # noqa: S102 - our own text
+    assert capsys.readouterr().out in {"[]\n", "['bone']\n"}
+
+
+def test_what_was_evaluated_with_flips_is_exported_with_them(run: Path, tmp_path: Path) -> None:
+    training, dataset, evaluation = str(run / "training"), _dataset(run), str(tmp_path / "evaluation")
+    evaluated = evaluate(training, dataset, evaluation, EvaluateSpec(test_time_flips=True))
+    package = export(training, dataset, evaluation, str(tmp_path / "model"))
+    logits, _ = evaluated.predictions()
+    images = open_split(dataset, "test").images(range(37))
+    model = Session(package.folder.read("model.onnx"))
+    np.testing.assert_allclose(model(images), logits, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model(images[:, :, ::-1].copy()), logits, rtol=1e-4, atol=1e-5)
+    assert package.signature.test_time_flips
+    assert package.lineage["evaluation"]["test_time_flips"]
+    assert load_file(tmp_path / "model" / "model.safetensors").keys() == (
+        load_file(run / "model" / "model.safetensors").keys()
+    )
+    plain = load_evaluation(str(run / "evaluation")).headline()
+    assert package.metrics.without_flips == plain
+    assert f"Without it: accuracy {plain['accuracy']:.4f}" in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_a_network_that_has_learned_nothing_yet_is_exported(tmp_path: Path) -> None:
+    """Its logits are small sums of large terms: what rounding moves is a large share of the largest."""
+    dataset = a_dataset(str(tmp_path / "store"))
+    images = torch.from_numpy(open_split(dataset, "test").images(range(37)))
+    training = a_training(
+        str(tmp_path / "training"), dataset, adjust=lambda one: _add_terms_that_cancel(one, images, 3000)
+    )
+    evaluate(training, dataset, str(tmp_path / "evaluation"))
+    checks = export(training, dataset, str(tmp_path / "evaluation"), str(tmp_path / "model")).lineage[
+        "checks"
+    ]
+    logits, _ = load_evaluation(str(tmp_path / "evaluation")).predictions()
+    share = SHARE * np.abs(logits).max()
+    assert share < checks["largest_difference"] < checks["tolerance"]
+
+
+def _add_terms_that_cancel(classifier: Classifier, images: torch.Tensor, size: float) -> None:
+    """Change the last layer's weights in a direction that none of these images has."""
+    last = [layer for layer in classifier.modules() if isinstance(layer, torch.nn.Linear)][-1]
+    inputs: list[torch.Tensor] = []
+    hook = last.register_forward_pre_hook(lambda _, seen: inputs.append(seen[0]))
+    classifier(images)
+    hook.remove()
+    nowhere = torch.linalg.svd(inputs[0].double(), full_matrices=True).Vh[-1]
+    last.weight += size * nowhere.float()
+
+
+def test_the_floor_is_a_small_part_of_what_tells_two_untrained_networks_apart() -> None:
+    images = torch.from_numpy(some_images(64, (32, 32, 3)))
+    one, other = _fresh(0), _fresh(1)
+    with torch.inference_mode():
+        logits = one(images)
+        apart = float((logits - other(images)).abs().max())
+        exact = copy.deepcopy(one).double()(images)
+    allowed = tolerance(one, images, largest=0.0)
+    assert float((logits - exact).abs().max()) < allowed < apart / 100
+
+
+def test_a_network_without_layers_of_weights_has_the_share_alone() -> None:
+    assert tolerance(torch.nn.Flatten(), torch.zeros(2, 3), largest=3.0) == 3 * SHARE
+
+
+def _fresh(seed: int) -> Classifier:
+    torch.manual_seed(seed)
+    return Classifier(build("digits-cnn", (32, 32, 3), 10), mean=[0.5] * 3, std=[0.25] * 3).eval()
 
 
 def test_without_an_evaluation_there_is_no_package(run: Path, tmp_path: Path) -> None:

@@ -6,33 +6,50 @@ import json
 
 import numpy as np
 import pytest
-from evaluation_runs import some_logits
-from scipy.special import softmax
+from evaluation_runs import some_labels, some_logits
+from scipy.special import expit
 from sklearn import metrics as sklearn
 
 from ddpipe.evaluate.metrics import (
-    FloatArray,
+    best_thresholds,
     bootstrap,
+    calibration,
     calibration_error,
-    log_loss,
     macro_auc,
+    macro_average_precision,
     macro_f1,
+    mean,
     measure,
 )
-from ddpipe.model.evaluation import TITLES, Metrics
+from ddpipe.model.evaluation import TITLES, CalibrationBin, Metrics
+from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray
 
 CLASSES = ("ant", "bee", "cat")
 LABELS = np.arange(200) % 3
 LOGITS = some_logits(LABELS, 3)
-PROBABILITIES = softmax(LOGITS.astype(np.float64), axis=1)
+MULTICLASS, MULTILABEL = TASKS["multiclass"], TASKS["multilabel"]
+PROBABILITIES = MULTICLASS.probabilities(LOGITS)
+TRUTH = MULTICLASS.truth(LABELS, 3)
 # Rounded, so that scores of one class tie.
 TIED = PROBABILITIES.round(1) + 1e-3
 TIED /= TIED.sum(axis=1, keepdims=True)
 ONCE = np.ones((len(LABELS), 1))
 
+SEVERAL = some_labels(200, 3)
+SEVERAL_LOGITS = some_logits(SEVERAL, 3)
+THRESHOLDS = (0.3, 0.5, 0.7)
 
-def _auc(probabilities: FloatArray, labels: FloatArray) -> float:
-    return float(sklearn.roc_auc_score(labels, probabilities, multi_class="ovr"))
+
+def _several(
+    labels: IntArray = SEVERAL,
+    logits: FloatArray = SEVERAL_LOGITS,
+    thresholds: tuple[float | None, ...] = THRESHOLDS,
+) -> Metrics:
+    return measure(logits, labels, CLASSES, task="multilabel", thresholds=thresholds)
+
+
+def _auc(probabilities: FloatArray, truth: BoolArray) -> float:
+    return float(sklearn.roc_auc_score(truth, probabilities, average="macro"))
 
 
 def test_values_are_those_of_the_library() -> None:
@@ -43,41 +60,82 @@ def test_values_are_those_of_the_library() -> None:
             "accuracy": sklearn.accuracy_score(LABELS, predicted),
             "macro_f1": sklearn.f1_score(LABELS, predicted, average="macro"),
             "log_loss": sklearn.log_loss(LABELS, PROBABILITIES),
-            "macro_auc": _auc(PROBABILITIES, LABELS),
-            "calibration_error": calibration_error(PROBABILITIES, LABELS),
+            "macro_auc": sklearn.roc_auc_score(LABELS, PROBABILITIES, multi_class="ovr"),
+            "calibration_error": calibration_error(
+                calibration(PROBABILITIES.max(axis=1), predicted == LABELS)
+            ),
         }
     )
-    assert list(headline) == list(TITLES)
+    assert tuple(headline) == MULTICLASS.scores
+
+
+def test_values_of_several_labels_are_those_of_the_library() -> None:
+    headline = {name: score.value for name, score in _several().scores.items()}
+    probabilities = expit(SEVERAL_LOGITS.astype(np.float64))
+    said = probabilities >= THRESHOLDS
+    assert headline == pytest.approx(
+        {
+            "macro_auc": sklearn.roc_auc_score(SEVERAL, probabilities, average="macro"),
+            "macro_average_precision": sklearn.average_precision_score(SEVERAL, probabilities),
+            "macro_f1": sklearn.f1_score(SEVERAL, said, average="macro"),
+            "log_loss": np.mean(
+                [sklearn.log_loss(SEVERAL[:, label], probabilities[:, label]) for label in range(3)]
+            ),
+            "calibration_error": calibration_error(calibration(probabilities.ravel(), SEVERAL.ravel() == 1)),
+        }
+    )
+    assert tuple(headline) == MULTILABEL.scores
+
+
+def test_each_label_is_scored_as_the_library_does() -> None:
+    probabilities = expit(SEVERAL_LOGITS.astype(np.float64))
+    for label, scores in enumerate(_several().classes):
+        truth, column = SEVERAL[:, label], probabilities[:, label]
+        said = column >= THRESHOLDS[label]
+        assert scores.auc == pytest.approx(sklearn.roc_auc_score(truth, column))
+        assert scores.average_precision == pytest.approx(sklearn.average_precision_score(truth, column))
+        assert scores.precision == pytest.approx(sklearn.precision_score(truth, said))
+        assert scores.recall == pytest.approx(sklearn.recall_score(truth, said))
+        assert scores.f1 == pytest.approx(sklearn.f1_score(truth, said))
+        assert (scores.threshold, scores.support) == (THRESHOLDS[label], truth.sum())
+
+
+def test_every_score_has_a_title() -> None:
+    assert {name for task in TASKS.values() for name in task.scores} == set(TITLES)
 
 
 @pytest.mark.parametrize("probabilities", [PROBABILITIES, TIED], ids=["distinct", "tied"])
 def test_what_is_resampled_is_the_same_score(probabilities: FloatArray) -> None:
     """Every sample drawn once: the statistic of the bootstrap is the library's value."""
-    predicted = probabilities.argmax(axis=1)
-    assert macro_f1(predicted, LABELS, 3)(ONCE) == pytest.approx(
-        sklearn.f1_score(LABELS, predicted, average="macro")
+    said = MULTICLASS.decisions(probabilities, ())
+    assert macro_f1(said, TRUTH)(ONCE) == pytest.approx(sklearn.f1_score(TRUTH, said, average="macro"))
+    assert macro_auc(probabilities, TRUTH)(ONCE) == pytest.approx(_auc(probabilities, TRUTH))
+    assert macro_average_precision(probabilities, TRUTH)(ONCE) == pytest.approx(
+        sklearn.average_precision_score(TRUTH, probabilities)
     )
-    assert log_loss(probabilities, LABELS)(ONCE) == pytest.approx(sklearn.log_loss(LABELS, probabilities))
-    assert macro_auc(probabilities, LABELS)(ONCE) == pytest.approx(_auc(probabilities, LABELS))
 
 
 def test_a_weight_is_as_many_copies_of_the_sample() -> None:
     weights = np.random.default_rng(1).integers(0, 4, len(LABELS))
     copies = np.repeat(np.arange(len(LABELS)), weights)
-    for statistic in (macro_auc, log_loss):
-        weighted = statistic(TIED, LABELS)(weights[:, None].astype(np.float64))
-        copied = statistic(TIED[copies], LABELS[copies])(np.ones((len(copies), 1)))
+    for statistic in (macro_auc, macro_average_precision):
+        weighted = statistic(TIED, TRUTH)(weights[:, None].astype(np.float64))
+        copied = statistic(TIED[copies], TRUTH[copies])(np.ones((len(copies), 1)))
         assert weighted == pytest.approx(copied)
+
+
+def test_a_certain_mistake_costs_what_the_library_says_and_not_infinity() -> None:
+    probabilities = np.array([[1.0, 0.0], [0.5, 0.5]])
+    labels = np.array([1, 0])
+    losses = MULTICLASS.losses(probabilities, MULTICLASS.truth(labels, 2))
+    assert losses.mean() == pytest.approx(sklearn.log_loss(labels, probabilities))
+    one = MULTILABEL.losses(np.array([[1.0]]), np.array([[False]]))
+    assert one.mean() == pytest.approx(sklearn.log_loss([0], [1.0], labels=[0, 1]))
 
 
 def test_the_bootstrap_finds_the_known_interval_of_a_mean() -> None:
     values = np.random.default_rng(2).normal(size=2000)
-    intervals = bootstrap(
-        {"mean": lambda weights: values @ weights / weights.sum(axis=0)},
-        samples=len(values),
-        resamples=1000,
-        seed=0,
-    )
+    intervals = bootstrap({"mean": mean(values)}, samples=len(values), resamples=1000, seed=0)
     half = 1.96 * values.std() / np.sqrt(len(values))
     assert intervals["mean"] == pytest.approx((values.mean() - half, values.mean() + half), abs=0.1 * half)
 
@@ -129,10 +187,70 @@ def test_the_confusion_matrix_has_the_truth_in_its_rows() -> None:
     assert metrics.classes[1].precision == 0.5
 
 
-def test_calibration_compares_confidence_with_accuracy() -> None:
-    """Ten answers at 0.8, of which six are right."""
-    probabilities = np.tile([0.8, 0.2], (10, 1))
-    assert calibration_error(probabilities, np.array([0] * 6 + [1] * 4)) == pytest.approx(0.2)
+def test_calibration_compares_confidence_with_frequency() -> None:
+    """Ten claims of 0.8, of which six came true."""
+    bins = calibration(np.full(10, 0.8), np.arange(10) < 6)
+    assert bins == (CalibrationBin(pytest.approx(0.8), 0.6, 10),)
+    assert calibration_error(bins) == pytest.approx(0.2)
+
+
+def test_certainty_shares_the_last_bin_with_what_is_nearly_certain() -> None:
+    assert calibration(np.array([1.0, 0.95, 0.0]), np.array([False, True, False])) == (
+        CalibrationBin(0.0, 0.0, 1),
+        CalibrationBin(pytest.approx(0.975), 0.5, 2),
+    )
+
+
+def test_a_threshold_has_the_best_f1_and_keeps_its_distance_from_the_samples() -> None:
+    probabilities = np.array([[0.1], [0.2], [0.6], [0.9]])
+    truth = np.array([[False], [False], [True], [True]])
+    assert best_thresholds(probabilities, truth) == (pytest.approx(0.4),)
+    assert best_thresholds(probabilities, ~truth) == (pytest.approx(0.05),)
+    assert best_thresholds(probabilities, truth & False) == (None,)
+
+
+def test_no_other_threshold_has_a_better_f1() -> None:
+    probabilities = expit(SEVERAL_LOGITS.astype(np.float64))
+    found = best_thresholds(probabilities, SEVERAL == 1)
+    for label, threshold in enumerate(found):
+        truth, column = SEVERAL[:, label], probabilities[:, label]
+        every = [sklearn.f1_score(truth, column >= level) for level in column]
+        assert sklearn.f1_score(truth, column >= threshold) == pytest.approx(max(every))
+
+
+def test_a_label_that_nothing_shows_is_named() -> None:
+    labels = SEVERAL.copy()
+    labels[:, 2] = 0
+    metrics = _several(labels)
+    assert metrics.undefined == {
+        "macro_auc": "no sample of 'cat' in this split",
+        "macro_average_precision": "no sample of 'cat' in this split",
+    }
+    cat = metrics.classes[2]
+    assert (cat.auc, cat.average_precision, cat.recall, cat.support) == (None, None, None, 0)
+    assert metrics.classes[0].auc is not None
+
+
+def test_a_label_that_everything_shows_is_named() -> None:
+    labels = SEVERAL.copy()
+    labels[:, 0] = 1
+    assert _several(labels).undefined == {"macro_auc": "no sample without 'ant' in this split"}
+
+
+def test_a_label_without_a_threshold_is_not_decided() -> None:
+    metrics = _several(thresholds=(0.5, None, 0.5))
+    assert metrics.undefined == {
+        "macro_f1": "no sample of 'bee' in the validation split to choose a threshold by"
+    }
+    bee = metrics.classes[1]
+    assert (bee.precision, bee.recall, bee.f1, bee.threshold) == (None, None, None, None)
+    assert bee.auc is not None
+
+
+def test_a_split_that_shows_nothing_at_all_is_still_scored() -> None:
+    metrics = _several(np.zeros((4, 3), np.int64), SEVERAL_LOGITS[:4])
+    assert set(metrics.scores) == {"log_loss", "calibration_error"}
+    assert metrics.roc.threshold == ()
 
 
 def test_the_roc_curve_runs_from_corner_to_corner_in_few_finite_points() -> None:
@@ -145,6 +263,6 @@ def test_the_roc_curve_runs_from_corner_to_corner_in_few_finite_points() -> None
     assert points[:2, -1].tolist() == [1, 1]
 
 
-def test_metrics_survive_json() -> None:
-    metrics = measure(LOGITS, LABELS, CLASSES)
+@pytest.mark.parametrize("metrics", [measure(LOGITS, LABELS, CLASSES), _several()], ids=list(TASKS))
+def test_metrics_survive_json(metrics: Metrics) -> None:
     assert Metrics.from_dict(json.loads(json.dumps(metrics.to_dict(), allow_nan=False))) == metrics

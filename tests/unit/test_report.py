@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from evaluation_runs import a_dataset, a_record, a_subject, a_training_record, some_logits
 
+from ddpipe.evaluate.figures import learning_curves
 from ddpipe.evaluate.metrics import measure
-from ddpipe.evaluate.report import RunRecord, duration, gather, render, worst_mistakes
+from ddpipe.evaluate.mistakes import worst_mistakes, wrong_answers
+from ddpipe.evaluate.report import RunRecord, duration, gather, render
 from ddpipe.model.evaluation import Evaluation, publish
 from ddpipe.model.package import ModelPackage
 from ddpipe.storage import open_store
@@ -117,7 +119,65 @@ def test_what_can_not_be_said_is_said() -> None:
 
 def test_a_training_of_one_epoch_has_curves() -> None:
     page = render(replace(a_record(), training=a_training_record(epochs=1)))
-    assert page.count("<svg") == 2
+    assert "accuracy by epoch" in page
+    assert "loss by epoch" in page
+
+
+def test_curves_are_drawn_of_whatever_was_measured() -> None:
+    """A quantity that was measured on one of both splits only, or not in every epoch."""
+    history = [
+        {"epoch": 1, "validation_loss": 0.7, "train_loss": 0.9},
+        {"epoch": 2, "validation_macro_auc": 0.8, "validation_loss": 0.6, "train_loss": 0.8},
+    ]
+    assert list(learning_curves(history)) == ["loss by epoch", "macro AUC by epoch"]
+
+
+SEVERAL = ("bone", "lung", "tube")
+
+
+def test_a_multilabel_page_has_a_row_for_each_label() -> None:
+    record = a_record(SEVERAL, task="multilabel")
+    page = render(record)
+    text = _text(page)
+    assert "which of 3 labels they show" in text
+    for scores in record.evaluation.metrics.classes:
+        row = f"{scores.name} {scores.auc:.3f} {scores.average_precision:.3f} {scores.f1:.3f}"
+        assert row in text
+        assert f"{scores.threshold:.3f} {scores.support} {100 * scores.support / 60:.1f}" in text
+    assert "macro average precision" in text
+    assert 'class="matrix"' not in page
+    assert 'aria-label="ROC curves"' in page
+    assert ", missed at" in text or ", found at" in text
+    _assert_well_formed(page)
+
+
+def test_a_label_that_cannot_be_judged_is_dashed_and_named() -> None:
+    text = _text(render(a_record(SEVERAL, task="multilabel", absent=1))).replace("&#39;", "'")
+    assert "tube – – – – – – 0 0.0" in text  # noqa: RUF001 - dashes, as readers see them
+    assert "There is no macro AUC: no sample of 'tube' in this split." in text
+
+
+def test_a_faultless_multilabel_model_has_no_gallery() -> None:
+    page = render(a_record(SEVERAL, task="multilabel", skill=50))
+    assert "every answer to a label with a threshold was right" in page
+    assert "<img" not in page
+
+
+def test_flips_are_told_with_what_they_gain() -> None:
+    record = a_record()
+    evaluation = record.evaluation
+    subject = replace(evaluation.subject, test_time_flips=True)
+    metrics = replace(evaluation.metrics, without_flips={"accuracy": 0.5, "log_loss": 1.25})
+    text = _text(render(replace(record, evaluation=replace(evaluation, subject=subject, metrics=metrics))))
+    assert "mirror image" in text
+    assert "accuracy 50.0 %, log loss 1.2500" in text.replace("\N{NO-BREAK SPACE}", " ")
+
+
+def test_the_page_looks_the_same_whatever_the_reader_prefers() -> None:
+    """Engines show it in a frame of their own on white."""
+    page = render(a_record())
+    assert "prefers-color-scheme" not in page
+    assert "only light" in page
 
 
 def test_the_surest_mistake_comes_first(tmp_path: Path) -> None:
@@ -133,8 +193,19 @@ def test_the_surest_mistake_comes_first(tmp_path: Path) -> None:
     surest = wrong[np.argsort(-margins)][:5]
     assert [mistake.sample_id for mistake in mistakes] == [f"{index % 2}/{index}.png" for index in surest]
     for mistake in mistakes:
-        assert mistake.true != mistake.predicted
-        assert mistake.confidence + mistake.doubt == pytest.approx(1)
+        assert mistake.true != mistake.said
+        assert mistake.confidence + mistake.expected == pytest.approx(1)
+
+
+def test_the_wrong_label_farthest_from_its_threshold_comes_first(tmp_path: Path) -> None:
+    """As log-odds go: 0.01 where 0.5 is the threshold, then 0.9, and at last 0.3 where 0.2 is."""
+    probabilities = np.array([[0.01, 0.1], [0.9, 0.1], [0.1, 0.3]])
+    labels = np.array([[1, 0], [0, 0], [0, 0]])
+    logits = np.log(probabilities / (1 - probabilities)).astype(np.float32)
+    metrics = measure(logits, labels, ("bone", "lung"), task="multilabel", thresholds=(0.5, 0.2))
+    found = wrong_answers(publish(open_store(str(tmp_path)), a_subject(), metrics, logits, labels))
+    assert [(one.sample, one.true, one.said) for one in found] == [(0, 0, None), (1, None, 0), (2, None, 1)]
+    assert [one.expected for one in found] == [0.5, 0.5, 0.2]
 
 
 def test_a_run_is_gathered_from_what_its_steps_left(tmp_path: Path) -> None:

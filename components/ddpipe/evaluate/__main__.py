@@ -10,16 +10,17 @@ import click
 
 from ddpipe.distributed import run_rank
 from ddpipe.evaluate.evaluate import evaluate
+from ddpipe.evaluate.spec import EvaluateSpec
 
 
 @click.command()
 @click.option("--training", required=True, help="Output of a finished training.")
 @click.option("--dataset", required=True, help="Manifest of the dataset version that it was trained on.")
 @click.option("--output", required=True, help="Folder for metrics and predictions.")
-@click.option("--batch-size", default=128, show_default=True, help="Samples per forward pass.")
-def main(training: str, dataset: str, output: str, batch_size: int) -> None:
+@click.option("--spec", default="{}", help="JSON object of evaluation parameters.")
+def main(training: str, dataset: str, output: str, spec: str) -> None:
     """Score a trained model on the test split, every sample exactly once."""
-    run_rank(lambda: evaluate(training, dataset, output, batch_size=batch_size))
+    run_rank(lambda: evaluate(training, dataset, output, EvaluateSpec.from_json(spec)))
 
 
 if __name__ == "__main__":

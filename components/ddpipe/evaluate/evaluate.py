@@ -4,27 +4,45 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
-from ddpipe.data.manifest import DatasetManifest, load_manifest
+from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
-from ddpipe.evaluate.metrics import measure
+from ddpipe.evaluate.metrics import best_thresholds, measure
+from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.checkpoint import Checkpoint, load_model
-from ddpipe.model.evaluation import Evaluation, Subject, load_evaluation, publish
+from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation, publish
+from ddpipe.model.mirrored import Mirrored
+from ddpipe.model.tasks import TASKS
 from ddpipe.storage import open_store
 
 SPLIT = "test"
 
+THRESHOLD_SPLIT = "validation"
+"""Where a multilabel model's thresholds are chosen: on the test split they would flatter it."""
+
 _log = logging.getLogger(__name__)
 
 
-def evaluate(training_uri: str, manifest_uri: str, output_uri: str, *, batch_size: int = 128) -> Evaluation:
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A split as a model sees it: logits, shape (samples, classes), and labels, in the samples' order."""
+
+    logits: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.int64]
+
+
+def evaluate(
+    training_uri: str, manifest_uri: str, output_uri: str, spec: EvaluateSpec | None = None
+) -> Evaluation:
     """Score the trained model on the test split and publish the result; every rank returns it.
 
     The processes of the group, one or many, share the batches; the result is the same bit for bit.
@@ -33,25 +51,31 @@ def evaluate(training_uri: str, manifest_uri: str, output_uri: str, *, batch_siz
         training_uri: Output of a finished training.
         manifest_uri: The dataset version that it was trained on.
         output_uri: Folder for the evaluation; an older one in it is replaced.
-        batch_size: Samples per forward pass.
+        spec: How to evaluate.
 
     Raises:
+        ParameterError: The spec is invalid.
         CheckpointError: There is no finished training, or it used another dataset version.
         DatasetError: The dataset is damaged, or has no test samples.
-        Diverged: The model gives no numbers.
-        StoreError: Something can not be read or written.
+        Diverged: The model outputs NaN or infinity.
+        StoreError: Something cannot be read or written.
     """
+    spec = (spec or EvaluateSpec()).validated()
     with process_group() as world:
         manifest, store = load_manifest(manifest_uri), open_store(output_uri)
         if world.is_main:
             store.check_writable()
         classifier, checkpoint = load_model(training_uri)
         _check(checkpoint, manifest, training_uri, manifest_uri)
-        samples = open_split(manifest_uri, SPLIT)
+        wanted = (SPLIT,) if TASKS[manifest.task].exclusive else (SPLIT, THRESHOLD_SPLIT)
+        splits = {name: open_split((manifest, store_of(manifest_uri)), name) for name in wanted}
         started = time.monotonic()
-        logits = predict(classifier, samples, world, len(manifest.classes), batch_size)
+        model = Mirrored(classifier) if spec.test_time_flips else classifier
+        how = (splits, world, len(manifest.classes), spec.evaluation_batch_size)
+        answers = score(model, *how)
+        plain = score(classifier, *how) if spec.test_time_flips else None
         if world.is_main:
-            _check_finite(logits, training_uri)
+            _check_finite(answers, training_uri)
             subject = Subject(
                 training=training_uri,
                 dataset=manifest_uri,
@@ -62,15 +86,40 @@ def evaluate(training_uri: str, manifest_uri: str, output_uri: str, *, batch_siz
                 device=world.device.type,
                 processes=world.size,
                 seconds=round(time.monotonic() - started, 3),
+                test_time_flips=spec.test_time_flips,
             )
-            metrics = measure(logits, samples.labels, manifest.classes)
-            _log.info("%s", publish(store, subject, metrics, logits, samples.labels).summary())
+            metrics = measured(answers, manifest)
+            if plain:
+                values = {name: score.value for name, score in measured(plain, manifest).scores.items()}
+                metrics = replace(metrics, without_flips=values)
+            seen = answers[SPLIT]
+            _log.info("%s", publish(store, subject, metrics, seen.logits, seen.labels).summary())
         world.barrier()
     return load_evaluation(output_uri)
 
 
+def score(
+    model: nn.Module, splits: Mapping[str, SplitReader], world: World, classes: int, batch_size: int
+) -> dict[str, Scored]:
+    """What the model answers to each split, on rank 0; elsewhere no logits."""
+    return {
+        name: Scored(predict(model, split, world, classes, batch_size), split.labels)
+        for name, split in splits.items()
+    }
+
+
+def measured(answers: Mapping[str, Scored], manifest: DatasetManifest) -> Metrics:
+    """The metrics of the test split, with a multilabel model's thresholds from the validation split."""
+    task, thresholds = TASKS[manifest.task], None
+    if seen := answers.get(THRESHOLD_SPLIT):
+        truth = task.truth(seen.labels, len(manifest.classes))
+        thresholds = best_thresholds(task.probabilities(seen.logits), truth)
+    test = answers[SPLIT]
+    return measure(test.logits, test.labels, manifest.classes, task=manifest.task, thresholds=thresholds)
+
+
 def predict(
-    classifier: nn.Module, samples: SplitReader, world: World, classes: int, batch_size: int
+    model: nn.Module, samples: SplitReader, world: World, classes: int, batch_size: int
 ) -> npt.NDArray[np.float32]:
     """Logits of all samples in their order, shape (samples, classes), on rank 0; elsewhere no rows.
 
@@ -80,36 +129,37 @@ def predict(
     mine = [starts[number] for number in world.share(len(starts))]
     # The last batch may be smaller; what it leaves empty lies behind the last sample and is cut off.
     logits = np.empty((len(mine), batch_size, classes), np.float32)
-    classifier.to(world.device)
+    model.to(world.device)
     with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
         for start, rows in zip(mine, logits, strict=True):
             images = samples.images(range(start, min(start + batch_size, len(samples))))
-            rows[: len(images)] = classifier(torch.from_numpy(images).to(world.device)).cpu().numpy()
+            rows[: len(images)] = model(torch.from_numpy(images).to(world.device)).cpu().numpy()
     return world.gather(logits).reshape(-1, classes)[: len(samples)]
 
 
 def _check(checkpoint: Checkpoint, manifest: DatasetManifest, training_uri: str, manifest_uri: str) -> None:
     if checkpoint.dataset_id != manifest.dataset_id:
         raise CheckpointError(
-            what="a model can not be evaluated on this dataset",
+            what="a model cannot be evaluated on this dataset",
             which=training_uri,
             seen=f"it was trained on version {checkpoint.dataset_id}, this is {manifest.dataset_id}",
             do="Name the dataset version of its training: another one's test samples may be in its training.",
         )
     if not manifest.splits[SPLIT].sample_ids:
         raise DatasetError(
-            what="a model can not be evaluated on this dataset",
+            what="a model cannot be evaluated on this dataset",
             which=manifest_uri,
             seen=f"its {SPLIT} split is empty",
             do=f"Prepare it again with a larger {SPLIT} fraction.",
         )
 
 
-def _check_finite(logits: npt.NDArray[np.float32], training_uri: str) -> None:
-    if broken := int((~np.isfinite(logits)).any(axis=1).sum()):
-        raise Diverged(
-            what="a model can not be evaluated",
-            which=training_uri,
-            seen=f"it gives no numbers for {broken} of {len(logits)} {SPLIT} samples",
-            do="Train again with a smaller learning rate.",
-        )
+def _check_finite(answers: Mapping[str, Scored], training_uri: str) -> None:
+    for split, seen in answers.items():
+        if broken := int((~np.isfinite(seen.logits)).any(axis=1).sum()):
+            raise Diverged(
+                what="a model cannot be evaluated",
+                which=training_uri,
+                seen=f"it outputs NaN or infinity for {broken} of {len(seen.logits)} {split} samples",
+                do="Train again with a smaller learning rate.",
+            )

@@ -1,8 +1,10 @@
 """Logits and labels -> how good the model is, and how sure we can be of that: pure functions.
 
-Values come from scikit-learn. Intervals hold 95 %: Wilson's for accuracy, which stays honest when nothing was
-wrong, and a seeded bootstrap over the samples for the others. What a split can not tell, because a class does
-not occur in it, is named instead of guessed.
+Whatever the task, a split becomes three tables of one row per sample and one column per class: what is
+true, what the model thinks probable, what it decides (model/tasks.py). Areas and curves are scikit-learn's.
+Intervals hold 95 %: Wilson's for accuracy, which stays honest when nothing was wrong, and a seeded bootstrap
+over the samples for the others. What a split cannot tell, because a class does not occur in it, is named
+instead of guessed.
 
 Sources: Wilson, JASA 22 (1927), through scipy; Efron and Tibshirani, An Introduction to the Bootstrap (1993),
 chapter 13 (percentile interval); Guo et al., On Calibration of Modern Neural Networks, ICML 2017 (ECE).
@@ -10,19 +12,16 @@ chapter 13 (percentile interval); Guo et al., On Calibration of Modern Neural Ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
-from scipy.special import softmax
 from scipy.stats import binomtest
 from sklearn import metrics as sklearn
 
-from ddpipe.model.evaluation import ClassScores, Curve, Estimate, Metrics
+from ddpipe.model.evaluation import CalibrationBin, ClassScores, Curve, Estimate, Metrics
+from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task, Thresholds
 
-FloatArray = npt.NDArray[np.floating[Any]]
-IntArray = npt.NDArray[np.int64]
 Statistic = Callable[[FloatArray], FloatArray]
 """Weights of the samples, shape (samples, resamples) -> one value per resample, shape (resamples,)."""
 
@@ -35,124 +34,241 @@ RESAMPLES, FEWEST_RESAMPLES, BUDGET = 1000, 200, 200_000_000
 BLOCK = 32
 
 
-def measure(logits: FloatArray, labels: IntArray, classes: Sequence[str], *, seed: int = 0) -> Metrics:
-    """Everything that we say about a classifier on one split.
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """A split's samples (rows) by classes (columns).
+
+    Attributes:
+        truth: Whether the sample shows the class.
+        probabilities: That it does, as the model sees it.
+        decisions: Whether the model says that it does.
+        losses: Cross-entropy of each sample, in nats.
+        bins: Calibration.
+    """
+
+    truth: BoolArray
+    probabilities: FloatArray
+    decisions: BoolArray
+    losses: FloatArray
+    bins: tuple[CalibrationBin, ...]
+
+    @property
+    def right(self) -> BoolArray:
+        """Whether a sample's decisions are all right, shape (samples,)."""
+        same: BoolArray = (self.truth == self.decisions).all(axis=1)
+        return same
+
+    @classmethod
+    def of(cls, task: Task, logits: FloatArray, labels: IntArray, thresholds: Thresholds) -> Answers:
+        """Read as the task reads them."""
+        probabilities = task.probabilities(logits)
+        truth = task.truth(labels, logits.shape[1])
+        return cls(
+            truth=truth,
+            probabilities=probabilities,
+            decisions=task.decisions(probabilities, thresholds),
+            losses=task.losses(probabilities, truth),
+            bins=calibration(*task.claims(probabilities, truth)),
+        )
+
+
+def measure(
+    logits: FloatArray,
+    labels: IntArray,
+    classes: Sequence[str],
+    *,
+    task: str = "multiclass",
+    thresholds: Thresholds | None = None,
+    seed: int = 0,
+) -> Metrics:
+    """Everything that we say about a model on one split.
 
     Args:
         logits: Shape (samples, classes), finite.
-        labels: Shape (samples,), values in 0..classes-1.
-        classes: Names, in the order of the logits' columns; at least two.
+        labels: Multiclass: shape (samples,), values in 0..classes-1. Multilabel: 0 or 1, shape
+            (samples, classes).
+        classes: Names, in the order of the logits' columns.
+        task: "multiclass" or "multilabel".
+        thresholds: Multilabel: of each label, as `best_thresholds` chose them on another split.
         seed: Of the bootstrap; the same seed gives the same intervals.
     """
-    predicted = logits.argmax(axis=1)
-    probabilities = softmax(logits.astype(np.float64), axis=1)
-    one_by_one = _class_scores(predicted, labels, classes)
-    undefined = _undefined(one_by_one)
+    kind, cuts = TASKS[task], thresholds or [None] * len(classes)
+    answers = Answers.of(kind, logits, labels, cuts)
+    one_by_one = _class_scores(answers, classes, cuts, exclusive=kind.exclusive)
+    undefined = _undefined(kind, one_by_one, len(labels))
+    defined = [name for name in kind.scores if name not in undefined]
+    values, intervals = _values(answers, one_by_one, defined), _intervals(answers, defined, seed)
     return Metrics(
+        task=task,
         samples=len(labels),
-        scores=_scores(predicted, probabilities, labels, leave_out=undefined, seed=seed),
+        scores={name: Estimate(values[name], *intervals[name]) for name in defined},
         undefined=undefined,
         classes=one_by_one,
-        confusion_matrix=tuple(
-            tuple(map(int, row))
-            for row in sklearn.confusion_matrix(labels, predicted, labels=range(len(classes)))
-        ),
-        roc=_roc(probabilities, labels),
+        confusion_matrix=_confusion_matrix(answers) if kind.exclusive else (),
+        roc=roc(answers.truth.ravel(), answers.probabilities.ravel()),
+        calibration=answers.bins,
     )
 
 
-def _scores(
-    predicted: IntArray, probabilities: FloatArray, labels: IntArray, *, leave_out: Container[str], seed: int
-) -> dict[str, Estimate]:
-    classes = range(probabilities.shape[1])
-    values: dict[str, Callable[[], float]] = {
-        "accuracy": lambda: sklearn.accuracy_score(labels, predicted),
-        "macro_f1": lambda: sklearn.f1_score(labels, predicted, labels=classes, average="macro"),
-        "log_loss": lambda: sklearn.log_loss(labels, probabilities, labels=classes),
-        "macro_auc": lambda: np.mean(
-            [sklearn.roc_auc_score(labels == label, probabilities[:, label]) for label in classes]
-        ),
-        "calibration_error": lambda: calibration_error(probabilities, labels),
+def best_thresholds(probabilities: FloatArray, truth: BoolArray) -> tuple[float | None, ...]:
+    """For each label the threshold with the best F1, halfway to the next lower probability of a sample.
+
+    None for a label that no sample shows: any threshold is as good there.
+
+    Args:
+        probabilities: Of a split that the model is not judged by, shape (samples, labels).
+        truth: Of the same shape.
+    """
+    return tuple(
+        _best_threshold(column, shows) if shows.any() else None
+        for column, shows in zip(probabilities.T, truth.T, strict=True)
+    )
+
+
+def _best_threshold(probabilities: FloatArray, shows: BoolArray) -> float:
+    precision, recall, levels = sklearn.precision_recall_curve(shows, probabilities)
+    product, total = 2 * precision[:-1] * recall[:-1], precision[:-1] + recall[:-1]
+    best = int(np.divide(product, total, out=np.zeros_like(total), where=total > 0).argmax())
+    return float((levels[best] + (levels[best - 1] if best else 0)) / 2)
+
+
+def _class_scores(
+    answers: Answers, classes: Sequence[str], thresholds: Thresholds, *, exclusive: bool
+) -> tuple[ClassScores, ...]:
+    columns = zip(answers.truth.T, answers.probabilities.T, answers.decisions.T, strict=True)
+    return tuple(
+        ClassScores(
+            name=name,
+            support=int(shows.sum()),
+            auc=float(sklearn.roc_auc_score(shows, probabilities)) if 0 < shows.sum() < len(shows) else None,
+            average_precision=(
+                float(sklearn.average_precision_score(shows, probabilities)) if shows.any() else None
+            ),
+            threshold=threshold,
+            **(_decided(shows, said) if exclusive or threshold is not None else {}),
+        )
+        for name, threshold, (shows, probabilities, said) in zip(classes, thresholds, columns, strict=True)
+    )
+
+
+def _decided(shows: BoolArray, said: BoolArray) -> dict[str, float | None]:
+    """Precision, recall and F1 of one class."""
+    hits, occurrences, said_so = int((shows & said).sum()), int(shows.sum()), int(said.sum())
+    return {
+        "precision": hits / said_so if said_so else None,
+        "recall": hits / occurrences if occurrences else None,
+        "f1": 2 * hits / (occurrences + said_so) if occurrences + said_so else None,
     }
-    statistics = {
-        "macro_f1": macro_f1(predicted, labels, len(classes)),
-        "log_loss": log_loss(probabilities, labels),
-        "macro_auc": macro_auc(probabilities, labels),
+
+
+def _undefined(task: Task, classes: Sequence[ClassScores], samples: int) -> dict[str, str]:
+    """The macro averages that this split cannot give, each with the classes that are to blame."""
+    absent = [scores.name for scores in classes if not scores.support]
+    everywhere = [scores.name for scores in classes if scores.support == samples]
+    uncut = [scores.name for scores in classes if not task.exclusive and scores.threshold is None]
+    silent = [scores.name for scores in classes if scores.f1 is None and scores.name not in uncut]
+    reasons = {
+        "macro_auc": {
+            "no sample of {} in this split": absent,
+            "no sample without {} in this split": everywhere,
+        },
+        "macro_average_precision": {"no sample of {} in this split": absent},
+        "macro_f1": {
+            "no sample of {} in this split": silent,
+            "no sample of {} in the validation split to choose a threshold by": uncut,
+        },
+    }
+    told = {
+        metric: "; ".join(
+            reason.format(", ".join(map(repr, names))) for reason, names in blamed.items() if names
+        )
+        for metric, blamed in reasons.items()
+        if metric in task.scores
+    }
+    return {metric: reason for metric, reason in told.items() if reason}
+
+
+def _values(answers: Answers, classes: Sequence[ClassScores], names: Sequence[str]) -> dict[str, float]:
+    """The scores with these names."""
+    values: dict[str, Callable[[], float]] = {
+        "accuracy": answers.right.mean,
+        "macro_f1": lambda: _average(one.f1 for one in classes),
+        "log_loss": answers.losses.mean,
+        "macro_auc": lambda: _average(one.auc for one in classes),
+        "macro_average_precision": lambda: _average(one.average_precision for one in classes),
+        "calibration_error": lambda: calibration_error(answers.bins),
+    }
+    return {name: float(values[name]()) for name in names}
+
+
+def _average(values: Iterable[float | None]) -> float:
+    return float(np.array(list(values), np.float64).mean())
+
+
+def _intervals(
+    answers: Answers, names: Sequence[str], seed: int
+) -> dict[str, tuple[float | None, float | None]]:
+    """The intervals of the scores with these names."""
+    truth, probabilities = answers.truth, answers.probabilities
+    statistics: dict[str, Callable[[], Statistic]] = {
+        "macro_f1": lambda: macro_f1(answers.decisions, truth),
+        "log_loss": lambda: mean(answers.losses),
+        "macro_auc": lambda: macro_auc(probabilities, truth),
+        "macro_average_precision": lambda: macro_average_precision(probabilities, truth),
     }
     intervals = bootstrap(
-        {name: statistic for name, statistic in statistics.items() if name not in leave_out},
-        samples=len(labels),
+        {name: statistics[name]() for name in names if name in statistics},
+        samples=len(truth),
         resamples=max(FEWEST_RESAMPLES, min(RESAMPLES, BUDGET // probabilities.size)),
         seed=seed,
     )
-    intervals["accuracy"] = _wilson(int((predicted == labels).sum()), len(labels))
-    return {
-        name: Estimate(float(value()), *intervals.get(name, (None, None)))
-        for name, value in values.items()
-        if name not in leave_out
-    }
+    accuracy = _wilson(int(answers.right.sum()), len(truth))
+    return {"accuracy": accuracy, "calibration_error": (None, None), **intervals}
 
 
-def _class_scores(predicted: IntArray, labels: IntArray, classes: Sequence[str]) -> tuple[ClassScores, ...]:
-    columns = sklearn.precision_recall_fscore_support(
-        labels, predicted, labels=range(len(classes)), zero_division=np.nan
-    )
-    return tuple(
-        ClassScores(name, _number(precision), _number(recall), _number(f1), int(support))
-        for name, precision, recall, f1, support in zip(classes, *columns, strict=True)
-    )
-
-
-def _undefined(classes: Sequence[ClassScores]) -> dict[str, str]:
-    """The macro averages that this split can not give, each with the classes that are to blame."""
-    absent = {
-        "macro_f1": [scores.name for scores in classes if scores.f1 is None],
-        "macro_auc": [scores.name for scores in classes if not scores.support],
-    }
-    return {
-        metric: f"no sample of {', '.join(map(repr, names))} in this split"
-        for metric, names in absent.items()
-        if names
-    }
-
-
-def macro_f1(predicted: IntArray, labels: IntArray, classes: int) -> Statistic:
+def macro_f1(decisions: BoolArray, truth: BoolArray) -> Statistic:
     """F1 = 2 hits / (occurrences + predictions), averaged over the classes of each resample."""
-    occurs = labels == np.arange(classes)[:, None]
-    chosen = predicted == np.arange(classes)[:, None]
 
     def statistic(weights: FloatArray) -> FloatArray:
         hits, occurrences, predictions = (
-            which.astype(weights.dtype) @ weights for which in (occurs & chosen, occurs, chosen)
+            which.T.astype(weights.dtype) @ weights for which in (truth & decisions, truth, decisions)
         )
         return _mean_of_defined(2 * hits, occurrences + predictions)
 
     return statistic
 
 
-def log_loss(probabilities: FloatArray, labels: IntArray) -> Statistic:
-    """Mean negative logarithm of the true class's probability, clipped as scikit-learn does."""
-    true = probabilities[np.arange(len(labels)), labels]
-    losses = -np.log(np.clip(true, np.finfo(true.dtype).eps, None))
-    return lambda weights: losses @ weights / weights.sum(axis=0)
+def mean(values: FloatArray) -> Statistic:
+    """The mean over the samples of each resample."""
+    return lambda weights: values @ weights / weights.sum(axis=0)
 
 
-def calibration_error(probabilities: FloatArray, labels: IntArray) -> float:
-    """|confidence - accuracy| in 15 equal bins of confidence, averaged by samples (ECE)."""
-    confidence = probabilities.max(axis=1)
-    gaps = confidence - (probabilities.argmax(axis=1) == labels)
-    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    return float(np.abs(np.bincount(bins, gaps)).sum() / len(labels))
+def calibration(claimed: FloatArray, came_true: BoolArray) -> tuple[CalibrationBin, ...]:
+    """Claims in 15 equal bins of probability; a certain one belongs to the last."""
+    bins = np.minimum((claimed * BINS).astype(int), BINS - 1)
+    counts = np.bincount(bins)
+    sums = np.bincount(bins, claimed), np.bincount(bins, came_true)
+    return tuple(
+        CalibrationBin(float(confidence / count), float(frequency / count), int(count))
+        for confidence, frequency, count in zip(*sums, counts, strict=True)
+        if count
+    )
 
 
-def macro_auc(probabilities: FloatArray, labels: IntArray) -> Statistic:
+def calibration_error(bins: Sequence[CalibrationBin]) -> float:
+    """|confidence - frequency|, averaged by claims (ECE)."""
+    gaps = [one.count * abs(one.confidence - one.frequency) for one in bins]
+    return sum(gaps) / sum(one.count for one in bins)
+
+
+def macro_auc(probabilities: FloatArray, truth: BoolArray) -> Statistic:
     """Area under the ROC curve, one-vs-rest, averaged over the classes of each resample.
 
     The area is the share of (positive, negative) pairs in the right order, ties counting half
     (Hanley and McNeil, Radiology 143, 1982). A running sum of the negatives' weights, in the order of their
     scores, says how much lies below each positive: n log n once, then n per resample.
     """
-    ranked = [_rank(scores, labels == number) for number, scores in enumerate(probabilities.T)]
+    ranked = [_rank(scores, shows) for scores, shows in zip(probabilities.T, truth.T, strict=True)]
 
     def statistic(weights: FloatArray) -> FloatArray:
         ordered, pairs = [], []
@@ -163,6 +279,34 @@ def macro_auc(probabilities: FloatArray, labels: IntArray) -> Statistic:
             ordered.append((positive * (below[lower] + below[lower_or_tied])).sum(axis=0) / 2)
             pairs.append(positive.sum(axis=0) * below[-1])
         return _mean_of_defined(np.stack(ordered), np.stack(pairs))
+
+    return statistic
+
+
+def macro_average_precision(probabilities: FloatArray, truth: BoolArray) -> Statistic:
+    """Precision at each positive's probability, averaged over the positives, then over the classes.
+
+    The precision at a probability is the share of positives among all samples that have at least as much;
+    tied samples share theirs. That is scikit-learn's sum over the steps of the precision-recall curve.
+    """
+    ranked = []
+    for scores, shows in zip(probabilities.T, truth.T, strict=True):
+        order = np.argsort(-scores)
+        positives = np.flatnonzero(shows[order])
+        ends = np.searchsorted(-scores[order], -scores[order][positives], side="right") - 1
+        ranked.append((order, shows[order], positives, ends))
+
+    def statistic(weights: FloatArray) -> FloatArray:
+        precisions, totals = [], []
+        for order, shows, positives, ends in ranked:
+            ordered = weights[order]
+            found = np.cumsum(ordered, axis=0)[ends]
+            hits = np.cumsum(ordered * shows[:, None], axis=0)[ends]
+            # Where no sample was drawn down to here, the positive itself was not either: its weight is 0.
+            precision = np.divide(hits, found, out=np.zeros_like(hits), where=found > 0)
+            precisions.append((ordered[positives] * precision).sum(axis=0))
+            totals.append(ordered[positives].sum(axis=0))
+        return _mean_of_defined(np.stack(precisions), np.stack(totals))
 
     return statistic
 
@@ -203,9 +347,7 @@ def _wilson(correct: int, samples: int) -> tuple[float, float]:
     return float(interval.low), float(interval.high)
 
 
-def _rank(
-    scores: FloatArray, positive: npt.NDArray[np.bool_]
-) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+def _rank(scores: FloatArray, positive: BoolArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Positives; negatives by score; for each positive, how many negatives are lower, and lower or tied."""
     positives, negatives = np.flatnonzero(positive), np.flatnonzero(~positive)
     negatives = negatives[np.argsort(scores[negatives])]
@@ -224,9 +366,17 @@ def _mean_of_defined(numerators: FloatArray, denominators: FloatArray) -> FloatA
         return means
 
 
-def _roc(probabilities: FloatArray, labels: IntArray) -> Curve:
-    truth = labels[:, None] == np.arange(probabilities.shape[1])
-    false_positive, true_positive, thresholds = sklearn.roc_curve(truth.ravel(), probabilities.ravel())
+def _confusion_matrix(answers: Answers) -> tuple[tuple[int, ...], ...]:
+    true, predicted = answers.truth.argmax(axis=1), answers.decisions.argmax(axis=1)
+    counts = sklearn.confusion_matrix(true, predicted, labels=range(answers.truth.shape[1]))
+    return tuple(tuple(map(int, row)) for row in counts)
+
+
+def roc(shows: BoolArray, probabilities: FloatArray) -> Curve:
+    """The ROC curve of a yes-or-no question, in at most 100 points; none where all answers are the same."""
+    if shows.all() or not shows.any():
+        return Curve((), (), ())
+    false_positive, true_positive, thresholds = sklearn.roc_curve(shows, probabilities)
     # The first threshold is infinite, "nothing is positive"; JSON has no infinity, and 1 says the same.
     thresholds[0] = 1.0
     last = len(thresholds) - 1
@@ -234,7 +384,3 @@ def _roc(probabilities: FloatArray, labels: IntArray) -> Curve:
     return Curve(
         *(tuple(map(float, points[shown])) for points in (false_positive, true_positive, thresholds))
     )
-
-
-def _number(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)

@@ -5,57 +5,33 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
-from jinja2 import Environment, PackageLoader, StrictUndefined
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from PIL import Image
-from scipy.special import softmax
 
+from ddpipe.data.catalogue import per_class
 from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest
-from ddpipe.data.reader import open_split
-from ddpipe.model.evaluation import TITLES, Evaluation, Metrics, load_evaluation
+from ddpipe.evaluate.figures import learning_curves, reliability, roc_curves
+from ddpipe.evaluate.metrics import roc
+from ddpipe.evaluate.mistakes import Mistake, worst_mistakes
+from ddpipe.model.evaluation import TITLES, Curve, Evaluation, Metrics, load_evaluation
 from ddpipe.model.package import ModelPackage, load_package
+from ddpipe.model.tasks import TASKS
 from ddpipe.storage import open_store
+from ddpipe.templates import environment
 
-MISTAKES = 24
 MATRIX_CLASSES = 20
 """More classes than this make an unreadable matrix: the commonest confusions are listed instead."""
 
+CURVES = 40
+"""More curves than this are a grey blur: the one of all answers together is drawn alone."""
+
 THUMBNAIL = 192
 """Largest side of a picture, in pixels; small images keep their own pixels and the page enlarges them."""
-
-# matplotlib draws in these, the page's style sheet says what they are: light, dark or on paper.
-INK, MUTED, GRID, TRAIN, VALIDATION = PALETTE = ("#000001", "#000002", "#000003", "#000004", "#000005")
-COLOURS = dict(zip(PALETTE, ("--ink", "--muted", "--line", "--train", "--validation"), strict=True))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mistake:
-    """A wrong prediction.
-
-    Attributes:
-        sample_id: Of the sample.
-        image: uint8, shape (H, W, C).
-        true: Name of its class.
-        predicted: Name of the class that the model chose.
-        confidence: The model's probability of the class that it chose.
-        doubt: Its probability of the true class.
-    """
-
-    sample_id: str
-    image: npt.NDArray[np.uint8]
-    true: str
-    predicted: str
-    confidence: float
-    doubt: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +43,8 @@ class RunRecord:
         manifest: The dataset version.
         training: The training's own record, training.json.
         evaluation: On the test split.
-        mistakes: The most confident first.
+        mistakes: The surest first.
+        curves: ROC curves of the classes by name, where there are few enough to draw.
         seconds: Time of each step, in the order in which they ran; those that are known.
         package: The exported model, once there is one.
     """
@@ -77,6 +54,7 @@ class RunRecord:
     training: Mapping[str, Any]
     evaluation: Evaluation
     mistakes: Sequence[Mistake]
+    curves: Mapping[str, Curve] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     package: ModelPackage | None = None
 
@@ -109,90 +87,51 @@ def gather(
         training=json.loads(open_store(training_uri).read("training.json")),
         evaluation=evaluation,
         mistakes=worst_mistakes(evaluation, manifest.classes),
+        curves=class_curves(evaluation) if len(manifest.classes) <= CURVES else {},
         seconds=seconds or {},
         package=load_package(package_uri) if package_uri else None,
     )
 
 
-def worst_mistakes(evaluation: Evaluation, classes: Sequence[str], most: int = MISTAKES) -> list[Mistake]:
-    """The wrong predictions of which the model was surest."""
-    logits, labels = evaluation.predictions()
-    probabilities = softmax(logits.astype(np.float64), axis=1)
-    predicted = logits.argmax(axis=1)
-    wrong = np.flatnonzero(predicted != labels)
-    worst = wrong[np.argsort(-probabilities[wrong, predicted[wrong]], kind="stable")][:most]
-    samples = open_split(evaluation.subject.dataset, evaluation.subject.split)
-    return [
-        Mistake(
-            sample_id=samples.sample_ids[index],
-            image=image,
-            true=classes[labels[index]],
-            predicted=classes[predicted[index]],
-            confidence=float(probabilities[index, predicted[index]]),
-            doubt=float(probabilities[index, labels[index]]),
-        )
-        for index, image in zip(worst, samples.images(worst), strict=True)
-    ]
+def class_curves(evaluation: Evaluation) -> dict[str, Curve]:
+    """The ROC curve of each class against all others, without those that the split cannot give."""
+    task, (logits, labels) = TASKS[evaluation.metrics.task], evaluation.predictions()
+    probabilities, truth = task.probabilities(logits), task.truth(labels, logits.shape[1])
+    return {
+        scores.name: roc(truth[:, column], probabilities[:, column])
+        for column, scores in enumerate(evaluation.metrics.classes)
+        if scores.auc is not None
+    }
 
 
 def render(record: RunRecord) -> str:
     """The page: no script, nothing fetched, every name escaped."""
-    pages = Environment(
-        loader=PackageLoader("ddpipe.evaluate", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    pages = environment("ddpipe.evaluate")
     pages.filters.update(
         duration=duration, percent=percent, picture=picture, ratio=ratio, score=score, thousands="{:,}".format
     )
     manifest, metrics = record.manifest, record.evaluation.metrics
     right = sum(row[label] for label, row in enumerate(metrics.confusion_matrix))
-    occurrences = [Counter(manifest.splits[split].labels) for split in SPLITS]
-    return pages.get_template("report.html.j2").render(
+    counts = {split: per_class(manifest, split) for split in SPLITS}
+    scored = [scores for scores in metrics.classes if scores.auc is not None]
+    lowest = min(scored, key=lambda scores: scores.auc or 0).name if scored else None
+    return pages.get_template(f"{metrics.task}.html.j2").render(
         record=record,
         subject=record.evaluation.subject,
         metrics=metrics,
+        headline=next(iter(metrics.scores)),
         titles=TITLES,
         splits=SPLITS,
         sizes={split: len(manifest.splits[split].labels) for split in SPLITS},
-        class_counts={
-            name: [counter[label] for counter in occurrences] for label, name in enumerate(manifest.classes)
-        },
+        class_counts={name: [counts[split][name] for split in SPLITS] for name in manifest.classes},
         right=right,
         wrong=metrics.samples - right,
-        curves=learning_curves(record.training["history"]),
+        learning_curves=learning_curves(record.training["history"]),
+        roc=roc_curves(metrics.roc, record.curves, lowest) if metrics.roc.threshold else None,
+        lowest=lowest if lowest in record.curves else None,
+        reliability=reliability(metrics.calibration),
         confusions=confusions(metrics) if len(metrics.classes) > MATRIX_CLASSES else None,
     )
-
-
-def learning_curves(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
-    """One SVG for each quantity that was measured on the validation split, over the epochs."""
-    quantities = [name.removeprefix("validation_") for name in history[0] if name.startswith("validation_")]
-    return {quantity: _curve(history, quantity) for quantity in quantities}
-
-
-def _curve(history: Sequence[Mapping[str, float]], quantity: str) -> str:
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": quantity, "text.color": INK}):
-        figure = Figure(figsize=(5, 2.8), layout="constrained")
-        axes = figure.add_subplot()
-        for part, colour in (("train", TRAIN), ("validation", VALIDATION)):
-            name = f"{part}_{quantity}"
-            points = [(record["epoch"], record[name]) for record in history if name in record]
-            axes.plot(*zip(*points, strict=True), color=colour, label=part, marker="o", markersize=3)
-        axes.set_title(f"{quantity} by epoch", loc="left", fontsize=11)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.grid(color=GRID, linewidth=0.8)
-        axes.spines[:].set_visible(False)
-        axes.tick_params(labelcolor=MUTED, length=0)
-        axes.legend(frameon=False)
-        drawing = io.StringIO()
-        figure.savefig(drawing, format="svg", transparent=True, metadata={"Date": None})
-    svg = drawing.getvalue()
-    for colour, variable in COLOURS.items():
-        svg = svg.replace(colour, f"var({variable})")
-    return svg[svg.index("<svg") :]
 
 
 def confusions(metrics: Metrics, most: int = 15) -> list[tuple[int, str, str]]:

@@ -13,24 +13,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from safetensors.torch import save
 from torch import nn
 
-from ddpipe.data.manifest import DatasetManifest, load_manifest
+from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import ExportError, ParameterError, listed
 from ddpipe.export.onnx import Session, to_onnx
+from ddpipe.export.rounding import tolerance
 from ddpipe.model.checkpoint import Checkpoint, load_model
-from ddpipe.model.evaluation import TITLES, Evaluation, load_evaluation
+from ddpipe.model.evaluation import TITLES, Evaluation, Metrics, load_evaluation
+from ddpipe.model.mirrored import Mirrored
 from ddpipe.model.package import ModelPackage, Signature, publish
+from ddpipe.model.tasks import TASKS
 from ddpipe.storage import open_store
+from ddpipe.templates import environment
 
 BATCH_SIZES = (1, 2, 7, 64)
-TOLERANCE = 1e-4
-"""How far two logits may lie apart, as a share of the largest: a hundred times what float32 rounds away."""
-
 SURROUNDINGS = {"run": "DDPIPE_RUN", "job": "DDPIPE_JOB", "image": "DDPIPE_IMAGE"}
 """What only the one who started this process knows, and the variables in which it may tell."""
 
@@ -53,7 +53,7 @@ def export(training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri
         ExportError: The exported model answers unlike the trained or the evaluated one; nothing is published.
         CheckpointError: There is no finished training.
         DatasetError: The dataset is damaged.
-        StoreError: Something can not be read or written.
+        StoreError: Something cannot be read or written.
     """
     store = open_store(output_uri)
     store.check_writable()
@@ -61,10 +61,17 @@ def export(training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri
     classifier, checkpoint = load_model(training_uri)
     _check_kinship(manifest, checkpoint, evaluation, manifest_uri)
     signature = Signature(
-        architecture=checkpoint.network["name"], shape=manifest.shape, classes=manifest.classes
+        architecture=checkpoint.network["name"],
+        shape=manifest.shape,
+        classes=manifest.classes,
+        task=manifest.task,
+        thresholds=() if TASKS[manifest.task].exclusive else evaluation.metrics.thresholds,
+        test_time_flips=evaluation.subject.test_time_flips,
     )
-    model = to_onnx(classifier, signature)
-    checks = check(Session(model), classifier, open_split(manifest_uri, evaluation.subject.split), evaluation)
+    evaluated = Mirrored(classifier).eval() if signature.test_time_flips else classifier
+    model = to_onnx(evaluated, signature)
+    samples = open_split((manifest, store_of(manifest_uri)), evaluation.subject.split)
+    checks = check(Session(model), evaluated, samples, evaluation)
     _log.info("the ONNX model answers as the evaluated one on all %d samples", checks["samples"])
     lineage = {
         "dataset": {"id": manifest.dataset_id, "name": manifest.name, "uri": manifest_uri},
@@ -75,7 +82,11 @@ def export(training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri
             "step": checkpoint.step,
             "processes": checkpoint.world_size,
         },
-        "evaluation": {"uri": evaluation_uri, "sha256": dict(evaluation.folder.sha256)},
+        "evaluation": {
+            "uri": evaluation_uri,
+            "sha256": dict(evaluation.folder.sha256),
+            "test_time_flips": evaluation.subject.test_time_flips,
+        },
         "checks": checks,
         "made_by": made_by(os.environ),
         "exported": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -91,56 +102,63 @@ def export(training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri
     )
 
 
-def check(
-    session: Session, classifier: nn.Module, samples: SplitReader, evaluation: Evaluation
-) -> dict[str, Any]:
+def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: Evaluation) -> dict[str, Any]:
     """Prove that an ONNX model answers as the trained and as the evaluated one.
 
     In batches of several sizes its logits are compared with PyTorch's; over the whole split with those that
-    were evaluated, on whatever device that was, and its accuracy with the published one.
+    were evaluated, on whatever device that was.
 
     Args:
         session: The ONNX model.
-        classifier: The trained model, in evaluation mode, on the CPU.
+        model: What was evaluated, in evaluation mode, on the CPU.
         samples: The split that was evaluated.
         evaluation: Of the trained model.
 
     Returns:
-        What was seen: `samples`, `batch_sizes`, `largest_difference` (as `TOLERANCE`), `accuracy`.
+        What was seen: `samples`, `batch_sizes`, `largest_difference` and `tolerance` in logits, and
+        `same_decisions`: of how many samples the ONNX model says just what the evaluation did.
 
     Raises:
         ExportError: It does not.
     """
-    evaluated, labels = evaluation.predictions()
+    logits, _ = evaluation.predictions()
     answers = _answers(session, samples, max(BATCH_SIZES))
-    differences = {"the evaluated logits": _difference(answers, evaluated)}
+    differences = {"the evaluated logits": _difference(answers, logits)}
     for size in BATCH_SIZES:
         images = samples.images(range(min(size, len(samples))))
         with torch.inference_mode():
-            trained = classifier(torch.from_numpy(images)).numpy()
+            trained = model(torch.from_numpy(images)).numpy()
         differences[f"PyTorch's logits of {len(images)} images"] = _difference(session(images), trained)
-    problems = [
-        f"{difference:.2g} of the largest logit away from {other} (at most {TOLERANCE:g})"
+    allowed = tolerance(model, torch.from_numpy(images), float(np.abs(logits).max()))
+    if problems := [
+        f"{difference:.2g} away from {other} (at most {allowed:.2g})"
         for other, difference in differences.items()
-        if not difference <= TOLERANCE
-    ]
-    accuracy = float((answers.argmax(axis=1) == labels).mean())
-    published = evaluation.metrics.scores["accuracy"].value
-    if abs(accuracy - published) > _ties(evaluated) / len(labels):
-        problems.append(f"accuracy {accuracy:.6f}, the evaluation published {published:.6f}")
-    if problems:
+        if not difference <= allowed
+    ]:
         raise ExportError(
             what="the exported model does not answer as the trained one",
             which=evaluation.subject.training,
             seen=listed(problems),
-            do="Evaluate again, then export; if it stays, torch.onnx does not do this network justice.",
+            do="Evaluate again, then export; if it stays, torch.onnx cannot export this network faithfully.",
         )
     return {
-        "samples": len(labels),
+        "samples": len(logits),
         "batch_sizes": list(BATCH_SIZES),
         "largest_difference": max(differences.values()),
-        "accuracy": accuracy,
+        "tolerance": allowed,
+        "same_decisions": _same_decisions(answers, logits, evaluation.metrics),
     }
+
+
+def _same_decisions(
+    answers: npt.NDArray[np.float32], evaluated: npt.NDArray[np.float32], metrics: Metrics
+) -> int:
+    """Of how many samples both say the same; only near a tie may rounding decide."""
+    task = TASKS[metrics.task]
+    said, expected = (
+        task.decisions(task.probabilities(logits), metrics.thresholds) for logits in (answers, evaluated)
+    )
+    return int((said == expected).all(axis=1).sum())
 
 
 def made_by(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -157,14 +175,7 @@ def _answers(session: Session, samples: SplitReader, batch_size: int) -> npt.NDA
 
 
 def _difference(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
-    """The largest difference of two logits, as a share of the largest expected one."""
-    return float(np.abs(found - expected).max() / np.abs(expected).max())
-
-
-def _ties(logits: npt.NDArray[np.float32]) -> int:
-    """How many samples have two best logits so close that the tolerance may swap them."""
-    second, best = np.sort(logits, axis=1)[:, -2:].T
-    return int((best - second <= 2 * TOLERANCE * np.abs(logits).max()).sum())
+    return float(np.abs(found - expected).max())
 
 
 def _check_kinship(
@@ -188,18 +199,15 @@ def _check_kinship(
 def _card(
     signature: Signature, manifest: DatasetManifest, evaluation: Evaluation, lineage: Mapping[str, Any]
 ) -> str:
-    cards = Environment(
-        loader=PackageLoader("ddpipe.export", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    cards = environment("ddpipe.export")
     cards.filters["cell"] = _cell
-    card = cards.get_template("card.md.j2")
-    return card.render(
-        signature=signature, manifest=manifest, metrics=evaluation.metrics, titles=TITLES, lineage=lineage
+    return cards.get_template("card.md.j2").render(
+        signature=signature,
+        manifest=manifest,
+        metrics=evaluation.metrics,
+        task=TASKS[signature.task],
+        titles=TITLES,
+        lineage=lineage,
     )
 
 

@@ -1,8 +1,9 @@
 """What an evaluation leaves behind: written by evaluate, read by export and the report.
 
 <evaluation>/metrics.json      Metrics
-<evaluation>/predictions.npz   logits float32 (samples, classes) and labels int64 (samples,), without pickle;
-                               row i is the i-th sample of the split in the dataset's manifest
+<evaluation>/predictions.npz   logits float32 (samples, classes); labels int64 (samples,), or of a multilabel
+                               dataset (samples, classes); without pickle; row i is the i-th sample of the
+                               split in the dataset's manifest
 <evaluation>/evaluation.json   the seal, written last: what was evaluated on what
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy.typing as npt
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
 
-FORMAT = Format("evaluation", "evaluation.json", schema=1, maker="ddpipe evaluate")
+FORMAT = Format("evaluation", "evaluation.json", schema=2, maker="ddpipe evaluate")
 METRICS, PREDICTIONS = "metrics.json", "predictions.npz"
 
 TITLES = {
@@ -28,6 +29,7 @@ TITLES = {
     "macro_f1": "macro F1",
     "log_loss": "log loss",
     "macro_auc": "macro AUC",
+    "macro_average_precision": "macro average precision",
     "calibration_error": "calibration error",
 }
 """The scores, as people write them."""
@@ -46,15 +48,30 @@ class Estimate:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassScores:
-    """One class against all others; None where a ratio has nothing to divide by."""
+    """One class, or label, against all others; None where the split, or the model, cannot tell.
+
+    Attributes:
+        name: Of the class.
+        support: Samples of the split that show it.
+        precision: Share of the samples said to show it that do.
+        recall: Share of the samples that show it that are said to.
+        f1: Harmonic mean of the two.
+        auc: Area under the ROC curve.
+        average_precision: Area under the precision-recall curve, as scikit-learn adds it up.
+        threshold: Multilabel: the probability from which on the label is said to be there, chosen for the
+            best F1 on the validation split.
+    """
 
     name: str
-    precision: float | None
-    recall: float | None
-    f1: float | None
     support: int
+    precision: float | None = None
+    recall: float | None = None
+    f1: float | None = None
+    auc: float | None = None
+    average_precision: float | None = None
+    threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +83,53 @@ class Curve:
     threshold: tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CalibrationBin:
+    """What became of the model's claims of about the same probability.
+
+    Attributes:
+        confidence: Mean probability that was claimed.
+        frequency: How often it came true.
+        count: Claims in this bin.
+    """
+
+    confidence: float
+    frequency: float
+    count: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
     """What a split says about a model.
 
     Attributes:
+        task: "multiclass" or "multilabel".
         samples: Samples in the split.
-        scores: By the names in `TITLES`, without those that are undefined here. Log loss is in nats, AUC is
-            one-vs-rest, calibration error is ECE in 15 bins.
+        scores: By the names in `TITLES`, the task's own in its order, without those that are undefined here.
+            Log loss is in nats, macro averages are over the classes one-vs-rest, calibration error is ECE in
+            15 bins.
         undefined: The others, each with the reason.
-        classes: Precision, recall, F1 and support per class, in the dataset's order.
-        confusion_matrix: Counts; row = true class, column = predicted class.
+        classes: One by one, in the dataset's order.
+        confusion_matrix: Multiclass: counts; row = true class, column = predicted class. Else empty.
         roc: For a plot; the area that counts is macro_auc.
+        calibration: The bins that are not empty, by rising confidence.
+        without_flips: The scores without test-time flips, if the model was evaluated with them.
     """
 
+    task: str
     samples: int
     scores: Mapping[str, Estimate]
     undefined: Mapping[str, str]
     classes: tuple[ClassScores, ...]
     confusion_matrix: tuple[tuple[int, ...], ...]
     roc: Curve
+    calibration: tuple[CalibrationBin, ...]
+    without_flips: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def thresholds(self) -> tuple[float | None, ...]:
+        """Of each label; None for a multiclass model's classes, and where none could be chosen."""
+        return tuple(scores.threshold for scores in self.classes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, fit for JSON."""
@@ -95,12 +139,15 @@ class Metrics:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`, also after a way through JSON."""
         return cls(
+            task=values["task"],
             samples=values["samples"],
             scores={name: Estimate(**score) for name, score in values["scores"].items()},
             undefined=dict(values["undefined"]),
             classes=tuple(ClassScores(**scores) for scores in values["classes"]),
             confusion_matrix=tuple(tuple(row) for row in values["confusion_matrix"]),
             roc=Curve(**{name: tuple(points) for name, points in values["roc"].items()}),
+            calibration=tuple(CalibrationBin(**one) for one in values["calibration"]),
+            without_flips=dict(values["without_flips"]),
         )
 
 
@@ -118,6 +165,7 @@ class Subject:
         device: Where the logits were computed: "cpu", "cuda".
         processes: How many processes shared the work.
         seconds: Time for reading the samples and computing the logits.
+        test_time_flips: Whether logits are the mean over the image and its mirror image.
     """
 
     training: str
@@ -129,6 +177,7 @@ class Subject:
     device: str
     processes: int
     seconds: float
+    test_time_flips: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +205,7 @@ class Evaluation:
         return ", ".join([f"{self.metrics.samples} {self.subject.split} samples", *scores, *missing])
 
     def predictions(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Logits, shape (samples, classes), and labels, shape (samples,); raises `CorruptObject`."""
+        """Logits and labels of all samples, of the shapes told above; raises `CorruptObject`."""
         with np.load(io.BytesIO(self.folder.read(PREDICTIONS)), allow_pickle=False) as arrays:
             return arrays["logits"], arrays["labels"]
 

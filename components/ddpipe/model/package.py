@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from ddpipe.model.evaluation import Metrics
+from ddpipe.model.tasks import TASKS
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
 
-FORMAT = Format("model package", "package.json", schema=1, maker="ddpipe export")
+FORMAT = Format("model package", "package.json", schema=2, maker="ddpipe export")
 ONNX, WEIGHTS, CARD = "model.onnx", "model.safetensors", "README.md"
 SIGNATURE, METRICS, LINEAGE = "signature.json", "metrics.json", "lineage.json"
 INPUT, OUTPUT = "images", "logits"
@@ -28,30 +29,46 @@ INPUT, OUTPUT = "images", "logits"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What goes in and what comes out.
+    """What goes in, what comes out, and how to read it.
 
     Attributes:
         architecture: Name of the network, as `architectures.build` takes it.
         shape: Height, width and channels of an image.
         classes: Names, in the order of the logits.
+        task: "multiclass": softmax, the largest is the answer; "multilabel": sigmoid, and every label that
+            reaches its threshold is there.
+        thresholds: Of a multilabel model's labels; None where none could be chosen.
+        test_time_flips: Whether the ONNX model averages the logits of an image and of its mirror image; the
+            weights are those of the network alone.
     """
 
     architecture: str
     shape: tuple[int, int, int]
     classes: tuple[str, ...]
+    task: str = "multiclass"
+    thresholds: tuple[float | None, ...] = ()
+    test_time_flips: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, fit for JSON, that also tell a stranger how to call the model."""
         return {
             "architecture": self.architecture,
+            "task": self.task,
             "input": {
                 "name": INPUT,
                 "dtype": "uint8",
                 "layout": "NHWC",
                 "shape": ["batch", *self.shape],
             },
-            "output": {"name": OUTPUT, "dtype": "float32", "shape": ["batch", len(self.classes)]},
+            "output": {
+                "name": OUTPUT,
+                "dtype": "float32",
+                "shape": ["batch", len(self.classes)],
+                "activation": TASKS[self.task].activation,
+            },
             "classes": list(self.classes),
+            "thresholds": list(self.thresholds),
+            "test_time_flips": self.test_time_flips,
         }
 
     @classmethod
@@ -62,6 +79,9 @@ class Signature:
             architecture=values["architecture"],
             shape=(height, width, channels),
             classes=tuple(values["classes"]),
+            task=values["task"],
+            thresholds=tuple(values["thresholds"]),
+            test_time_flips=values["test_time_flips"],
         )
 
 

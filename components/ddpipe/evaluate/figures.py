@@ -1,0 +1,103 @@
+"""The report's figures, as SVG to be put into a page; drawn on white, so that they look alike everywhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from ddpipe.model.evaluation import TITLES, CalibrationBin, Curve
+
+INK, MUTED, GRID, QUIET = "#1a1f26", "#5c6672", "#e2e6ea", "#c3cad2"
+TRAIN, VALIDATION = "#2563c9", "#c2570c"
+
+
+def learning_curves(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
+    """One SVG, by its title, for each quantity that was measured on the validation split over the epochs."""
+    names = dict.fromkeys(name for record in history for name in record if name.startswith("validation_"))
+    quantities = [name.removeprefix("validation_") for name in names]
+    titles = {quantity: TITLES.get(quantity, quantity.replace("_", " ")) for quantity in quantities}
+    return {
+        f"{title} by epoch": _figure(lambda axes, name=quantity: _by_epoch(axes, history, name))  # type: ignore[misc]
+        for quantity, title in titles.items()
+    }
+
+
+def _by_epoch(axes: Axes, history: Sequence[Mapping[str, float]], quantity: str) -> None:
+    for part, colour in (("train", TRAIN), ("validation", VALIDATION)):
+        name = f"{part}_{quantity}"
+        points = [(record["epoch"], record[name]) for record in history if record.get(name) is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=colour, label=part, marker="o", markersize=3)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("epoch")
+    axes.legend(frameon=False)
+
+
+def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) -> str:
+    """ROC curves: of each class in grey, but the lowest by its name, and of all together."""
+
+    def draw(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1], color=GRID, linewidth=1)
+        for name, curve in curves.items():
+            if name != lowest:
+                axes.plot(curve.false_positive_rate, curve.true_positive_rate, color=QUIET, linewidth=1)
+        if lowest and lowest in curves:
+            curve = curves[lowest]
+            axes.plot(
+                curve.false_positive_rate, curve.true_positive_rate, color=VALIDATION, label=_plain(lowest)
+            )
+        axes.plot(
+            average.false_positive_rate, average.true_positive_rate, color=TRAIN, label="all answers together"
+        )
+        axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1))
+        axes.legend(frameon=False, loc="lower right")
+
+    return _figure(draw, height=3.4)
+
+
+def reliability(bins: Sequence[CalibrationBin]) -> str:
+    """How often claims came true, by the probability that was claimed; larger dots have more claims."""
+
+    def draw(axes: Axes) -> None:
+        most = max(one.count for one in bins)
+        axes.plot([0, 1], [0, 1], color=QUIET, linewidth=1)
+        confidence, frequency = [one.confidence for one in bins], [one.frequency for one in bins]
+        axes.plot(confidence, frequency, color=TRAIN, linewidth=1)
+        axes.scatter(
+            confidence, frequency, s=[10 + 110 * one.count / most for one in bins], color=TRAIN, clip_on=False
+        )
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(PercentFormatter(1))
+        axes.set(xlabel="probability claimed", ylabel="came true", xlim=(0, 1), ylim=(0, 1))
+
+    return _figure(draw, height=3.4)
+
+
+def _figure(draw: Callable[[Axes], Any], height: float = 2.8) -> str:
+    with mpl.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "ddpipe", "text.color": INK, "font.size": 9}
+    ):
+        figure = Figure(figsize=(5, height), layout="constrained")
+        axes = figure.add_subplot()
+        axes.grid(color=GRID, linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(labelcolor=MUTED, length=0)
+        draw(axes)
+        for label in (axes.xaxis.label, axes.yaxis.label):
+            label.set_color(MUTED)
+        drawing = io.StringIO()
+        figure.savefig(drawing, format="svg", transparent=True, metadata={"Date": None})
+    svg = drawing.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+def _plain(name: str) -> str:
+    """A name as a legend shows it: no formula in it, and none of the underscores that hide it."""
+    return name.replace("$", r"\$").removeprefix("_")

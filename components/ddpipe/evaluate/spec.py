@@ -1,0 +1,21 @@
+"""How to evaluate: parameters that the model does not depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ddpipe.parameters import Between, Parameters, parameter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluateSpec(Parameters):
+    """How to score a model, beside the dataset's test split."""
+
+    what: ClassVar[str] = "evaluation cannot start"
+
+    evaluation_batch_size: int = parameter(128, "Samples per forward pass.", Between(1, 1_000_000))
+    test_time_flips: bool = parameter(
+        False,  # noqa: FBT003 - the default of a parameter
+        "Average each image's logits with those of its mirror image; the exported model then does the same.",
+    )

@@ -1,0 +1,134 @@
+"""What the tasks mean: from logits to probabilities, from probabilities to decisions, how both are judged.
+
+A multiclass model chooses one class for an image: softmax, the largest. A multilabel model answers yes or no
+to each label: sigmoid, at least the label's threshold. Everything else that is said about a model is said one
+class against all others, from a table of truths and a table of probabilities, and is the same for both tasks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import expit, softmax
+
+FloatArray = npt.NDArray[np.floating[Any]]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+Thresholds = Sequence[float | None]
+"""One per label; None where none could be chosen."""
+
+
+class Task(ABC):
+    """A kind of question that a model answers.
+
+    Attributes:
+        name: As in a dataset's manifest.
+        activation: What turns logits into probabilities: "softmax" or "sigmoid".
+        exclusive: Whether an image shows exactly one of the classes.
+        scores: Names of the scores on a split; models are compared by the first.
+    """
+
+    name: ClassVar[str]
+    activation: ClassVar[str]
+    exclusive: ClassVar[bool]
+    scores: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def probabilities(self, logits: FloatArray) -> FloatArray:
+        """Float64, shape (samples, classes)."""
+
+    @abstractmethod
+    def truth(self, labels: IntArray, classes: int) -> BoolArray:
+        """Which classes each sample shows, shape (samples, classes), from the labels of a split."""
+
+    @abstractmethod
+    def decisions(self, probabilities: FloatArray, thresholds: Thresholds) -> BoolArray:
+        """Which classes the model says that each sample shows, shape (samples, classes)."""
+
+    @abstractmethod
+    def losses(self, probabilities: FloatArray, truth: BoolArray) -> FloatArray:
+        """Cross-entropy of each sample in nats, shape (samples,); clipped as scikit-learn does."""
+
+    @abstractmethod
+    def claims(self, probabilities: FloatArray, truth: BoolArray) -> tuple[FloatArray, BoolArray]:
+        """Probabilities that the model claims, and whether each came true, as long as each other."""
+
+
+class Multiclass(Task):
+    """Exactly one class for each image."""
+
+    name = "multiclass"
+    activation = "softmax"
+    exclusive = True
+    scores = ("accuracy", "macro_f1", "log_loss", "macro_auc", "calibration_error")
+
+    def probabilities(self, logits: FloatArray) -> FloatArray:
+        """Softmax over the classes."""
+        shares: FloatArray = softmax(logits.astype(np.float64), axis=1)
+        return shares
+
+    def truth(self, labels: IntArray, classes: int) -> BoolArray:
+        """One true class in each row; labels are indices of classes, shape (samples,)."""
+        truth: BoolArray = labels[:, None] == np.arange(classes)
+        return truth
+
+    def decisions(self, probabilities: FloatArray, _thresholds: Thresholds = ()) -> BoolArray:
+        """The most probable class of each row."""
+        return self.truth(probabilities.argmax(axis=1), probabilities.shape[1])
+
+    def losses(self, probabilities: FloatArray, truth: BoolArray) -> FloatArray:
+        """Of the true class."""
+        return _nats(probabilities[truth])
+
+    def claims(self, probabilities: FloatArray, truth: BoolArray) -> tuple[FloatArray, BoolArray]:
+        """The probability of the class that was chosen, and whether it was right."""
+        chosen = probabilities.argmax(axis=1)
+        rows = np.arange(len(probabilities))
+        return probabilities[rows, chosen], truth[rows, chosen]
+
+
+class Multilabel(Task):
+    """Any number of labels for each image, each a question of its own."""
+
+    name = "multilabel"
+    activation = "sigmoid"
+    exclusive = False
+    scores = ("macro_auc", "macro_average_precision", "macro_f1", "log_loss", "calibration_error")
+
+    def probabilities(self, logits: FloatArray) -> FloatArray:
+        """Sigmoid of each label."""
+        shares: FloatArray = expit(logits.astype(np.float64))
+        return shares
+
+    def truth(self, labels: IntArray, classes: int) -> BoolArray:
+        """Labels are 0 or 1, shape (samples, classes)."""
+        truth: BoolArray = labels.reshape(-1, classes) == 1
+        return truth
+
+    def decisions(self, probabilities: FloatArray, thresholds: Thresholds) -> BoolArray:
+        """Where the label's threshold is reached; nowhere for a label without one."""
+        reached: BoolArray = probabilities >= [np.inf if one is None else one for one in thresholds]
+        return reached
+
+    def losses(self, probabilities: FloatArray, truth: BoolArray) -> FloatArray:
+        """Binary cross-entropy, the mean over the labels."""
+        losses: FloatArray = _nats(np.where(truth, probabilities, 1 - probabilities)).mean(axis=1)
+        return losses
+
+    def claims(self, probabilities: FloatArray, truth: BoolArray) -> tuple[FloatArray, BoolArray]:
+        """Every label of every sample."""
+        return probabilities.ravel(), truth.ravel()
+
+
+def _nats(probabilities: FloatArray) -> FloatArray:
+    losses: FloatArray = -np.log(np.clip(probabilities, np.finfo(probabilities.dtype).eps, None))
+    return losses
+
+
+TASKS: Mapping[str, Task] = {task.name: task for task in (Multiclass(), Multilabel())}
+"""By the names in a dataset's manifest."""
