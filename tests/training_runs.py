@@ -15,9 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from samples import a_manifest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training_ranks import Meddling, train_as_rank
 
+from ddpipe.data.manifest import Split, manifest_key
+from ddpipe.data.shards import encode, shard_key
 from ddpipe.model.checkpoint import Checkpoint, latest
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
@@ -45,6 +50,25 @@ class Ended:
 def digits(folder: Path, seed: int = 0) -> str:
     """The manifest of the digits dataset in a store of its own."""
     return prepare(PrepareSpec(source="digits", store=str(folder), split_seed=seed)).manifest_uri
+
+
+def findings(folder: Path, counts: tuple[int, int] = (210, 53)) -> str:
+    """The manifest of a multilabel dataset: noise with up to three brighter places, each of them a label."""
+    store, generator, splits = open_store(str(folder)), np.random.default_rng(0), {}
+    for name, count in (("train", counts[0]), ("validation", counts[1]), ("test", 10)):
+        labels = generator.random((count, 3)) < (0.5, 0.3, 0.1)
+        images = generator.integers(0, 200, (count, 8, 8, 1), dtype=np.uint8)
+        for number, (row, column) in enumerate(((0, 0), (0, 4), (4, 0))):
+            images[labels[:, number], row : row + 3, column : column + 3] += 40
+        shard, data = encode(images)
+        store.write(shard_key(shard), data)
+        ids = tuple(f"{name}-{number}.png" for number in range(count))
+        splits[name] = Split((shard,), ids, tuple(map(tuple, labels.astype(int).tolist())))
+    manifest = a_manifest(
+        name="findings", task="multilabel", classes=("a", "b", "c"), shape=(8, 8, 1), splits=splits
+    )
+    store.write(manifest_key(manifest.name, manifest.dataset_id), manifest.to_json().encode())
+    return f"{store.uri}/{manifest_key(manifest.name, manifest.dataset_id)}"
 
 
 def run(
@@ -82,6 +106,12 @@ def final(output: str) -> Checkpoint:
     checkpoint = latest(open_store(output))
     assert checkpoint
     return checkpoint
+
+
+def losses(output: str) -> list[float]:
+    """The training loss of every step."""
+    events = EventAccumulator(f"{output}/tensorboard").Reload()
+    return [event.value for event in events.Scalars("step/loss")]
 
 
 def same_bits(one: Checkpoint, other: Checkpoint) -> bool:

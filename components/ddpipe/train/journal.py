@@ -65,7 +65,8 @@ class Journal:
         self._store.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history).encode())
         if self._bar.disable:
             _log.info("%s", " ".join(f"{name}={value:.6g}" for name, value in record.items()))
-        self._bar.set_postfix(epoch=record["epoch"], accuracy=f"{record['validation_accuracy']:.4f}")
+        scores = {name: f"{value:.4f}" for name, value in record.items() if name.startswith("validation")}
+        self._bar.set_postfix({"epoch": record["epoch"], **scores})
 
     def close(self) -> None:
         """Let go of the terminal and the files."""

@@ -26,7 +26,7 @@ class Batch:
 
     Attributes:
         images: uint8, shape (n, H, W, C).
-        labels: int64, shape (n,).
+        labels: Multiclass: int64, shape (n,). Multilabel: float32, shape (n, classes).
         size: Of the global batch that this is a share of.
     """
 
@@ -45,7 +45,7 @@ def epoch_batches(
     first: int = 0,
     augmentation: Augmentation = AUGMENTATIONS["none"],
 ) -> Iterator[Batch]:
-    """This rank's shares of an epoch's batches, from the first-th on, each read while others are learned."""
+    """This rank's shares of an epoch's batches, from the first-th on, each read during the steps before."""
     order = permutation(seed, epoch, len(reader))
 
     def share(number: int) -> Batch:
@@ -58,19 +58,24 @@ def epoch_batches(
 
 
 def every_sample(reader: SplitReader, world: World) -> Iterator[Batch]:
-    """This rank's share of a whole split, each sample once, each batch read while others are looked at."""
-    mine = world.share(len(reader))
+    """This rank's share of a whole split, each sample once, each batch read while others are computed.
+
+    All ranks get the same number of batches, as those of a sharded model have to; the last may be empty.
+    """
+    mine, largest_share = world.share(len(reader)), -(-len(reader) // world.size)
 
     def share(start: int) -> Batch:
         chosen = np.asarray(mine[start : start + EVALUATION_BATCH])
         return _moved(reader.images(chosen), reader.labels[chosen], len(chosen), world.device)
 
-    return ahead(share, range(0, len(mine), EVALUATION_BATCH), threads=1)
+    return ahead(share, range(0, largest_share, EVALUATION_BATCH), threads=1)
 
 
-def _moved(pixels: NDArray[np.uint8], classes: NDArray[np.int64], size: int, device: torch.device) -> Batch:
+def _moved(pixels: NDArray[np.uint8], targets: NDArray[np.int64], size: int, device: torch.device) -> Batch:
     """Samples on `device`; the copy to a GPU does not wait for its work."""
-    images, labels = torch.from_numpy(pixels), torch.from_numpy(classes)
+    images, labels = torch.from_numpy(pixels), torch.from_numpy(targets)
+    if labels.ndim > 1:
+        labels = labels.float()
     if device.type == "cuda":
         images, labels = images.pin_memory(), labels.pin_memory()
     return Batch(images.to(device, non_blocking=True), labels.to(device, non_blocking=True), size)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
@@ -22,15 +21,17 @@ from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import Checkpoint, save
 from ddpipe.storage import Store
 from ddpipe.train.augmentation import AUGMENTATIONS
+from ddpipe.train.batch_norm import RunningStatistics, synchronise
 from ddpipe.train.journal import Journal, Record
 from ddpipe.train.loader import Batch, epoch_batches
 from ddpipe.train.optimizer import build_optimizer, set_learning_rate
 from ddpipe.train.order import batch_sizes, seed_of_step, steps_per_epoch
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.schedule import learning_rate
-from ddpipe.train.step_metrics import StepMetrics, loss_and_correct
+from ddpipe.train.step_metrics import StepMetrics
 from ddpipe.train.stop import Request, Watch
-from ddpipe.train.strategy import parallel
+from ddpipe.train.strategy import strategy_named
+from ddpipe.train.tasks import TASKS, training_task
 from ddpipe.train.validation import validate
 
 CHECK_EVERY = 16
@@ -62,18 +63,21 @@ class Trainer:
         self.history: list[Record] = []
         torch.manual_seed(recipe.seed)
         network = build(recipe.model, manifest.shape, len(manifest.classes))
-        classifier = Classifier(network, manifest.mean, manifest.std)
-        self._classifier = classifier.to(world.device).to(memory_format=torch.channels_last)
-        self._parallel = parallel(self._classifier, manifest.shape, world)
+        self._classifier = Classifier(network, manifest.mean, manifest.std).to(world.device)
+        if recipe.sync_batch_norm and world.size > 1:
+            synchronise(self._classifier)
+        self._running_statistics = RunningStatistics(self._classifier, world)
+        self._strategy = strategy_named(recipe.strategy, world)(self._classifier, manifest.shape, world)
         self._optimizer = build_optimizer(recipe, self._classifier)
-        self._metrics = StepMetrics(self._steps_per_epoch, world)
+        self._task = training_task(recipe, manifest, splits["train"], world.device)
+        self._metrics = self._no_metrics()
         self._epoch_began = time.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of the same recipe and dataset."""
         self.step, self.history = checkpoint.step, list(checkpoint.history)
-        self._classifier.load_state_dict(checkpoint.states["model"])
-        self._optimizer.load_state_dict(checkpoint.states["optimizer"])
+        self._strategy.load_model(checkpoint.states["model"])
+        self._strategy.load_optimizer(self._optimizer, checkpoint.states["optimizer"])
         self._metrics.restore(checkpoint.states["metrics"])
         self._epoch_began = time.monotonic() - checkpoint.seconds
 
@@ -130,14 +134,15 @@ class Trainer:
         set_learning_rate(self._optimizer, learning_rate(recipe, self.step, self.steps))
         torch.manual_seed(seed_of_step(recipe.seed, self.step, world.rank))
         with torch.autocast(world.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
-            logits = self._parallel(batch.images)
+            logits = self._strategy.model(batch.images)
         logits = logits.float()
-        loss = cross_entropy(logits, batch.labels, reduction="sum", label_smoothing=recipe.label_smoothing)
+        losses = self._task.losses(logits, batch.labels)
         self._optimizer.zero_grad()
         # DDP averages over ranks whose shares may differ; this makes it the mean over the global batch.
-        torch.autograd.backward(loss * world.size / batch.size)
+        torch.autograd.backward(losses.sum() * world.size / batch.size)
         self._optimizer.step()
-        self._metrics.rows[number] = loss_and_correct(logits.detach(), batch.labels)
+        self._running_statistics.average()
+        self._metrics.rows[number] = self._task.totals(losses.detach(), logits.detach(), batch.labels)
         self.step += 1
         if (number + 1) % CHECK_EVERY == 0:
             self._check_loss()
@@ -152,19 +157,17 @@ class Trainer:
     def _close_epoch(self, journal: Journal | None) -> None:
         """Validate, record and save."""
         self._check_loss()
-        validation_loss, validation_accuracy = self._validate()
+        validation = self._validate()
         samples, first = len(self._splits["train"]), self.step - self._steps_per_epoch
         rates = [learning_rate(self._recipe, step, self.steps) for step in range(first, self.step)]
         sums = self._metrics.rows.cpu().numpy()
-        train_loss, train_accuracy = sums.sum(0) / samples
+        training = dict(zip(self._task.sums, (sums.sum(0) / samples).tolist(), strict=True))
         self.history.append(
             {
                 "epoch": len(self.history) + 1,
                 "step": self.step,
-                "train_loss": float(train_loss),
-                "train_accuracy": float(train_accuracy),
-                "validation_loss": validation_loss,
-                "validation_accuracy": validation_accuracy,
+                **{f"train_{name}": value for name, value in training.items()},
+                **{f"validation_{name}": value for name, value in validation.items()},
                 "learning_rate": rates[-1],
                 "seconds": round(time.monotonic() - self._epoch_began, 3),
             }
@@ -172,20 +175,32 @@ class Trainer:
         if journal:
             losses = sums[:, 0] / batch_sizes(samples, self._recipe.batch_size)
             journal.epoch(self.history, losses.tolist(), rates)
-        self._metrics = StepMetrics(self._steps_per_epoch, self._world)
+        self._metrics = self._no_metrics()
         self._epoch_began = time.monotonic()
         self._save()
 
-    def _validate(self) -> tuple[float, float]:
-        """Loss and accuracy on the validation split, each sample once."""
-        loss, accuracy = validate(self._classifier, self._splits["validation"], self._world)
-        if not math.isfinite(loss):
+    def _validate(self) -> dict[str, float]:
+        """Loss and metric on the validation split."""
+        self._classifier.eval()
+        found = validate(
+            self._classifier, self._splits["validation"], self._world, TASKS[self._manifest.task]()
+        )
+        self._classifier.train()
+        if not math.isfinite(found["loss"]):
             raise self._diverged(f"the validation loss after step {self.step} is not a number")
-        return loss, accuracy
+        return found
+
+    def _no_metrics(self) -> StepMetrics:
+        return StepMetrics(self._steps_per_epoch, len(self._task.sums), self._world)
 
     def _save(self) -> None:
         """Write a checkpoint of the last step, on rank 0; only of a state whose losses are numbers."""
         self._check_loss()
+        states = {
+            "model": self._strategy.whole(self._classifier.state_dict()),
+            "optimizer": self._strategy.whole(self._optimizer.state_dict()),
+            "metrics": self._metrics.rows[: self._metrics.reduced].clone(),
+        }
         if not self._world.is_main:
             return
         recipe, manifest = self._recipe, self._manifest
@@ -196,11 +211,7 @@ class Trainer:
             dataset_id=manifest.dataset_id,
             network={"name": recipe.model, "shape": manifest.shape, "classes": len(manifest.classes)},
             world_size=self._world.size,
-            states={
-                "model": self._classifier.state_dict(),
-                "optimizer": self._optimizer.state_dict(),
-                "metrics": self._metrics.rows[: self._metrics.reduced].clone(),
-            },
+            states=states,
             history=self.history,
             seconds=time.monotonic() - self._epoch_began,
         )

@@ -38,6 +38,11 @@ class Recipe(Parameters):
     label_smoothing: float = parameter(
         0.0, "Share of the target that is spread evenly over all classes.", Between(0, 1, open_high=True)
     )
+    class_weights: str = parameter(
+        "none",
+        "Weight of each class, or of each label where present: none, or balanced by inverse frequency.",
+        OneOf(("none", "balanced")),
+    )
     augmentation: str = parameter(
         "none", f"Random changes to training images: {', '.join(AUGMENTATIONS)}.", OneOf(AUGMENTATIONS)
     )
@@ -45,6 +50,18 @@ class Recipe(Parameters):
         "fp32",
         "Arithmetic of the network: fp32, or bf16 (mixed, with fp32 weights).",
         OneOf(("fp32", "bf16")),
+    )
+    strategy: str = parameter(
+        "auto",
+        "How processes share the training: ddp (each has the whole model), fsdp (each has a share of every "
+        "weight, for models too large for one device), dp (one process for all GPUs of a machine; ddp is "
+        "faster: dp copies the weights at every step and loads GPU 0 most), single, or auto (ddp, or single "
+        "for one process).",
+        OneOf(("auto", "single", "dp", "ddp", "fsdp")),
+    )
+    sync_batch_norm: bool = parameter(
+        default=False,
+        help="Whether batch normalisation uses statistics of the whole batch, not of each process's share.",
     )
     seed: int = parameter(0, "Seed for initial weights and sample order.", Between(0, 2**32 - 1))
     checkpoint_minutes: float = parameter(

@@ -1,36 +1,24 @@
-"""Loss and accuracy of every training step, kept on the device so that no step waits for it."""
+"""Loss and metrics of every training step, kept on the device so that no step waits for it."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from ddpipe.distributed import World
 
 
-def loss_and_correct(logits: Tensor, labels: Tensor) -> Tensor:
-    """Sums over a batch, float64, shape (2,): the cross-entropy in nats, and how many predictions are right.
-
-    Args:
-        logits: Float32, shape (n, classes); n may be 0.
-        labels: int64, shape (n,).
-    """
-    correct = (logits.argmax(1) == labels).sum()
-    return torch.stack([cross_entropy(logits, labels, reduction="sum").double(), correct.double()])
-
-
 class StepMetrics:
-    """The sums of every step of an epoch: each rank has its own, and now and then all are added up.
+    """Sums over the batch of every step of an epoch: each rank has its own, now and then all are added up.
 
     Attributes:
-        rows: float64, shape (steps, 2), of `loss_and_correct`. Rows before `reduced` are sums over all ranks,
-            the same on each; the others are this rank's.
+        rows: float64, shape (steps, columns): for each step the task's `totals`. Rows before `reduced` are
+            sums over all ranks, the same on each; the others are this rank's.
         reduced: How many rows are summed over the ranks.
     """
 
-    def __init__(self, steps: int, world: World) -> None:
-        self.rows = torch.zeros(steps, 2, dtype=torch.float64, device=world.device)
+    def __init__(self, steps: int, columns: int, world: World) -> None:
+        self.rows = torch.zeros(steps, columns, dtype=torch.float64, device=world.device)
         self.reduced = 0
         self._world = world
 

@@ -1,29 +1,131 @@
-"""How several processes train one model: what wraps it, so that each step uses the mean gradient of all."""
+"""How processes and devices share the training of one model.
+
+single   one process, one device
+dp       one process that splits each batch over the GPUs of its machine (nn.DataParallel)
+ddp      every process has the whole model; gradients are averaged over them (DistributedDataParallel)
+fsdp     every process has a share of each weight, its gradient and its optimizer state (fully_sharded.py)
+
+States that leave a strategy are whole and the same for all of them: a checkpoint made by one may go on, or be
+evaluated, under another.
+"""
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import Optimizer
 
 from ddpipe.distributed import World
+from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier, Shape
 
+State = dict[str, Any]
 
-def parallel(classifier: Classifier, shape: Shape, world: World) -> nn.Module:
-    """The classifier, with its gradients averaged over the ranks.
 
-    DDP lays out its buckets anew after the first backward pass, and with them the order in which ranks are
-    added up. One pass over an empty image puts that before the first step that counts, so that a resumed run
-    adds in the same order as one that was never interrupted.
+class Strategy:
+    """One process and one device; the others differ in what they override.
+
+    Attributes:
+        model: What a training step calls.
     """
+
+    def __init__(self, classifier: Classifier, shape: Shape, world: World) -> None:
+        """Share the training of `classifier`, of images of this shape; its weights are equal on all ranks."""
+        self._classifier, self._world = classifier, world
+        self.model = self._shared(shape)
+
+    def _shared(self, shape: Shape) -> nn.Module:
+        del shape
+        return self._classifier.to(memory_format=torch.channels_last)
+
+    def exchanging(self, *, gradients: bool) -> AbstractContextManager[None]:
+        """Whether ranks average their gradients in the backward pass of this block, or keep their own."""
+        del gradients
+        return nullcontext()
+
+    def whole(self, state: State) -> State:
+        """A state dict whose tensors are whole; all ranks have to call this."""
+        return state
+
+    def shares(self, state: State, like: State) -> State:
+        """This rank's shares of whole tensors, laid out as those of the same names in `like`."""
+        del like
+        return state
+
+    def load_model(self, state: State) -> None:
+        """Take up whole weights."""
+        self._classifier.load_state_dict(self.shares(state, self._classifier.state_dict()))
+
+    def load_optimizer(self, optimizer: Optimizer, state: State) -> None:
+        """Take up a whole state of the optimizer."""
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        own = {
+            number: self.shares(values, dict.fromkeys(values, parameters[number]))
+            for number, values in state["state"].items()
+        }
+        optimizer.load_state_dict({**state, "state": own})
+
+
+class DataParallelStrategy(Strategy):
+    """One process, every GPU of its machine."""
+
+    def _shared(self, shape: Shape) -> nn.Module:
+        return DataParallel(super()._shared(shape))
+
+
+class DistributedDataParallelStrategy(Strategy):
+    """Every rank has the whole model."""
+
+    model: DistributedDataParallel
+
+    def _shared(self, shape: Shape) -> nn.Module:
+        device = self._world.device
+        wrapped = DistributedDataParallel(
+            super()._shared(shape),
+            device_ids=[device] if device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+            forward_sync_buffers=False,  # the batch statistics of all ranks count: batch_norm.py
+        )
+        # DDP lays out its buckets anew after the first backward pass, and with them the order in which ranks
+        # are added up. One pass before the first step that counts lets a resumed run add in the same order as
+        # one that was never interrupted. Nothing is left of it: in evaluation mode no buffer changes.
+        self._classifier.eval()
+        wrapped(torch.zeros(1, *shape, dtype=torch.uint8, device=device)).sum().backward()
+        wrapped.zero_grad()
+        self._classifier.train()
+        return wrapped
+
+    def exchanging(self, *, gradients: bool) -> AbstractContextManager[None]:
+        """As the base says; the last of several backward passes averages the gradients of all."""
+        return nullcontext() if gradients else self.model.no_sync()
+
+
+def strategy_named(name: str, world: World) -> Callable[[Classifier, Shape, World], Strategy]:
+    """The strategy of this name, or for "auto" the one that suits the number of processes.
+
+    One process alone has nobody to share with: ddp and fsdp are then the same as single.
+
+    Raises:
+        ParameterError: It is for one process, and there are several.
+    """
+    if name in {"single", "dp"} and world.size > 1:
+        raise ParameterError(
+            what="training cannot start",
+            which=f"strategy {name!r}",
+            seen=f"it is for one process, and there are {world.size}",
+            do="Choose ddp or fsdp, or start one process.",
+        )
+    if name == "dp":
+        return DataParallelStrategy
     if world.size == 1:
-        return classifier
-    devices = [world.device] if world.device.type == "cuda" else None
-    wrapped = DistributedDataParallel(classifier, device_ids=devices, gradient_as_bucket_view=True)
-    untouched = copy.deepcopy(classifier.state_dict())
-    wrapped(torch.zeros(1, *shape, dtype=torch.uint8, device=world.device)).sum().backward()
-    classifier.load_state_dict(untouched)
-    return wrapped
+        return Strategy
+    if name == "fsdp":
+        from ddpipe.train.fully_sharded import FullyShardedStrategy  # noqa: PLC0415 - a second to import
+
+        return FullyShardedStrategy
+    return DistributedDataParallelStrategy

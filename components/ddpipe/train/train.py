@@ -25,6 +25,7 @@ from ddpipe.train.journal import keep_journal
 from ddpipe.train.loop import Trainer
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.stop import watching
+from ddpipe.train.tasks import scorable
 
 _log = logging.getLogger(__name__)
 
@@ -100,8 +101,9 @@ def _check_trainable(manifest: DatasetManifest, uri: str) -> None:
         for name in ("train", "validation")
         if not manifest.splits[name].sample_ids
     ]
-    if manifest.task != "multiclass":
-        problems.append(f"its task is {manifest.task}, not multiclass")
+    multilabel = manifest.task == "multilabel"
+    if multilabel and not problems and not scorable(manifest.splits["validation"].labels).any():
+        problems.append("no label is both present and absent in its validation split: there is no AUC")
     if problems:
         raise DatasetError(
             what="training can not start",

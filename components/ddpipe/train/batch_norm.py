@@ -1,0 +1,104 @@
+"""Batch normalisation in several processes: running statistics that are those of all of them.
+
+In a training step each rank normalises by the statistics of its own share of the batch. `RunningStatistics`
+keeps the running averages equal on all ranks, as the mean over them, after every step: validation and every
+checkpoint then see the same, and a resumed training goes on bit for bit, whenever the checkpoint was made.
+`SyncBatchNorm` normalises by the statistics of the global batch instead, so that the model is that of one
+process; it costs a pause in each such layer until all ranks are there.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ddpipe.distributed import World
+
+
+class RunningStatistics:
+    """The running mean and variance of every batch normalisation of a model."""
+
+    def __init__(self, model: nn.Module, world: World) -> None:
+        self._world = world
+        self._buffers = [
+            buffer
+            for module in model.modules()
+            if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm)
+            for buffer in (module.running_mean, module.running_var)
+            if buffer is not None
+        ]
+
+    def average(self) -> None:
+        """Give every rank the mean over the ranks."""
+        if self._world.size == 1 or not self._buffers:
+            return
+        mean = self._world.sum(torch.cat(self._buffers)) / self._world.size
+        for buffer, own in zip(self._buffers, torch.split(mean, list(map(len, self._buffers))), strict=True):
+            buffer.copy_(own)
+
+
+class SyncBatchNorm(nn.BatchNorm2d):
+    """Normalises by mean and variance over the global batch, of a process group on any device.
+
+    torch's own works on GPUs only. Shares of the batch may differ, or be empty.
+    """
+
+    @classmethod
+    def of(cls, layer: nn.BatchNorm2d) -> SyncBatchNorm:
+        """The same layer, with the same parameters and buffers, but synchronised."""
+        own = cls(layer.num_features, layer.eps, layer.momentum, layer.affine)
+        own.weight, own.bias = layer.weight, layer.bias
+        own.load_state_dict(layer.state_dict())
+        return own
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the base's name for it
+        """As `BatchNorm2d`; shape (n, channels, height, width), n being the rank's own."""
+        if not self.training:
+            return super().forward(input)
+        values = input.float()
+        count = values.new_tensor([values.numel() // values.shape[1]])
+        sums = _GlobalSum.apply(torch.cat([values.sum((0, 2, 3)), count]))
+        total = sums[-1]
+        mean = sums[:-1] / total
+        centred = values - mean.view(1, -1, 1, 1)
+        variance = _GlobalSum.apply(centred.square().sum((0, 2, 3))) / total
+        self._track(mean.detach(), variance.detach() * total / (total - 1))
+        scaled: Tensor = centred * (variance + self.eps).rsqrt().view(1, -1, 1, 1)
+        if self.affine:
+            scaled = scaled * self.weight.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
+        return scaled.to(input.dtype)
+
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        """Move the running statistics towards those of this batch."""
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked += 1
+        for running, value in ((self.running_mean, mean), (self.running_var, variance)):
+            if running is not None and self.momentum is not None:
+                running.lerp_(value, self.momentum)
+
+
+class _GlobalSum(torch.autograd.Function):
+    """The sum over all ranks; of their losses, added up, it has the same gradient on each of them."""
+
+    @staticmethod
+    def forward(_context: object, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(_context: object, gradient: Tensor) -> Tensor:
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total)
+        return total
+
+
+def synchronise(model: nn.Module) -> None:
+    """Replace every `BatchNorm2d` inside the model by its synchronised form."""
+    for name, layer in model.named_children():
+        if isinstance(layer, nn.BatchNorm2d):
+            setattr(model, name, SyncBatchNorm.of(layer))
+        else:
+            synchronise(layer)

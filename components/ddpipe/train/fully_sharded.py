@@ -1,0 +1,58 @@
+"""Fully sharded data parallelism (FSDP2): a model may be larger than the memory of one device.
+
+Source: Zhao et al., PyTorch FSDP, VLDB 2023; torch.distributed.fsdp.fully_shard.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map
+
+from ddpipe.model.architectures import Shape
+from ddpipe.train.strategy import State, Strategy
+
+
+class FullyShardedStrategy(Strategy):
+    """Every rank has a share of each weight; the weights of a layer are whole only while it computes."""
+
+    def _shared(self, shape: Shape) -> nn.Module:
+        del shape  # FSDP2 shards contiguous weights only: they are not channels-last
+        mesh = init_device_mesh(self._world.device.type, (self._world.size,))
+        for layer in self._classifier.network.children():
+            if not isinstance(layer, (nn.ModuleList, nn.ModuleDict)) and list(layer.parameters()):
+                fully_shard(layer, mesh=mesh)
+        fully_shard(self._classifier, mesh=mesh)
+        return self._classifier
+
+    def exchanging(self, *, gradients: bool) -> AbstractContextManager[None]:
+        """As the base says; gradients that are kept need the memory of the whole model."""
+        self._classifier.set_requires_gradient_sync(gradients)  # type: ignore[operator]
+        return nullcontext()
+
+    def whole(self, state: State) -> State:
+        """As the base says."""
+        # torch's get_optimizer_state_dict is not for this: without a state, it takes a step to get one, and
+        # leaves SGD a momentum that it should not have.
+        gathered: State = tree_map(_whole, state)
+        return gathered
+
+    def shares(self, state: State, like: State) -> State:
+        """As the base says."""
+        return {name: _share(value, like[name]) for name, value in state.items()}
+
+
+def _whole(value: Any) -> Any:  # noqa: ANN401 - a state holds numbers as well
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _share(value: Any, like: Tensor) -> Any:  # noqa: ANN401
+    if isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape:
+        # Every rank has the whole value: nothing needs to travel.
+        return distribute_tensor(value.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    return value

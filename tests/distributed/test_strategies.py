@@ -1,0 +1,126 @@
+"""One training under every strategy: the same model as in one process, and the same bits after a kill."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from training_ranks import NormalisedNetwork, RecordsStatistics, SignalAtStep
+from training_runs import RECIPE, digits, final, findings, losses, record, run, same_bits, trained
+
+from ddpipe.data.reader import open_split
+from ddpipe.errors import DatasetError, ParameterError
+from ddpipe.model.checkpoint import classifier_of
+from ddpipe.train.recipe import Recipe
+from ddpipe.train.train import train
+
+SMALL = replace(RECIPE, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return digits(tmp_path_factory.mktemp("digits"))
+
+
+@pytest.fixture(scope="module")
+def single(dataset: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A training in one process; its output."""
+    output = str(tmp_path_factory.mktemp("single") / "training")
+    trained(dataset, output, replace(SMALL, strategy="single"), ranks=1)
+    return output
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks"),
+    [("dp", 1), ("ddp", 1), ("ddp", 2), ("ddp", 4), ("fsdp", 1), ("fsdp", 2), ("fsdp", 4)],
+)
+def test_every_strategy_has_the_loss_curve_of_one_process(
+    dataset: str, tmp_path: Path, single: str, strategy: str, ranks: int
+) -> None:
+    output = str(tmp_path / "training")
+    end = trained(dataset, output, replace(SMALL, strategy=strategy), ranks=ranks)
+    assert losses(output) == pytest.approx(losses(single), rel=1e-3)
+    expected = final(single)
+    assert end.history[0]["validation_accuracy"] == expected.history[0]["validation_accuracy"]
+    for name, weight in expected.states["model"].items():
+        torch.testing.assert_close(end.states["model"][name], weight, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("dp", 1), ("ddp", 2), ("fsdp", 2)])
+def test_every_strategy_goes_on_bit_for_bit_after_a_kill(
+    dataset: str, tmp_path: Path, strategy: str, ranks: int
+) -> None:
+    recipe = replace(SMALL, strategy=strategy, checkpoint_minutes=1e-9)
+    output, meddling = str(tmp_path / "killed"), [SignalAtStep(0, 7, signal.SIGKILL)]
+    assert -signal.SIGKILL in run(dataset, output, recipe, ranks=ranks, meddling=meddling).codes
+    resumed = trained(dataset, output, recipe, ranks=ranks)
+    assert record(output)["resumed_from"] == 7
+    whole = trained(
+        dataset, str(tmp_path / "whole"), replace(SMALL, strategy=strategy, checkpoint_minutes=5), ranks=ranks
+    )
+    assert same_bits(resumed, whole)
+
+
+@pytest.mark.parametrize("strategy", ["single", "dp"])
+def test_a_strategy_of_one_process_refuses_several(dataset: str, tmp_path: Path, strategy: str) -> None:
+    ended = run(dataset, str(tmp_path / "training"), replace(SMALL, strategy=strategy), ranks=2)
+    assert ended.codes == [ParameterError.exit_code] * 2
+    assert ended.errors[0]["seen"] == "it is for one process, and there are 2"
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_batch_statistics_are_the_same_on_all_ranks(dataset: str, tmp_path: Path, ranks: int) -> None:
+    output, folder = str(tmp_path / "training"), tmp_path / "seen"
+    folder.mkdir()
+    run(dataset, output, SMALL, ranks=ranks, meddling=[NormalisedNetwork(), RecordsStatistics(folder)])
+    seen = [json.loads((folder / f"rank-{rank}.jsonl").read_text()) for rank in range(ranks)]
+    assert all(other == seen[0] for other in seen)
+    saved = final(output).states["model"]
+    assert saved["network.0.1.running_mean"].tolist() == seen[0]["network.0.1.running_mean"]
+    assert len(set(seen[0]["network.0.1.running_mean"])) == 8
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_synchronised_batch_statistics_give_the_model_of_one_process(
+    dataset: str, tmp_path: Path, ranks: int
+) -> None:
+    recipe, ends = replace(SMALL, sync_batch_norm=True), {}
+    for processes in (1, ranks):
+        output = str(tmp_path / f"{processes}")
+        assert run(dataset, output, recipe, ranks=processes, meddling=[NormalisedNetwork()]).codes[0] == 0
+        ends[processes] = final(output).states["model"]
+    assert losses(str(tmp_path / "1")) == pytest.approx(losses(str(tmp_path / f"{ranks}")), rel=1e-3)
+    for name, weight in ends[1].items():
+        torch.testing.assert_close(ends[ranks][name], weight, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_macro_auc_of_a_validation_is_scikit_learn_s_over_the_whole_split(
+    tmp_path: Path, ranks: int
+) -> None:
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - forked ranks do without
+
+    dataset, output = findings(tmp_path / "store"), str(tmp_path / "training")
+    recipe = Recipe(epochs=3, batch_size=32, class_weights="balanced", precision="fp32")
+    end = trained(dataset, output, recipe, ranks=ranks)
+    split = open_split(dataset, "validation")
+    with torch.no_grad():
+        logits = classifier_of(end)(torch.from_numpy(split.images(range(len(split)))))
+    expected = roc_auc_score(split.labels, logits.numpy(), average="macro")
+    assert end.history[-1]["validation_macro_auc"] == pytest.approx(expected, abs=1e-12)
+    assert expected > 0.7
+    assert record(output)["final"]["validation_macro_auc"] == end.history[-1]["validation_macro_auc"]
+
+
+def test_smoothing_is_for_one_class_per_image(tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="an image may have several labels"):
+        train(findings(tmp_path), str(tmp_path / "training"), replace(SMALL, label_smoothing=0.1))
+
+
+def test_labels_without_an_auc_are_refused_before_training(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="there is no AUC"):
+        train(findings(tmp_path, counts=(20, 1)), str(tmp_path / "training"), SMALL)

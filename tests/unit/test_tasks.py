@@ -1,0 +1,77 @@
+"""Losses and metrics by task."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from sklearn.utils.class_weight import compute_class_weight
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from ddpipe.train.tasks import (
+    Multiclass,
+    Multilabel,
+    class_weights,
+    macro_auc,
+    positive_weights,
+    scorable,
+)
+
+GENERATOR = np.random.default_rng(0)
+LOGITS = torch.tensor(GENERATOR.normal(size=(40, 3)), dtype=torch.float32)
+CLASSES = torch.tensor(GENERATOR.integers(0, 3, 40))
+LABELS = torch.tensor(GENERATOR.integers(0, 2, (40, 3)), dtype=torch.float32)
+
+
+def test_one_class_per_image_is_scored_by_cross_entropy_and_accuracy() -> None:
+    task = Multiclass()
+    losses = task.losses(LOGITS, CLASSES)
+    assert losses.mean() == pytest.approx(cross_entropy(LOGITS, CLASSES).item())
+    loss, right = task.totals(losses, LOGITS, CLASSES).tolist()
+    assert loss == pytest.approx(losses.sum().item())
+    assert right == (LOGITS.argmax(1) == CLASSES).sum().item()
+
+
+def test_smoothing_and_weights_mean_the_same_for_classes_and_for_shares_of_classes() -> None:
+    task = Multiclass(torch.tensor([0.5, 1.0, 2.0]), smoothing=0.1)
+    shares = torch.nn.functional.one_hot(CLASSES, 3).float()
+    torch.testing.assert_close(task.losses(LOGITS, shares), task.losses(LOGITS, CLASSES))
+    assert task.totals(torch.zeros(40), LOGITS, shares)[1] == task.totals(torch.zeros(40), LOGITS, CLASSES)[1]
+
+
+def test_several_labels_per_image_are_scored_by_binary_cross_entropy() -> None:
+    losses = Multilabel().losses(LOGITS, LABELS)
+    assert losses.shape == (40,)
+    assert losses.mean() == pytest.approx(binary_cross_entropy_with_logits(LOGITS, LABELS).item())
+
+
+def test_a_positive_weight_counts_a_present_label_that_many_times() -> None:
+    weighted = Multilabel(torch.tensor([3.0, 1.0, 1.0])).losses(LOGITS, LABELS)
+    plain = binary_cross_entropy_with_logits(LOGITS, LABELS, reduction="none")
+    expected = (plain * (1 + 2 * LABELS * torch.tensor([1.0, 0.0, 0.0]))).mean(1)
+    torch.testing.assert_close(weighted, expected)
+
+
+def test_balanced_class_weights_are_scikit_learn_s() -> None:
+    labels = np.array([0] * 7 + [1] * 2 + [2])
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
+    np.testing.assert_allclose(class_weights(labels, 3), expected)
+
+
+def test_an_absent_class_weighs_nothing_and_does_not_divide_by_zero() -> None:
+    weights = class_weights(np.array([0, 0, 0, 2]), 3)
+    np.testing.assert_allclose(weights, [2 / 3, 0, 2])
+
+
+def test_positive_weights_balance_each_label_that_can_be_balanced() -> None:
+    labels = np.array([[1, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 1]])
+    np.testing.assert_allclose(positive_weights(labels), [3, 1, 1])
+
+
+def test_macro_auc_is_the_mean_over_the_labels_that_have_one() -> None:
+    labels = LABELS.long().numpy().copy()
+    labels[:, 1] = 1
+    expected = [roc_auc_score(labels[:, one], LOGITS[:, one]) for one in (0, 2)]
+    assert macro_auc(LOGITS.numpy(), labels) == pytest.approx(np.mean(expected))
+    assert scorable(labels).tolist() == [True, False, True]
