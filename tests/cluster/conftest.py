@@ -10,6 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from place import IMAGE, missing_image
+
 from ddpipe.errors import DdpipeError
 from ddpipe.launch.cluster import ApiError, ApiServer, connect
 
@@ -44,4 +46,6 @@ def admin() -> ApiServer:
         pytest.skip(f"the cluster of KUBECONFIG lacks something: {error}")
     if "pytorchjobs" not in kinds:
         pytest.skip("the cluster of KUBECONFIG has no PyTorchJobs: install the Training Operator")
+    if missing := missing_image(cluster, IMAGE):
+        pytest.skip(missing)
     return cluster

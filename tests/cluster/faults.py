@@ -5,10 +5,11 @@ python tests/cluster/faults.py          print every message of the matrix as a t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from place import IMAGE, Place, delete, eventually
@@ -83,6 +84,7 @@ def fault(name: str, **expected: object) -> Callable[[Callable[[Place], Ended]],
 
 BRIEF = "echo begun; sleep 1; echo done"
 LONG = "echo begun; sleep 100"
+SOON = ("--deadlines", "hopeless=3")
 
 
 def held(
@@ -176,7 +178,7 @@ def evicted_by_force(place: Place) -> Ended:
     jobs_ever=2,
 )
 def run_again_at_once(place: Place) -> Ended:
-    running(place, "trap 'sleep 5; exit' TERM; sleep 100 & wait").terminate()
+    running(place, "trap 'sleep 15; exit' TERM; sleep 100 & wait").terminate()
     return launch(place, BRIEF).end()
 
 
@@ -325,6 +327,34 @@ def rotated(place: Place) -> Ended:
     return step.end(30)
 
 
+FORBIDDEN = 'pods is forbidden: User "launcher" cannot watch resource "pods"'
+
+
+@fault(
+    "the right to follow is taken away (403)",
+    code=42,
+    words=("the API server refuses, waiting: HTTP 403", "this account may not", "images/rbac.yaml"),
+)
+def forbidden(place: Place) -> Ended:
+    step = running(place, LONG, *SOON)
+    role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{place.namespace}/roles/ddpipe-launcher"
+    rules = [rule for rule in place.admin.get(role)["rules"] if rule["resources"] != ["pods"]]
+    place.patch(role, {"rules": rules})
+    time.sleep(1)
+    place.proxy.drop_streams()
+    return step.end(30)
+
+
+@fault(
+    "403 for a moment, as from a server that has just started", words=("refuses, waiting", "answers again")
+)
+def forbidden_briefly(place: Place) -> Ended:
+    step = running(place, "sleep 6")
+    place.proxy.answer(lambda request: "/pods?" in request.path, 403, FORBIDDEN, times=3)
+    place.proxy.drop_streams()
+    return step.end(30)
+
+
 @fault("a burst of 429")
 def too_many(place: Place) -> Ended:
     place.proxy.answer(lambda _: True, 429, "too many requests, please try again later", times=25)
@@ -367,6 +397,34 @@ def restarting(place: Place) -> Ended:
     return ended
 
 
+@fault("containers restart again and again: no line of a log comes twice", words=(r"\] run 3\n",))
+def restarting_often(place: Place) -> Ended:
+    count = "n=$(cat /dev/shm/n 2>/dev/null || echo 0); echo $((n + 1)) > /dev/shm/n"
+    script = f'{count}; echo "run $n"; [ $n -ge 3 ] || exit 1'
+    options = ("--restart", "OnFailure", "--max-restarts", "20")
+    first = launch(place, script, *options)
+    first.saw(r"\] run 0\n")
+    first.kill()
+    # The next attempt finds containers of which the kubelet has thrown away the first log.
+    assert eventually(lambda: restarts(place), lambda counts: min(counts) >= 2, 90)
+    ended = launch(place, script, *options).end()
+    for name in ("worker-0", "worker-1"):
+        runs = re.findall(rf"\[{name}\] run (\d)\n", ended.text)
+        assert len(set(runs)) == len(runs), ended.text
+    return ended
+
+
+def restarts(place: Place) -> list[int]:
+    states = [pod["status"].get("containerStatuses") for pod in place.pods()]
+    return [state[0]["restartCount"] if state else 0 for state in states]
+
+
+@fault("a replica fails, is started again and succeeds", words=("restarts",))
+def restarted_once(place: Place) -> Ended:
+    script = "if [ -e /dev/shm/again ]; then sleep 1; else touch /dev/shm/again; exit 1; fi"
+    return launch(place, script, "--restart", "OnFailure").end()
+
+
 # --- training fails -------------------------------------------------------------------------------
 
 
@@ -399,14 +457,60 @@ fault("the output is not there", code=51, words=("left no result", "/nowhere/mod
 )
 
 
+@fault(
+    "a worker is gone after its master has succeeded",
+    code=48,
+    words=("worker-0 of", "somebody deleted its pod|vanished"),
+    pods=0,
+    level="baseline",
+)
+def worker_gone(place: Place) -> Ended:
+    # An operator whose jobs have a master: one whose CRD knows no elastic policy.
+    old = {"pytorchReplicaSpecs": {}, "runPolicy": {}, "nprocPerNode": {}}
+    schema = {"openAPIV3Schema": {"properties": {"spec": {"properties": old}}}}
+    crd = {"spec": {"versions": [{"name": "v1", "schema": schema}]}}
+    place.proxy.show(lambda request: "customresourcedefinitions" in request.path, crd)
+    step = launch(place, rank(0, "exit 0", "sleep 100").replace("about to fail", "done"))
+    path = place.jobs_path(JOB_NAME)
+    assert eventually(lambda: len(place.jobs()), bool, 30), step.text
+    assert eventually(lambda: condition(place.admin.get(path), "Succeeded"), bool, 60), step.text
+    worker = f"/api/v1/namespaces/{place.namespace}/pods/{JOB_NAME}-worker-0"
+    delete(place.admin, worker, gracePeriodSeconds=0)
+    return step.end(60)
+
+
+SHORT_OUTAGE = ("--outage", "4")
+
+
+@fault(
+    "the job cannot be removed after its success",
+    words=("could not be removed: HTTP 500", "the cluster itself does so"),
+    jobs=1,
+    pods=2,
+)
+def undeletable(place: Place) -> Ended:
+    place.proxy.answer(lambda request: request.deletes_job, 500, "etcdserver: no leader", times=10_000)
+    return launch(place, BRIEF, *SHORT_OUTAGE).end()
+
+
+@fault(
+    "the job cannot be removed after its failure: the cause comes first",
+    code=48,
+    words=("exit code 1.*could not be removed: HTTP 429",),
+    jobs=1,
+    pods=1,
+)
+def undeletable_failure(place: Place) -> Ended:
+    place.proxy.answer(lambda request: request.deletes_job, 429, "too many requests", times=10_000)
+    return launch(place, rank(1, "exit 1"), *SHORT_OUTAGE).end()
+
+
 @fault("failed, and kept for looking at", code=48, jobs=1, pods=1)
 def kept(place: Place) -> Ended:
     return launch(place, rank(1, "exit 1", "exec sleep 60"), "--keep", "failed").end()
 
 
-# --- pods cannot start ---------------------------------------------------------------------------
-
-SOON = ("--deadlines", "hopeless=3")
+# --- pods cannot start ----------------------------------------------------------------------------
 
 
 @fault("an image that cannot be pulled", code=47, words=("cannot be pulled", "nowhere.invalid/none:1"))
@@ -449,30 +553,89 @@ def missing_claim(place: Place) -> Ended:
     return launch(place, BRIEF, "--volumes", "claim:nope:/data").end()
 
 
+# One that no cluster has: GPUs are for those who need them.
+GPU = ("--gpus", "1", "--gpu-resource", "ddpipe.dev/gpu")
+
+
 @fault(
     "a GPU that no node has",
     code=44,
-    words=("no node can ever", "nvidia.com/gpu"),
+    words=("no node can ever", "of ddpipe.dev/gpu asked"),
     sees_nodes=True,
     jobs_ever=0,
 )
 def no_gpu(place: Place) -> Ended:
-    return launch(place, BRIEF, "--gpus", "1").end()
+    return launch(place, BRIEF, *GPU).end()
 
 
-@fault("a GPU that no node has, nodes unseen", code=46, words=("Insufficient nvidia.com/gpu", "scheduled"))
+@fault("a GPU that no node has, nodes unseen", code=46, words=("Insufficient ddpipe.dev/gpu", "scheduled"))
 def no_gpu_unseen(place: Place) -> Ended:
-    return launch(place, BRIEF, "--gpus", "1", "--deadlines", "scheduled=4").end()
+    return launch(place, BRIEF, *GPU, "--deadlines", "scheduled=4").end()
 
 
-def limit_pods(place: Place, pods: int) -> None:
+@contextlib.contextmanager
+def a_node(place: Place, *taints: dict[str, str], **allocatable: str) -> Iterator[tuple[str, ...]]:
+    """An object that looks like a node to a preflight; gives the options of a job that asks for it."""
+    name, key = f"{place.namespace}-node", "ddpipe.dev/test"
+    apart = {"key": key, "value": place.namespace, "effect": "NoExecute"}
+    metadata = {"name": name, "labels": {key: place.namespace}}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"taints": [apart, *taints]}}
+    place.admin.create("/api/v1/nodes", node)
+    amounts = {"cpu": "2", "memory": "8Gi", "pods": "10", **allocatable}
+    try:
+        place.patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": amounts, "allocatable": amounts}})
+        own = json.dumps({"key": key, "operator": "Exists"})
+        yield ("--node-selector", f"{key}={place.namespace}", "--tolerations", own)
+    finally:
+        delete(place.admin, f"/api/v1/nodes/{name}")
+
+
+@fault(
+    "GPU nodes exist, all of them tainted",
+    code=44,
+    words=(
+        "nodes with example.com/gpu exist, but all have a taint",
+        "example.com/gpu=present:NoSchedule",
+        'give a toleration, such as {"key": "example.com/gpu"',
+    ),
+    sees_nodes=True,
+    jobs_ever=0,
+)
+def tainted(place: Place) -> Ended:
+    taint = {"key": "example.com/gpu", "value": "present", "effect": "NoSchedule"}
+    with a_node(place, taint, **{"example.com/gpu": "8"}) as options:
+        return launch(place, BRIEF, *options, "--gpus", "1", "--gpu-resource", "example.com/gpu").end()
+
+
+@fault(
+    "pods that fit one by one, but not together",
+    code=44,
+    words=("can take 1 of the job's 2 pods at the same time", "has 2 of cpu free"),
+    sees_nodes=True,
+    jobs_ever=0,
+)
+def not_together(place: Place) -> Ended:
+    with a_node(place) as options:
+        return launch(place, BRIEF, *options, "--cpu", "1100m").end()
+
+
+@fault(
+    "more CPUs than there are, nodes unseen: what is short is told while waiting",
+    code=46,
+    words=(r"\[launch\] waiting for nodes: 2 of 2 pods \(worker-[01]: Unschedulable: .*Insufficient cpu",),
+)
+def waiting(place: Place) -> Ended:
+    return launch(place, BRIEF, "--cpu", "10000", "--deadlines", "scheduled=4").end()
+
+
+def limit_pods(place: Place, pods: int, **spec: object) -> None:
     place.create(
         "/api/v1/resourcequotas",
         {
             "apiVersion": "v1",
             "kind": "ResourceQuota",
             "metadata": {"name": "small"},
-            "spec": {"hard": {"pods": str(pods)}},
+            "spec": {"hard": {"pods": str(pods)}, **spec},
         },
     )
     path = f"/api/v1/namespaces/{place.namespace}/resourcequotas/small"
@@ -483,6 +646,22 @@ def limit_pods(place: Place, pods: int) -> None:
 def over_quota(place: Place) -> Ended:
     limit_pods(place, 1)
     return launch(place, BRIEF).end()
+
+
+@fault("a quota that is for other pods")
+def quota_of_others(place: Place) -> Ended:
+    limit_pods(place, 0, scopes=["BestEffort"])
+    return launch(place, BRIEF).end()
+
+
+@fault(
+    "quota exceeded, and told to go on in spite of it",
+    code=52,
+    words=(r"\[launch\] quota small .*leaves 1 of pods", "refuses the job's pods"),
+)
+def over_quota_on(place: Place) -> Ended:
+    limit_pods(place, 1)
+    return launch(place, LONG, "--preflight", "warn", *SOON).end()
 
 
 @fault("quota taken away after the preflight", code=52, words=("refuses the job's pods", "exceeded quota"))
@@ -632,6 +811,19 @@ def swept(place: Place) -> Ended:
         == "Failed"
     )
     return launch(place, BRIEF, run="r2").end()
+
+
+@fault(
+    "a sweep that cannot delete",
+    code=54,
+    words=("not all jobs whose run is over could be removed: 1 of 1", "HTTP 500", "ddpipe jobs sweep"),
+    jobs=1,
+    pods=2,
+)
+def sweep_refused(place: Place) -> Ended:
+    running(place).kill()
+    place.proxy.answer(lambda request: request.deletes_job, 500, "etcdserver: no leader", times=10_000)
+    return Step(place, ["jobs", "sweep", "--run-id", "r1"], {}).end()
 
 
 @fault("killed for good, its run deleted: the cluster collects", code=-9)

@@ -17,14 +17,16 @@ from proxy import Proxy
 
 from ddpipe.launch.backends.pytorchjob import RESOURCE
 from ddpipe.launch.cluster import ApiError, ApiServer, Refused
+from ddpipe.launch.status import IMAGE_TROUBLE
 
 T = TypeVar("T")
 ACCOUNT = "ddpipe-launcher"
-IMAGE = os.environ.get("DDPIPE_TEST_IMAGE", "python:3.11-slim")
 OUR_IMAGES = os.environ.get("DDPIPE_TEST_IMAGES", "ddpipe-{}:dev")
 """Our own: {} is launcher or trainer."""
+IMAGE = OUR_IMAGES.format("launcher")
+"""What the pods of launched jobs run: a shell and Python are all they need."""
 
-_RBAC = Path(__file__).parents[2] / "images" / "rbac.yaml"
+RBAC = Path(__file__).parents[2] / "images" / "rbac.yaml"
 _COLLECTIONS = {
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
@@ -129,9 +131,65 @@ class Place:
         root, _, plural = collection.rpartition("/")
         return self.admin.create(f"{root}/namespaces/{self.namespace}/{plural}", body)
 
+    def may(self, group: str, resource: str, verb: str) -> bool:
+        """Whether the launcher may do this here; `resource` as in a Role."""
+        name, _, part = resource.partition("/")
+        where = {"namespace": self.namespace, "group": group, "resource": name, "subresource": part}
+        user = f"system:serviceaccount:{self.namespace}:{ACCOUNT}"
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {"user": user, "resourceAttributes": {**where, "verb": verb}},
+        }
+        path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+        return bool(self.admin.create(path, review)["status"]["allowed"])
+
     def patch(self, path: str, change: dict[str, Any]) -> None:
         """Merge-patch an object."""
         patch(self.admin, path, change)
+
+
+def missing_image(admin: ApiServer, image: str) -> str | None:
+    """Why pods cannot run an image, in one line; None if they can."""
+    name = f"ddpipe-test-{uuid.uuid4().hex[:8]}"
+    admin.create("/api/v1/namespaces", _object("v1", "Namespace", name))
+    path = f"/api/v1/namespaces/{name}/pods"
+    container = {"name": "main", "image": image, "imagePullPolicy": "IfNotPresent", "command": ["true"]}
+    pod = _object("v1", "Pod", "image")
+    pod["spec"] = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 0,
+        "containers": [container],
+    }
+    try:
+        # The account that every pod has is made a moment after the namespace.
+        eventually(lambda: _accepts(admin, path, pod), bool, 30)
+        state = eventually(lambda: _state(admin, f"{path}/image"), lambda state: state != "Pending", 120)
+    finally:
+        delete(admin, f"/api/v1/namespaces/{name}")
+    if state == "Succeeded":
+        return None
+    return f"pods cannot run {image} ({state}): make images, and name them by DDPIPE_TEST_IMAGES"
+
+
+def _accepts(admin: ApiServer, path: str, pod: dict[str, Any]) -> bool:
+    with contextlib.suppress(Refused):
+        return bool(admin.create(path, pod))
+    return False
+
+
+def _state(admin: ApiServer, path: str) -> str:
+    """The pod's phase, or why its image does not come."""
+    try:
+        status = admin.get(path)["status"]
+    except Refused as error:
+        return str(error)
+    for container in status.get("containerStatuses") or ():
+        reason = container["state"].get("waiting", {}).get("reason", "")
+        if reason in IMAGE_TROUBLE:
+            return str(reason)
+    return "Pending" if status["phase"] == "Running" else str(status["phase"])
 
 
 @contextlib.contextmanager
@@ -157,7 +215,7 @@ def a_place(
 
 
 def _grant(place: Place, *, sees_nodes: bool) -> None:
-    for document in yaml.safe_load_all(_RBAC.read_text()):
+    for document in yaml.safe_load_all(RBAC.read_text()):
         if document["kind"] == "RoleBinding":
             document["subjects"][0]["namespace"] = place.namespace
         place.admin.create(_COLLECTIONS[document["kind"]].format(place.namespace), document)
@@ -169,8 +227,8 @@ def _grant(place: Place, *, sees_nodes: bool) -> None:
 
 
 def _grant_nodes(place: Place) -> None:
-    role = _object("rbac.authorization.k8s.io/v1", "ClusterRole", "ddpipe-test-nodes")
-    role["rules"] = [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["list"]}]
+    role = _object("rbac.authorization.k8s.io/v1", "ClusterRole", "ddpipe-test-nodes-and-pods")
+    role["rules"] = [{"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["list"]}]
     with contextlib.suppress(Refused):
         place.admin.create("/apis/rbac.authorization.k8s.io/v1/clusterroles", role)
     binding = _object(
@@ -181,7 +239,7 @@ def _grant_nodes(place: Place) -> None:
     binding["roleRef"] = {
         "apiGroup": "rbac.authorization.k8s.io",
         "kind": "ClusterRole",
-        "name": "ddpipe-test-nodes",
+        "name": "ddpipe-test-nodes-and-pods",
     }
     binding["subjects"] = [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": place.namespace}]
     place.admin.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)
@@ -193,23 +251,7 @@ def _binding_path(namespace: str) -> str:
 
 def _await_rights(place: Place) -> None:
     """The authoriser learns of new roles a moment later."""
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {
-            "user": f"system:serviceaccount:{place.namespace}:{ACCOUNT}",
-            "resourceAttributes": {
-                "namespace": place.namespace,
-                "verb": "create",
-                "group": "kubeflow.org",
-                "resource": "pytorchjobs",
-            },
-        },
-    }
-    path = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-    assert eventually(lambda: place.admin.create(path, review)["status"]["allowed"], bool, 10), (
-        "the Role does not work"
-    )
+    assert eventually(lambda: place.may(RESOURCE.group, RESOURCE.plural, "create"), bool, 10), "no Role"
 
 
 def _kubeconfig(place: Place) -> dict[str, Any]:

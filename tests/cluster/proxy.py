@@ -9,6 +9,7 @@ import contextlib
 import json
 import socket
 import ssl
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,7 +69,7 @@ class Answer:
 
     which: Which
     status: int
-    message: str
+    body: bytes
     left: int
 
 
@@ -98,7 +99,12 @@ class Proxy:
 
     def answer(self, which: Which, status: int, message: str, times: int) -> None:
         """Answer the next such requests ourselves."""
-        self._answers.append(Answer(which, status, message, times))
+        told = {"kind": "Status", "status": "Failure", "code": status, "message": message}
+        self._answers.append(Answer(which, status, json.dumps(told).encode(), times))
+
+    def show(self, which: Which, found: dict[str, object]) -> None:
+        """Answer such requests with an object of our own, from now on."""
+        self._answers.append(Answer(which, 200, json.dumps(found).encode(), sys.maxsize))
 
     def cut_logs_every(self, seconds: float) -> None:
         """Break every log stream after so long."""
@@ -206,13 +212,11 @@ class Proxy:
 
     @staticmethod
     def _refuse(client: BaseHTTPRequestHandler, answer: Answer) -> None:
-        status = {"kind": "Status", "status": "Failure", "code": answer.status, "message": answer.message}
-        text = json.dumps(status).encode()
         client.send_response(answer.status)
         client.send_header("Content-Type", "application/json")
-        client.send_header("Content-Length", str(len(text)))
+        client.send_header("Content-Length", str(len(answer.body)))
         client.end_headers()
-        client.wfile.write(text)
+        client.wfile.write(answer.body)
 
     def _forward(
         self, client: BaseHTTPRequestHandler, request: Request, body: bytes, hold: Hold | None

@@ -9,10 +9,17 @@ import pytest
 from launch_samples import a_job, a_pod, an_object, ended
 from torchrun_samples import report
 
-from ddpipe.errors import DdpipeError, ImageUnavailable, OperatorSilent, PodRefused, Unschedulable
+from ddpipe.errors import (
+    DdpipeError,
+    DeadlineExceeded,
+    ImageUnavailable,
+    OperatorSilent,
+    PodRefused,
+    Unschedulable,
+)
 from ddpipe.launch import diagnosis
 from ddpipe.launch.backends.pytorchjob import BACKEND, status
-from ddpipe.launch.status import Replica, replica_of
+from ddpipe.launch.status import Replica, Stage, replica_of
 
 JOB = a_job()
 
@@ -182,3 +189,93 @@ def test_each_stage_has_its_own_deadline_and_error() -> None:
     error = diagnosis.late(JOB, BACKEND, unscheduled, 5)
     assert isinstance(error, Unschedulable)
     assert "no GPU" in error.seen
+
+
+def test_a_signal_is_named_and_other_codes_are_numbers() -> None:
+    said = {code: failure(replica(state=ended(code))).seen for code in (1, 127, 128, 129, 139, 143, 255)}
+    assert said[127] == "exit code 127"
+    assert said[128] == "exit code 128"
+    assert said[129] == "killed by SIGHUP (exit code 129)"
+    assert said[139] == "killed by SIGSEGV (exit code 139)"
+    assert said[255] == "killed by signal 127 (exit code 255)"
+
+
+def test_of_many_last_lines_the_last_are_shown() -> None:
+    seen = failure(replica(state=ended(1)), tail=tuple(f"line {number}" for number in range(1, 21))).seen
+    assert seen.splitlines()[2] == "    line 9"
+    assert seen.splitlines()[-1] == "    line 20"
+
+
+def test_of_several_causes_three_more_are_told() -> None:
+    failed = [replica(f"worker-{rank}", state=ended(rank + 1)) for rank in range(6)]
+    seen = failure(*failed).seen
+    assert seen.count("then ") == 3
+
+
+def mounting(
+    uid: str, reason: str = "FailedMount", message: str = 'secret "nope" not found'
+) -> dict[str, Any]:
+    return {"reason": reason, "message": message, "involvedObject": {"uid": uid}}
+
+
+CREATING = {"phase": "Pending", "state": {"waiting": {"reason": "ContainerCreating"}}}
+
+
+def test_a_volume_that_is_not_there_shows_in_the_pod_s_own_events() -> None:
+    pods = (a_pod(JOB, **CREATING), a_pod(JOB, "worker-1", **CREATING))
+    error = hopeless(*pods, events=(mounting("worker-1-uid"),))
+    assert isinstance(error, PodRefused)
+    assert error.which.startswith("worker-1 (pod team/")
+    assert error.seen == 'secret "nope" not found'
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        mounting("another-uid"),
+        mounting("worker-0-uid", reason="BackOff"),
+        mounting("worker-0-uid", message="timed out waiting for the volume to attach"),
+    ],
+)
+def test_other_events_are_no_missing_volume(event: dict[str, Any]) -> None:
+    assert hopeless(a_pod(JOB, **CREATING), a_pod(JOB, "worker-1"), events=(event,)) is None
+
+
+@pytest.mark.parametrize("pod", [{}, {"phase": "Pending", "node": "", "state": {}}])
+def test_an_old_event_of_a_pod_that_runs_or_has_no_node_yet_does_not_count(pod: dict[str, Any]) -> None:
+    pods = (a_pod(JOB, **pod), a_pod(JOB, "worker-1"))
+    assert hopeless(*pods, events=(mounting("worker-0-uid"),)) is None
+
+
+def test_of_several_refusals_the_latest_is_told() -> None:
+    refusals = [mounting("job-uid", "FailedCreate", f"exceeded quota: {name}") for name in ("one", "two")]
+    error = hopeless(a_pod(JOB), events=tuple(refusals))
+    assert error is not None
+    assert error.seen == "exceeded quota: two"
+
+
+@pytest.mark.parametrize(
+    ("pod", "error", "words"),
+    [
+        ({"phase": "Pending", "state": {}}, DeadlineExceeded, "not all images were ready"),
+        (waiting("CreateContainerConfigError"), DeadlineExceeded, "not all containers were ready"),
+        ({}, DeadlineExceeded, "training did not end in time"),
+    ],
+)
+def test_each_later_stage_has_its_own_words(pod: dict[str, Any], error: type, words: str) -> None:
+    pods = [a_pod(JOB, **pod), a_pod(JOB, "worker-1")]
+    late = diagnosis.late(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), pods), 5)
+    assert type(late) is error
+    assert words in str(late)
+
+
+def test_a_pod_that_succeeded_was_not_taken_away() -> None:
+    disruption = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "Evicted"}]}
+    done = replica("worker-0", "Succeeded", state=ended(0), status=disruption)
+    assert not done.has_failed
+    assert replica("worker-0", "Failed", state=ended(143), status=disruption).removed
+
+
+def test_a_container_that_waits_after_a_restart_is_running_not_starting() -> None:
+    again = a_pod(JOB, state={"waiting": {"reason": "CrashLoopBackOff"}}, container={"restartCount": 1})
+    assert status(JOB, an_object(JOB, "Running"), [again, a_pod(JOB, "worker-1")]).stage is Stage.FINISHED

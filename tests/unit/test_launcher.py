@@ -20,6 +20,7 @@ from ddpipe.errors import (
     OutputMissing,
     ParameterError,
     PodRefused,
+    PreflightFailed,
     ReplicaFailed,
 )
 from ddpipe.launch import adoption, launcher
@@ -354,3 +355,53 @@ def test_what_is_wrong_in_itself_is_told_before_the_first_request() -> None:
 def test_a_log_that_is_not_read_to_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher.Logs, "finish", lambda _: ("worker-1",))
     assert "the log of worker-1 could not be read to its end" in told(a_job(), finished(a_job()))[1]
+
+
+def test_what_earlier_runs_of_the_pipeline_left_is_removed_before_the_job_is_made() -> None:
+    earlier = a_job(owner=replace(a_job().owner, run_id="run-0"))
+    left = an_object(earlier, "Running")
+    left["metadata"] |= {"uid": "left", "ownerReferences": [{"kind": "Pod", "name": "gone", "uid": "gone"}]}
+    job = a_job()
+    server = operated(job)
+    server.put(JOBS, left)
+    _, text = told(job, server)
+    assert f"removed PyTorchJob team/{earlier.name}: run run-0 is over" in text
+    order = [request.path for request in server.asked if deletes(earlier)(request) or creates(request)]
+    assert order == [path(earlier), JOBS]
+
+
+def test_that_nothing_can_be_swept_is_no_reason_to_fail() -> None:
+    job = a_job()
+    server = operated(job)
+    selects = {"labelSelector": "app.kubernetes.io/managed-by=ddpipe,ddpipe.dev/pipeline=digits"}
+    server.fail(lambda request: request.query == selects, FORBIDDEN)
+    outcome, text = told(job, server)
+    assert not outcome.adopted
+    assert "could not look for jobs of earlier runs: HTTP 403" in text
+
+
+def test_a_right_that_is_missing_for_the_first_look_is_told_with_all_others() -> None:
+    job = a_job()
+    server = a_server()
+    server.fail(lambda request: request.path == path(job), FORBIDDEN)
+    server.allowed = lambda asked: asked["verb"] not in {"get", "watch"}
+    with pytest.raises(PreflightFailed, match=r'(?s)\["pytorchjobs"\], verbs: \[get, watch\].*"pods/log"'):
+        launched(job, server)
+
+
+def test_a_new_job_belongs_to_the_run_of_the_pod_that_launches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAME", "step")
+    monkeypatch.setenv("POD_NAMESPACE", "team")
+    job = a_job(keep="always")
+    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "w", "uid": "w-uid"}
+    bystander = {**workflow, "uid": "other"}
+    owners = [
+        (None, [{"apiVersion": "v1", "kind": "Pod", "name": "step", "uid": "step-uid"}]),
+        ([bystander, {**workflow, "controller": True}], [workflow]),
+        ([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "n", "uid": "n", "controller": True}], []),
+    ]
+    for given, expected in owners:
+        server = operated(job)
+        server.put(PODS, {"metadata": {"name": "step", "uid": "step-uid", "ownerReferences": given}})
+        launched(job, server)
+        assert server.get(path(job))["metadata"]["ownerReferences"] == expected

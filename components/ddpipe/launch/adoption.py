@@ -20,7 +20,7 @@ from ddpipe.launch.resources import PODS, Object
 from ddpipe.launch.retrying import backoff, delete, with_retries
 from ddpipe.launch.status import Phase
 
-_NOT_FOUND, _CONFLICT = 404, 409
+_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 # Pods have 30 s to end, and their names are taken for so long.
 _REMOVAL_SECONDS = 90.0
 
@@ -93,6 +93,8 @@ def _find(launching: Launching) -> Object | None:
     except Refused as error:
         if error.status == _NOT_FOUND:
             return None
+        if error.status == _FORBIDDEN:
+            preflight.check_rights(launching.cluster, launching.job, launching.backend)
         raise
 
 

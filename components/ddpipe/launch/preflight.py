@@ -5,7 +5,7 @@ What this account may not read is not held against the job: the same fault then 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ddpipe.errors import NotInstalled, PreflightFailed, listed
@@ -46,13 +46,30 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
         *_beyond_quota(cluster, job, backend, manifest),
     ]
     if problems and job.preflight == Preflight.ENFORCE:
-        raise PreflightFailed(
-            what="the job could not run, nothing was created",
-            which=name_of(job, backend),
-            seen=listed(problems),
-            do="Fix these, then run the step again; preflight=warn goes on in spite of them.",
-        )
+        raise _failed(job, backend, problems, "preflight=warn goes on in spite of them.")
     return [*problems, *room.remarks]
+
+
+def check_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:
+    """Raise what this account may not do but has to.
+
+    Raises:
+        PreflightFailed: All of it is listed.
+    """
+    problems = list(_missing_rights(cluster, job.namespace, backend.resource))
+    if problems:
+        raise _failed(job, backend, problems)
+
+
+def _failed(
+    job: TrainingJob, backend: Backend, problems: Sequence[Problem], hint: str = ""
+) -> PreflightFailed:
+    return PreflightFailed(
+        what="the job could not run, nothing was created",
+        which=name_of(job, backend),
+        seen=listed(problems),
+        do=f"Fix these, then run the step again{f'; {hint}' if hint else '.'}",
+    )
 
 
 def _check_installed(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:

@@ -1,0 +1,254 @@
+"""What the launcher makes of what happens to a job and its pods while it follows them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Condition
+from typing import Any
+
+import pytest
+from fake_api import Request
+from launch_samples import EVENTS, JOBS, PODS, UID, a_job, a_pod, a_server, an_object, ended
+
+from ddpipe.errors import DeadlineExceeded, LaunchError, PodRefused, ReplicaFailed
+from ddpipe.launch import diagnosis
+from ddpipe.launch.backends.pytorchjob import BACKEND
+from ddpipe.launch.cluster import Unanswered
+from ddpipe.launch.following import Ended, Follower
+from ddpipe.launch.job import TrainingJob
+from ddpipe.launch.launcher import Outcome, launch
+from ddpipe.launch.limits import Limits
+from ddpipe.launch.logs import Logs
+from ddpipe.launch.watching import Picture
+
+JOB = a_job(deadlines={"hopeless": 0.2}, outage=5, keep="always")
+GOING = {"deletionTimestamp": "2026-01-01T00:00:42Z", "deletionGracePeriodSeconds": 30}
+
+
+class Told(io.StringIO):
+    """Passes on what is written."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self.write = tell  # type: ignore[method-assign, assignment]
+
+
+class Followed:
+    """A job of two running pods, followed in a thread while a test does things to it."""
+
+    def __init__(self, job: TrainingJob = JOB) -> None:
+        self.job = job
+        self.server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
+        self.text = ""
+        self._written = Condition()
+        self._future = ThreadPoolExecutor(1).submit(
+            launch, job, self.server, exists=lambda _: True, out=Told(self._heard)
+        )
+        for path in (JOBS, PODS, EVENTS):
+            self.server.awaited(watch_of(path))
+
+    def pod(self, rank: int, phase: str = "Running", **changes: Any) -> None:
+        """Bring a pod into another state."""
+        self.server.put(PODS, a_pod(self.job, f"worker-{rank}", phase, **changes))
+
+    def lose(self, rank: int, **last: Any) -> None:
+        """Somebody deletes a pod, which ends and is gone."""
+        self.pod(rank, metadata=GOING, **last)
+        self.server.drop(f"{PODS}/{self.job.name}-worker-{rank}")
+
+    def job_is(self, *conditions: str) -> None:
+        self.server.put(JOBS, an_object(self.job, *conditions))
+
+    def event(self, uid: str, reason: str, message: str, name: str = "e1") -> None:
+        body = {"metadata": {"name": name}, "type": "Warning", "reason": reason, "message": message}
+        self.server.put(EVENTS, {**body, "involvedObject": {"uid": uid}})
+
+    def saw(self, words: str) -> None:
+        """Wait until it was told."""
+        with self._written:
+            came = self._written.wait_for(lambda: words in self.text, 10)
+        assert came, f"{words!r} never came: {self.text}"
+
+    def _heard(self, text: str) -> None:
+        with self._written:
+            self.text += text
+            self._written.notify_all()
+
+    def outcome(self) -> Outcome:
+        return self._future.result(20)
+
+    def error(self, kind: type[LaunchError]) -> LaunchError:
+        with pytest.raises(kind) as caught:
+            self.outcome()
+        return caught.value
+
+
+def watch_of(path: str) -> Callable[[Request], bool]:
+    return lambda request: request.path == path and "watch" in request.query
+
+
+def test_a_pod_that_somebody_deleted_is_the_cause_though_it_is_gone() -> None:
+    followed = Followed()
+    followed.lose(1, state=ended(143, at="2026-01-01T00:00:20Z"))
+    followed.saw("worker-1 is replaced: somebody deleted its pod; killed by SIGTERM")
+    followed.pod(0, "Failed", state=ended(1, at="2026-01-01T00:00:30Z"))
+    followed.saw("1 of 2 pods, 1 ended")
+    followed.job_is("Failed")
+    error = followed.error(ReplicaFailed)
+    assert error.which.startswith("worker-1 of PyTorchJob")
+    assert "somebody deleted its pod" in error.seen
+    assert "then worker-0: exit code 1" in error.seen
+
+
+def looked_at(*messages: Picture) -> Ended | None:
+    """What a follower makes of pictures that come one by one, in this order."""
+    logs = Logs(a_server(), PODS, lambda _: None)
+    follower = Follower(a_server(), JOB, BACKEND, UID, logs, lambda _: None, Limits(JOB.limits))
+    found = None
+    for message in messages:
+        follower._take(message)
+        found = follower._look()
+    return found
+
+
+def picture(source: str, *objects: dict[str, Any], gone: dict[str, Any] | None = None) -> Picture:
+    return Picture(source, {item["metadata"]["uid"]: item for item in objects}, gone)
+
+
+FAILED = a_pod(JOB, "worker-1", "Failed", state=ended(3, at="2026-01-01T00:00:09Z"))
+LEAVING = a_pod(JOB, "worker-0", metadata=GOING)
+
+
+def failure_of(found: Ended | None) -> LaunchError:
+    assert found is not None
+    return diagnosis.failure(JOB, BACKEND, "", replicas=found.replicas, tail=lambda _: (), notes=found.notes)
+
+
+def test_a_pod_that_is_tidied_up_after_the_end_is_not_the_cause() -> None:
+    error = failure_of(
+        looked_at(
+            picture("pods", a_pod(JOB), FAILED),
+            picture("job", an_object(JOB, "Failed")),
+            picture("pods", LEAVING, FAILED),
+            picture("pods", FAILED, gone=LEAVING),
+        )
+    )
+    assert error.which.startswith("worker-1 of PyTorchJob")
+    assert error.seen == "exit code 3"
+
+
+def test_a_pod_whose_removal_ended_the_job_is_the_cause_though_it_is_heard_of_later() -> None:
+    error = failure_of(
+        looked_at(
+            picture("pods", a_pod(JOB), a_pod(JOB, "worker-1")),
+            picture("job", an_object(JOB, "Failed")),
+            picture("pods", LEAVING, a_pod(JOB, "worker-1")),
+        )
+    )
+    assert error.which.startswith("worker-0 of PyTorchJob")
+    assert error.seen == "somebody deleted its pod"
+
+
+def test_of_two_pods_that_were_removed_the_first_is_the_cause() -> None:
+    second = a_pod(JOB, "worker-1", metadata=GOING)
+    error = failure_of(
+        looked_at(
+            picture("job", an_object(JOB, "Running")),
+            picture("pods", a_pod(JOB), a_pod(JOB, "worker-1")),
+            picture("pods", a_pod(JOB), second),
+            picture("pods", LEAVING, second),
+            picture("job", an_object(JOB, "Failed")),
+        )
+    )
+    assert error.which.startswith("worker-1 of PyTorchJob")
+
+
+def test_nothing_is_judged_before_both_the_job_and_its_pods_are_known() -> None:
+    assert looked_at(picture("job", an_object(JOB, "Failed"))) is None
+
+
+def test_a_replaced_pod_is_told_and_the_job_may_succeed_nevertheless() -> None:
+    followed = Followed()
+    followed.lose(1, state=ended(143, at="2026-01-01T00:00:20Z"))
+    followed.saw("worker-1 is replaced")
+    followed.pod(1, metadata={"uid": "another"})
+    followed.pod(1, "Succeeded", metadata={"uid": "another"}, state=ended(0))
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.job_is("Succeeded")
+    assert followed.outcome().restarts == 1
+
+
+@pytest.mark.parametrize("uid", [UID, "worker-1-uid"])
+def test_what_the_events_of_the_job_say_is_heard(uid: str) -> None:
+    followed = Followed()
+    followed.server.drop(f"{PODS}/{JOB.name}-worker-1")
+    followed.pod(1, "Pending", state={"waiting": {}})
+    if uid == UID:
+        followed.server.drop(f"{PODS}/{JOB.name}-worker-1")
+        followed.event(uid, "FailedCreatePod", "exceeded quota: small")
+    else:
+        followed.event(uid, "FailedMount", 'secret "nope" not found')
+    assert followed.error(PodRefused).seen in {"exceeded quota: small", 'secret "nope" not found'}
+
+
+def test_what_others_events_say_is_not() -> None:
+    followed = Followed()
+    followed.server.drop(f"{PODS}/{JOB.name}-worker-1")
+    followed.event("somebody-else", "FailedCreatePod", "exceeded quota: theirs")
+    followed.pod(1, "Succeeded", state=ended(0))
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.job_is("Succeeded")
+    assert not followed.outcome().restarts
+
+
+def test_of_several_refusals_the_latest_counts() -> None:
+    followed = Followed(replace(JOB, deadlines={"hopeless": 1}))
+    followed.event(UID, "FailedCreatePod", "exceeded quota: the first", name="z")
+    followed.event(UID, "FailedCreatePod", "exceeded quota: the second", name="a")
+    followed.server.drop(f"{PODS}/{JOB.name}-worker-1")
+    assert followed.error(PodRefused).seen == "exceeded quota: the second"
+
+
+def test_the_clock_of_a_stage_stands_still_while_the_server_is_away() -> None:
+    followed = Followed(replace(JOB, deadlines={"finished": 0.6}, outage=30))
+    followed.server.fail(lambda request: request.path == PODS, Unanswered("refused"), times=4)
+    followed.server.end_watches()
+    followed.saw("the API server is away, waiting: refused")
+    followed.saw("the API server answers again")
+    error = followed.error(DeadlineExceeded)
+    assert "still running after 1 s" in error.seen
+
+
+def test_a_suspended_job_waits_and_says_so() -> None:
+    followed = Followed(replace(JOB, deadlines={"finished": 0.5}))
+    followed.server.put(JOBS, an_object(JOB, "Running", runPolicy={"suspend": True}))
+    followed.saw("suspended: waiting for its queue")
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.pod(1, "Succeeded", state=ended(0))
+    followed.job_is("Succeeded")
+    assert followed.outcome().name == JOB.name
+
+
+def test_a_job_of_the_same_name_is_not_the_job() -> None:
+    followed = Followed()
+    found = an_object(JOB, "Succeeded")
+    followed.server.drop(f"{JOBS}/{JOB.name}")
+    followed.server.put(JOBS, {**found, "metadata": {**found["metadata"], "uid": "another"}})
+    with pytest.raises(LaunchError, match="was deleted while it was followed"):
+        followed.outcome()
+
+
+def test_only_rank_0_is_waited_for_where_only_it_counts() -> None:
+    followed = Followed(replace(JOB, success="rank0"))
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.job_is("Succeeded")
+    assert followed.outcome().name == JOB.name
+
+
+def test_a_job_whose_pods_last_states_do_not_come_is_judged_after_a_while() -> None:
+    followed = Followed()
+    followed.job_is("Failed")
+    assert followed.error(ReplicaFailed).seen.startswith("it is Failed")
