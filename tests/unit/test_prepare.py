@@ -22,7 +22,7 @@ from ddpipe.data.reader import open_split
 from ddpipe.data.shards import shard_key
 from ddpipe.errors import DdpipeError, NoSuchBucket, NotWritable, ParameterError, SourceError
 from ddpipe.prepare import packing
-from ddpipe.prepare.ledger import Entry
+from ddpipe.prepare.index import Entry
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html
 from ddpipe.prepare.sources import Sample
@@ -514,7 +514,7 @@ def test_an_interrupted_prepare_goes_on_where_it_was(
     assert prepared.dataset_id == fresh.dataset_id
 
 
-def test_a_damaged_entry_of_the_ledger_is_ignored(toys: PrepareSpec) -> None:
+def test_a_damaged_entry_of_the_index_is_ignored(toys: PrepareSpec) -> None:
     first = prepare(toys)
     store = open_store(toys.store)
     for info in store.list("datasets/toys/encoded/"):

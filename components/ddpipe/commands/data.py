@@ -112,7 +112,7 @@ def verify_command(dataset: str) -> None:
 @click.argument("new")
 @json_option
 def diff_command(old: str, new: str) -> None:
-    """Tell what the version NEW has otherwise than OLD (addresses of manifests)."""
+    """Show what changed from OLD to NEW, both addresses of manifests."""
     found = difference(load_manifest(old), load_manifest(new))
     lines = [
         *_some("added", list(found.added)),

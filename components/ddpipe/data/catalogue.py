@@ -142,7 +142,7 @@ def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
 
 
 def _subject(key: str) -> str | None:
-    """The shard that an entry of prepare's ledger is about."""
+    """The shard that an entry of prepare's index is about."""
     match PurePosixPath(key).parts:
         case (_, _, "encoded", name):
             return name.partition(".")[0]

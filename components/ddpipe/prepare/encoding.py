@@ -14,7 +14,7 @@ from PIL import Image
 
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import JpegShard, encode, encode_jpegs, open_shard
-from ddpipe.prepare.alike import look
+from ddpipe.prepare.duplicates import perceptual_hash
 from ddpipe.prepare.images import FILTER, Shape, decode, shrink
 
 SMALL = 96
@@ -35,12 +35,12 @@ class Encoded(NamedTuple):
     Attributes:
         data: For the shard.
         moments: Of its pixels.
-        look: See `ddpipe.prepare.alike`.
+        phash: See `ddpipe.prepare.duplicates`.
     """
 
     data: bytes
     moments: Moments
-    look: str
+    phash: str
 
 
 class Encoding(Protocol):
@@ -81,7 +81,7 @@ class Raw:
     def encode(self, data: bytes) -> Encoded:
         """Scaled and cropped to the shape."""
         image = decode(data, self.shape)
-        return Encoded(image.tobytes(), moments(image), look(image))
+        return Encoded(image.tobytes(), moments(image), perceptual_hash(image))
 
     def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
         """A .npy."""
@@ -123,7 +123,7 @@ class Jpeg:
         """Scaled to the shorter side; grey stays grey."""
         image, buffer = shrink(data, self.side), io.BytesIO()
         image.save(buffer, "JPEG", quality=self.quality)
-        return Encoded(buffer.getvalue(), moments(image), look(image))
+        return Encoded(buffer.getvalue(), moments(image), perceptual_hash(image))
 
     def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
         """A .tar."""
@@ -140,7 +140,7 @@ def moments(image: Image.Image) -> Moments:
     return (image.width * image.height, *sums.ravel().tolist())
 
 
-def suited(shapes: Sequence[Shape], kind: str, size: int, quality: int) -> Encoding:
+def chosen(shapes: Sequence[Shape], kind: str, size: int, quality: int) -> Encoding:
     """The encoding that these images call for.
 
     Args:

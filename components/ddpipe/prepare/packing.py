@@ -22,12 +22,12 @@ from typing import NoReturn, TypeVar
 from tqdm import tqdm
 
 from ddpipe.cpus import cpus
-from ddpipe.data.ahead import ahead
 from ddpipe.data.manifest import ShardRef
+from ddpipe.data.prefetch import prefetched
 from ddpipe.data.shards import SHARD_BYTES, shard_key, verify
 from ddpipe.prepare.encoding import Encoding
 from ddpipe.prepare.images import Shape, Unreadable, keep_memory, probe
-from ddpipe.prepare.ledger import Entry, Member, write_entry
+from ddpipe.prepare.index import Entry, Member, write_entry
 from ddpipe.prepare.sources import Sample, Source
 from ddpipe.storage import Store
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-Box = Sequence[tuple[Member, bytes]]
+Content = Sequence[tuple[Member, bytes]]
 """The images of a shard, encoded, and what is known of them."""
 
 REMOTE_READERS = 16
@@ -151,10 +151,10 @@ class Packer:
         self._source, self._store, self._name = source, store, name
         self._threads = max(cpus(), REMOTE_READERS) if remote else cpus()
 
-    def look(self, samples: Sequence[Sample]) -> None:
+    def inspect(self, samples: Sequence[Sample]) -> None:
         """Hash files and read the headers of their images."""
-        with _progress("looking", len(samples)) as progress:
-            for known in self._good(self._look, samples, progress):
+        with _progress("inspecting", len(samples)) as progress:
+            for known in self._good(self._inspect, samples, progress):
                 self.known[known.id] = known
 
     def pack(
@@ -174,19 +174,19 @@ class Packer:
         def may_store() -> bool:
             return keep_going or not self.problems
 
-        def store(box: Box) -> Entry:
-            return self._stored(encoding, box)
+        def store(content: Content) -> Entry:
+            return self._stored(encoding, content)
 
         keep_memory()
         total = sum(len(plan.samples) for plan in plans.values())
         entries = {}
         with TemporaryDirectory() as folder, _progress("encoding", total) as progress:
-            shelf = Shelf(self._store, encoding, Path(folder))
+            stored = StoredShards(self._store, encoding, Path(folder))
             for split, plan in plans.items():
-                good = self._good(partial(self._encode, encoding, plan, shelf), plan.samples, progress)
-                boxes = (box for box in _boxed(part for part in good if may_store()) if may_store())
+                good = self._good(partial(self._encode, encoding, plan, stored), plan.samples, progress)
+                contents = (content for content in _cut(part for part in good if may_store()) if may_store())
                 kept = [self._restamped(entry) for entry in plan.kept]
-                entries[split] = [*kept, *ahead(store, boxes, threads=1)]
+                entries[split] = [*kept, *prefetched(store, contents, threads=1)]
         return entries
 
     def _restamped(self, entry: Entry) -> Entry:
@@ -206,7 +206,7 @@ class Packer:
             return [_outcome(function, sample) for sample in batch]
 
         batches = (samples[start : start + BATCH] for start in range(0, len(samples), BATCH))
-        results = chain.from_iterable(ahead(outcomes, batches, threads=self._threads))
+        results = chain.from_iterable(prefetched(outcomes, batches, threads=self._threads))
         for sample, outcome in zip(samples, results, strict=True):
             progress.update()
             if isinstance(outcome, Unreadable):
@@ -214,32 +214,34 @@ class Packer:
             else:
                 yield outcome
 
-    def _look(self, sample: Sample) -> Known:
+    def _inspect(self, sample: Sample) -> Known:
         data = self._source.read(sample)
         return Known(sample.id, sample.stamp, hashlib.sha256(data).hexdigest(), probe(data))
 
-    def _encode(self, encoding: Encoding, plan: Plan, shelf: Shelf, sample: Sample) -> tuple[Member, bytes]:
+    def _encode(
+        self, encoding: Encoding, plan: Plan, stored: StoredShards, sample: Sample
+    ) -> tuple[Member, bytes]:
         if take := plan.taken.get(sample.id):
-            return replace(take.member, stamp=sample.stamp), shelf.part(take)
+            return replace(take.member, stamp=sample.stamp), stored.part(take)
         data = self._source.read(sample)
         encoded = encoding.encode(data)
         known = self.known.get(sample.id)
         shape = known.shape if known else probe(data)
         sha256 = hashlib.sha256(data).hexdigest()
-        member = Member(sample.id, sample.stamp, sha256, shape, encoded.moments, encoded.look)
+        member = Member(sample.id, sample.stamp, sha256, shape, encoded.moments, encoded.phash)
         return member, encoded.data
 
-    def _stored(self, encoding: Encoding, box: Box) -> Entry:
+    def _stored(self, encoding: Encoding, content: Content) -> Entry:
         """Write a shard that is not there yet, then what is known of it."""
-        shard, data = encoding.pack([part for _, part in box])
+        shard, data = encoding.pack([part for _, part in content])
         if not self._store.exists(shard_key(shard)):
             self._store.write(shard_key(shard), data)
-        entry = Entry(shard, encoding.facts, tuple(member for member, _ in box))
+        entry = Entry(shard, encoding.facts, tuple(member for member, _ in content))
         write_entry(self._store, self._name, entry)
         return entry
 
 
-class Shelf:
+class StoredShards:
     """Shards of earlier prepares, opened as images are taken from them."""
 
     def __init__(self, store: Store, encoding: Encoding, folder: Path) -> None:
@@ -270,18 +272,18 @@ def _outcome(function: Callable[[Sample], R], sample: Sample) -> R | Unreadable:
         return error
 
 
-def _boxed(parts: Iterable[tuple[Member, bytes]]) -> Iterator[Box]:
+def _cut(parts: Iterable[tuple[Member, bytes]]) -> Iterator[Content]:
     """As many images as make a shard."""
-    box: list[tuple[Member, bytes]] = []
+    content: list[tuple[Member, bytes]] = []
     size = 0
     for member, part in parts:
-        if box and size + len(part) > SHARD_BYTES:
-            yield box
-            box, size = [], 0
-        box.append((member, part))
+        if content and size + len(part) > SHARD_BYTES:
+            yield content
+            content, size = [], 0
+        content.append((member, part))
         size += len(part)
-    if box:
-        yield box
+    if content:
+        yield content
 
 
 def _progress(verb: str, total: int) -> tqdm[NoReturn]:

@@ -3,7 +3,7 @@
     1. check the parameters and that the store can be written to
     2. survey the source: ids, labels and stamps, without reading its images
     3. deal the samples out to splits
-    4. plan: what earlier prepares stored and is unchanged is taken over (ledger.py)
+    4. plan: what earlier prepares stored and is unchanged is taken over (index.py)
     5. read and encode the rest; what cannot be read is refused, all of it at once, or skipped if so asked
     6. publish: the manifest comes last
 
@@ -25,8 +25,8 @@ from ddpipe.data.catalogue import shards_of
 from ddpipe.data.manifest import SPLITS, DatasetManifest, Split, manifest_key
 from ddpipe.data.shards import shard_key
 from ddpipe.errors import DatasetError, SourceError, listed
-from ddpipe.prepare.encoding import SMALL, Encoding, suited
-from ddpipe.prepare.ledger import Entry, Member, read_entries
+from ddpipe.prepare.encoding import SMALL, Encoding, chosen
+from ddpipe.prepare.index import Entry, Member, read_entries
 from ddpipe.prepare.packing import Known, Packer, planned
 from ddpipe.prepare.report import copies, lookalikes
 from ddpipe.prepare.sources import Sample, Survey, open_source
@@ -154,11 +154,11 @@ def _encoding(
     decides = spec.image_format == "raw" or (spec.image_format == "auto" and spec.image_size <= SMALL)
     seen = {member.id for entry in entries for member in entry.members}
     packer.known.update({} if spec.verify else _unchanged(samples, entries))
-    packer.look(
+    packer.inspect(
         [sample for sample in samples if sample.id not in packer.known and (decides or sample.id in seen)]
     )
     shapes = [known.shape for known in packer.known.values()] if decides else []
-    return suited(shapes, spec.image_format, spec.image_size, spec.quality)
+    return chosen(shapes, spec.image_format, spec.image_size, spec.quality)
 
 
 def _unchanged(samples: Sequence[Sample], entries: Sequence[Entry]) -> dict[str, Known]:

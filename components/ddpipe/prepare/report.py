@@ -18,8 +18,8 @@ from ddpipe.data.catalogue import per_class
 from ddpipe.data.manifest import SPLITS, DatasetManifest, Split
 from ddpipe.data.reader import open_split
 from ddpipe.data.shards import Images
-from ddpipe.prepare.alike import alike
-from ddpipe.prepare.ledger import Member, read_entries
+from ddpipe.prepare.duplicates import near_duplicates
+from ddpipe.prepare.index import Member, read_entries
 from ddpipe.storage import Store
 from ddpipe.templates import environment
 
@@ -88,7 +88,7 @@ def lookalikes(members: Mapping[str, Sequence[Member]]) -> list[dict[str, str]]:
     placed = [(split, member) for split, found in members.items() for member in found]
     pairs = [
         {found.id: split for split, found in (placed[first], placed[second])}
-        for first, second in alike([member.look for _, member in placed])
+        for first, second in near_duplicates([member.phash for _, member in placed])
         if placed[first][1].sha256 != placed[second][1].sha256
     ]
     return sorted(pairs, key=lambda ids: (-len(set(ids.values())), sorted(ids)))

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ddpipe.data.ahead import ahead
+from ddpipe.data.prefetch import prefetched
 from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
 from ddpipe.train.augment import augmented
@@ -54,7 +54,7 @@ def epoch_batches(
         images = augmented(reader.images(chosen), augmentation, seed, epoch, chosen)
         return _moved(images, reader.labels[chosen], len(batch), world.device)
 
-    return ahead(share, range(first, steps_per_epoch(len(reader), batch_size)), threads=1)
+    return prefetched(share, range(first, steps_per_epoch(len(reader), batch_size)), threads=1)
 
 
 def every_sample(reader: SplitReader, world: World) -> Iterator[Batch]:
@@ -68,7 +68,7 @@ def every_sample(reader: SplitReader, world: World) -> Iterator[Batch]:
         chosen = np.asarray(mine[start : start + EVALUATION_BATCH])
         return _moved(reader.images(chosen), reader.labels[chosen], len(chosen), world.device)
 
-    return ahead(share, range(0, largest_share, EVALUATION_BATCH), threads=1)
+    return prefetched(share, range(0, largest_share, EVALUATION_BATCH), threads=1)
 
 
 def _moved(pixels: NDArray[np.uint8], targets: NDArray[np.int64], size: int, device: torch.device) -> Batch:

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 from samples import a_picture
 
-from ddpipe.prepare.alike import alike, look
+from ddpipe.prepare.duplicates import near_duplicates, perceptual_hash
 
 
 def saved(image: Image.Image, quality: int) -> Image.Image:
@@ -25,20 +25,20 @@ def test_a_picture_that_was_scaled_brightened_or_saved_again_is_found_and_no_oth
         pictures[11].resize((200, 150)),
         pictures[20].point(lambda value: value * 0.8),
     ]
-    looks = [look(image) for image in (*pictures, *again)]
-    assert alike(looks) == [(3, 40), (11, 41), (20, 42)]
+    hashes = [perceptual_hash(image) for image in (*pictures, *again)]
+    assert near_duplicates(hashes) == [(3, 40), (11, 41), (20, 42)]
 
 
 def test_what_shows_nothing_is_like_nothing() -> None:
     flat, tiny = Image.new("RGB", (300, 300), "black"), a_picture(0, (16, 16))
-    assert [look(flat), look(tiny)] == ["", ""]
-    assert alike(["", ""]) == []
-    assert alike([]) == []
+    assert [perceptual_hash(flat), perceptual_hash(tiny)] == ["", ""]
+    assert near_duplicates(["", ""]) == []
+    assert near_duplicates([]) == []
 
 
 @pytest.mark.parametrize(("bits", "found"), [(7, [(0, 1)]), (8, [])])
 def test_looks_are_alike_up_to_seven_bits_wherever_they_are(bits: int, found: list[tuple[int, int]]) -> None:
-    first = int(look(a_picture(1)), 16)
+    first = int(perceptual_hash(a_picture(1)), 16)
     places = np.random.default_rng(0).choice(256, bits, replace=False)
     second = first ^ sum(1 << int(place) for place in places)
-    assert alike([f"{first:064x}", f"{second:064x}"]) == found
+    assert near_duplicates([f"{first:064x}", f"{second:064x}"]) == found

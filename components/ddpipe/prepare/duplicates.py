@@ -11,20 +11,20 @@ from numpy.typing import NDArray
 from PIL import Image
 
 SIDE = 16
-"""A look has SIDE by SIDE bits."""
+"""A hash has SIDE by SIDE bits."""
 
 DETAIL = 2 * SIDE
-"""Pixels that the shorter side needs: smaller images have no look."""
+"""Pixels that the shorter side needs: smaller images have no hash."""
 
 BANDS = 8
-"""Looks that differ in fewer bits than there are bands agree in one band at least."""
+"""Hashes that differ in fewer bits than there are bands agree in one band at least."""
 
 CROWD = 64
 """As many images that agree in a band only have the same background there."""
 
 
-def look(image: Image.Image) -> str:
-    """What an image looks like, whatever its size and brightness, in hex; empty if it shows next to nothing.
+def perceptual_hash(image: Image.Image) -> str:
+    """What an image shows, whatever its size and brightness, as a hash in hex; empty if it shows nothing.
 
     Source: the difference hash, as the library imagehash has it: is each point brighter than the one before?
     """
@@ -36,17 +36,17 @@ def look(image: Image.Image) -> str:
     return np.packbits(bits).tobytes().hex() if SIDE < bits.sum() < SIDE * (SIDE - 1) else ""
 
 
-def alike(looks: Sequence[str]) -> list[tuple[int, int]]:
+def near_duplicates(hashes: Sequence[str]) -> list[tuple[int, int]]:
     """The pairs of images that look alike: of SIDE * SIDE bits fewer than BANDS differ.
 
     Args:
-        looks: Of each image; an empty one is like no other.
+        hashes: Of each image; an empty one is like no other.
 
     Returns:
         Their indices, the smaller one first, in order.
     """
-    places = np.array([index for index, text in enumerate(looks) if text], dtype=np.int64)
-    rows = [np.frombuffer(bytes.fromhex(looks[index]), np.uint8) for index in places]
+    places = np.array([index for index, text in enumerate(hashes) if text], dtype=np.int64)
+    rows = [np.frombuffer(bytes.fromhex(hashes[index]), np.uint8) for index in places]
     if not rows:
         return []
     bits = np.stack(rows)

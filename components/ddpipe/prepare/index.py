@@ -40,7 +40,7 @@ class Member:
         sha256: Of its file, in hex.
         shape: Of its image, before it was scaled.
         moments: Of what the shard holds of it.
-        look: Of the same, see `ddpipe.prepare.alike`.
+        phash: Of the same, see `ddpipe.prepare.duplicates`.
     """
 
     id: str
@@ -48,7 +48,7 @@ class Member:
     sha256: str
     shape: Shape
     moments: Moments
-    look: str
+    phash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,5 +104,5 @@ def _read(store: Store, key: str) -> Sequence[Entry]:
 
 
 def _members(rows: Sequence[Sequence[object]]) -> Iterator[Member]:
-    for name, stamp, sha256, shape, moments, look in rows:
-        yield Member(str(name), str(stamp), str(sha256), tuple(shape), tuple(moments), str(look))  # type: ignore[arg-type]
+    for name, stamp, sha256, shape, moments, phash in rows:
+        yield Member(str(name), str(stamp), str(sha256), tuple(shape), tuple(moments), str(phash))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Work done a little ahead of its use, in the order of its use."""
+"""Results computed by threads shortly before they are needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def ahead(function: Callable[[T], R], items: Iterable[T], *, threads: int) -> Iterator[R]:
+def prefetched(function: Callable[[T], R], items: Iterable[T], *, threads: int) -> Iterator[R]:
     """The function's results in the order of the items, at most two per thread ahead of their use."""
     pool = ThreadPoolExecutor(threads)
     pending: deque[Future[R]] = deque()
