@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from ddpipe.evaluate.metrics import best_thresholds, measure
 from ddpipe.evaluate.mistakes import Mistake, wrong_answers
 from ddpipe.evaluate.report import RunRecord, class_curves
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.model.checkpoint import Checkpoint, save
+from ddpipe.model.checkpoint import RECORD, Checkpoint, claim
 from ddpipe.model.evaluation import Evaluation, Subject, publish
 from ddpipe.model.tasks import TASKS, FloatArray, IntArray
 from ddpipe.storage import Store, open_store
@@ -74,8 +74,7 @@ def a_training(
     with torch.no_grad():
         next(classifier.parameters()).add_(bias)
         adjust(classifier)
-    save(
-        store,
+    saved = claim(store, None).save(
         Checkpoint(
             step=12,
             epoch=3,
@@ -87,7 +86,7 @@ def a_training(
             history=[],
         ),
     )
-    store.write("training.json", json.dumps(a_training_record()).encode())
+    store.write(RECORD, json.dumps({**a_training_record(), "checkpoint": asdict(saved)}).encode())
     return store.uri
 
 

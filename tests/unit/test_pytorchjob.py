@@ -95,6 +95,13 @@ def test_a_pod_has_the_defaults_that_everybody_adds() -> None:
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
+def test_the_pods_are_told_what_a_model_has_to_be_traced_back_to() -> None:
+    told = environment_of(a_job(image="trainer:0.1"))
+    job = a_job(image="trainer:0.1")
+    assert (told["DDPIPE_RUN"], told["DDPIPE_JOB"]) == (job.owner.run_id, job.name)
+    assert told["DDPIPE_IMAGE"] == "trainer:0.1"
+
+
 def test_credentials_are_named_never_written() -> None:
     environment = environment_of(a_job(s3_secret="store", s3_endpoint="minio:9000"))  # noqa: S106
     assert environment["S3_ENDPOINT"] == "minio:9000"

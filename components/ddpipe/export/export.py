@@ -24,6 +24,7 @@ from ddpipe.export.onnx import Session, to_onnx
 from ddpipe.export.rounding import tolerance
 from ddpipe.model.checkpoint import Checkpoint, load_model
 from ddpipe.model.evaluation import TITLES, Evaluation, Metrics, load_evaluation
+from ddpipe.model.lineage import surroundings
 from ddpipe.model.mirrored import Mirrored
 from ddpipe.model.package import ModelPackage, Signature, publish
 from ddpipe.model.tasks import TASKS
@@ -31,8 +32,6 @@ from ddpipe.storage import open_store
 from ddpipe.templates import environment
 
 BATCH_SIZES = (1, 2, 7, 64)
-SURROUNDINGS = {"run": "DDPIPE_RUN", "job": "DDPIPE_JOB", "image": "DDPIPE_IMAGE"}
-"""What only the one who started this process knows, and the variables in which it may tell."""
 
 LIBRARIES = ("ddpipe", "torch", "onnx", "onnxruntime", "onnxscript", "safetensors", "numpy")
 
@@ -88,7 +87,7 @@ def export(training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri
             "test_time_flips": evaluation.subject.test_time_flips,
         },
         "checks": checks,
-        "made_by": made_by(os.environ),
+        "made_by": {**checkpoint.lineage, **made_by(os.environ)},
         "exported": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     return publish(
@@ -163,9 +162,8 @@ def _same_decisions(
 
 def made_by(environment: Mapping[str, str]) -> dict[str, Any]:
     """The software that made a package, and the run, job and image as far as they are told."""
-    told = {name: environment[key] for name, key in SURROUNDINGS.items() if environment.get(key)}
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
-    return {**told, "versions": versions}
+    return {**surroundings(environment), "versions": versions}
 
 
 def _answers(session: Session, samples: SplitReader, batch_size: int) -> npt.NDArray[np.float32]:

@@ -76,6 +76,10 @@ def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dic
         {"name": "LOGNAME", "value": "ddpipe"},
         # torchrun copies the first failing process's error to here.
         {"name": "TORCHELASTIC_ERROR_FILE", "value": "/dev/termination-log"},
+        # The training notes them: the model that is made of it can be traced.
+        {"name": "DDPIPE_RUN", "value": job.owner.run_id},
+        {"name": "DDPIPE_JOB", "value": job.name},
+        {"name": "DDPIPE_IMAGE", "value": job.image},
         *map(dict, env),
         *(_s3(job.s3) if job.s3 else ()),
         *({"name": name, "value": value} for name, value in sorted(job.env.items())),

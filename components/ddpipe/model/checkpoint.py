@@ -1,8 +1,13 @@
 """Training state: written so that any death leaves a whole one, found again, and loaded without pickle.
 
-<output>/checkpoints/step-00000120.pt     content, written first
-<output>/checkpoints/latest.json          pointer, written last: the newest two, each with its SHA-256
-<output>/training.json                    written by train when it has finished
+<output>/checkpoints/0002-5f0c9a1e/                     one folder for each attempt at the training
+<output>/checkpoints/0002-5f0c9a1e/step-00000120.pt     content, written first
+<output>/checkpoints/0002-5f0c9a1e/latest.json          pointer, written last: the newest, by SHA-256
+<output>/training.json                                  written by train when it has finished
+
+Whoever trains claims the next attempt and writes nowhere but in its folder, and the newest attempt's pointer
+counts. So a process that was given up for dead, and still saves, cannot overwrite the state of its successor,
+on a plain path as in a bucket; and it learns of its successor before its next save.
 """
 
 from __future__ import annotations
@@ -12,19 +17,26 @@ import io
 import json
 import logging
 import pickle
-from dataclasses import dataclass, fields
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from itertools import chain
+from typing import Any, Self
+from uuid import uuid4
 
 import torch
 
-from ddpipe.errors import CheckpointError, NoSuchObject
+from ddpipe.errors import CheckpointError, CorruptObject, NoSuchObject
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.storage import Store, open_store
 
-SCHEMA = 1
-KEEP = 2
+SCHEMA = 2
+RECORD = "training.json"
 
-_POINTER = "checkpoints/latest.json"
+_FOLDER = "checkpoints/"
+_POINTER = "latest.json"
+_ATTEMPT = re.compile(r"checkpoints/(\d{4,}-[0-9a-f]{8})/")
+_CONTENT = re.compile(_ATTEMPT.pattern + r"step-\d{8,}\.pt")
 _log = logging.getLogger(__name__)
 
 
@@ -44,6 +56,9 @@ class Checkpoint:
         states: State dicts of "model" and "optimizer", and what else the training loop keeps, on the CPU.
         history: One record for each finished epoch.
         seconds: Spent in the unfinished epoch.
+        attempts: One record for each process group that trained so far: `step` and `world_size` it began
+            with, and its `seconds`.
+        lineage: What only the one who started the training knows: `run`, `job`, `image`.
     """
 
     step: int
@@ -55,76 +70,220 @@ class Checkpoint:
     states: dict[str, Any]
     history: list[dict[str, Any]]
     seconds: float = 0.0
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    lineage: dict[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """A checkpoint as the pointer names it."""
+class Saved:
+    """A checkpoint in its store, as pointers and training.json name it.
+
+    Attributes:
+        file: Its key, relative to the training's folder.
+        sha256: Of its content.
+        step: Optimizer steps taken.
+        best: Whether it is the best so far.
+    """
 
     file: str
     sha256: str
+    step: int
+    best: bool = False
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `asdict`; raises ValueError for a file that no checkpoint can be."""
+        if not _CONTENT.fullmatch(values["file"]):
+            raise ValueError(f"{values['file']!r} is no checkpoint's name")
+        return cls(values["file"], values["sha256"], int(values["step"]), bool(values["best"]))
 
 
-def save(store: Store, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint below `checkpoints/`, then point at it, then drop all but the last two.
+class Attempt:
+    """The right to write a training's checkpoints, until somebody else claims it.
+
+    Attributes:
+        saved: What its pointer names, the newest first.
+    """
+
+    def __init__(self, store: Store, name: str, saved: Sequence[Saved], keep: int) -> None:
+        """For `claim`: an attempt that keeps the last `keep` checkpoints, and the best."""
+        self._store, self._name, self._keep = store, name, keep
+        self.saved = tuple(saved)
+
+    def save(self, checkpoint: Checkpoint, *, best: bool = False) -> Saved:
+        """Write a checkpoint, then point at it, then drop those that are no longer kept.
+
+        Args:
+            checkpoint: With tensors that nobody changes meanwhile.
+            best: Whether it takes the place of the best one.
+
+        Raises:
+            CheckpointError: A newer attempt goes on with this training.
+            StoreError: It cannot be written; the checkpoints before it remain.
+        """
+        stored = [item.key for item in self._store.list(_FOLDER)]
+        self._check_newest(stored)
+        content = io.BytesIO()
+        torch.save({item.name: getattr(checkpoint, item.name) for item in fields(checkpoint)}, content)
+        data = content.getvalue()
+        new = Saved(
+            f"{_FOLDER}{self._name}/step-{checkpoint.step:08d}.pt",
+            hashlib.sha256(data).hexdigest(),
+            checkpoint.step,
+            best,
+        )
+        self._store.write(new.file, data)
+        self.saved = self._kept(new)
+        self.point()
+        named = {f"{_FOLDER}{self._name}/{_POINTER}", *(one.file for one in self.saved)}
+        for key in stored:
+            if key not in named:
+                self._store.delete(key)
+        return new
+
+    def point(self) -> None:
+        """Write the pointer."""
+        pointer = {"schema": SCHEMA, "checkpoints": [asdict(one) for one in self.saved]}
+        self._store.write(f"{_FOLDER}{self._name}/{_POINTER}", json.dumps(pointer).encode())
+
+    def check_newest(self) -> None:
+        """Raise CheckpointError if somebody else goes on with this training."""
+        self._check_newest([item.key for item in self._store.list(_FOLDER)])
+
+    def _kept(self, new: Saved) -> tuple[Saved, ...]:
+        others = [one for one in self.saved if one.step != new.step and not (one.best and new.best)]
+        newest_first = sorted([new, *others], key=lambda one: -one.step)
+        return tuple(one for place, one in enumerate(newest_first) if place < self._keep or one.best)
+
+    def _check_newest(self, stored: Sequence[str]) -> None:
+        newest = max(_attempts(stored), default=(0, self._name))[1]
+        if _order(newest) > _order(self._name):
+            raise CheckpointError(
+                what="another process has taken this training over",
+                which=f"{self._store.uri}/{_FOLDER}{self._name}",
+                seen=f"attempt {newest} began after this one",
+                do="Let that one go on; start a training of your own in another folder.",
+            )
+
+
+def claim(store: Store, start: Saved | None, keep: int = 2) -> Attempt:
+    """Take a training over, from the checkpoint `start` or from nothing.
+
+    Args:
+        store: The training's folder.
+        start: Where to go on; what was saved after it is void.
+        keep: How many of the last checkpoints are kept, beside the best.
 
     Raises:
-        StoreError: It can not be written; the checkpoints before it remain.
+        StoreError: The claim cannot be written.
     """
-    content = io.BytesIO()
-    torch.save({field.name: getattr(checkpoint, field.name) for field in fields(checkpoint)}, content)
-    data = content.getvalue()
-    newest = _Entry(f"checkpoints/step-{checkpoint.step:08d}.pt", hashlib.sha256(data).hexdigest())
-    entries = [newest, *(entry for entry in _entries(store) if entry.file != newest.file)][:KEEP]
-    store.write(newest.file, data)
-    pointer = [{"file": entry.file, "sha256": entry.sha256} for entry in entries]
-    store.write(_POINTER, json.dumps({"schema": SCHEMA, "checkpoints": pointer}).encode())
-    kept = {_POINTER, *(entry.file for entry in entries)}
-    for stored in list(store.list("checkpoints/")):
-        if stored.key not in kept:
-            store.delete(stored.key)
+    stored = [item.key for item in store.list(_FOLDER)]
+    number = max((number for number, _ in _attempts(stored)), default=0) + 1
+    carried = _up_to(start, store, stored) if start else ()
+    attempt = Attempt(store, f"{number:04d}-{uuid4().hex[:8]}", carried, keep)
+    attempt.point()
+    return attempt
 
 
-def latest(store: Store) -> Checkpoint | None:
+def _up_to(start: Saved, store: Store, stored: Sequence[str]) -> list[Saved]:
+    """`start` and what was pointed at together with it and is not newer; no best one that is damaged."""
+    together = next(entries for entries in _pointers(store, stored) if start in entries)
+    carried = [one for one in together if one.step <= start.step]
+    for best in [one for one in carried if one.best and one != start]:
+        try:
+            _load(store, best)
+        except _UnreadableError as problem:
+            _log.warning("the best checkpoint is lost: %s/%s: %s", store.uri, best.file, problem)
+            carried.remove(best)
+    return carried
+
+
+def newest(store: Store) -> tuple[Saved, Checkpoint] | None:
     """The newest checkpoint below `store` that is whole, or None if nothing was ever saved.
 
     Raises:
         CheckpointError: Checkpoints were saved and none of them can be read.
         StoreError: The store does not answer.
     """
-    entries = _entries(store)
-    problems = []
-    for entry in entries:
+    problems: dict[str, str] = {}
+    for saved in chain.from_iterable(_pointers(store, [item.key for item in store.list(_FOLDER)])):
+        if saved.file in problems:
+            continue
         try:
-            return _load(store, entry)
+            return saved, _load(store, saved)
         except _UnreadableError as problem:
-            problems.append(f"{entry.file}: {problem}")
-            _log.warning("skipping a checkpoint: %s/%s", store.uri, problems[-1])
-    if entries:
-        raise _refused(store, "; ".join(problems))
+            problems[saved.file] = f"{saved.file}: {problem}"
+            _log.warning("skipping a checkpoint: %s/%s", store.uri, problems[saved.file])
+    if problems:
+        raise _refused(store, "; ".join(problems.values()))
     return None
 
 
+def latest(store: Store) -> Checkpoint | None:
+    """As `newest`, its content alone."""
+    found = newest(store)
+    return found and found[1]
+
+
+def load(store: Store, saved: Saved) -> Checkpoint:
+    """The content of one checkpoint, proven to be what was saved.
+
+    Raises:
+        CheckpointError: It is missing, damaged, or of another schema.
+        StoreError: The store does not answer.
+    """
+    try:
+        return _load(store, saved)
+    except _UnreadableError as problem:
+        raise CheckpointError(
+            what="a checkpoint cannot be read",
+            which=f"{store.uri}/{saved.file}",
+            seen=str(problem),
+            do="Run the training again: it goes on from the checkpoint before.",
+        ) from problem
+
+
+def finished(store: Store) -> Saved | None:
+    """The checkpoint that a finished training names; None if it has not finished.
+
+    Raises:
+        CheckpointError: Its record names no checkpoint.
+        StoreError: The store does not answer.
+    """
+    try:
+        return Saved.from_dict(json.loads(store.read(RECORD))["checkpoint"])
+    except NoSuchObject:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            what="the record of a training is malformed",
+            which=f"{store.uri}/{RECORD}",
+            seen=f"it names no checkpoint ({error!r})",
+            do="Delete it and run the training again: it goes on from its last checkpoint.",
+        ) from error
+
+
 def load_model(training_uri: str) -> tuple[Classifier, Checkpoint]:
-    """The model that a finished training left, on the CPU and in evaluation mode.
+    """The model that a finished training names as its result, on the CPU and in evaluation mode.
 
     Args:
         training_uri: The training's output: the folder of its training.json.
 
     Raises:
-        CheckpointError: The training has not finished, or its checkpoint is damaged.
+        CheckpointError: The training has not finished, or that very checkpoint is missing or damaged.
         StoreError: The store does not answer.
     """
     store = open_store(training_uri)
-    checkpoint = latest(store) if store.exists("training.json") else None
-    if checkpoint is None:
+    saved = finished(store)
+    if saved is None:
         raise CheckpointError(
             what="there is no trained model",
             which=store.uri,
-            seen="the training has not finished: training.json or its checkpoint is missing",
+            seen=f"the training has not finished: it has no {RECORD}",
             do="Name the output of a training; if it was interrupted, run it again to go on.",
         )
+    checkpoint = load(store, saved)
     return classifier_of(checkpoint), checkpoint
 
 
@@ -138,25 +297,42 @@ def classifier_of(checkpoint: Checkpoint) -> Classifier:
 
 
 class _UnreadableError(Exception):
-    """One checkpoint can not be read; the one before it may."""
+    """One checkpoint cannot be read; the one before it may."""
 
 
-def _entries(store: Store) -> list[_Entry]:
+def _order(attempt: str) -> tuple[int, str]:
+    """Of two attempts the larger counts; of two that began at once, whichever has the larger token."""
+    return int(attempt.partition("-")[0]), attempt
+
+
+def _attempts(stored: Sequence[str]) -> set[tuple[int, str]]:
+    """The attempts among the keys of a listing."""
+    return {_order(match[1]) for key in stored if (match := _ATTEMPT.match(key))}
+
+
+def _pointers(store: Store, stored: Sequence[str]) -> Iterator[list[Saved]]:
+    """What the attempts of a listing point at, the newest attempt's first."""
+    for _, name in sorted(_attempts(stored), reverse=True):
+        yield _entries(store, f"{_FOLDER}{name}/{_POINTER}")
+
+
+def _entries(store: Store, key: str) -> list[Saved]:
     try:
-        pointer = json.loads(store.read(_POINTER))
-        return [_Entry(entry["file"], entry["sha256"]) for entry in pointer["checkpoints"]]
+        return [Saved.from_dict(entry) for entry in json.loads(store.read(key))["checkpoints"]]
     except NoSuchObject:
         return []
     except (ValueError, KeyError, TypeError) as error:
-        raise _refused(store, f"{_POINTER} is malformed ({error!r})") from error
+        raise _refused(store, f"{key} is malformed ({error!r})") from error
 
 
-def _load(store: Store, entry: _Entry) -> Checkpoint:
+def _load(store: Store, saved: Saved) -> Checkpoint:
     try:
-        data = store.read(entry.file)
+        data = store.read(saved.file)
     except NoSuchObject as error:
         raise _UnreadableError("it is missing") from error
-    if hashlib.sha256(data).hexdigest() != entry.sha256:
+    except CorruptObject as error:
+        raise _UnreadableError(error.seen) from error
+    if hashlib.sha256(data).hexdigest() != saved.sha256:
         raise _UnreadableError("its content has changed since it was written")
     try:
         content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

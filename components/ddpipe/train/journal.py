@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from ddpipe.storage import Store
+from ddpipe.train.uploads import Uploads
 
 Record = dict[str, Any]
 
@@ -29,9 +31,9 @@ _log = logging.getLogger(__name__)
 class Journal:
     """The record of one training, from the step where this process takes it up."""
 
-    def __init__(self, store: Store, folder: Path, *, step: int, steps: int) -> None:
+    def __init__(self, store: Store, uploads: Uploads, folder: Path, *, step: int, steps: int) -> None:
         """Keep event files in `folder` until they are uploaded; go on at `step` of `steps`."""
-        self._store = store
+        self._store, self._uploads = store, uploads
         self._folder = folder
         # What an earlier process wrote about later steps is void: it died before they were saved.
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
@@ -59,14 +61,18 @@ class Journal:
         for name, value in record.items():
             self._events.add_scalar(f"epoch/{name}", value, record["step"])
         self._events.flush()
-        for path in self._folder.iterdir():
-            self._store.upload(path, f"tensorboard/{path.name}")
         # The history is the truth and the file a copy of it: a resumed training leaves no line twice.
-        self._store.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history).encode())
+        lines = "".join(json.dumps(line) + "\n" for line in history).encode()
+        for path in self._folder.iterdir():
+            self._upload(f"tensorboard/{path.name}", path.read_bytes())
+        self._upload("metrics.jsonl", lines)
         if self._bar.disable:
             _log.info("%s", " ".join(f"{name}={value:.6g}" for name, value in record.items()))
         scores = {name: f"{value:.4f}" for name, value in record.items() if name.startswith("validation")}
         self._bar.set_postfix({"epoch": record["epoch"], **scores})
+
+    def _upload(self, key: str, content: bytes) -> None:
+        self._uploads.put(key, partial(self._store.write, key, content))
 
     def close(self) -> None:
         """Let go of the terminal and the files."""
@@ -75,13 +81,13 @@ class Journal:
 
 
 @contextmanager
-def keep_journal(store: Store, *, main: bool, step: int, steps: int) -> Iterator[Journal | None]:
-    """The journal on the main rank, None on the others."""
-    if not main:
+def keep_journal(store: Store, uploads: Uploads | None, *, step: int, steps: int) -> Iterator[Journal | None]:
+    """The journal on the rank that has uploads, None on the others."""
+    if not uploads:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
-        journal = Journal(store, Path(folder), step=step, steps=steps)
+        journal = Journal(store, uploads, Path(folder), step=step, steps=steps)
         try:
             yield journal
         finally:

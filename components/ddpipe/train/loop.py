@@ -18,7 +18,7 @@ from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
 from ddpipe.errors import Diverged, Interrupted
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.model.checkpoint import Checkpoint, save
+from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.storage import Store
 from ddpipe.train.augmentation import AUGMENTATIONS
 from ddpipe.train.batch_norm import RunningStatistics, synchronise
@@ -27,6 +27,7 @@ from ddpipe.train.loader import Batch, epoch_batches
 from ddpipe.train.optimizer import build_optimizer, set_learning_rate
 from ddpipe.train.order import batch_sizes, seed_of_step, steps_per_epoch
 from ddpipe.train.recipe import Recipe
+from ddpipe.train.saver import Saver
 from ddpipe.train.schedule import learning_rate
 from ddpipe.train.step_metrics import StepMetrics
 from ddpipe.train.stop import Request, Watch
@@ -54,10 +55,11 @@ class Trainer:
         splits: Mapping[str, SplitReader],
         store: Store,
         world: World,
+        saver: Saver | None,
     ) -> None:
-        """Start from fresh weights; checkpoints go to `store`."""
+        """Start from fresh weights; `saver`, on rank 0 alone, takes checkpoints to `store`."""
         self._recipe, self._manifest, self._splits = recipe, manifest, splits
-        self._store, self._world = store, world
+        self._store, self._world, self._saver = store, world, saver
         self._steps_per_epoch = steps_per_epoch(len(splits["train"]), recipe.batch_size)
         self.step, self.steps = 0, recipe.epochs * self._steps_per_epoch
         self.history: list[Record] = []
@@ -87,7 +89,7 @@ class Trainer:
         Raises:
             Interrupted: Told to stop; the state is saved.
             Diverged: The loss is no longer a number.
-            StoreError: A checkpoint cannot be written.
+            StoreError: The store was away for too long.
         """
         while self.step < self.steps:
             epoch, first = divmod(self.step, self._steps_per_epoch)
@@ -113,12 +115,16 @@ class Trainer:
 
     def _heed(self, watch: Watch) -> None:
         """Save, or save and stop, if any rank asks for it."""
+        if self._saver:
+            self._saver.check()
         request = watch.agreed(self._world)
         if request is Request.GO_ON:
             return
         self._save()
         watch.saved()
         if request is Request.STOP:
+            if self._saver:
+                self._saver.finish()
             # The first rank to end takes the others down with it: all wait for the one that writes.
             self._world.barrier()
             raise Interrupted(
@@ -201,7 +207,7 @@ class Trainer:
             "optimizer": self._strategy.whole(self._optimizer.state_dict()),
             "metrics": self._metrics.rows[: self._metrics.reduced].clone(),
         }
-        if not self._world.is_main:
+        if not self._saver:
             return
         recipe, manifest = self._recipe, self._manifest
         checkpoint = Checkpoint(
@@ -215,7 +221,7 @@ class Trainer:
             history=self.history,
             seconds=time.monotonic() - self._epoch_began,
         )
-        save(self._store, checkpoint)
+        self._saver.save(checkpoint)
 
     def _diverged(self, seen: str) -> Diverged:
         return Diverged(

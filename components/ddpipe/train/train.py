@@ -11,6 +11,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,13 +22,18 @@ from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.distributed import World, process_group, rank
 from ddpipe.errors import CheckpointError, DatasetError, listed
-from ddpipe.model.checkpoint import Checkpoint, latest
+from ddpipe.model.checkpoint import RECORD, Checkpoint, Saved, claim, finished, load, newest
+from ddpipe.model.lineage import surroundings
 from ddpipe.storage import Store, open_store
 from ddpipe.train.journal import keep_journal
 from ddpipe.train.loop import Trainer
 from ddpipe.train.recipe import Recipe
+from ddpipe.train.saver import Saver
 from ddpipe.train.stop import watching
 from ddpipe.train.tasks import scorable
+from ddpipe.train.uploads import Uploads, uploading
+
+SPLITS = ("train", "validation")
 
 _log = logging.getLogger(__name__)
 
@@ -41,45 +49,97 @@ def train(dataset: str, output: str, recipe: Recipe) -> None:
         recipe: How to train.
 
     Raises:
-        ParameterError: The recipe can not be, or does not suit the images.
+        ParameterError: The recipe cannot be, or does not suit the images.
         DatasetError: The dataset is damaged, or not for this.
-        CheckpointError: `output` holds another training, or a damaged one.
-        StoreError: Something can not be read or written.
+        CheckpointError: `output` holds another training, or a damaged one; or another process took it over.
+        StoreError: Something cannot be read, or the store was away for too long to write to it.
         Diverged: The loss is no longer a number.
         Interrupted: Told to stop (SIGTERM, SIGINT); the state is saved.
-        TrainingError: Another process of the group went away.
+        TrainingError: Another process of the group went away, is stuck, or is about something else.
     """
-    with watching(recipe.validated().checkpoint_minutes) as watch:
-        manifest, store = load_manifest(dataset), open_store(output)
-        _check_trainable(manifest, dataset)
-        checkpoint = latest(store)
-        if checkpoint:
-            _check_same(checkpoint, recipe, manifest, store)
-            if store.exists("training.json"):
-                _say("%s is trained already: nothing to do", store.uri)
-                return
-        if rank() == 0:
-            store.check_writable()
-        splits = {name: open_split((manifest, store_of(dataset)), name) for name in ("train", "validation")}
+    manifest, store = load_manifest(dataset), open_store(output)
+    _check_trainable(manifest, dataset)
+    with (
+        watching(recipe.validated().checkpoint_minutes) as watch,
+        process_group(_card(recipe, manifest)) as world,
+    ):
+        start = world.decided(lambda: _start(store, recipe, manifest))
+        if start is None:
+            _say("%s is trained already: nothing to do", store.uri)
+            return
+        splits = {name: open_split((manifest, store_of(dataset)), name) for name in SPLITS}
         _make_deterministic()
-        with process_group() as world:
-            trainer = Trainer(recipe, manifest, splits, store, world)
-            if checkpoint:
-                trainer.restore(checkpoint)
+        with uploading() if world.is_main else nullcontext() as uploads:
+            saver = _saver(start, store, world, uploads) if uploads else None
+            trainer = Trainer(recipe, manifest, splits, store, world, saver)
+            if start.checkpoint:
+                trainer.restore(start.checkpoint)
             _say(
                 "training %s on %s (%d images, %d classes), processes: %d, device: %s, from step %d of %d",
                 *(recipe.model, manifest.name, len(splits["train"]), len(manifest.classes)),
                 *(world.size, world.device.type, trainer.step, trainer.steps),
             )
-            with keep_journal(store, main=world.is_main, step=trainer.step, steps=trainer.steps) as journal:
+            with keep_journal(store, uploads, step=trainer.step, steps=trainer.steps) as journal:
                 trainer.run(journal, watch)
-            if world.is_main:
-                record = _record(
-                    dataset, manifest, recipe, world=world, trainer=trainer, checkpoint=checkpoint
-                )
-                store.write("training.json", json.dumps(record, indent=2).encode())
-                _say("trained: %s", store.uri)
-            world.barrier()
+            if saver and uploads:
+                saver.finish()
+                record = _record(dataset, manifest, recipe, world=world, trainer=trainer, saver=saver)
+                uploads.put(RECORD, partial(_conclude, store, saver, record))
+        _say("trained: %s", store.uri)
+        world.barrier()
+
+
+def _card(recipe: Recipe, manifest: DatasetManifest) -> dict[str, str]:
+    """What has to be the same on all ranks."""
+    shaping = {f"{name} of the recipe": repr(value) for name, value in recipe.shaping().items()}
+    return {"dataset version": manifest.dataset_id, **shaping}
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where a training begins.
+
+    Attributes:
+        saved: The checkpoint that it goes on from, as its store names it; None to begin afresh.
+        checkpoint: Its content.
+    """
+
+    saved: Saved | None
+    checkpoint: Checkpoint | None
+
+
+def _start(store: Store, recipe: Recipe, manifest: DatasetManifest) -> _Start | None:
+    """Where all ranks begin; None if the training has finished, and its result is whole."""
+    done = finished(store)
+    if done and (result := _whole(store, done)):
+        _check_same(result, recipe, manifest, store)
+        return None
+    saved, checkpoint = newest(store) or (None, None)
+    if checkpoint:
+        _check_same(checkpoint, recipe, manifest, store)
+    store.check_writable()
+    if done:
+        store.delete(RECORD)  # what it names is no result any more
+    return _Start(saved, checkpoint)
+
+
+def _whole(store: Store, result: Saved) -> Checkpoint | None:
+    try:
+        return load(store, result)
+    except CheckpointError as problem:
+        _log.warning("the result of this training is lost: %s", problem)
+        return None
+
+
+def _saver(start: _Start, store: Store, world: World, uploads: Uploads) -> Saver:
+    attempt = claim(store, start.saved)
+    lineage = surroundings(os.environ)
+    return Saver(attempt, uploads, start=start.checkpoint, world_size=world.size, lineage=lineage)
+
+
+def _conclude(store: Store, saver: Saver, record: dict[str, Any]) -> None:
+    saver.check_newest()
+    store.write(RECORD, json.dumps(record, indent=2).encode())
 
 
 def _say(text: str, *values: object) -> None:
@@ -96,17 +156,13 @@ def _make_deterministic() -> None:
 
 
 def _check_trainable(manifest: DatasetManifest, uri: str) -> None:
-    problems = [
-        f"its {name} split is empty"
-        for name in ("train", "validation")
-        if not manifest.splits[name].sample_ids
-    ]
+    problems = [f"its {name} split is empty" for name in SPLITS if not manifest.splits[name].sample_ids]
     multilabel = manifest.task == "multilabel"
     if multilabel and not problems and not scorable(manifest.splits["validation"].labels).any():
         problems.append("no label is both present and absent in its validation split: there is no AUC")
     if problems:
         raise DatasetError(
-            what="training can not start",
+            what="training cannot start",
             which=uri,
             seen=listed(problems),
             do="Name another dataset version.",
@@ -114,17 +170,22 @@ def _check_trainable(manifest: DatasetManifest, uri: str) -> None:
 
 
 def _check_same(checkpoint: Checkpoint, recipe: Recipe, manifest: DatasetManifest, store: Store) -> None:
-    """Refuse to go on from somebody else's checkpoint."""
+    """Refuse to go on from somebody else's checkpoint.
+
+    A hyperparameter that was declared after the checkpoint was written had its default in it.
+    """
+    then, now = {**Recipe().to_dict(), **checkpoint.recipe}, recipe.to_dict()
+    shaping = recipe.shaping()
     problems = [
-        f"{name} was {checkpoint.recipe.get(name)!r}, is now {value!r}"
-        for name, value in recipe.shaping().items()
-        if checkpoint.recipe.get(name) != value
+        f"{name} was {value!r}, is now {now[name]!r}" if name in now else f"{name} was {value!r}, is gone now"
+        for name, value in then.items()
+        if name not in now or (name in shaping and value != now[name])
     ]
     if checkpoint.dataset_id != manifest.dataset_id:
         problems.append(f"dataset version was {checkpoint.dataset_id}, is now {manifest.dataset_id}")
     if problems:
         raise CheckpointError(
-            what="training can not go on",
+            what="training cannot go on",
             which=f"{store.uri}/checkpoints",
             seen=f"they are of another training; {listed(problems)}",
             do="Name another output for this training, or go on with the old recipe and dataset.",
@@ -138,24 +199,28 @@ def _record(
     *,
     world: World,
     trainer: Trainer,
-    checkpoint: Checkpoint | None,
+    saver: Saver,
 ) -> dict[str, Any]:
     """The content of training.json."""
-    seconds = sum(line["seconds"] for line in trainer.history)
+    attempts = saver.attempts()
+    seconds = sum(attempt["seconds"] for attempt in attempts)
     images = recipe.epochs * len(manifest.splits["train"].sample_ids)
     return {
         "model": recipe.model,
         "recipe": recipe.to_dict(),
         "dataset": dataset,
         "dataset_id": manifest.dataset_id,
+        "checkpoint": asdict(saver.saved()[0]),
         "world_size": world.size,
         "device": world.device.type,
         "torch": torch.__version__,
+        "lineage": surroundings(os.environ),
         "epochs": recipe.epochs,
         "steps": trainer.steps,
         "seconds": round(seconds, 3),
-        "images_per_second": round(images / seconds, 1),
-        "resumed_from": checkpoint.step if checkpoint else None,
+        "attempts": attempts,
+        "images_per_second": round(images / sum(line["seconds"] for line in trainer.history), 1),
+        "resumed_from": attempts[-1]["step"] if attempts[1:] else None,
         "history": trainer.history,
         "final": {
             name: value

@@ -1,13 +1,17 @@
-"""Well-known data sets that can be downloaded by name: the files that torchvision uses."""
+"""Well-known data sets that can be fetched by name: the files that torchvision fetches, from its places."""
 
 from __future__ import annotations
 
-import sys
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from ddpipe.data.cache import default_cache, locked
+import urllib3
+
+from ddpipe.data.cache import default_cache
 from ddpipe.prepare.sources.base import refused
+from ddpipe.storage.files import replacing
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,40 +65,39 @@ DOWNLOADS: Mapping[str, Download] = {
     ),
 }
 
-TIMEOUT = 60.0
-"""Seconds without a byte from the server."""
-
-RETRIES = 2
-
 PIECE = 2**20
 
 
-def downloaded(name: str) -> str:
-    """The folder with the files of a data set, downloaded once into this machine's cache.
-
-    What is there already is verified; processes of this machine take turns.
+def fetched(name: str) -> str:
+    """The folder with the files of a data set, fetched once into this machine's cache.
 
     Raises:
-        SourceError: The network says no, or a file is not what it should be.
+        SourceError: The network says no, or the files are not what they should be.
     """
-    import pooch  # noqa: PLC0415 - naming the data sets needs no network
-
-    download, folder = DOWNLOADS[name], default_cache() / "downloads" / name
-    files = pooch.create(
-        path=folder,
-        base_url=f"{download.url}/",
-        registry={file: f"md5:{md5}" for file, md5 in download.md5.items()},
-        retry_if_failed=RETRIES,
-    )
-    get = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=PIECE, timeout=TIMEOUT)
-    with locked(folder / ".lock"):
-        for file in download.md5:
-            try:
-                files.fetch(file, downloader=get)
-            except (OSError, ValueError) as error:  # no network, no space; another file
-                raise refused(
-                    f"{download.url}/{file}",
-                    f"it cannot be downloaded: {error}",
-                    f"Get the file {file} on a connected machine, and give its folder as --source-path.",
-                ) from error
+    folder = default_cache() / "downloads" / name
+    for file, md5 in DOWNLOADS[name].md5.items():
+        if not (folder / file).is_file():
+            _fetch(f"{DOWNLOADS[name].url}/{file}", md5, folder / file)
     return str(folder)
+
+
+def _fetch(url: str, md5: str, path: Path) -> None:
+    digest = hashlib.md5(usedforsecurity=False)
+    do = f"Get the file {path.name} on a connected machine, and give its folder as --source-path."
+    try:
+        with (
+            urllib3.PoolManager(timeout=urllib3.Timeout(connect=10, read=60), retries=2) as pool,
+            pool.request("GET", url, preload_content=False) as response,
+            replacing(path) as partial,
+            partial.open("wb") as file,
+        ):
+            if response.status != 200:  # noqa: PLR2004
+                raise refused(url, f"the server answers {response.status}", do)
+            for piece in response.stream(PIECE):
+                digest.update(piece)
+                file.write(piece)
+            if digest.hexdigest() != md5:
+                raise refused(url, f"its MD5 is {digest.hexdigest()}, not {md5}: it is another file", do)
+    except urllib3.exceptions.HTTPError as error:
+        reason = getattr(error, "reason", None) or error
+        raise refused(url, f"it cannot be downloaded: {reason}", do) from error

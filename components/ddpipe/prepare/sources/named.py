@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ddpipe.prepare.sources.base import Source, Table
-from ddpipe.prepare.sources.downloads import DOWNLOADS, downloaded
+from ddpipe.prepare.sources.downloads import DOWNLOADS, fetched
 from ddpipe.prepare.sources.folder import Folder
 from ddpipe.prepare.sources.table import RANZCR, Csv
 from ddpipe.prepare.sources.tars import Tars
@@ -86,5 +86,5 @@ def open_source(name: str, path: str, table: Table) -> Source:
         SourceError: The data set cannot be downloaded.
     """
     if name in DOWNLOADS and not path:
-        path = downloaded(name)
+        path = fetched(name)
     return SOURCES[name](path, table)

@@ -1,0 +1,16 @@
+"""The processes that work together: how they start, find each other, agree, exchange values and fail.
+
+One process is one rank. `python -m ddpipe.train …` alone is the only rank; started by torchrun, by the
+Training Operator or by `spawn`, a process finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR
+and MASTER_PORT in its environment. On a machine with several networks, name the one between the ranks in
+GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME: torch reads both.
+"""
+
+from __future__ import annotations
+
+from ddpipe.distributed.group import process_group
+from ddpipe.distributed.process import rank, run_rank
+from ddpipe.distributed.spawning import spawn
+from ddpipe.distributed.world import World
+
+__all__ = ["World", "process_group", "rank", "run_rank", "spawn"]

@@ -1,0 +1,138 @@
+"""The process group: joined once everybody is there and the same; whoever breaks it is named."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch.distributed import (
+    DistError,
+    PrefixStore,
+    Store,
+    TCPStore,
+    destroy_process_group,
+    init_process_group,
+)
+
+from ddpipe.distributed.process import rank
+from ddpipe.distributed.roll_call import RollCall
+from ddpipe.distributed.world import World
+from ddpipe.errors import ParameterError, TrainingError
+
+JOIN = 900.0
+"""Seconds that ranks wait for each other before they begin: a pod's image may have to be pulled."""
+
+STALL = 900.0
+"""Seconds that ranks wait for each other at work: rank 0 may wait 600 for the store."""
+
+
+@contextmanager
+def process_group(
+    card: Mapping[str, str] | None = None, *, join: float = JOIN, stall: float = STALL
+) -> Iterator[World]:
+    """Join the other ranks, and part from them at the end.
+
+    Tensors on a GPU travel by nccl, tensors on the CPU by gloo.
+
+    Args:
+        card: What has to be the same on all ranks, by name, beside their number.
+        join: Seconds to wait for all ranks to come.
+        stall: Seconds that a rank may keep the others waiting.
+
+    Raises:
+        ParameterError: More processes than GPUs on this machine.
+        TrainingError: A rank did not come, differs from the others, went away, or is stuck: which, is told.
+    """
+    size, device = int(os.environ.get("WORLD_SIZE", "1")), _device()
+    world = World(rank(), size, device)
+    if size == 1:
+        yield world
+        return
+    store = _store(join, world)
+    roll_call = RollCall(store, world.rank, size)
+    roll_call.meet({"number of processes": str(size), "code": code_version(), **(card or {})}, join)
+    with roll_call.answering():
+        try:
+            init_process_group(
+                "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+                store=PrefixStore("group", store),
+                rank=world.rank,
+                world_size=size,
+                timeout=timedelta(seconds=stall),
+            )
+            yield world
+        except RuntimeError as error:
+            if not _is_lost_contact(error):
+                raise
+            reason, *_ = str(error).split(". ")
+            raise _broke(world, f"{roll_call.call()} ({reason})") from error
+        destroy_process_group()
+
+
+def _store(patience: float, world: World) -> Store:
+    """The store through which the ranks meet: torchrun's own, or else rank 0 keeps it.
+
+    Torchrun's may still have what the ranks of an earlier start wrote: each start has a part of its own.
+    """
+    is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    try:
+        store = TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            is_master=world.is_main and not is_agents,
+            timeout=timedelta(seconds=patience),
+            wait_for_workers=False,
+        )
+        start = store.add(f"ddpipe/starts/{world.rank}", 1)
+    except DistError as error:
+        raise _broke(world, f"rank 0 did not come: {error}") from error
+    if start > 1 and not is_agents:
+        raise _broke(world, f"there is another rank {world.rank} already")
+    return PrefixStore(f"ddpipe/{start}", store)
+
+
+def _broke(world: World, seen: str) -> TrainingError:
+    return TrainingError(
+        what="the process group broke",
+        which=f"rank {world.rank} of {world.size}",
+        seen=seen,
+        do="Look at the other ranks: the first that failed says why.",
+    )
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    local, processes = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if processes > torch.cuda.device_count():
+        raise ParameterError(
+            what="the processes cannot share the GPUs",
+            which=f"{processes} processes on this machine",
+            seen=f"{torch.cuda.device_count()} GPU(s)",
+            do='Start one process per GPU, or hide the GPUs (CUDA_VISIBLE_DEVICES="") to work on the CPU.',
+        )
+    device = torch.device("cuda", local)
+    torch.cuda.set_device(device)
+    return device
+
+
+@cache
+def code_version() -> str:
+    """Of the code that this process runs: the release, and a hash of ddpipe's source files; and torch's."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent.parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return f"ddpipe {version('ddpipe')} ({digest.hexdigest()[:12]}), torch {torch.__version__}"
+
+
+def _is_lost_contact(error: RuntimeError) -> bool:
+    # gloo has no class of its own for a closed connection, only its source path in the text
+    return isinstance(error, DistError) or "gloo" in str(error)

@@ -1,0 +1,131 @@
+"""Ranks on this machine for a function, in a notebook or a script.
+
+from ddpipe.distributed import process_group, spawn
+
+def work(shards):
+    with process_group() as world:
+        ...
+    return result
+
+result = spawn(work, 4, shards)
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import cloudpickle
+import torch
+from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, start_processes
+
+from ddpipe.distributed.process import log_as_rank
+from ddpipe.errors import ParameterError, TrainingError
+
+T = TypeVar("T")
+
+
+def spawn(work: Callable[..., T], processes: int, *arguments: object) -> T:
+    """Call `work(*arguments)` as every rank of one process group, and return what rank 0 returned.
+
+    The processes are new ones that share nothing with this one; what they are given, and what rank 0 returns,
+    is copied. Functions that a notebook defines may be given, too. If a rank fails, the others are ended.
+
+    Args:
+        work: It joins the others by `process_group`.
+        processes: How many ranks.
+        arguments: Of each of them.
+
+    Raises:
+        ParameterError: Fewer than one process.
+        Exception: What the first failing rank raised, as it is.
+        TrainingError: A rank was killed.
+    """
+    if processes < 1:
+        raise ParameterError(
+            what="processes cannot be started",
+            which=f"{processes} processes",
+            seen="a process group has at least one",
+            do="Give the number of processes as 1 or more.",
+        )
+    with tempfile.TemporaryDirectory(prefix="ddpipe-") as name:
+        folder = Path(name)
+        (folder / "work").write_bytes(cloudpickle.dumps((work, arguments)))
+        group = start_processes(
+            _rank, (processes, _free_port(), folder), nprocs=processes, join=False, start_method="spawn"
+        )
+        try:
+            while not group.join():
+                pass
+        except (ProcessRaisedException, ProcessExitedException) as error:
+            raise _cause(folder, error) from None
+        result: T = cloudpickle.loads((folder / "result").read_bytes())
+        return result
+
+
+def _rank(rank: int, processes: int, port: int, folder: Path) -> None:
+    """What a new process does; it finds the environment that torchrun would give it."""
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(processes),
+        LOCAL_WORLD_SIZE=str(processes),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
+    torch.set_num_threads(max(1, torch.get_num_threads() // processes))
+    log_as_rank()
+    work, arguments = cloudpickle.loads((folder / "work").read_bytes())
+    try:
+        result = work(*arguments)
+    except Exception as error:
+        _write(folder / f"error-{time.time_ns()}-{rank}", _picklable(error))
+        raise
+    if rank == 0:
+        _write(folder / "result", cloudpickle.dumps(result))
+
+
+def _write(path: Path, content: bytes) -> None:
+    partial = path.with_name(f".{path.name}")
+    partial.write_bytes(content)
+    partial.rename(path)
+
+
+def _picklable(error: Exception) -> bytes:
+    try:
+        content: bytes = cloudpickle.dumps(error)
+        pickle.loads(content)  # noqa: S301 - what this process has just written
+    except Exception:  # noqa: BLE001 - an error may hold anything
+        content = cloudpickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return content
+
+
+def _cause(folder: Path, ended: ProcessRaisedException | ProcessExitedException) -> Exception:
+    """The first error of a rank; one that lost another rank is not the cause if there is a better one."""
+    errors: list[Exception] = [
+        pickle.loads(path.read_bytes())  # noqa: S301 - our own processes wrote it, for us alone
+        for path in sorted(folder.glob("error-*"))
+    ]
+    causes = [error for error in errors if type(error) is not TrainingError]
+    if causes or (errors and isinstance(ended, ProcessRaisedException)):
+        return (causes or errors)[0]
+    name = getattr(ended, "signal_name", None)
+    return TrainingError(
+        what="a process ended before its work was done",
+        which=f"rank {ended.error_index}",
+        seen=f"{name} ended it" if name else "it left without an error",
+        do="SIGKILL mostly means out of memory: see `dmesg`.",
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,243 @@
+"""What a training leaves and takes up again, by one process: its result, its time, its place in a store."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from samples import published, some_images
+
+from ddpipe.errors import CheckpointError, StoreError, Unreachable
+from ddpipe.model.checkpoint import Saved, claim, finished, latest, load_model, newest
+from ddpipe.storage import open_store
+from ddpipe.storage.files import FileStore
+from ddpipe.train import train as step
+from ddpipe.train.loader import Batch
+from ddpipe.train.loop import Trainer
+from ddpipe.train.recipe import Recipe
+from ddpipe.train.train import train
+from ddpipe.train.uploads import uploading
+
+SHAPE = (8, 8, 1)
+RECIPE = Recipe(epochs=3, batch_size=4, checkpoint_minutes=1e-9)
+STEPS_PER_EPOCH = 3
+
+
+@pytest.fixture(autouse=True)
+def _usual_arithmetic() -> Iterator[None]:
+    yield
+    torch.set_deterministic_debug_mode("default")
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> str:
+    splits = {name: [some_images(12, SHAPE, seed=seed)] for seed, name in enumerate(("train", "validation"))}
+    return published(open_store(str(tmp_path / "data")), {**splits, "test": [some_images(2, SHAPE)]})
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> str:
+    return str(tmp_path / "training")
+
+
+class Power(Exception):
+    """It failed."""
+
+
+def interrupted(monkeypatch: pytest.MonkeyPatch, step: int, run: Callable[[], None]) -> None:
+    """Run a training whose machine stops before a step."""
+    take = Trainer._take
+
+    def stopped(trainer: Trainer, number: int, batch: Batch) -> None:
+        if trainer.step == step:
+            raise Power
+        take(trainer, number, batch)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_take", stopped)
+        with pytest.raises(Power):
+            run()
+
+
+def record(output: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((Path(output) / "training.json").read_text())
+    return content
+
+
+def result(output: str) -> Saved:
+    saved = finished(open_store(output))
+    assert saved
+    return saved
+
+
+def test_the_record_names_the_checkpoint_of_the_last_step(dataset: str, output: str) -> None:
+    train(dataset, output, RECIPE)
+    assert result(output).step == 3 * STEPS_PER_EPOCH
+    assert newest(open_store(output))[0] == result(output)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("damage", ["cut short", "lost"])
+def test_a_training_whose_result_is_damaged_is_trained_again_from_the_checkpoint_before(
+    dataset: str, output: str, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(dataset, output, RECIPE)
+    before, damaged = result(output), Path(output) / result(output).file
+    damaged.unlink() if damage == "lost" else damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(CheckpointError):
+        load_model(output)
+    with caplog.at_level(logging.INFO):
+        train(dataset, output, RECIPE)
+    assert "the result of this training is lost" in caplog.text
+    assert "nothing to do" not in caplog.text
+    assert record(output)["resumed_from"] < 3 * STEPS_PER_EPOCH
+    assert result(output).step == before.step
+    load_model(output)
+
+
+def test_nobody_takes_a_damaged_result_for_one_while_it_is_trained_again(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(dataset, output, RECIPE)
+    (Path(output) / result(output).file).unlink()
+    interrupted(monkeypatch, 8, lambda: train(dataset, output, RECIPE))
+    with pytest.raises(CheckpointError, match="has not finished"):
+        load_model(output)
+
+
+def test_a_finished_training_is_done_once(
+    dataset: str, output: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(dataset, output, RECIPE)
+    before = result(output)
+    with caplog.at_level(logging.INFO):
+        train(dataset, output, RECIPE)
+    assert "trained already: nothing to do" in caplog.text
+    assert result(output) == before
+
+
+def test_a_hyperparameter_that_is_newer_than_a_checkpoint_had_its_default_in_it(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(monkeypatch, 4, lambda: train(dataset, output, RECIPE))
+    forget(output, "label_smoothing")
+    with pytest.raises(CheckpointError, match=r"label_smoothing was 0\.0, is now 0\.1"):
+        train(dataset, output, replace(RECIPE, label_smoothing=0.1))
+    train(dataset, output, RECIPE)
+    assert record(output)["resumed_from"] == 4
+
+
+def test_a_hyperparameter_that_is_gone_makes_it_another_training(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(monkeypatch, 4, lambda: train(dataset, output, RECIPE))
+    change(output, {"charm": 3})
+    with pytest.raises(CheckpointError, match="charm was 3, is gone now"):
+        train(dataset, output, RECIPE)
+
+
+def forget(output: str, name: str) -> None:
+    """Make the newest checkpoint one that was written before a hyperparameter was declared."""
+    checkpoint = latest(open_store(output))
+    assert checkpoint
+    assert name in {item.name for item in fields(Recipe)}
+    del checkpoint.recipe[name]
+    change(output, {}, without=name)
+
+
+def change(output: str, more: dict[str, object], without: str = "") -> None:
+    store = open_store(output)
+    found = newest(store)
+    assert found
+    recipe = {name: value for name, value in found[1].recipe.items() if name != without} | more
+    claim(store, found[0]).save(replace(found[1], recipe=recipe))
+
+
+def test_the_seconds_of_all_attempts_are_told(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(monkeypatch, 2, lambda: train(dataset, output, RECIPE))
+    interrupted(monkeypatch, 5, lambda: train(dataset, output, RECIPE))
+    train(dataset, output, RECIPE)
+    attempts = record(output)["attempts"]
+    assert [attempt["step"] for attempt in attempts] == [0, 2, 5]
+    assert all(attempt["seconds"] > 0 for attempt in attempts)
+    assert record(output)["seconds"] == pytest.approx(
+        sum(attempt["seconds"] for attempt in attempts), abs=0.01
+    )
+    assert record(output)["resumed_from"] == 5
+
+
+def test_a_run_its_job_and_its_image_are_told(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"run": "run-1", "job": "ddpipe-4711", "image": "trainer:0.1"}
+    for name, value in told.items():
+        monkeypatch.setenv(f"DDPIPE_{name.upper()}", value)
+    train(dataset, output, RECIPE)
+    assert record(output)["lineage"] == told
+    assert load_model(output)[1].lineage == told
+
+
+AWAY = Unreachable(what="the store", which="s3://a", seen="503", do="Wait.")
+
+
+class Flaky:
+    """The store refuses all writes of a training, from one to another."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
+        self.writes, self.first, self.last = 0, first, last
+        write = FileStore.write
+
+        def flaky(store: FileStore, key: str, data: bytes) -> None:
+            self.writes += 1
+            if self.first <= self.writes <= self.last:
+                raise AWAY
+            write(store, key, data)
+
+        monkeypatch.setattr(FileStore, "write", flaky)
+        monkeypatch.setattr(step, "uploading", partial(uploading, pause=0.01))
+
+
+@pytest.mark.parametrize("first", [2, 3, 12])
+def test_training_goes_on_while_the_store_is_away(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    flaky = Flaky(monkeypatch, first, first + 10)
+    train(dataset, output, RECIPE)
+    assert flaky.writes > first + 10
+    assert result(output).step == 3 * STEPS_PER_EPOCH
+    assert len((Path(output) / "metrics.jsonl").read_text().splitlines()) == 3
+    load_model(output)
+
+
+def test_a_training_is_not_finished_before_its_last_checkpoint_is_written(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Flaky(monkeypatch, 2, 10**6)
+    monkeypatch.setattr(step, "uploading", partial(uploading, patience=0.05, pause=0.01))
+    with pytest.raises(StoreError, match="503"):
+        train(dataset, output, RECIPE)
+    assert finished(open_store(output)) is None
+
+
+def test_a_training_that_was_taken_over_stops_and_leaves_no_record(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = Trainer._take
+
+    def overtaken(trainer: Trainer, number: int, batch: Batch) -> None:
+        if trainer.step == 4:
+            claim(open_store(output), None)
+        take(trainer, number, batch)
+
+    monkeypatch.setattr(Trainer, "_take", overtaken)
+    with pytest.raises(CheckpointError, match="another process has taken this training over"):
+        train(dataset, output, RECIPE)
+    assert finished(open_store(output)) is None

@@ -1,0 +1,113 @@
+"""Writes behind training's back: one at a time, the newest of each kind, to a store that may be away."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from ddpipe.errors import CheckpointError, StoreError, Unreachable
+from ddpipe.train.uploads import Uploads, uploading
+
+AWAY = Unreachable(what="the store", which="s3://a", seen="503", do="Wait.")
+FOREVER = 10**6
+
+
+class Away:
+    """A write that fails so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.left, self.done = times, False
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise AWAY
+        self.done = True
+
+
+def test_all_that_was_put_is_written_in_the_end() -> None:
+    written: list[int] = []
+    with uploading() as uploads:
+        for number in range(3):
+            uploads.put(f"kind {number}", lambda number=number: written.append(number))
+    assert written == [0, 1, 2]
+
+
+def test_one_write_is_under_way_and_of_those_that_wait_only_the_newest_of_a_kind_is_kept() -> None:
+    began, go_on = threading.Event(), threading.Event()
+    written: list[str] = []
+
+    def slow() -> None:
+        began.set()
+        assert go_on.wait(60)
+        written.append("first")
+
+    with uploading() as uploads:
+        uploads.put("checkpoint", slow)
+        assert began.wait(60)
+        for name in ("second", "third"):
+            uploads.put("checkpoint", lambda name=name: written.append(name))
+        uploads.put("metrics", lambda: written.append("metrics"))
+        assert not written
+        go_on.set()
+    assert written == ["first", "third", "metrics"]
+
+
+def test_a_store_that_was_away_is_ridden_out_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    write = Away(5)
+    with caplog.at_level(logging.WARNING), uploading(pause=0) as uploads:
+        uploads.put("checkpoint", write)
+        uploads.check()
+    assert write.done
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "not written, training goes on for up to 600 s",
+        "the store answers again",
+    ]
+
+
+def test_a_write_that_fails_makes_way_for_the_newer_one() -> None:
+    failed, old, new = threading.Event(), Away(FOREVER), Away(0)
+
+    def failing() -> None:
+        failed.set()
+        old()
+
+    with uploading(pause=0.05) as uploads:
+        uploads.put("checkpoint", failing)
+        assert failed.wait(60)
+        uploads.put("checkpoint", new)
+    assert new.done
+
+
+def test_a_store_that_is_away_for_too_long_ends_the_training() -> None:
+    with pytest.raises(StoreError, match="503"), uploading(patience=0.05, pause=0.01) as uploads:
+        uploads.put("checkpoint", Away(FOREVER))
+
+
+def test_an_error_that_no_waiting_mends_is_raised_at_the_next_call() -> None:
+    def superseded() -> None:
+        raise CheckpointError(what="taken over", which="a", seen="b", do="c")
+
+    uploads = Uploads()
+    uploads.put("checkpoint", superseded)
+    with pytest.raises(CheckpointError, match="taken over"):
+        uploads.finish()
+    with pytest.raises(CheckpointError, match="taken over"):
+        uploads.check()
+    with pytest.raises(CheckpointError, match="taken over"):
+        uploads.put("checkpoint", superseded)
+
+
+def test_a_training_that_fails_still_writes_what_waits_and_tells_its_own_error() -> None:
+    write = Away(1)
+
+    def training() -> None:
+        with uploading(pause=0) as uploads:
+            uploads.put("checkpoint", write)
+            raise ValueError("diverged")
+
+    with pytest.raises(ValueError, match="diverged"):
+        training()
+    assert write.done
