@@ -77,11 +77,11 @@ def run(
     """Train with `ranks` processes until all have ended."""
     folder = Path(output if output.startswith("/") else dataset).parent
     files = [folder / f"error-{rank}.json" for rank in range(ranks)]
-    port = _free_port()
+    port = free_port()
     processes = [
         PROCESSES.Process(
             target=train_as_rank,
-            args=(_environment(rank, ranks, port, files[rank]), meddling, dataset, output, recipe),
+            args=(environment_of_rank(rank, ranks, port, files[rank]), meddling, dataset, output, recipe),
         )
         for rank in range(ranks)
     ]
@@ -127,13 +127,13 @@ def record(output: str) -> dict[str, Any]:
     return content
 
 
-def _environment(rank: int, ranks: int, port: int, error_file: Path) -> dict[str, str]:
+def environment_of_rank(rank: int, ranks: int, port: int, error_file: Path) -> dict[str, str]:
     group = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     own = {"TORCHELASTIC_ERROR_FILE": str(error_file)}
     return {**os.environ, **own, **({name: str(value) for name, value in group.items()} if ranks > 1 else {})}
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

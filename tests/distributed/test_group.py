@@ -1,0 +1,137 @@
+"""A process group that does not come about, or breaks: everybody says who is the cause, and soon."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from group_ranks import come_as_rank
+from training_runs import PROCESSES, environment_of_rank, free_port
+
+from ddpipe.errors import ParameterError, TrainingError
+
+SOON = 60
+"""Seconds, on a machine with other work to do: what would wait for a time-out takes 600."""
+
+Process = multiprocessing.context.ForkServerProcess
+
+
+@contextmanager
+def ranks(
+    folder: Path,
+    acts: Sequence[str],
+    *,
+    sizes: Sequence[int] = (),
+    cards: Sequence[dict[str, str]] = (),
+    join: float = 600,
+    stall: float = 600,
+) -> Iterator[list[Process]]:
+    """One process per act; each believes in its own group size, and carries its own card."""
+    port, sizes = free_port(), sizes or [len(acts)] * len(acts)
+    processes = [
+        PROCESSES.Process(
+            target=come_as_rank,
+            args=(
+                environment_of_rank(rank, sizes[rank], port, folder / f"error-{rank}.json"),
+                cards[rank] if cards else {},
+                (join, stall),
+                act,
+            ),
+        )
+        for rank, act in enumerate(acts)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def error_of(folder: Path, processes: Sequence[Process], rank: int) -> dict[str, Any]:
+    """What a rank says when it has ended, which it soon does."""
+    processes[rank].join(SOON)
+    assert processes[rank].exitcode is not None, f"rank {rank} hangs"
+    content: dict[str, Any] = json.loads((folder / f"error-{rank}.json").read_text())
+    details: dict[str, Any] = content["message"]["extraInfo"]
+    assert details["error"] == TrainingError.__name__, details
+    return details
+
+
+@pytest.mark.parametrize(
+    ("act", "stall", "said"),
+    [
+        ("die", 600, "rank 1 does not answer any more: it ended, was killed, or its machine is gone"),
+        ("stall", 2, "rank 1 answered but did not come along: rank 1 at group_ranks.py:"),
+        ("freeze", 2, "rank 1 does not answer any more"),
+    ],
+)
+def test_the_rank_that_is_missing_is_named_and_nobody_hangs(
+    tmp_path: Path, act: str, stall: float, said: str
+) -> None:
+    with ranks(tmp_path, ["come along", act, "come along"], stall=stall) as processes:
+        for rank in (0, 2):
+            assert said in error_of(tmp_path, processes, rank)["seen"]
+
+
+def test_a_stuck_rank_is_shown_where_it_is_stuck(tmp_path: Path) -> None:
+    with ranks(tmp_path, ["come along", "stall"], stall=2) as processes:
+        seen = error_of(tmp_path, processes, 0)["seen"]
+    assert "stall_here < group_ranks.py" in seen
+
+
+def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
+    with ranks(tmp_path, ["come along"] * 2, sizes=[4, 4], join=3) as processes:
+        assert "ranks 2, 3 did not come" in error_of(tmp_path, processes, 0)["seen"]
+        assert "ranks 2, 3 did not come" in error_of(tmp_path, processes, 1)["seen"]
+
+
+def test_without_rank_0_the_others_say_so(tmp_path: Path) -> None:
+    with ranks(tmp_path, ["come along"] * 2, join=2) as processes:
+        processes[0].kill()
+        assert "rank 0" in error_of(tmp_path, processes, 1)["seen"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cards", "said"),
+    [
+        ([2, 3], [{}, {}], "number of processes: 3 on rank 1, 2 on rank 0"),
+        (
+            [2, 2],
+            [{"dataset version": "a1"}, {"dataset version": "b2"}],
+            "dataset version: b2 on rank 1, a1 on rank 0",
+        ),
+        ([2, 2], [{"epochs of the recipe": "3"}, {}], "epochs of the recipe: None on rank 1, 3 on rank 0"),
+    ],
+)
+def test_ranks_that_differ_are_told_in_what_before_they_begin(
+    tmp_path: Path, sizes: list[int], cards: list[dict[str, str]], said: str
+) -> None:
+    began = time.monotonic()
+    with ranks(tmp_path, ["come along"] * 2, sizes=sizes, cards=cards) as processes:
+        assert said in error_of(tmp_path, processes, 0)["seen"]
+        assert error_of(tmp_path, processes, 1)["what"] == "the processes do not fit together"
+    assert time.monotonic() - began < SOON
+
+
+def test_ranks_of_different_code_do_not_train_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = {"code": "ddpipe 0.0 (older)"}
+    with ranks(tmp_path, ["come along"] * 2, cards=[{}, card]) as processes:
+        assert "code: ddpipe 0.0 (older) on rank 1, ddpipe" in error_of(tmp_path, processes, 0)["seen"]
+
+
+def test_what_rank_0_refuses_all_refuse(tmp_path: Path) -> None:
+    with ranks(tmp_path, ["decide"] * 3) as processes:
+        for process in processes:
+            process.join(SOON)
+        assert [process.exitcode for process in processes] == [ParameterError.exit_code] * 3

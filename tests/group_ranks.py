@@ -1,0 +1,49 @@
+"""What a forked rank of a test does in its process group: come, differ, stall, freeze or die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from ddpipe.distributed import World, process_group, run_rank
+from ddpipe.errors import ParameterError
+
+FOREVER = 600
+
+
+def come_as_rank(
+    environment: dict[str, str], card: dict[str, str], times: tuple[float, float], act: str
+) -> None:
+    """Join the others and meet them at two barriers; act before the second."""
+    os.environ.clear()
+    os.environ.update(environment)
+    join, stall = times
+
+    def body() -> None:
+        with process_group(card, join=join, stall=stall) as world:
+            world.barrier()
+            ACTS[act](world)
+            world.barrier()
+
+    run_rank(body)
+
+
+def stall_here(_world: World) -> None:
+    time.sleep(FOREVER)
+
+
+def refuse_on_rank_0(world: World) -> None:
+    def decide() -> None:
+        raise ParameterError(what="rank 0 refuses", which="it", seen="nothing", do="Nothing.")
+
+    world.decided(decide)
+
+
+ACTS = {
+    "come along": lambda _: None,
+    "stall": stall_here,
+    "freeze": lambda _: os.kill(os.getpid(), signal.SIGSTOP),
+    "die": lambda _: os.kill(os.getpid(), signal.SIGKILL),
+    "decide": refuse_on_rank_0,
+}
