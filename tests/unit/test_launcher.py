@@ -8,9 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from fake_api import FakeApiServer, Request
 from launch_samples import JOBS, PODS, UID, a_job, a_pod, a_server, an_object, ended
 
+from ddpipe.__main__ import cli
 from ddpipe.errors import (
     ClusterUnreachable,
     Forbidden,
@@ -350,6 +352,14 @@ def test_what_is_wrong_in_itself_is_told_before_the_first_request() -> None:
         with pytest.raises(ParameterError):
             launch(job, server, exists=lambda _: True, out=io.StringIO())
     assert server.asked == []
+
+
+def test_a_wrong_recipe_is_told_before_a_cluster_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ddpipe.commands.launching.connect", None)
+    own = ["--image", "trainer:1", "--dataset", "d", "--output", "o"]
+    result = CliRunner().invoke(cli, ["launch", *own, "--recipe", '{"epochs": 0}'])
+    assert result.exit_code == ParameterError.exit_code
+    assert "epochs is 0" in result.output
 
 
 def test_a_log_that_is_not_read_to_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

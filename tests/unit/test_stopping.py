@@ -69,7 +69,13 @@ def test_without_a_job_the_end_comes_soon(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "error", [Unanswered("cut"), Refused(500, "", "etcd"), Refused(409, "Conflict", "another uid")]
+    "error",
+    [
+        Unanswered("cut"),
+        Refused(429, "TooManyRequests", "busy"),
+        Refused(500, "", "etcd"),
+        Refused(409, "Conflict", "another uid"),
+    ],
 )
 def test_what_is_over_in_a_moment_is_tried_again(error: ApiError) -> None:
     server = a_server(an_object(JOB, "Running"))

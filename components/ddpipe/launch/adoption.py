@@ -119,7 +119,7 @@ def _is_adoptable(launching: Launching, found: Object, manifest: Object) -> bool
             what="this step has a job already, asked for differently",
             which=launching.title,
             seen="image, command, resources or the like differ from what is asked for now; it was left alone",
-            do="Give this run another id, or remove the job first: ddpipe jobs sweep --run "
+            do="Give this run another id, or remove the job first: ddpipe jobs sweep --run-id "
             f"{launching.job.owner.run_id}",
         )
     return True

@@ -92,7 +92,7 @@ def answered(ask: Callable[[], T], which: str, budget: float = 30) -> T:
 
 
 def refused(error: Refused, which: str) -> LaunchError:
-    """A no that no part of the protocol expected."""
+    """The error that a person gets for a refusal that no part of the protocol expected."""
     if "is forbidden: User" in error.message:
         return Forbidden(
             what="this account may not do what launching needs",
@@ -101,7 +101,7 @@ def refused(error: Refused, which: str) -> LaunchError:
             do="Give it the Role of images/rbac.yaml, then run the step again.",
         )
     return PodRefused(
-        what="the cluster says no",
+        what="the cluster refuses this",
         which=which,
         seen=str(error),
         do="Change what it objects to, then run the step again.",

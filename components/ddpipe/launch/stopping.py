@@ -19,6 +19,7 @@ from types import FrameType
 from ddpipe.launch.cluster import ApiError, Cluster, Refused
 from ddpipe.launch.job import Owner
 from ddpipe.launch.labels import owner_of
+from ddpipe.launch.retrying import is_transient
 
 EXIT_CODE = 143
 # API servers close a connection that is idle for 90 s.
@@ -102,7 +103,7 @@ def _stop(cluster: Cluster, target: Target) -> str:
         except Refused as error:
             if error.status == _NOT_FOUND and monotonic() - began > _SETTLING:
                 return "told to stop; there is no job to delete"
-            if error.status not in {_NOT_FOUND, _CONFLICT} and error.status < 500:  # noqa: PLR2004
+            if error.status not in {_NOT_FOUND, _CONFLICT} and not is_transient(error):
                 return f"told to stop; the job cannot be deleted: {error}"
         except ApiError:
             pass
