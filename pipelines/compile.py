@@ -1,67 +1,94 @@
-"""Compile the pipelines to the packages that are uploaded in the Kubeflow UI."""
+"""Compile the pipelines to packages for the Kubeflow UI, and the steps to component files."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from kfp import compiler
 
-from ddpipe.pipelines.custom_job import custom_job
-from ddpipe.pipelines.training import training
+from ddpipe import components
+from ddpipe.pipelines.catalogue import metadata
+from ddpipe.pipelines.custom_job import CUSTOM_JOB
+from ddpipe.pipelines.kfp_v2 import pipeline_of
+from ddpipe.pipelines.training import TRAINING
+from ddpipe.pipelines.wiring import Pipeline
+from ddpipe.steps import EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN
 
 HERE = Path(__file__).parent
 COMPILED = HERE / "compiled"
-PACKAGES = {"training.yaml": training, "custom-job.yaml": custom_job}
-V1_SCRIPT, V1_LOCK, V1_PACKAGE = HERE / "training_v1.py", HERE / "requirements-v1.txt", "training-v1.yaml"
+PIPELINES: Mapping[str, Pipeline] = {"training": TRAINING, "custom-job": CUSTOM_JOB}
+OFFERED = (PREPARE, TRAIN, EVALUATE, EXPORT, PYTORCH_JOB)
+"""The steps that are for other people's pipelines too."""
+
+_V1_SCRIPT, _V1_LOCK = HERE / "kfp_v1.py", HERE / "requirements-v1.txt"
 
 
-def compile_packages(folder: Path = COMPILED) -> list[Path]:
-    """Write every package to `folder`, each whole or not at all.
-
-    Returns:
-        The files, in the order of PACKAGES.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        for name, pipeline in PACKAGES.items():
-            fresh = Path(scratch) / name
-            compiler.Compiler().compile(pipeline, str(fresh))
-            written.append(fresh.replace(folder / name))
-    return written
-
-
-def compile_v1(folder: Path = COMPILED, claim: str = "") -> Path:
-    """Write the package for KFP 1.x to `folder`, from the training pipeline's package there.
+def compile_all(folder: Path = COMPILED, claim: str = "") -> list[Path]:
+    """Write every package and component to `folder`: all of them, or none if one fails.
 
     Args:
         folder: Where to.
         claim: A volume claim that holds datasets and runs in place of an object store.
 
     Returns:
-        The file.
+        The files.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        fresh = Path(scratch) / V1_PACKAGE
-        _run(_python_v1(), str(V1_SCRIPT), str(folder / "training.yaml"), str(fresh), *filter(None, [claim]))
-        return fresh.replace(folder / V1_PACKAGE)
+        fresh = Path(scratch)
+        compile_v2(fresh, claim)
+        compile_v1(fresh, claim)
+        compile_components(fresh / "components")
+        return [_moved(path, folder / path.relative_to(fresh)) for path in sorted(fresh.rglob("*.yaml"))]
+
+
+def compile_v2(folder: Path, claim: str = "") -> None:
+    """Write the packages for KFP 2."""
+    for name, pipeline in PIPELINES.items():
+        graph = pipeline_of(replace(pipeline, claim=claim))
+        compiler.Compiler().compile(graph, str(folder / f"{name}.yaml"))
+
+
+def compile_v1(folder: Path, claim: str = "") -> None:
+    """Write the packages for KFP 1.x."""
+    for name, pipeline in PIPELINES.items():
+        described = folder / f"{name}.json"
+        described.write_text(json.dumps(replace(pipeline, claim=claim).describe()))
+        _run(_python_v1(), str(_V1_SCRIPT), str(described), str(folder / f"{name}-v1.yaml"))
+
+
+def compile_components(folder: Path) -> None:
+    """Write a folder for each component: itself, and what the official catalogue wants to know of it."""
+    for step in OFFERED:
+        place = folder / step.name
+        place.mkdir(parents=True)
+        compiler.Compiler().compile(getattr(components, step.name), str(place / "component.yaml"))
+        (place / "metadata.yaml").write_text(metadata(step))
+
+
+def _moved(path: Path, target: Path) -> Path:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return path.replace(target)
 
 
 def _python_v1() -> str:
     """The Python of an environment with kfp 1.8, inside the running one; made on first use."""
-    lock = hashlib.sha256(V1_LOCK.read_bytes()).hexdigest()[:12]
+    lock = hashlib.sha256(_V1_LOCK.read_bytes()).hexdigest()[:12]
     home = Path(sys.prefix) / f"kfp-v1-{lock}"
     python = home / "bin" / "python"
     if not (home / "complete").exists():
         shutil.rmtree(home, ignore_errors=True)
         _run(sys.executable, "-m", "venv", str(home))
         pip = (str(python), "-m", "pip", "--quiet", "--disable-pip-version-check")
-        _run(*pip, "install", "--require-hashes", "--no-deps", "--requirement", str(V1_LOCK))
+        _run(*pip, "install", "--require-hashes", "--no-deps", "--requirement", str(_V1_LOCK))
         (home / "complete").touch()
     return str(python)
 

@@ -1,4 +1,4 @@
-"""The CLI door: `ddpipe prepare|train|evaluate|export|run|compile`.
+"""The command line: `ddpipe run|prepare|data|train|evaluate|export|compile|launch|jobs`.
 
 Results go to standard output (with --json as one object), everything else to standard error.
 Exit codes are those of errors.py.
@@ -15,18 +15,8 @@ import click
 
 from ddpipe.errors import DdpipeError, ParameterError
 
-COMMANDS = {
-    "run": "ddpipe.commands.local",
-    "prepare": "ddpipe.commands.local",
-    "data": "ddpipe.commands.data",
-    "train": "ddpipe.commands.local",
-    "evaluate": "ddpipe.commands.local",
-    "export": "ddpipe.commands.local",
-    "compile": "ddpipe.commands.local",
-    "launch": "ddpipe.commands.launching",
-    "jobs": "ddpipe.commands.launching",
-}
-"""Where each command is: imported when it is called, so that launching does not pay for preparing."""
+COMMANDS = ("run", "prepare", "data", "train", "evaluate", "export", "compile", "launch", "jobs")
+"""Each has a file in commands/, imported when it is called: launching does not pay for preparing."""
 
 
 class Door(click.Group):
@@ -41,7 +31,7 @@ class Door(click.Group):
         if name not in COMMANDS:
             return None
         try:
-            module = importlib.import_module(COMMANDS[name])
+            module = importlib.import_module(f"ddpipe.commands.{name}")
         except ModuleNotFoundError as error:
             if not error.name or error.name.startswith("ddpipe"):
                 raise
@@ -67,7 +57,7 @@ def _absent(name: str, package: str) -> click.Command:
     @click.argument("_arguments", nargs=-1, type=click.UNPROCESSED)
     def refuse(_arguments: tuple[str, ...]) -> None:
         raise ParameterError(
-            what="the command can not run here",
+            what="the command cannot run here",
             which=f"ddpipe {name}",
             seen=f"the package {package} is not installed",
             do="Use the trainer image, or: pip install 'ddpipe[all]'",

@@ -187,6 +187,9 @@ class Parameters:
     what: ClassVar[str] = "these parameters cannot work"
     """What a refusal says first."""
 
+    heading: ClassVar[str] = "Options"
+    """What stands above these parameters in a list of many."""
+
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """A valid group from names and values; what is not named has its default.
@@ -198,14 +201,8 @@ class Parameters:
         unknown = [
             f"{name!r} is no parameter; there are {', '.join(names)}" for name in values if name not in names
         ]
-        missing = [
-            f"{item.name} is missing" for item in declared(cls) if item.required and item.name not in values
-        ]
-        if missing:
-            refuse(cls.what, [*unknown, *missing])
-        group = cls(**{name: value for name, value in values.items() if name in names})
-        refuse(cls.what, [*unknown, *group.problems()])
-        return group
+        refuse(cls.what, [*unknown, *cls.problems_in(values)])
+        return cls._of(values)
 
     @classmethod
     def picked(cls, values: Mapping[str, Any]) -> Self:
@@ -214,8 +211,19 @@ class Parameters:
         Raises:
             ParameterError: Invalid values; all of them are listed.
         """
+        refuse(cls.what, cls.problems_in(values))
+        return cls._of(values)
+
+    @classmethod
+    def problems_in(cls, values: Mapping[str, Any]) -> list[str]:
+        """What is wrong with this group's own among the parameters of a whole run."""
+        missing = [item.name for item in declared(cls) if item.required and item.name not in values]
+        return [f"{name} is missing" for name in missing] or list(cls._of(values).problems())
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any]) -> Self:
         names = {item.name for item in fields(cls)}
-        return cls.from_dict({name: value for name, value in values.items() if name in names})
+        return cls(**{name: value for name, value in values.items() if name in names})
 
     @classmethod
     def from_json(cls, text: str) -> Self:

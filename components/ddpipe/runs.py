@@ -10,14 +10,46 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from ddpipe.errors import DdpipeError, ParameterError
+from ddpipe.parameters import Parameters, parameter
 from ddpipe.storage import open_store
 
 _log = logging.getLogger(__name__)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions(Parameters):
+    """Which run a step belongs to."""
+
+    what: ClassVar[str] = "the run cannot be named"
+    heading: ClassVar[str] = "Run"
+
+    run: str = parameter("", "Name of the run; an unfinished one goes on; empty: the run's id.")
+    runs: str = parameter("runs", "Folder of all runs: s3://bucket/prefix or a path.")
+    run_id: str = parameter("", "Id that the engine gives to the run, the same for a retry.")
+
+    @property
+    def named(self) -> Run | None:
+        """The run, if it has a name.
+
+        Raises:
+            ParameterError: The name could leave the folder or is no file name.
+        """
+        name = self.run or self.run_id
+        return Run.named(self.runs, name) if name else None
+
+    @property
+    def required(self) -> Run:
+        """The run.
+
+        Raises:
+            ParameterError: It has no name, or a wrong one.
+        """
+        return self.named or Run.named(self.runs, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +71,7 @@ class Run:
         """
         if not NAME.fullmatch(name):
             raise ParameterError(
-                what="a run can not have this name",
+                what="a run cannot have this name",
                 which=repr(name),
                 seen="a name has letters, digits, '.', '_' and '-' and starts with a letter or digit",
                 do="Choose another with --run",

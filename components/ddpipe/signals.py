@@ -1,4 +1,4 @@
-"""Signals: passing a request to stop on to the processes that do the work, and naming what ended one."""
+"""Requests to stop (SIGTERM, SIGINT): one way to hear them; and the names of signals."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from types import FrameType
 
 
 @contextmanager
-def passing_on(stop: Callable[[], object]) -> Iterator[list[int]]:
-    """Call `stop` for every SIGTERM and SIGINT; yields the list of those that came.
+def on_stop(act: Callable[[], object]) -> Iterator[list[int]]:
+    """Call `act`, which may raise, for every SIGTERM and SIGINT; yields the list of those that came.
 
     Only a process's main thread may do this: elsewhere it does nothing.
     """
-    told: list[int] = []
+    heard: list[int] = []
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        told.append(number)
-        stop()
+    def handle(number: int, _frame: FrameType | None) -> None:
+        heard.append(number)
+        act()
 
     main = threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGTERM, signal.SIGINT) if main else ()
-    before = {number: signal.signal(number, pass_on) for number in numbers}
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
-        yield told
+        yield heard
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

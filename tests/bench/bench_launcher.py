@@ -31,7 +31,7 @@ from faults import FAULTS, Fault, Seen, running  # noqa: E402
 from place import ACCOUNT, IMAGE, OUR_IMAGES, Place, a_place, eventually  # noqa: E402
 from step import launch  # noqa: E402
 
-from ddpipe.commands.launching import job_of, launch_command  # noqa: E402
+from ddpipe.commands.launch import job_of, launch_command  # noqa: E402
 from ddpipe.launch import preflight  # noqa: E402
 from ddpipe.launch.backends.pytorchjob import BACKEND, manifest  # noqa: E402
 from ddpipe.launch.cluster import ApiError, ApiServer, connect  # noqa: E402
@@ -112,8 +112,8 @@ def official(place: Place) -> Callable[[Sequence[str]], list[str]]:
 
     def command(arguments: Sequence[str]) -> list[str]:
         options = dict(launch_command.make_context("launch", [*arguments[1:]]).params)
-        del options["namespace"]
-        job = replace(job_of(**options), namespace=place.namespace, success=Success.RANK0)
+        del options["namespace"], options["check"]
+        job = replace(job_of(place.namespace, **options), success=Success.RANK0)
         return [python, script, json.dumps(manifest(job)), str(PATIENCE)]
 
     return command
@@ -188,7 +188,7 @@ def lags(admin: ApiServer, times: int, *, rival: bool) -> list[float]:
 
 # Up to the first answer of the API server, as each of them gets there.
 OURS = """
-import ddpipe.commands.launching
+import ddpipe.commands.launch
 from ddpipe.launch.cluster import connect
 connect().get("/version")
 """

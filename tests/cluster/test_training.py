@@ -65,21 +65,10 @@ def test_two_pods_train_digits_and_leave_a_good_model(
         ended = Step(
             place,
             [
-                *(
-                    "launch",
-                    "--image",
-                    IMAGE,
-                    "--nodes",
-                    "2",
-                    "--cpu",
-                    "500m",
-                    "--memory",
-                    "2Gi",
-                    "--run-id",
-                    "a",
-                ),
+                *("train", "--backend", "pytorchjob", "--dataset", dataset, "--image", IMAGE),
+                *("--run", "a", "--runs", f"{store}/runs", "--nodes", "2", "--cpu", "500m"),
+                *("--memory", "2Gi", "--epochs", "5"),
                 *("--s3-secret", "store", "--s3-endpoint", s3_environment["POD_S3_ENDPOINT"]),
-                *("--dataset", dataset, "--output", f"{store}/runs/a/training", "--recipe", '{"epochs": 5}'),
             ],
             s3_environment,
         ).end()

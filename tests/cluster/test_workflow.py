@@ -30,16 +30,26 @@ from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DdpipeError
 from ddpipe.launch.cluster import ApiError, ApiServer
-from ddpipe.pipelines.compile import COMPILED, V1_PACKAGE, compile_packages, compile_v1
+from ddpipe.pipelines.compile import COMPILED, compile_v1
 from ddpipe.storage import open_store, read_uri
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
-WORKFLOW = COMPILED / V1_PACKAGE
+WORKFLOW = COMPILED / "training-v1.yaml"
 SECRET = "mlpipeline-minio-artifact"  # noqa: S105 - its name
 OURS = r"[\w./:-]+/ddpipe-(launcher|trainer):[\w.]+"
 ENDED = {"Succeeded", "Failed", "Error"}
-SMALL = {"nodes": "2", "cpu": "500m", "memory": "2Gi", "epochs": "3"}
+SMALL = {
+    "nodes": "2",
+    "cpu": "500m",
+    "memory": "2Gi",
+    "epochs": "3",
+    **{
+        f"{step}_{what}": size
+        for step in ("prepare", "evaluate", "export")
+        for what, size in (("cpu", "500m"), ("memory", "2Gi"))
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -254,7 +264,7 @@ def _kill_launcher(ran: Ran, pod: str) -> None:
     script = """if True:
         import os, pathlib
         for process in pathlib.Path("/proc").glob("[0-9]*"):
-            if b"ddpipe\\0launch" in process.joinpath("cmdline").read_bytes() and process.name != "1":
+            if b"ddpipe\\0train" in process.joinpath("cmdline").read_bytes() and process.name != "1":
                 os.kill(int(process.name), 9)
     """
     with config.new_client_from_config(os.environ["KUBECONFIG"]) as connection:
@@ -297,11 +307,11 @@ def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: st
 
 
 def test_without_an_object_store_all_data_is_on_a_claim(place: Place, tmp_path: Path) -> None:
-    compile_packages(tmp_path)
+    compile_v1(tmp_path, "photos")
     wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     place.create("/api/v1/persistentvolumeclaims", {"metadata": {"name": "photos"}, "spec": wanted})
     _let_everybody_write(place, "photos")
-    workflow = workflow_of({**SMALL, "run_name": "first"}, compile_v1(tmp_path, "photos"))
+    workflow = workflow_of({**SMALL, "run": "first"}, tmp_path / "training-v1.yaml")
     made = place.admin.create(workflows_of(place), workflow)
     ran = Ran(place, made["metadata"]["name"], "/data/ddpipe/runs")
     assert ran.ended() == "Succeeded", ran.told()

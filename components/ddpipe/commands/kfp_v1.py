@@ -1,7 +1,5 @@
 """What the UI of KFP 1.x shows of a step: two JSON documents that the step writes. Pure functions.
 
-    metrics({"accuracy": 0.98}), views(confusion_matrix(names, counts), tensorboard("s3://bucket/run"))
-
 Everything is inline: the UI needs no credentials of ours to show it, except for TensorBoard's event files.
 """
 
@@ -10,8 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from ddpipe.commands.shown import Classification, EventFiles, Page, Scores, Shown
 
 MOST_METRICS = 50
 """The engine ignores the rest."""
@@ -19,19 +19,32 @@ MOST_METRICS = 50
 View = Mapping[str, Any]
 
 
-def metrics(scores: Mapping[str, float]) -> str:
+def metrics(shown: Iterable[Shown]) -> str:
     """Numbers that the UI compares between runs."""
-    named = [{"name": name, "numberValue": value, "format": "RAW"} for name, value in scores.items()]
+    values = {name: value for one in shown if isinstance(one, Scores) for name, value in one.values.items()}
+    named = [{"name": name, "numberValue": value, "format": "RAW"} for name, value in values.items()]
     return json.dumps({"metrics": named[:MOST_METRICS]})
 
 
-def views(*shown: View) -> str:
+def views(shown: Iterable[Shown]) -> str:
     """Pictures and pages, in this order."""
-    return json.dumps({"version": 1, "outputs": shown})
+    return json.dumps({"version": 1, "outputs": [view for one in shown for view in _views(one)]})
 
 
-def confusion_matrix(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> View:
-    """Counts by true class (row of `counts`) and predicted class (column)."""
+def _views(shown: Shown) -> Iterator[View]:
+    match shown:
+        case Page(html):
+            yield {"type": "web-app", "storage": "inline", "source": html}
+        # A folder on a claim is none that the UI could reach.
+        case EventFiles(folder) if "://" in folder:
+            yield {"type": "tensorboard", "source": folder}
+        case Classification():
+            if shown.confusion_matrix:
+                yield _confusion_matrix(shown.classes, shown.confusion_matrix)
+            yield _roc(shown)
+
+
+def _confusion_matrix(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> View:
     rows = [
         (true, predicted, count)
         for true, line in zip(classes, counts, strict=True)
@@ -41,26 +54,10 @@ def confusion_matrix(classes: Sequence[str], counts: Sequence[Sequence[int]]) ->
     return {**_csv("confusion_matrix", rows), "schema": _schema(columns), "labels": list(classes)}
 
 
-def roc(false_positive: Iterable[float], true_positive: Iterable[float], threshold: Iterable[float]) -> View:
-    """An ROC curve."""
+def _roc(shown: Classification) -> View:
     columns = (("fpr", "NUMBER"), ("tpr", "NUMBER"), ("thresholds", "NUMBER"))
-    rows = zip(false_positive, true_positive, threshold, strict=True)
+    rows = zip(shown.false_positive_rate, shown.true_positive_rate, shown.threshold, strict=True)
     return {**_csv("roc", rows), "schema": _schema(columns)}
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> View:
-    """A table."""
-    return {**_csv("table", rows), "header": list(header)}
-
-
-def page(html: str) -> View:
-    """A self-contained page."""
-    return {"type": "web-app", "storage": "inline", "source": html}
-
-
-def tensorboard(folder: str) -> View:
-    """A button that starts TensorBoard on a folder of event files."""
-    return {"type": "tensorboard", "source": folder}
 
 
 def _csv(kind: str, rows: Iterable[Sequence[object]]) -> View:

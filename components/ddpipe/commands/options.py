@@ -7,6 +7,7 @@ one argument, people write it piece by piece.
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -24,32 +25,79 @@ FEW = 6
 
 def options(
     *groups: type[Parameters],
-    defaults: Mapping[str, Any] | None = None,
+    only: Collection[str] = (),
     without: Collection[str] = (),
 ) -> Callable[[T], T]:
     """An option for each parameter of these groups, in their order.
 
     Args:
         groups: Where two have a parameter of one name, the first counts.
-        defaults: In place of the declared ones.
-        without: Names that this command settles itself.
+        only: Names of those that the command has; empty: all.
+        without: Names of those that it has not.
     """
-    found = {item.name: item for group in reversed(groups) for item in declared(group)}
-    wanted = [item for group in groups for item in declared(group) if found.pop(item.name, None)]
+    chosen: dict[str, tuple[str, Parameter]] = {}
+    for group in groups:
+        for item in declared(group):
+            if item.name not in without and (not only or item.name in only):
+                chosen.setdefault(item.name, (group.heading, item))
 
     def decorate(command: T) -> T:
-        for item in reversed(wanted):
-            if item.name not in without:
-                command = option(item, (defaults or {}).get(item.name, item.default))(command)
+        for heading, item in reversed(chosen.values()):
+            command = _option(item, heading)(command)
         return command
 
     return decorate
 
 
-def option(item: Parameter, default: Any) -> Callable[[T], T]:  # noqa: ANN401 - of the parameter's own type
+class _SectionedOption(click.Option):
+    """An option that knows the heading that it stands under."""
+
+    def __init__(self, *names: Any, heading: str, **settings: Any) -> None:  # noqa: ANN401 - click's own
+        super().__init__(*names, **settings)
+        self.heading = heading
+
+
+class SectionedCommand(click.Command):
+    """A command whose help lists its options below their headings."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections, each in the order of its options."""
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for item in self.get_params(ctx):
+            if record := item.get_help_record(ctx):
+                sections.setdefault(getattr(item, "heading", "Options"), []).append(record)
+        for heading, records in sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def parsed(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the parameter's own type
+    """A parameter's value from text; the text itself where it is none, which the declaration then refuses."""
+    try:
+        match item.kind:
+            case builtins.str:
+                return text
+            case builtins.bool:
+                return click.BOOL.convert(text, None, None)
+            case builtins.list:
+                return _listed((text,), item)
+            case builtins.dict:
+                return _mapped((text,), item)
+            case kind:
+                return kind(text)
+    except (ValueError, click.BadParameter):
+        return text
+
+
+def _option(item: Parameter, heading: str) -> Callable[[T], T]:
     """One parameter as an option."""
-    name = f"--{item.name.replace('_', '-')}"
-    shared: dict[str, Any] = {"help": item.help, "required": default is None}
+    name, default = f"--{item.name.replace('_', '-')}", item.default
+    shared: dict[str, Any] = {
+        "cls": _SectionedOption,
+        "heading": heading,
+        "help": item.help,
+        "required": item.required,
+    }
     if item.kind in {list, dict}:
         return _several(name, item, default, shared)
     if item.kind is bool:

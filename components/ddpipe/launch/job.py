@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from ddpipe.launch.backends import BACKENDS
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
-from ddpipe.storage.base import KUBEFLOW_ENDPOINT
 
 # Operators append "-worker-511" and use the result as a host name, of at most 63 characters.
 NAME_LIMIT = 48
@@ -57,6 +56,8 @@ class Preflight(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner(Parameters):
     """One step of one run: it owns exactly one job, however often the step is retried."""
+
+    heading: ClassVar[str] = "Identity"
 
     pipeline: str = parameter("ddpipe", "Name of the pipeline; jobs that its earlier runs left are removed.")
     run_id: str = parameter("", "Id of the run, the same for a retry; empty: a new one.")
@@ -129,8 +130,8 @@ class S3Access:
     """Where object-store credentials come from: keys of a secret, never values.
 
     Attributes:
-        secret: The secret's name, in the job's namespace.
-        endpoint: Host and port as the pods reach it.
+        secret: The secret's name, in the job's namespace; empty: none is needed.
+        endpoint: Host and port as the pods reach it; empty: Kubeflow's own.
         access_key: The secret's key that holds the access key.
         secret_key: The secret's key that holds the secret key.
     """
@@ -170,6 +171,7 @@ class JobOptions(Parameters):
     """What a person chooses about a training job, whatever runs it; requests equal limits."""
 
     what: ClassVar[str] = "the training job cannot work"
+    heading: ClassVar[str] = "Job on the cluster"
 
     backend: str = parameter("pytorchjob", f"What runs the pods: {', '.join(BACKENDS)}.", OneOf(BACKENDS))
     image: str = parameter("", "Container image of the pods.")
@@ -184,7 +186,9 @@ class JobOptions(Parameters):
     volumes: Sequence[str] = parameter(
         [], f"Volumes of every pod, as KIND:NAME:/PATH[:ro]; KIND is one of {', '.join(VolumeKind)}."
     )
-    s3_endpoint: str = parameter(KUBEFLOW_ENDPOINT, "Object store, as host:port, as the pods reach it.")
+    s3_endpoint: str = parameter(
+        "", "Object store as host:port, as seen from the cluster; empty: Kubeflow's own."
+    )
     s3_secret: str = parameter("", "Secret with the object store's accesskey and secretkey; empty: none.")
     node_selector: Mapping[str, str] = parameter({}, "Labels that nodes must have.")
     tolerations: Sequence[Mapping[str, Any]] = parameter([], "Tolerations, as in a pod.")
@@ -230,9 +234,9 @@ class JobOptions(Parameters):
         return tuple(map(Volume.parsed, self.volumes))
 
     @property
-    def s3(self) -> S3Access | None:
-        """Where the pods find the object store's credentials; None if they need none."""
-        return S3Access(secret=self.s3_secret, endpoint=self.s3_endpoint) if self.s3_secret else None
+    def s3(self) -> S3Access:
+        """Where the pods find the object store and its credentials."""
+        return S3Access(secret=self.s3_secret, endpoint=self.s3_endpoint)
 
     @property
     def limits(self) -> Deadlines:
@@ -277,7 +281,17 @@ class JobOptions(Parameters):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingJob(JobOptions):
+class LaunchOptions(JobOptions):
+    """What a person chooses about a job that runs their own command."""
+
+    command: Sequence[str] = parameter([], "Command and arguments of the pods; empty: the image's own.")
+    outputs: Sequence[str] = parameter(
+        [], "URIs that must exist before the job counts as a success; one ending in / is a folder."
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob(LaunchOptions):
     """One training job, whatever runs it: what was chosen about it, and what it is.
 
     Attributes:
@@ -288,12 +302,6 @@ class TrainingJob(JobOptions):
 
     owner: Owner
     namespace: str
-    command: Sequence[str] = parameter(
-        [], "Command of the pods with its arguments; the image's own if empty."
-    )
-    outputs: Sequence[str] = parameter(
-        [], "URIs that must exist before the job counts as a success; one ending in / is a folder."
-    )
     finished_ttl: int = 24 * 3600
 
     @property

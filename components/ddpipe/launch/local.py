@@ -19,7 +19,7 @@ from typing import Any
 from ddpipe.cpus import cpus
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
 from ddpipe.launch.torchrun import first_killed
-from ddpipe.signals import passing_on
+from ddpipe.signals import on_stop
 
 _TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 _STDERR = 2  # the file itself: a notebook's sys.stderr has none
@@ -62,7 +62,7 @@ def run_local(module: str, arguments: Sequence[str], processes: int) -> None:
                 stderr=stderr,
                 start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
             ) as torchrun,
-            passing_on(torchrun.terminate) as told,
+            on_stop(torchrun.terminate) as told,
         ):
             code = torchrun.wait()
         if code or told:

@@ -81,7 +81,7 @@ def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dic
         {"name": "DDPIPE_JOB", "value": job.name},
         {"name": "DDPIPE_IMAGE", "value": job.image},
         *map(dict, env),
-        *(_s3(job.s3) if job.s3 else ()),
+        *_s3(job.s3),
         *({"name": name, "value": value} for name, value in sorted(job.env.items())),
     ]
     return list({entry["name"]: entry for entry in entries}.values())
@@ -96,10 +96,13 @@ def _s3(access: S3Access) -> list[dict[str, Any]]:
     def of_secret(name: str, key: str) -> dict[str, Any]:
         return {"name": name, "valueFrom": {"secretKeyRef": {"name": access.secret, "key": key}}}
 
-    return [
-        {"name": "S3_ENDPOINT", "value": access.endpoint},
+    credentials = [
         of_secret("AWS_ACCESS_KEY_ID", access.access_key),
         of_secret("AWS_SECRET_ACCESS_KEY", access.secret_key),
+    ]
+    return [
+        *([{"name": "S3_ENDPOINT", "value": access.endpoint}] if access.endpoint else []),
+        *(credentials if access.secret else []),
     ]
 
 

@@ -127,7 +127,7 @@ def _dry_run(
 def _missing_objects(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
     named = [(_MOUNTED[volume.kind], volume.name) for volume in job.mounts]
     named += [(SECRETS, name) for name in job.pull_secrets]
-    named += [(SECRETS, job.s3.secret)] if job.s3 else []
+    named += [(SECRETS, job.s3.secret)] if job.s3.secret else []
     named += [(ACCOUNTS, job.service_account)] if job.service_account else []
     named += [(QUEUES, job.queue)] if job.queue else []
     for resource, name in dict.fromkeys(named):

@@ -26,6 +26,7 @@ class PrepareSpec(Parameters):
     """What to prepare, from what, and where to."""
 
     what: ClassVar[str] = "the data cannot be prepared"
+    heading: ClassVar[str] = "Data"
 
     source: str = parameter("digits", f"Kind of raw data: {', '.join(SOURCES)}.", OneOf(SOURCES))
     source_path: str = parameter(

@@ -1,0 +1,20 @@
+"""`ddpipe compile`: the packages and components that are uploaded in the Kubeflow UI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ddpipe.commands import json_option, tell
+from ddpipe.pipelines.compile import COMPILED, compile_all
+
+
+@click.command("compile")
+@click.option("--output", help="Folder for the packages.  [default: pipelines/compiled]")
+@click.option("--claim", default="", help="Volume claim that holds all data in place of an object store.")
+@json_option
+def compile_command(output: str | None, claim: str) -> None:
+    """Compile the pipelines and their components for KFP 2 and KFP 1.x."""
+    written = [str(path) for path in compile_all(Path(output) if output else COMPILED, claim)]
+    tell({"packages": written}, "\n".join(written))

@@ -1,0 +1,37 @@
+"""`ddpipe evaluate`: a trained model -> how good it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddpipe import workflow
+from ddpipe.commands.results import Outcome
+from ddpipe.commands.shown import Classification, Page, Scores
+from ddpipe.commands.step import step_command
+from ddpipe.runs import RunOptions
+from ddpipe.steps import EVALUATE
+from ddpipe.storage import read_uri
+
+
+@step_command(EVALUATE)
+def evaluate_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+    """Told by the step."""
+    run = RunOptions.picked(given).required
+    evaluation = workflow.evaluate(run, dataset)
+    scores, result = evaluation.headline(), evaluation.metrics
+    return Outcome(
+        {"evaluation": run.evaluation, **scores},
+        "\n".join(f"{name:18}{score:.4f}" for name, score in scores.items()),
+        values={"evaluation": run.evaluation, "score": scores["accuracy"]},
+        shown={
+            "evaluation_report": Page(read_uri(run.report).decode()),
+            "test_metrics": Scores(scores),
+            "classification": Classification(
+                [one.name for one in result.classes],
+                result.confusion_matrix,
+                result.roc.false_positive_rate,
+                result.roc.true_positive_rate,
+                result.roc.threshold,
+            ),
+        },
+    )

@@ -1,0 +1,32 @@
+"""`ddpipe export`: an evaluated model -> a model package."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddpipe import workflow
+from ddpipe.commands.results import Outcome
+from ddpipe.commands.shown import Document, Page
+from ddpipe.commands.step import step_command
+from ddpipe.model.package import SIGNATURE
+from ddpipe.runs import RunOptions
+from ddpipe.steps import EXPORT
+from ddpipe.storage import read_uri
+
+
+@step_command(EXPORT)
+def export_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+    """Told by the step."""
+    run = RunOptions.picked(given).required
+    package = workflow.export(run, dataset)
+    return Outcome(
+        {"model": run.model},
+        run.model,
+        values={"model": run.model},
+        shown={
+            "model_package": Document(
+                package.folder.read(SIGNATURE), {"uri": run.model, "model_id": package.model_id}
+            ),
+            "run_report": Page(read_uri(run.report).decode()),
+        },
+    )

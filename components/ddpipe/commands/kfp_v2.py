@@ -1,0 +1,58 @@
+"""What KFP 2 shows of a step: metadata of its artifacts, in the executor's output file. Pure functions.
+
+The engine gives a step the executor's input, a JSON document that names this file and every output artifact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ddpipe.commands.shown import Classification, Document, Scores, Shown
+
+
+def metadata(executor_input: str, shown: Mapping[str, Shown]) -> tuple[str, bytes]:
+    """The executor's output file, and what it has to hold.
+
+    Args:
+        executor_input: What the engine puts in place of `{{$}}`.
+        shown: The step's artifacts, by the names of its outputs.
+    """
+    outputs = json.loads(executor_input)["outputs"]
+    artifacts = {
+        name: {"artifacts": [{**listed["artifacts"][0], "metadata": _of(shown[name])}]}
+        for name, listed in outputs.get("artifacts", {}).items()
+    }
+    return outputs["outputFile"], json.dumps({"artifacts": artifacts}).encode()
+
+
+def _of(shown: Shown) -> dict[str, Any]:
+    match shown:
+        case Scores(values):
+            return dict(values)
+        case Document(_, metadata):
+            return dict(metadata)
+        case Classification():
+            return {"confidenceMetrics": _roc(shown), **_confusion_matrix(shown)}
+    return {}
+
+
+def _confusion_matrix(shown: Classification) -> dict[str, Any]:
+    if not shown.confusion_matrix:
+        return {}
+    names = [{"displayName": name} for name in shown.classes]
+    return {
+        "confusionMatrix": {
+            "annotationSpecs": names,
+            "rows": [{"row": list(row)} for row in shown.confusion_matrix],
+        }
+    }
+
+
+def _roc(shown: Classification) -> list[dict[str, float]]:
+    points = zip(shown.threshold, shown.true_positive_rate, shown.false_positive_rate, strict=True)
+    return [
+        {"confidenceThreshold": threshold, "recall": recall, "falsePositiveRate": rate}
+        for threshold, recall, rate in points
+    ]

@@ -1,0 +1,44 @@
+"""`ddpipe prepare`: raw data -> a dataset version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddpipe import workflow
+from ddpipe.commands.results import Outcome
+from ddpipe.commands.shown import Document, Page
+from ddpipe.commands.step import step_command
+from ddpipe.data.manifest import store_of
+from ddpipe.prepare.prepare import prepare
+from ddpipe.prepare.report import data_report_html
+from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.runs import RunOptions
+from ddpipe.steps import PREPARE
+
+
+@step_command(PREPARE)
+def prepare_command(**given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+    """Told by the step."""
+    run, spec = RunOptions.picked(given).named, PrepareSpec.picked(given)
+    prepared = workflow.prepare(run, spec) if run else prepare(spec)
+    manifest, address = prepared.manifest, prepared.manifest_uri
+    facts = {
+        **({"run": run.name, "training": run.training} if run else {}),
+        "dataset": address,
+        "dataset_id": prepared.dataset_id,
+        "reused": prepared.reused,
+        "samples": {name: len(split.sample_ids) for name, split in manifest.splits.items()},
+        "skipped": prepared.skipped,
+        "seconds": round(prepared.seconds, 3),
+    }
+    return Outcome(
+        facts,
+        address,
+        values={"dataset": address, "dataset_id": prepared.dataset_id},
+        shown={
+            "dataset_version": Document(
+                manifest.to_json().encode(), {"dataset_id": prepared.dataset_id, "uri": address}
+            ),
+            "data_report": Page(data_report_html(manifest, store_of(address))),
+        },
+    )

@@ -1,0 +1,65 @@
+"""`ddpipe run`: the whole pipeline on this machine, one step after the other."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import click
+
+from ddpipe import workflow
+from ddpipe.commands import json_option, tell
+from ddpipe.commands.options import SectionedCommand, options
+from ddpipe.errors import Interrupted
+from ddpipe.launch.job import JobOptions, Owner
+from ddpipe.parameters import refuse
+from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.runs import Run, RunOptions
+from ddpipe.signals import on_stop
+from ddpipe.steps import StoreOptions, TrainOptions
+from ddpipe.storage import open_store
+from ddpipe.summary import Summary, summary
+from ddpipe.train.recipe import Recipe
+
+_GROUPS = (RunOptions, PrepareSpec, Recipe, StoreOptions)
+
+
+@click.command("run", cls=SectionedCommand)
+@options(RunOptions, without=("run_id",))
+@options(JobOptions, only=("processes",))
+@options(PrepareSpec, Recipe, StoreOptions)
+@json_option
+def run_command(**given: Any) -> None:  # noqa: ANN401 - click hands every option by its name
+    """Run the whole pipeline on this machine: prepare, train, evaluate, export, report."""
+    refuse("the run cannot start", [text for group in _GROUPS for text in group.problems_in(given)])
+    spec, recipe = PrepareSpec.picked(given), Recipe.picked(given)
+    name = given["run"] or f"{spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    run = Run.named(given["runs"], name)
+    finished = run_here(run, spec, recipe, TrainOptions.picked(given))
+    tell(finished.to_dict(), finished.text())
+
+
+def run_here(run: Run, spec: PrepareSpec, recipe: Recipe, options: TrainOptions) -> Summary:
+    """All four steps in this process; training's ranks are processes of their own, which end with this one.
+
+    Raises:
+        DdpipeError: The error of the step that failed.
+        Interrupted: Told to stop (SIGTERM, SIGINT); the same again goes on.
+    """
+    for folder in (spec.store, run.uri):
+        open_store(folder).check_writable()
+
+    def stop() -> NoReturn:
+        raise Interrupted(
+            what="the run was interrupted",
+            which=run.uri,
+            seen="told to stop between two saved states",
+            do="Run the same again to go on from the last one.",
+        )
+
+    with on_stop(stop):
+        dataset = workflow.prepare(run, spec).manifest_uri
+        workflow.train(run, dataset, recipe, options, Owner())
+        workflow.evaluate(run, dataset)
+        workflow.export(run, dataset)
+    return summary(run)

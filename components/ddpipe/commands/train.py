@@ -1,0 +1,29 @@
+"""`ddpipe train`: a dataset version -> a trained model, on this machine or by a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ddpipe import workflow
+from ddpipe.commands.results import Outcome
+from ddpipe.commands.shown import EventFiles, Scores
+from ddpipe.commands.step import step_command
+from ddpipe.launch.job import Owner
+from ddpipe.runs import RunOptions
+from ddpipe.steps import TRAIN, TrainOptions
+from ddpipe.train.recipe import Recipe
+
+
+@step_command(TRAIN)
+def train_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+    """Told by the step."""
+    run = RunOptions.picked(given).required
+    options, owner = TrainOptions.picked(given), Owner.picked(given)
+    record = workflow.train(run, dataset, Recipe.picked(given), options, owner)
+    return Outcome(
+        {"training": run.training, **record},
+        run.training,
+        values={"training": run.training},
+        shown={"training_metrics": Scores(record["final"])},
+        more=(EventFiles(f"{run.training}/tensorboard"),),
+    )

@@ -1,0 +1,119 @@
+"""The steps as components for Kubeflow Pipelines 2: for our pipelines and for other people's.
+
+    from ddpipe.components import evaluate, export, prepare, pytorch_job, train
+
+    @dsl.pipeline
+    def mine(photos: str) -> None:
+        run = {"run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER, "runs": "s3://bucket/runs"}
+        prepared = prepare(source="folder", source_path=photos, store="s3://bucket/store", **run)
+        train(dataset=prepared.outputs["dataset"], backend="pytorchjob", nodes=2, **run)
+
+Each is a container that runs `ddpipe STEP --option value`, generated from the step's declaration. An input is
+one whole argument: the engine would paste it unescaped into anything longer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from inspect import Parameter as Argument
+from inspect import Signature
+from typing import Any
+
+from kfp import dsl
+
+from ddpipe import steps
+from ddpipe.parameters import Parameter
+from ddpipe.steps import Kind, Result, Step
+
+REGISTRY, TAG = os.environ.get("DDPIPE_REGISTRY", "ghcr.io/ddpipe"), os.environ.get("DDPIPE_TAG", "0.1.0")
+"""Where the images are that components and packages name: `make compile REGISTRY=… TAG=…`."""
+
+_TYPES: dict[Kind, Any] = {
+    Kind.TEXT: dsl.OutputPath(str),
+    Kind.NUMBER: dsl.OutputPath(float),
+    Kind.DATASET: dsl.Output[dsl.Dataset],
+    Kind.MODEL: dsl.Output[dsl.Model],
+    Kind.METRICS: dsl.Output[dsl.Metrics],
+    Kind.CLASSIFICATION: dsl.Output[dsl.ClassificationMetrics],
+    Kind.PAGE: dsl.Output[dsl.HTML],
+}
+_EXECUTOR_INPUT = "{{$}}"
+
+
+def image_of(step: Step) -> str:
+    """The image that a step runs in."""
+    return f"{REGISTRY}/ddpipe-{step.image}:{TAG}"
+
+
+def component(step: Step, checked: Sequence[Parameter] = ()) -> dsl.base_component.BaseComponent:
+    """A step as a component.
+
+    Args:
+        step: The step.
+        checked: Parameters of later steps, further inputs, that this one checks before it works.
+    """
+    taken = (*step.parameters, *checked)
+
+    def container(*values: Any) -> dsl.ContainerSpec:  # noqa: ANN401 - placeholders
+        given = dict(zip(names, values, strict=True))
+        options = [part for item in step.parameters for part in (option(item.name), given[item.name])]
+        checks = [part for item in checked for part in ("--check", item.name, given[item.name])]
+        files = [part for result in step.results for part in _written(result, given[result.name])]
+        return dsl.ContainerSpec(
+            image=image_of(step),
+            command=["ddpipe", *step.command],
+            args=[
+                *options,
+                *checks,
+                *files,
+                *(("--executor-input", _EXECUTOR_INPUT) if step.results else ()),
+            ],
+        )
+
+    outputs = [
+        Argument(one.name, Argument.POSITIONAL_OR_KEYWORD, annotation=_TYPES[one.kind])
+        for one in step.results
+    ]
+    arguments = sorted([*map(argument, taken), *outputs], key=lambda one: one.default is not Argument.empty)
+    names = [one.name for one in arguments]
+    described(container, step.name, step.help, arguments, (*taken, *step.results))
+    return dsl.container_component(container)
+
+
+def option(name: str) -> str:
+    """How the command line spells a parameter."""
+    return f"--{name.replace('_', '-')}"
+
+
+def argument(item: Parameter) -> Argument:
+    """A parameter as one of a Python function."""
+    default = Argument.empty if item.required else item.default
+    return Argument(item.name, Argument.POSITIONAL_OR_KEYWORD, default=default, annotation=item.kind)
+
+
+def described(
+    function: Callable[..., object],
+    name: str,
+    help: str,  # noqa: A002 - as in the declarations
+    arguments: Sequence[Argument],
+    texts: Sequence[Parameter | Result],
+) -> None:
+    """Give a function the name, signature and docstring that the compiler reads."""
+    lines = [f"    {item.name}: {item.help}" for item in texts]
+    function.__name__ = name
+    function.__doc__ = "\n".join([help, "", "Args:", *lines]) if lines else help
+    function.__annotations__ = {one.name: one.annotation for one in arguments}
+    function.__signature__ = Signature(list(arguments))  # type: ignore[attr-defined]
+
+
+def _written(result: Result, output: Any) -> Iterator[Any]:  # noqa: ANN401 - a placeholder
+    yield from ("--write", result.name, output if result.kind.is_value else output.path)
+
+
+prepare = component(steps.PREPARE)
+train = component(steps.TRAIN)
+evaluate = component(steps.EVALUATE)
+export = component(steps.EXPORT)
+pytorch_job = component(steps.PYTORCH_JOB)
+clean_up = component(steps.CLEAN_UP)

@@ -1,0 +1,41 @@
+"""What kubeflow/pipelines-components, the official catalogue, wants to know of a component: metadata.yaml.
+
+Keys, their order and the forms of versions and times are those that the catalogue's own checks accept.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import yaml
+
+from ddpipe.steps import EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN, Step
+
+VERIFIED = datetime(2026, 11, 22, tzinfo=UTC)
+"""When the components last ran on a real backend."""
+
+STABILITY = "alpha"
+_PIPELINES = {"name": "Pipelines", "version": ">=2.15.2"}
+_TRAINER = {"name": "Trainer", "version": ">=1.8.1"}
+_TAGS = {
+    PREPARE.name: ("data_processing", "dataset_preparation", "images"),
+    TRAIN.name: ("training", "pytorch", "distributed", "ddp"),
+    EVALUATE.name: ("evaluation", "metrics", "images"),
+    EXPORT.name: ("deployment", "onnx", "model_package"),
+    PYTORCH_JOB.name: ("training", "pytorch", "distributed", "launcher"),
+}
+
+
+def metadata(step: Step) -> str:
+    """The content of metadata.yaml."""
+    launches = step in {TRAIN, PYTORCH_JOB}
+    facts: dict[str, Any] = {
+        "name": step.name,
+        "stability": STABILITY,
+        "dependencies": {"kubeflow": [_PIPELINES, *([_TRAINER] if launches else [])]},
+        "lastVerified": VERIFIED,
+        "tags": list(_TAGS[step.name]),
+    }
+    text: str = yaml.safe_dump(facts, sort_keys=False, explicit_start=True)
+    return text

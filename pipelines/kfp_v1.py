@@ -1,0 +1,143 @@
+"""A pipeline as KFP 1.x takes it, which MiniKF has: an Argo workflow of containers that run `ddpipe`.
+
+kfp 1.8 cannot be installed beside kfp 2, so `ddpipe compile` runs this file with another Python, which has
+kfp 1.8 and nothing of ddpipe, on what `wiring.Pipeline.describe` says:
+
+    python kfp_v1.py training.json training-v1.yaml
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature
+from pathlib import Path
+from typing import Any
+
+import yaml
+from kfp import compiler, dsl
+
+MOUNT = "/data"
+OUTPUTS = "/tmp/outputs"  # noqa: S108 - in the container, where KFP 1.x collects them
+SHOWN = ("mlpipeline-metrics", "mlpipeline-ui-metadata")
+"""What the UI shows of a step."""
+
+KINDS = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
+ENGINE = {"run_id": dsl.RUN_ID_PLACEHOLDER, "task_id": ""}
+"""There are no loops, so a step's name tells it from the others."""
+
+RESTRICTED = {
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+}
+"""The *restricted* Pod Security level: per container, because in MiniKF Argo's own containers are root."""
+
+Described = Mapping[str, Any]
+
+
+def pipeline_of(pipeline: Described) -> Callable[..., None]:
+    """The pipeline as a function with the parameters that are described."""
+
+    def graph(**given: dsl.PipelineParam) -> None:
+        with dsl.ExitHandler(_step(pipeline["last"], given, {})):
+            done: dict[str, dsl.ContainerOp] = {}
+            for task in pipeline["tasks"]:
+                done[task["name"]] = _step(task, given, done).after(*done.values())
+
+    texts = [f"    {item['name']}: {item['help']}" for item in pipeline["parameters"]]
+    graph.__doc__ = "\n".join([pipeline["help"], "", "Args:", *texts])
+    graph.__signature__ = Signature(list(map(_parameter, pipeline["parameters"])))  # type: ignore[attr-defined]
+    made: Callable[..., None] = dsl.pipeline(name=pipeline["name"], description=pipeline["help"])(graph)
+    return made
+
+
+def _parameter(item: Described) -> Parameter:
+    kind = KINDS[item["kind"]]
+    default = Parameter.empty if item["default"] is None else kind(item["default"])
+    return Parameter(item["name"], Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+
+
+def _step(
+    task: Described, given: Mapping[str, dsl.PipelineParam], done: Mapping[str, dsl.ContainerOp]
+) -> dsl.ContainerOp:
+    """A container that writes its results to files."""
+
+    def filled(part: Any) -> Any:  # noqa: ANN401 - text, or what stands for it
+        match part:
+            case {"given": name}:
+                return given[name]
+            case {"made": [earlier, result]}:
+                return done[earlier].outputs[result]
+            case {"engine": name}:
+                return ENGINE[name]
+        return part
+
+    shown = SHOWN if task["shows"] else ()
+    files = {name: f"{OUTPUTS}/{name}" for name in (*task["values"], *shown)}
+    writing = [part for name, path in files.items() for part in ("--write", name, path)]
+    step = dsl.ContainerOp(
+        name=task["name"],
+        image=task["image"],
+        command=[*map(filled, task["command"]), *writing],
+        file_outputs={name: files[name] for name in task["values"]},
+        output_artifact_paths={name: files[name] for name in shown},
+    )
+    # The engine cannot see whether the data behind an address changed: each step finds that out itself.
+    step.execution_options.caching_strategy.max_cache_staleness = "P0D"
+    # Lost pods only: every step goes on where its lost pod was. What failed fails again.
+    step.set_retry(2, policy="OnError")
+    return step
+
+
+def compile_workflow(pipeline: Described) -> str:
+    """The workflow as YAML; the same pipeline always gives the same."""
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        path = Path(scratch) / "workflow.yaml"
+        compiler.Compiler().compile(pipeline_of(pipeline), str(path))
+        workflow = yaml.safe_load(path.read_text())
+    del workflow["metadata"]["annotations"]["pipelines.kubeflow.org/pipeline_compilation_time"]
+    spec = workflow["spec"]
+    spec["securityContext"] = {"fsGroup": 1000}  # a step may write to a claim
+    tasks = {task["name"]: task for task in (*pipeline["tasks"], pipeline["last"])}
+    for template in spec["templates"]:
+        if "container" in template:
+            template["container"] |= RESTRICTED | _data(pipeline["claim"])
+            template["podSpecPatch"] = json.dumps(_resources(tasks[template["name"]]))
+    if pipeline["claim"]:
+        spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": pipeline["claim"]}}]
+    text: str = yaml.safe_dump(workflow, sort_keys=False, width=110)
+    return text
+
+
+def _data(claim: str) -> dict[str, Any]:
+    """The claim, or the object store's credentials, where the namespace has them; never their values."""
+    if claim:
+        return {"volumeMounts": [{"name": "data", "mountPath": MOUNT}]}
+    keys = {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "secretkey"}
+    secret = {"name": "{{workflow.parameters.s3_secret}}", "optional": True}
+    return {
+        "env": [
+            {"name": variable, "valueFrom": {"secretKeyRef": {**secret, "key": key}}}
+            for variable, key in keys.items()
+        ]
+    }
+
+
+def _resources(task: Described) -> dict[str, Any]:
+    """The engine fills these in when it makes the pod; a container's own fields it checks before."""
+    cpu, memory = (f"{{{{workflow.parameters.{task[name]}}}}}" for name in ("cpu", "memory"))
+    resources = {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}
+    return {"containers": [{"name": "main", "resources": resources}]}
+
+
+if __name__ == "__main__":
+    source, target = map(Path, sys.argv[1:])
+    target.write_text(compile_workflow(json.loads(source.read_text())))

@@ -1,0 +1,63 @@
+"""A pipeline as KFP 2 takes it: the components, wired."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kfp import dsl, kubernetes
+
+from ddpipe import components
+from ddpipe.components import argument, component, described
+from ddpipe.pipelines.wiring import MOUNT, Engine, Given, Made, Pipeline, Task, Value
+
+_PLACEHOLDERS = {
+    Engine.RUN_ID: dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+    Engine.TASK_ID: dsl.PIPELINE_TASK_ID_PLACEHOLDER,
+}
+_CREDENTIALS = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}
+
+
+def pipeline_of(pipeline: Pipeline) -> dsl.base_component.BaseComponent:
+    """The pipeline as KFP 2 compiles it, and as it can be nested in another."""
+    arguments = [argument(item) for item in pipeline.parameters]
+    arguments.sort(key=lambda one: one.default is not one.empty)
+
+    def graph(*values: Any) -> None:  # noqa: ANN401 - the engine's channels
+        given = dict(zip((one.name for one in arguments), values, strict=True))
+        last = _task(pipeline, pipeline.last, given, {})
+        with dsl.ExitHandler(last, name="steps"):
+            done: dict[str, dsl.PipelineTask] = {}
+            for task in pipeline.tasks:
+                done[task.step.name] = _task(pipeline, task, given, done).after(*done.values())
+
+    described(graph, pipeline.name, pipeline.help, arguments, pipeline.parameters)
+    return dsl.pipeline(name=pipeline.name, display_name=pipeline.title)(graph)
+
+
+def _task(
+    pipeline: Pipeline, task: Task, given: Mapping[str, Any], done: Mapping[str, dsl.PipelineTask]
+) -> dsl.PipelineTask:
+    def filled(value: Value) -> Any:  # noqa: ANN401 - text, or a channel
+        match value:
+            case Given(name):
+                return given[name]
+            case Made(earlier, result):
+                return done[earlier].outputs[result]
+            case Engine():
+                return _PLACEHOLDERS[value]
+        return value
+
+    checked = pipeline.checked if task is pipeline.tasks[0] else ()
+    factory = component(task.step, checked) if checked else getattr(components, task.step.name)
+    inputs = {name: filled(value) for name, value in task.arguments.items()}
+    made = factory(**inputs, **{item.name: given[item.name] for item in checked})
+    # The engine cannot see whether the data behind an address changed: each step finds that out itself.
+    made.set_caching_options(enable_caching=False)
+    cpu, memory = (given[item.name] for item in task.pod)
+    made.set_cpu_request(cpu).set_memory_request(memory).set_memory_limit(memory)
+    if pipeline.claim:
+        kubernetes.mount_pvc(made, pipeline.claim, MOUNT)
+    else:
+        kubernetes.use_secret_as_env(made, given["s3_secret"], _CREDENTIALS, optional=True)
+    return made

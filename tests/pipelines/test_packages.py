@@ -1,0 +1,300 @@
+"""The packages for both engines, and the components, say what the declarations say, and nothing else."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+from kfp import components as kfp_components
+from kfp import dsl
+
+from ddpipe.__main__ import cli
+from ddpipe.parameters import Parameter
+from ddpipe.pipelines.compile import COMPILED, OFFERED, PIPELINES, compile_all, compile_v1, compile_v2
+from ddpipe.pipelines.wiring import MOUNT, Pipeline
+from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN, Step
+from ddpipe.train.recipe import Recipe
+
+STEPS: dict[str, tuple[Step, ...]] = {
+    "training": (PREPARE, TRAIN, EVALUATE, EXPORT, CLEAN_UP),
+    "custom-job": (PYTORCH_JOB, CLEAN_UP),
+}
+CASES = [(name, step) for name, steps in STEPS.items() for step in steps]
+TYPES = {
+    str: "STRING",
+    int: "NUMBER_INTEGER",
+    float: "NUMBER_DOUBLE",
+    bool: "BOOLEAN",
+    list: "LIST",
+    dict: "STRUCT",
+}
+TYPES_V1 = {
+    str: "String",
+    int: "Integer",
+    float: "Float",
+    bool: "Boolean",
+    list: "JsonArray",
+    dict: "JsonObject",
+}
+OTHERS: dict[type, Any] = {
+    str: 'it\'s "so" & über',
+    int: 7,
+    float: 0.25,
+    bool: True,
+    list: ['a "b"'],
+    dict: {"ä": "x'y"},
+}
+"""A value of each kind that is nobody's default and that careless quoting would break."""
+
+
+def package(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))
+    return found
+
+
+def containers(name: str) -> dict[str, dict[str, Any]]:
+    """Of the package for KFP 2, by step."""
+    executors = package(name)["deploymentSpec"]["executors"]
+    return {key.removeprefix("exec-").replace("-", "_"): one["container"] for key, one in executors.items()}
+
+
+def templates(name: str) -> dict[str, dict[str, Any]]:
+    """Of the package for KFP 1, by step."""
+    found = package(f"{name}-v1")["spec"]["templates"]
+    return {one["name"].replace("-", "_"): one for one in found if "container" in one}
+
+
+def written(value: Any) -> str:
+    """A value as both engines put it into an argument."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def understood(arguments: list[str]) -> dict[str, Any]:
+    """What the command line makes of a container's command."""
+    name, *rest = arguments
+    command: click.Command | None = cli
+    while isinstance(command, click.Group):
+        name, *rest = rest
+        command = command.get_command(click.Context(command), name)
+    assert command
+    return command.make_context(name, rest).params
+
+
+def v2_command(container: dict[str, Any], values: dict[str, Any], folder: Path) -> list[str]:
+    def filled(part: str) -> str:
+        if match := re.fullmatch(r"\{\{\$\.inputs\.parameters\['(\w+)'\]\}\}", part):
+            return written(values[match[1]])
+        if part == "{{$}}":
+            return json.dumps({"outputs": {"outputFile": str(folder / "executor.json")}})
+        return str(folder / "result") if part.startswith("{{$.outputs") else part
+
+    return [filled(part) for part in (*container["command"], *container["args"])]
+
+
+def v1_command(template: dict[str, Any], values: dict[str, Any]) -> list[str]:
+    def filled(part: str) -> str:
+        if match := re.fullmatch(r"\{\{inputs\.parameters\.([\w-]+)\}\}", part):
+            return written(values[match[1].removeprefix("prepare-")])
+        return part
+
+    return [filled(part) for part in template["container"]["command"]]
+
+
+def fresh_values(pipeline: Pipeline, step: Step) -> dict[str, Any]:
+    """Another value than the default for each parameter of a step, and of those that it checks."""
+    return {item.name: OTHERS[item.kind] for item in (*step.parameters, *pipeline.checked)}
+
+
+@pytest.mark.timeout(600)
+def test_the_committed_files_are_current(tmp_path: Path) -> None:
+    for path in compile_all(tmp_path):
+        name = path.relative_to(tmp_path)
+        assert path.read_text() == (COMPILED / name).read_text(), f"run `make compile`: {name}"
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_both_packages_have_the_parameters_that_are_declared(name: str) -> None:
+    """Name, type, default and description, one by one."""
+    wanted = {item.name: item for item in PIPELINES[name].parameters}
+    v2 = package(name)["root"]["inputDefinitions"]["parameters"]
+    annotations = package(f"{name}-v1")["metadata"]["annotations"]
+    shown = json.loads(annotations["pipelines.kubeflow.org/pipeline_spec"])["inputs"]
+    v1 = {one["name"]: one for one in shown}
+    assert set(v2) == set(v1) == set(wanted)
+    for key, item in wanted.items():
+        assert v2[key]["parameterType"] == TYPES[item.kind], key
+        assert v2[key].get("defaultValue") == item.default, key
+        assert v2[key]["description"].split() == item.help.split(), key
+        assert v1[key]["type"] == TYPES_V1[item.kind], key
+        assert _default_v1(v1[key], item) == item.default, key
+        assert v1[key]["description"].split() == item.help.split(), key
+
+
+def _default_v1(shown: dict[str, Any], item: Parameter) -> Any:
+    text = shown.get("default")
+    if text is None or item.kind is str:
+        return text
+    return text == "True" if item.kind is bool else json.loads(text)
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_pipeline_runs_without_a_single_parameter(name: str) -> None:
+    assert not [item.name for item in PIPELINES[name].parameters if item.required]
+
+
+@pytest.mark.parametrize(("name", "step"), CASES)
+def test_every_value_reaches_the_command_unharmed_on_kfp_2(name: str, step: Step, tmp_path: Path) -> None:
+    values = fresh_values(PIPELINES[name], step)
+    seen = understood(v2_command(containers(name)[step.name], values, tmp_path))
+    assert {item.name: seen[item.name] for item in step.parameters} == {
+        item.name: values[item.name] for item in step.parameters
+    }
+
+
+@pytest.mark.parametrize(("name", "step"), CASES)
+def test_every_value_reaches_the_command_unharmed_on_kfp_1(name: str, step: Step) -> None:
+    values = fresh_values(PIPELINES[name], step)
+    seen = understood(v1_command(templates(name)[step.name], values))
+    first = [*PIPELINES[name].tasks, PIPELINES[name].last]
+    (task,) = [one for one in first if one.step is step]
+    for item in step.parameters:
+        if item.name not in task.settled or item.name == "dataset":
+            assert seen[item.name] == values[item.name], item.name
+
+
+def test_the_first_step_is_given_every_hyperparameter_to_check(tmp_path: Path) -> None:
+    values = fresh_values(PIPELINES["training"], PREPARE)
+    v2 = understood(v2_command(containers("training")["prepare"], values, tmp_path))
+    v1 = understood(v1_command(templates("training")["prepare"], values))
+    names = set(Recipe().to_dict())
+    assert names <= {name for name, _ in v2["check"]} & {name for name, _ in v1["check"]}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_what_is_left_is_cleaned_up_however_the_steps_end(name: str) -> None:
+    cleaned = package(name)["root"]["dag"]["tasks"]["clean-up"]
+    assert cleaned["dependentTasks"] == ["exit-handler-1"]
+    assert cleaned["triggerPolicy"]["strategy"] == "ALL_UPSTREAM_TASKS_COMPLETED"
+    assert package(f"{name}-v1")["spec"]["onExit"] == "clean-up"
+    launcher = TRAIN if name == "training" else PYTORCH_JOB
+    values = fresh_values(PIPELINES[name], launcher)
+    swept, launched = (
+        understood(v1_command(templates(name)[step.name], values)) for step in (CLEAN_UP, launcher)
+    )
+    assert swept["run_id"] == launched["run_id"] == "{{workflow.uid}}"
+    assert swept["pipeline"] == launched["pipeline"]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_retry_is_for_lost_pods_only(name: str) -> None:
+    assert "retryPolicy" not in (COMPILED / f"{name}.yaml").read_text()
+    for template in templates(name).values():
+        assert template["retryStrategy"] == {"limit": 2, "retryPolicy": "OnError"}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_credentials_come_from_the_secret_that_the_user_names_and_from_nowhere_else(name: str) -> None:
+    """Each variable of each container is a reference; no other container field can hold a value."""
+    for template in templates(name).values():
+        for variable in template["container"]["env"]:
+            assert set(variable) == {"name", "valueFrom"}
+            secret = variable["valueFrom"]["secretKeyRef"]
+            assert (secret["name"], secret["optional"]) == ("{{workflow.parameters.s3_secret}}", True)
+    platform = list(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))[1]
+    kubernetes = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert len(kubernetes) == len(STEPS[name])
+    for one in kubernetes.values():
+        (secret,) = one["secretAsEnv"]
+        assert secret["secretNameParameter"] == {"componentInputParameter": "s3_secret"} or (
+            "pipelinechannel--s3_secret" in str(secret["secretNameParameter"])
+        )
+    assert not any("env" in container for container in containers(name).values())
+
+
+@pytest.mark.parametrize(("name", "step"), CASES)
+def test_every_step_passes_the_restricted_level_and_has_the_pod_that_the_user_asks_for(
+    name: str, step: Step
+) -> None:
+    template = templates(name)[step.name]
+    assert template["container"]["securityContext"]["runAsNonRoot"]
+    assert not template["container"]["securityContext"]["allowPrivilegeEscalation"]
+    (patched,) = json.loads(template["podSpecPatch"])["containers"]
+    asked = re.findall(r"workflow\.parameters\.(\w+)", json.dumps(patched["resources"]))
+    resources = containers(name)[step.name]["resources"]
+    assert len(set(asked)) == 2
+    assert set(resources) == {"resourceCpuRequest", "resourceMemoryRequest", "resourceMemoryLimit"}
+
+
+def test_only_what_talks_to_the_cluster_uses_the_small_image() -> None:
+    small = {name for name, one in containers("training").items() if "launcher" in one["image"]}
+    assert small == {"train", "clean_up"}
+
+
+@pytest.mark.timeout(600)
+def test_on_a_claim_all_data_is_on_the_volume_of_every_step_and_of_the_job(tmp_path: Path) -> None:
+    compile_v2(tmp_path, "photos")
+    compile_v1(tmp_path, "photos")
+    workflow = yaml.safe_load((tmp_path / "training-v1.yaml").read_text())
+    mounts = [one["container"]["volumeMounts"] for one in workflow["spec"]["templates"] if "container" in one]
+    assert mounts == [[{"name": "data", "mountPath": MOUNT}]] * 5
+    assert workflow["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": "photos"}
+    spec, platform = yaml.safe_load_all((tmp_path / "training.yaml").read_text())
+    for one in platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values():
+        assert [(mount["mountPath"], mount["constant"]) for mount in one["pvcMount"]] == [(MOUNT, "photos")]
+    v2 = spec["root"]["inputDefinitions"]["parameters"]
+    v1 = {one["name"]: one["value"] for one in workflow["spec"]["arguments"]["parameters"]}
+    for name in ("store", "runs"):
+        assert v2[name]["defaultValue"] == v1[name] == f"{MOUNT}/ddpipe/{name}"
+    assert v2["volumes"]["defaultValue"] == json.loads(v1["volumes"]) == [f"claim:photos:{MOUNT}"]
+
+
+def test_a_failed_compilation_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "training.yaml").write_text("old")
+
+    def die(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("ddpipe.pipelines.compile.compile_v1", die)
+    with pytest.raises(OSError, match="disk full"):
+        compile_all(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["training.yaml"]
+    assert (tmp_path / "training.yaml").read_text() == "old"
+
+
+@pytest.mark.parametrize("step", OFFERED, ids=lambda step: step.name)
+def test_a_component_file_is_loaded_and_used_in_somebody_elses_pipeline(step: Step) -> None:
+    file = COMPILED / "components" / step.name / "component.yaml"
+    loaded = kfp_components.load_component_from_file(str(file))
+    (described,) = yaml.safe_load(file.read_text())["components"].values()
+    inputs = described["inputDefinitions"]["parameters"]
+    assert {name: one["description"].split() for name, one in inputs.items()} == {
+        item.name: item.help.split() for item in step.parameters
+    }
+    required = {item.name: "given" for item in step.parameters if item.required}
+
+    @dsl.component(base_image="python:3.12")
+    def own(text: str) -> str:
+        return text
+
+    @dsl.pipeline
+    def mine(text: str) -> None:
+        before = own(text=text)
+        task = loaded(**required, run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER)
+        task.after(before)
+
+    assert step.name.replace("_", "-") in mine.pipeline_spec.root.dag.tasks
+
+
+@pytest.mark.parametrize("step", OFFERED, ids=lambda step: step.name)
+def test_a_component_says_what_the_official_catalogue_wants(step: Step) -> None:
+    facts = yaml.safe_load((COMPILED / "components" / step.name / "metadata.yaml").read_text())
+    assert list(facts) == ["name", "stability", "dependencies", "lastVerified", "tags"]
+    assert facts["name"] == step.name
+    assert facts["stability"] in {"experimental", "alpha", "beta", "stable"}
+    assert facts["dependencies"]["kubeflow"][0]["name"] == "Pipelines"
+    for one in facts["dependencies"]["kubeflow"]:
+        assert re.fullmatch(r"(>=|<=|==)\d+\.\d+\.\d+", one["version"])
+    assert facts["lastVerified"].tzinfo

@@ -1,0 +1,152 @@
+"""What each engine is given of a step is what its UI and API server accept (KFP 1.5, 1.7 and 2.17)."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ddpipe.__main__ import cli
+from ddpipe.commands import kfp_v1, kfp_v2
+from ddpipe.commands.shown import Classification, Document, EventFiles, Page, Scores
+from ddpipe.errors import NotWritable, ParameterError
+from ddpipe.model.evaluation import TITLES
+
+METRIC_NAME = r"[a-zA-Z]([-_a-zA-Z0-9]{0,62}[a-zA-Z0-9])?"
+CLASSES = ("cat, big", 'the "dog"')
+CLASSIFIED = Classification(CLASSES, ((1, 2), (3, 4)), (0.0, 1.0), (0.5, 1.0), (0.9, 0.1))
+
+
+def views(*shown: Any) -> list[dict[str, Any]]:
+    outputs: list[dict[str, Any]] = json.loads(kfp_v1.views(shown))["outputs"]
+    return outputs
+
+
+def rows_of(view: dict[str, Any]) -> list[list[str]]:
+    return list(csv.reader(view["source"].splitlines()))
+
+
+def test_all_scores_have_names_that_the_engine_stores() -> None:
+    shown = json.loads(kfp_v1.metrics([Page(""), Scores(dict.fromkeys(TITLES, 0.5))]))["metrics"]
+    assert [one["name"] for one in shown] == list(TITLES)
+    assert all(re.fullmatch(METRIC_NAME, one["name"]) for one in shown)
+
+
+def test_no_more_metrics_are_sent_than_the_engine_takes() -> None:
+    many = Scores({f"m{n}": n for n in range(60)})
+    assert len(json.loads(kfp_v1.metrics([many]))["metrics"]) == 50
+
+
+def test_a_confusion_matrix_has_a_row_per_pair_of_classes_whatever_their_names() -> None:
+    view, _ = views(CLASSIFIED)
+    assert rows_of(view) == [
+        ["cat, big", "cat, big", "1"],
+        ["cat, big", 'the "dog"', "2"],
+        ['the "dog"', "cat, big", "3"],
+        ['the "dog"', 'the "dog"', "4"],
+    ]
+    assert view["labels"] == list(CLASSES)
+    assert [column["name"] for column in view["schema"]] == ["target", "predicted", "count"]
+
+
+def test_a_roc_curve_has_the_columns_that_the_ui_looks_for() -> None:
+    _, view = views(CLASSIFIED)
+    assert [column["name"] for column in view["schema"]] == ["fpr", "tpr", "thresholds"]
+    assert rows_of(view) == [["0.0", "0.5", "0.9"], ["1.0", "1.0", "0.1"]]
+
+
+def test_event_files_are_shown_where_the_ui_can_reach_them() -> None:
+    assert views(EventFiles("/data/run")) == []
+    assert views(EventFiles("s3://b/run")) == [{"type": "tensorboard", "source": "s3://b/run"}]
+
+
+def test_kfp_2_gets_the_metadata_of_each_artifact_under_its_own_name_and_uri() -> None:
+    def listed(name: str) -> dict[str, Any]:
+        return {"artifacts": [{"name": f"{name}-1", "uri": f"minio://b/{name}", "type": {}}]}
+
+    shown = {
+        "scores": Scores({"accuracy": 0.9}),
+        "classification": CLASSIFIED,
+        "version": Document(b"{}", {"dataset_id": "abc"}),
+        "page": Page("<html>"),
+    }
+    given = {"outputs": {"outputFile": "/tmp/out.json", "artifacts": {name: listed(name) for name in shown}}}  # noqa: S108
+    target, content = kfp_v2.metadata(json.dumps(given), shown)
+    assert target == "/tmp/out.json"  # noqa: S108
+    artifacts = {name: one["artifacts"][0] for name, one in json.loads(content)["artifacts"].items()}
+    assert {name: one["uri"] for name, one in artifacts.items()} == {
+        name: f"minio://b/{name}" for name in shown
+    }
+    assert artifacts["scores"]["metadata"] == {"accuracy": 0.9}
+    assert artifacts["version"]["metadata"] == {"dataset_id": "abc"}
+    assert artifacts["page"]["metadata"] == {}
+    matrix = artifacts["classification"]["metadata"]["confusionMatrix"]
+    assert [one["displayName"] for one in matrix["annotationSpecs"]] == list(CLASSES)
+    assert [one["row"] for one in matrix["rows"]] == [[1, 2], [3, 4]]
+    assert artifacts["classification"]["metadata"]["confidenceMetrics"][0] == {
+        "confidenceThreshold": 0.9,
+        "recall": 0.5,
+        "falsePositiveRate": 0.0,
+    }
+
+
+def test_a_step_writes_its_results_where_the_engine_wants_them(tmp_path: Path) -> None:
+    def written(name: str) -> Any:
+        return (tmp_path / "outputs" / name).read_text()
+
+    wanted = ("dataset", "dataset_id", "dataset_version", "data_report", "mlpipeline-ui-metadata")
+    writing = [part for name in wanted for part in ("--write", name, str(tmp_path / "outputs" / name))]
+    store, runs = str(tmp_path / "store"), str(tmp_path / "runs")
+    told = CliRunner().invoke(
+        cli, ["prepare", "--run", "a", "--runs", runs, "--store", store, *writing], catch_exceptions=False
+    )
+    assert told.exit_code == 0, told.output
+    assert Path(written("dataset")).read_text() == written("dataset_version")
+    assert re.fullmatch(r"[0-9a-f]{64}", written("dataset_id"))
+    (page,) = json.loads(written("mlpipeline-ui-metadata"))["outputs"]
+    assert (page["type"], page["storage"]) == ("web-app", "inline")
+    assert "<html" in page["source"]
+    assert page["source"] == written("data_report")
+
+
+@pytest.mark.parametrize("command", ["prepare", "evaluate", "export", "launch"])
+def test_a_result_that_a_command_does_not_have_is_refused_before_any_work(command: str) -> None:
+    told = CliRunner().invoke(cli, [command, "--write", "horoscope", "/nowhere"])
+    assert told.exit_code == 2
+    assert "horoscope" in told.output
+
+
+def test_a_result_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    store, result = tmp_path / "store", tmp_path / "file" / "result"
+    told = CliRunner().invoke(
+        cli, ["prepare", "--run", "a", "--store", str(store), "--write", "dataset", str(result)]
+    )
+    assert told.exit_code == NotWritable.exit_code
+    assert f"cannot be written to: {tmp_path}/file: " in told.output
+    assert not store.exists()
+
+
+def test_what_is_wrong_with_any_step_of_a_run_is_refused_by_the_first_all_at_once(tmp_path: Path) -> None:
+    later = {
+        "model": "resnet-9000",
+        "epochs": "many",
+        "batch_size": "0",
+        "nodes": "2",
+        "backend": "pytorchjob",
+    }
+    checks = [part for pair in later.items() for part in ("--check", *pair)]
+    told = CliRunner().invoke(cli, ["prepare", "--store", str(tmp_path / "store"), "--quality", "0", *checks])
+    assert told.exit_code == ParameterError.exit_code
+    for problem in (
+        "quality is 0",
+        "model is 'resnet-9000'",
+        "epochs is 'many'",
+        "batch_size is 0",
+        "image is",
+    ):
+        assert problem in told.output, told.output
+    assert not (tmp_path / "store").exists()
