@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
 
+from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.launch.backends import BACKENDS
 from ddpipe.launch.job import JobOptions, LaunchOptions, Owner
 from ddpipe.parameters import OneOf, Parameter, Parameters, declared, parameter
@@ -163,10 +164,10 @@ EVALUATE = Step(
     name="evaluate",
     command=("evaluate",),
     image=Image.TRAINER,
-    groups=(DatasetOptions, RunOptions, StoreOptions),
+    groups=(DatasetOptions, RunOptions, EvaluateSpec, StoreOptions),
     results=(
         Result("evaluation", Kind.TEXT, "Folder with metrics and predictions."),
-        Result("score", Kind.NUMBER, "Test accuracy, or macro AUC of a multilabel dataset."),
+        Result("score", Kind.NUMBER, "Accuracy, or the macro AUC of a multilabel dataset."),
         Result("test_metrics", Kind.METRICS, "The scores on the test split."),
         Result("classification", Kind.CLASSIFICATION, "Confusion matrix and ROC curve."),
         Result("evaluation_report", Kind.PAGE, "The report, as far as the run has come."),

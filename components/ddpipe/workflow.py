@@ -17,6 +17,7 @@ from ddpipe.steps import LOCAL, TrainOptions
 from ddpipe.storage import exists, open_store, write_uri
 
 if TYPE_CHECKING:
+    from ddpipe.evaluate.spec import EvaluateSpec
     from ddpipe.launch.job import Owner
     from ddpipe.model.evaluation import Evaluation
     from ddpipe.model.package import ModelPackage
@@ -93,12 +94,12 @@ def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner
     return launch(job, cluster, exists=exists, is_process=True).name
 
 
-def evaluate(run: Run, dataset: str) -> Evaluation:
+def evaluate(run: Run, dataset: str, spec: EvaluateSpec) -> Evaluation:
     """Score the run's model on the test split, and write the report as far as the run has come."""
     with run.step("evaluate") as facts:
         from ddpipe.evaluate.evaluate import evaluate as step
 
-        evaluation = step(run.training, dataset, run.evaluation)
+        evaluation = step(run.training, dataset, run.evaluation, spec)
         facts.update(evaluation.headline())
     _publish_report(run)
     return evaluation

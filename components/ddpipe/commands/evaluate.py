@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ddpipe import workflow
 from ddpipe.commands.results import Outcome
 from ddpipe.commands.shown import Classification, Page, Scores
 from ddpipe.commands.step import step_command
+from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.runs import RunOptions
 from ddpipe.steps import EVALUATE
 from ddpipe.storage import read_uri
@@ -17,12 +19,12 @@ from ddpipe.storage import read_uri
 def evaluate_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
     """Told by the step."""
     run = RunOptions.picked(given).required
-    evaluation = workflow.evaluate(run, dataset)
+    evaluation = workflow.evaluate(run, dataset, EvaluateSpec.picked(given))
     scores, result = evaluation.headline(), evaluation.metrics
     return Outcome(
         {"evaluation": run.evaluation, **scores},
         "\n".join(f"{name:18}{score:.4f}" for name, score in scores.items()),
-        values={"evaluation": run.evaluation, "score": scores["accuracy"]},
+        values={"evaluation": run.evaluation, "score": next(iter(scores.values()), math.nan)},
         shown={
             "evaluation_report": Page(read_uri(run.report).decode()),
             "test_metrics": Scores(scores),

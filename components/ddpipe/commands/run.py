@@ -11,6 +11,7 @@ from ddpipe import workflow
 from ddpipe.commands import json_option, tell
 from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.errors import Interrupted
+from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.launch.job import JobOptions, Owner
 from ddpipe.parameters import refuse
 from ddpipe.prepare.spec import PrepareSpec
@@ -21,13 +22,13 @@ from ddpipe.storage import open_store
 from ddpipe.summary import Summary, summary
 from ddpipe.train.recipe import Recipe
 
-_GROUPS = (RunOptions, PrepareSpec, Recipe, StoreOptions)
+_GROUPS = (RunOptions, PrepareSpec, Recipe, EvaluateSpec, StoreOptions)
 
 
 @click.command("run", cls=SectionedCommand)
 @options(RunOptions, without=("run_id",))
 @options(JobOptions, only=("processes",))
-@options(PrepareSpec, Recipe, StoreOptions)
+@options(PrepareSpec, Recipe, EvaluateSpec, StoreOptions)
 @json_option
 def run_command(**given: Any) -> None:  # noqa: ANN401 - click hands every option by its name
     """Run the whole pipeline on this machine: prepare, train, evaluate, export, report."""
@@ -35,11 +36,13 @@ def run_command(**given: Any) -> None:  # noqa: ANN401 - click hands every optio
     spec, recipe = PrepareSpec.picked(given), Recipe.picked(given)
     name = given["run"] or f"{spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     run = Run.named(given["runs"], name)
-    finished = run_here(run, spec, recipe, TrainOptions.picked(given))
+    finished = run_here(run, spec, recipe, TrainOptions.picked(given), EvaluateSpec.picked(given))
     tell(finished.to_dict(), finished.text())
 
 
-def run_here(run: Run, spec: PrepareSpec, recipe: Recipe, options: TrainOptions) -> Summary:
+def run_here(
+    run: Run, spec: PrepareSpec, recipe: Recipe, options: TrainOptions, evaluation: EvaluateSpec
+) -> Summary:
     """All four steps in this process; training's ranks are processes of their own, which end with this one.
 
     Raises:
@@ -60,6 +63,6 @@ def run_here(run: Run, spec: PrepareSpec, recipe: Recipe, options: TrainOptions)
     with on_stop(stop):
         dataset = workflow.prepare(run, spec).manifest_uri
         workflow.train(run, dataset, recipe, options, Owner())
-        workflow.evaluate(run, dataset)
+        workflow.evaluate(run, dataset, evaluation)
         workflow.export(run, dataset)
     return summary(run)

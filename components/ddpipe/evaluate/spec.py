@@ -13,9 +13,10 @@ class EvaluateSpec(Parameters):
     """How to score a model, beside the dataset's test split."""
 
     what: ClassVar[str] = "evaluation cannot start"
+    heading: ClassVar[str] = "Evaluation"
 
     evaluation_batch_size: int = parameter(128, "Samples per forward pass.", Between(1, 1_000_000))
     test_time_flips: bool = parameter(
-        False,  # noqa: FBT003 - the default of a parameter
-        "Average each image's logits with those of its mirror image; the exported model then does the same.",
+        default=False,
+        help="Average each image's logits with its mirror image's; the exported model does the same.",
     )

@@ -15,6 +15,7 @@ class Recipe(Parameters):
     """How to train. Equal recipes give equal models."""
 
     what: ClassVar[str] = "training cannot start"
+    heading: ClassVar[str] = "Hyperparameters"
 
     model: str = parameter(
         "digits-cnn", f"Network to train: {', '.join(ARCHITECTURES)}.", OneOf(ARCHITECTURES)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from types import FrameType
 
 from ddpipe.distributed import World
+from ddpipe.signals import on_stop
 
 
 class Request(IntEnum):
@@ -33,8 +31,8 @@ class Watch:
         self._launcher = int(os.environ.get("DDPIPE_PARENT", self._parent))
         self.saved()
 
-    def tell(self, _number: int, _frame: FrameType | None) -> None:
-        """A signal handler: stop at the next step."""
+    def tell(self) -> None:
+        """Stop at the next step."""
         self._told = True
 
     def saved(self) -> None:
@@ -59,14 +57,8 @@ class Watch:
 def watching(minutes: float) -> Iterator[Watch]:
     """Turn SIGTERM and SIGINT into requests; a thread other than the main one gets none."""
     watch = Watch(minutes)
-    main = threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGTERM, signal.SIGINT) if main else ()
-    before = {number: signal.signal(number, watch.tell) for number in numbers}
-    try:
+    with on_stop(watch.tell):
         yield watch
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _alive(pid: int) -> bool:
