@@ -4,9 +4,9 @@ A script tells a wrong parameter from a lost server by the exit code; a person r
 what failed, which object, what was observed, what to do next.
 
     DdpipeError                   1
-    ├── InputError               10   what was given can not work
+    ├── InputError               10   what was given cannot work
     │   ├── ParameterError       11     an unknown name, an absurd number
-    │   ├── SourceError          12     raw data that can not become a dataset
+    │   ├── SourceError          12     raw data that cannot become a dataset
     │   ├── DatasetError         13     a dataset version that is damaged, or of another schema
     │   └── CheckpointError      14     a checkpoint that is damaged, or of another run
     ├── StoreError               20   the object store
@@ -50,7 +50,7 @@ class DdpipeError(Exception):
     """Something that the person at the keyboard has to know.
 
     Attributes:
-        what: What failed, in a few words: "training can not start".
+        what: What failed, in a few words: "training cannot start".
         which: The object concerned: a path, a parameter, a pod.
         seen: The state that was observed.
         do: The next action.
@@ -102,7 +102,7 @@ def listed(problems: Sequence[str], limit: int = 20) -> str:
 
 
 class InputError(DdpipeError):
-    """What was given can not work."""
+    """What was given cannot work."""
 
     exit_code = 10
 
@@ -114,7 +114,7 @@ class ParameterError(InputError):
 
 
 class SourceError(InputError):
-    """Raw data that can not become a dataset."""
+    """Raw data that cannot become a dataset."""
 
     exit_code = 12
 
@@ -168,7 +168,7 @@ class NoSuchObject(StoreError):
 
 
 class NotWritable(StoreError):
-    """The store can not be written to: read-only, full, or not a directory."""
+    """The store cannot be written to: read-only, full, or not a directory."""
 
     exit_code = 26
 
@@ -234,7 +234,7 @@ class Unschedulable(LaunchError):
 
 
 class ImageUnavailable(LaunchError):
-    """A container image can not be pulled."""
+    """A container image cannot be pulled."""
 
     exit_code = 47
 

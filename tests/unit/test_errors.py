@@ -11,7 +11,7 @@ TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issub
 
 def a_bucket_error() -> NoSuchBucket:
     return NoSuchBucket(
-        what="the store can not be used", which="s3://nowhere", seen="no such bucket.", do="Create it."
+        what="the store cannot be used", which="s3://nowhere", seen="no such bucket.", do="Create it."
     )
 
 
@@ -28,7 +28,7 @@ def test_the_docstring_shows_the_whole_tree_with_its_codes() -> None:
 
 
 def test_the_message_is_the_four_parts_in_one_sentence_after_the_other() -> None:
-    assert str(a_bucket_error()) == "the store can not be used: s3://nowhere: no such bucket. Create it."
+    assert str(a_bucket_error()) == "the store cannot be used: s3://nowhere: no such bucket. Create it."
 
 
 def test_an_error_survives_pickling() -> None:
