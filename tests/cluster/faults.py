@@ -403,10 +403,10 @@ def restarting_often(place: Place) -> Ended:
     script = f'{count}; echo "run $n"; [ $n -ge 3 ] || exit 1'
     options = ("--restart", "OnFailure", "--max-restarts", "20")
     first = launch(place, script, *options)
-    first.saw(r"\] run 0\n")
+    first.saw("created PyTorchJob")
     first.kill()
     # The next attempt finds containers of which the kubelet has thrown away the first log.
-    assert eventually(lambda: restarts(place), lambda counts: min(counts) >= 2, 90)
+    assert eventually(lambda: restarts(place), lambda counts: len(counts) == 2 and min(counts) >= 2, 90)
     ended = launch(place, script, *options).end()
     for name in ("worker-0", "worker-1"):
         runs = re.findall(rf"\[{name}\] run (\d)\n", ended.text)
@@ -726,7 +726,7 @@ def deleted(place: Place) -> Ended:
     return step.end(20)
 
 
-SLEEPER = "trap 'exit 143' TERM; sleep 6 & wait $!"
+SLEEPER = "trap 'exit 143' TERM; sleep 15 & wait $!"
 
 
 @fault("a pod is deleted while it runs", code=48, words=("worker-1 of", "somebody deleted its pod"))

@@ -111,6 +111,33 @@ def test_a_container_that_restarts_faster_than_we_look_is_not_read_twice() -> No
     assert written == ["[worker-0] second", "[worker-0] third"]
 
 
+def test_a_log_that_was_taken_for_the_run_before_costs_that_one_no_line() -> None:
+    """We know of no restart yet, and the kubelet shows the run after it already."""
+    server = a_server([line("03", "c"), line("04", "d")], previous=[line("01", "a"), line("02", "b")])
+    written: list[str] = []
+    logs = Logs(server, PODS, written.append)
+    logs.see([seen(a_pod(JOB))])
+    server.awaited(lambda request: "follow" in request.query)
+    logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 1}))])
+    assert logs.finish() == ()
+    assert sorted(written) == [f"[worker-0] {text}" for text in "abcd"]
+
+
+def test_a_run_that_was_followed_is_not_read_again_when_it_is_over() -> None:
+    server = a_server(
+        [line("01", "a"), line("02.5", "b"), Unanswered("cut")],
+        [line("04", "d")],
+        previous=[line("01", "a"), line("02.5", "b"), line("02.5", "c")],
+    )
+    written: list[str] = []
+    logs = Logs(server, PODS, written.append)
+    logs.see([seen(a_pod(JOB))])
+    server.awaited(lambda request: "follow" in request.query)
+    logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 1}))])
+    assert logs.finish() == ()
+    assert written == [f"[worker-0] {text}" for text in "abcd"]
+
+
 def test_a_log_is_asked_of_the_container_that_trains() -> None:
     server = a_server([line("01", "a")])
     read(server, a_pod(JOB, phase="Succeeded", state=ended(0)))

@@ -150,7 +150,8 @@ def late(job: TrainingJob, backend: Backend, status: JobStatus, seconds: float) 
                 what=f"not all {stage} were ready in time",
                 which=name_of(job, backend),
                 seen=f"after {seconds:.0f} s: {seen}",
-                do=f"See: kubectl describe pods -n {job.namespace} -l ddpipe.dev/job={job.name}; or give "
+                do=f"See that nodes can start {job.image}: kubectl describe pods -n {job.namespace} "
+                f"-l ddpipe.dev/job={job.name}; or give "
                 f"deadlines.{field} more time.",
             )
         case Stage.FINISHED:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -38,8 +38,9 @@ def metrics_of(line: str) -> dict[str, float]:
 
 @dataclass(slots=True)
 class Position:
-    """How far a log was read: the last line's time, and how many lines have just that time."""
+    """How far a log was read: times of the first and the last line, and how many lines have just the last."""
 
+    first: str = ""
     time: str = ""
     lines: int = 0
 
@@ -48,21 +49,33 @@ class Position:
         """The selection of what follows, as fine as the API can."""
         return {"sinceTime": f"{self.time[:19]}Z"} if self.time else {}
 
+    def is_before(self, other: Position) -> bool:
+        """Whether reading stands at an earlier line than `other`."""
+        return (_sortable(self.time), self.lines) < (_sortable(other.time), other.lines)
 
-def fresh(lines: Iterable[bytes], position: Position) -> Iterator[str]:
-    """The lines after `position`, which moves along.
+    def covers(self, other: Position) -> bool:
+        """Whether the line at which `other` stands is one of those that were read."""
+        return (
+            bool(self.time) and _sortable(self.first) <= _sortable(other.time) and not self.is_before(other)
+        )
+
+
+def fresh(lines: Iterable[bytes], position: Position, earlier: Sequence[Position] = ()) -> Iterator[str]:
+    """The lines after `position`, which moves along, but for those that were read `earlier`.
 
     Args:
         lines: Each with its time in front (RFC 3339, UTC, nanoseconds), in the order of writing.
         position: Changed: where reading stands after each line.
+        earlier: What was read of other logs of the same container.
     """
     now = Position()
     for line in lines:
         time, _, text = line.decode(errors="replace").partition(" ")
-        now = Position(time, now.lines + 1 if time == now.time else 1)
-        if (_sortable(now.time), now.lines) > (_sortable(position.time), position.lines):
-            position.time, position.lines = now.time, now.lines
-            yield text
+        now = Position(time, time, now.lines + 1 if time == now.time else 1)
+        if position.is_before(now):
+            position.first, position.time, position.lines = position.first or time, now.time, now.lines
+            if not any(one.covers(now) for one in earlier):
+                yield text
 
 
 def _sortable(time: str) -> str:
@@ -74,15 +87,16 @@ def _sortable(time: str) -> str:
 class _Reader:
     """Reads one pod's log: each run of its container to its end, one after the other.
 
-    The kubelet keeps the log of the present run and of the one before. Which these are may change between our
-    last look and its answer, so it is the lines' times that tell what was read, through all runs.
+    The kubelet keeps the log of the present run and of the one before. Which these are may have changed since
+    we looked: a log that was followed as one run's may be that of the next. So once a run is known to be
+    over, its log is read from the start, and the lines' times tell which were seen, in whichever log.
     """
 
     def __init__(self, logs: Logs, replica: Replica) -> None:
         self._logs = logs
         self._replica: Replica = replica
         self._gone = False
-        self._position = Position()
+        self._earlier: list[Position] = []
         self._changed = Condition()
         self.tail: deque[str] = deque(maxlen=_TAIL)
         self.lines = 0
@@ -133,29 +147,33 @@ class _Reader:
 
     def _read_run(self, run: int) -> None:
         """Read to an end that came after the container's: until then an end of the log may be only a cut."""
-        wait = backoff(_LONGEST_PAUSE)
+        position, is_previous, wait = Position(), False, backoff(_LONGEST_PAUSE)
         while self._is_kept(run):
             ended = self._has_ended(run)
+            if self._replica.restarts > run and not is_previous:
+                self._earlier.append(position)
+                position, is_previous = Position(), True
             try:
-                for text in fresh(self._open(run), self._position):
+                log = self._open(position, is_previous=is_previous)
+                for text in fresh(log, position, self._earlier):
                     self._logs.take(self._replica.rank, text, self.tail)
                     self.lines += 1
                     wait = backoff(_LONGEST_PAUSE)
             except ApiError as error:
                 if not is_transient(error):
-                    return
+                    break
                 ended = False
             if ended:
-                return
+                break
             self._await(partial(self._has_ended, run), next(wait))
+        self._earlier.append(position)
 
-    def _open(self, run: int) -> Iterator[bytes]:
-        is_previous = self._replica.restarts > run
+    def _open(self, position: Position, *, is_previous: bool) -> Iterator[bytes]:
         query: Query = {
             "container": self._replica.container,
             "timestamps": "true",
             **({"previous": "true"} if is_previous else {"follow": "true"}),
-            **self._position.since,
+            **position.since,
         }
         return self._logs.cluster.lines(f"{self._logs.pods}/{self._replica.pod}/log", query, _SILENCE)
 
