@@ -7,7 +7,6 @@ from typing import Any
 
 from kfp import dsl, kubernetes
 
-from ddpipe import components
 from ddpipe.components import argument, component, described
 from ddpipe.pipelines.wiring import MOUNT, Engine, Given, Made, Pipeline, Task, Value
 
@@ -49,9 +48,9 @@ def _task(
         return value
 
     checked = pipeline.checked if task is pipeline.tasks[0] else ()
-    factory = component(task.step, checked) if checked else getattr(components, task.step.name)
     inputs = {name: filled(value) for name, value in task.arguments.items()}
-    made = factory(**inputs, **{item.name: given[item.name] for item in checked})
+    checks = {item.name: given[item.name] for item in checked}
+    made = component(task.step, checked)(**inputs, **checks)
     # The engine cannot see whether the data behind an address changed: each step finds that out itself.
     made.set_caching_options(enable_caching=False)
     cpu, memory = (given[item.name] for item in task.pod)
