@@ -2,37 +2,85 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
 
 from ddpipe.errors import ParameterError
-from ddpipe.model import ARCHITECTURES, architectures
-from ddpipe.model.architectures import Classifier, build
+from ddpipe.export.onnx import Session, to_onnx
+from ddpipe.model import ARCHITECTURES, ModelNames, architectures, resolve
+from ddpipe.model.architectures import Classifier, Shape, build
+from ddpipe.model.package import Signature
+
+SHAPES: dict[str, Shape] = {
+    "digits-cnn": (4, 5, 3),
+    "lenet": (12, 14, 1),
+    "simple-cnn": (11, 10, 3),
+    "fast-cnn-small": (17, 16, 3),
+    "squeezenet1_1": (17, 20, 1),
+    "shufflenet_v2_x0_5": (17, 20, 1),
+}
+"""A small image for each family: torchvision's stand for all that are built by name."""
 
 
-def some_images(count: int, shape: tuple[int, int, int]) -> torch.Tensor:
+def some_images(count: int, shape: Shape) -> torch.Tensor:
     return torch.randint(
         0, 256, (count, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
     )
+
+
+def a_classifier(name: str, shape: Shape, classes: int = 3) -> Classifier:
+    torch.manual_seed(0)
+    return Classifier(build(name, shape, classes), [0.5] * shape[2], [0.2] * shape[2])
 
 
 def test_every_name_has_its_builder() -> None:
     assert set(ARCHITECTURES) == set(architectures._BUILDERS)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize("shape", [(8, 8, 1), (4, 5, 3), (17, 12, 1)])
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_a_classifier_takes_stored_images_of_any_number(
-    name: str, shape: tuple[int, int, int], count: int
-) -> None:
-    channels = shape[2]
-    classifier = Classifier(build(name, shape, 3), [0.5] * channels, [0.2] * channels)
-    logits = classifier(some_images(count, shape))
-    assert logits.shape == (count, 3)
-    assert logits.dtype == torch.float32
-    logits.sum().backward()
-    assert all(weights.grad is not None for weights in classifier.parameters())
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_classifier_takes_stored_images_of_any_number(name: str) -> None:
+    classifier = a_classifier(name, SHAPES[name]).eval()
+    for count in (1, 5):
+        logits = classifier(some_images(count, SHAPES[name]))
+        assert logits.shape == (count, 3)
+        assert logits.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"squeezenet1_1"}))  # it drops out half its features
+def test_a_few_steps_lower_the_loss(name: str) -> None:
+    classifier = a_classifier(name, SHAPES[name])
+    images, labels = some_images(12, SHAPES[name]), torch.arange(12) % 3
+    classifier.initialise(images)
+    weights = [weight for weight in classifier.parameters() if weight.requires_grad]
+    optimizer = torch.optim.AdamW(weights, lr=2e-3)
+    losses = []
+    for _ in range(5):
+        loss = cross_entropy(classifier(images), labels)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        assert all(weight.grad is not None for weight in weights)
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("name", ["simple-cnn", "fast-cnn-small", "squeezenet1_1"])
+def test_every_family_answers_alike_as_onnx(name: str) -> None:
+    shape = SHAPES[name]
+    classifier = a_classifier(name, shape)
+    classifier.initialise(some_images(64, shape))
+    classifier.eval()
+    signature = Signature(architecture=name, shape=shape, classes=("a", "b", "c"))
+    session = Session(to_onnx(classifier, signature))
+    images = some_images(3, shape)
+    with torch.inference_mode():
+        expected = classifier(images).numpy()
+    np.testing.assert_allclose(session(images.numpy()), expected, rtol=1e-3, atol=1e-5)
 
 
 def test_each_channel_is_normalised_by_its_own_mean_and_deviation() -> None:
@@ -46,21 +94,136 @@ def test_a_channel_that_never_varies_does_not_divide_by_zero() -> None:
     assert classifier(torch.full((1, 2, 2, 1), 255, dtype=torch.uint8)).isfinite().all()
 
 
-def test_the_same_seed_gives_the_same_weights() -> None:
-    first, second = (_weights_of_seed(7) for _ in range(2))
+@pytest.mark.parametrize("name", ["digits-cnn", "fast-cnn-small"])
+def test_the_same_seed_gives_the_same_weights(name: str) -> None:
+    first, second = (_weights_of_seed(name, 7) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def _weights_of_seed(seed: int) -> list[torch.Tensor]:
+def _weights_of_seed(name: str, seed: int) -> list[torch.Tensor]:
     torch.manual_seed(seed)
-    return list(build("digits-cnn", (8, 8, 1), 10).parameters())
+    classifier = Classifier(build(name, (16, 16, 1), 10), [0.5], [0.2])
+    classifier.initialise(some_images(8, (16, 16, 1)))
+    return list(classifier.state_dict().values())
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ParameterError, match=r"'vgg'.*digits-cnn"):
-        build("vgg", (8, 8, 1), 10)
+def test_the_fast_network_whitens_the_patches_of_the_images_it_starts_from() -> None:
+    images = torch.randn(200, 3, 20, 20)
+    images[:, 1] += 0.9 * images[:, 0]
+    network = build("fast-cnn-small", (20, 20, 3), 10)
+    network.initialise(images)
+    outputs = torch.nn.functional.conv2d(images, network.whitening)
+    half = outputs[:, :12].permute(1, 0, 2, 3).flatten(1)
+    torch.testing.assert_close(half @ half.T / half.shape[1], torch.eye(12), atol=0.02, rtol=0)
+    torch.testing.assert_close(outputs[:, 12:], -outputs[:, :12])
 
 
-def test_images_too_small_for_a_network_are_refused() -> None:
-    with pytest.raises(ParameterError, match="3x8 pixels"):
-        build("digits-cnn", (3, 8, 1), 10)
+def test_the_fast_network_learns_from_smaller_images_too() -> None:
+    network = build("fast-cnn-small", (32, 32, 3), 10)
+    assert network(torch.zeros(2, 3, 20, 20)).shape == (2, 10)
+
+
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        ((8, 8, 1), "digits-cnn"),
+        ((28, 28, 1), "lenet"),
+        ((32, 32, 3), "fast-cnn"),
+        ((64, 64, 1), "fast-cnn"),
+        ((224, 224, 3), "resnet18"),
+    ],
+)
+def test_auto_chooses_by_the_size_of_the_images(shape: Shape, name: str) -> None:
+    assert resolve("auto", shape) == name
+    assert resolve("simple-cnn", shape) == "simple-cnn"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["auto", *ARCHITECTURES, "resnet18", "vgg11_bn", "vit_b_16", "mypackage.networks:tiny", "mine:net"],
+)
+def test_a_name_that_could_be_a_network_is_taken_where_there_is_no_torch(name: str) -> None:
+    assert name in ModelNames()
+
+
+@pytest.mark.parametrize("name", ["", "vgg", "resnet", "resnet-18", "mine:", ":net", "../mine:net", "a b:c"])
+def test_a_name_that_no_network_can_have_is_refused(name: str) -> None:
+    assert name not in ModelNames()
+
+
+def test_every_torchvision_classification_model_can_be_named() -> None:
+    torchvision = pytest.importorskip("torchvision")
+    names = torchvision.models.list_models(module=torchvision.models)
+    assert [name for name in names if name not in ModelNames()] == []
+
+
+def test_a_name_that_torchvision_does_not_have_is_refused_with_near_ones() -> None:
+    with pytest.raises(ParameterError, match=r"'resnet19'.*resnet18"):
+        build("resnet19", (64, 64, 3), 10)
+
+
+@pytest.mark.parametrize(("name", "smallest"), [("digits-cnn", 4), ("lenet", 12), ("simple-cnn", 10)])
+def test_images_too_small_for_a_network_are_refused(name: str, smallest: int) -> None:
+    build(name, (smallest, smallest, 1), 10)
+    with pytest.raises(ParameterError, match=f"{smallest - 1}x{smallest} pixels"):
+        build(name, (smallest - 1, smallest, 1), 10)
+
+
+def test_images_that_a_torchvision_model_cannot_take_are_refused() -> None:
+    with pytest.raises(ParameterError, match=r"'squeezenet1_1'.*4x4 pixels"):
+        build("squeezenet1_1", (4, 4, 3), 10)
+
+
+def test_simple_cnn_has_the_documents_layers() -> None:
+    linear = [
+        layer for layer in build("simple-cnn", (32, 32, 3), 10).modules() if isinstance(layer, nn.Linear)
+    ]
+    assert [(layer.in_features, layer.out_features) for layer in linear] == [(2304, 128), (128, 10)]
+
+
+def test_a_residual_network_looks_at_every_pixel_of_small_images_only() -> None:
+    small, large = (build("resnet18", (side, side, 1), 10) for side in (32, 96))
+    assert (small.conv1.kernel_size, small.conv1.stride) == ((3, 3), (1, 1))
+    assert isinstance(small.maxpool, nn.Identity)
+    assert (large.conv1.kernel_size, large.conv1.stride) == ((7, 7), (2, 2))
+    assert large.conv1.in_channels == 1
+
+
+@pytest.fixture
+def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module that the user wrote, where Python finds it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "networks_of_mine.py").write_text(
+        "from torch import nn\n"
+        "def linear(shape, classes):\n"
+        "    height, width, channels = shape\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(height * width * channels, classes))\n"
+        "def no_network(shape, classes):\n    return 3\n"
+        "def other_classes(shape, classes):\n    return linear(shape, classes + 1)\n"
+        "def other_size(shape, classes):\n    return nn.Linear(7, classes)\n"
+        "def broken(shape, classes):\n    raise KeyError('width')\n"
+    )
+    return tmp_path
+
+
+def test_a_network_of_ones_own_is_built_by_its_function(own_package: Path) -> None:
+    network = build("networks_of_mine:linear", (4, 6, 1), 3)
+    assert network(torch.zeros(5, 1, 4, 6)).shape == (5, 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "seen"),
+    [
+        ("networks_of_mine:missing", "has no attribute 'missing'"),
+        ("nowhere_to_be_found:net", "No module named 'nowhere_to_be_found'"),
+        ("networks_of_mine:no_network", "returned int, not a torch.nn.Module"),
+        ("networks_of_mine:other_classes", r"for 2 images it gives \(2, 4\), not \(2, 3\)"),
+        ("networks_of_mine:other_size", "does not take images of 4x6 pixels"),
+        ("networks_of_mine:broken", r"KeyError: 'width' \(.*networks_of_mine.py, line 12\)"),
+    ],
+)
+def test_a_network_of_ones_own_that_cannot_be_is_refused_with_the_reason(
+    own_package: Path, function: str, seen: str
+) -> None:
+    with pytest.raises(ParameterError, match=seen):
+        build(function, (4, 6, 1), 3)

@@ -52,7 +52,7 @@ def test_rows_of_hidden_matrices_keep_their_length_and_adams_first_step_is_the_r
 
 def test_weights_that_are_not_learned_stay() -> None:
     network = a_network()
-    network[1].weight.requires_grad_(requires_grad=False)
+    network[1].weight.requires_grad = False
     train(network, Muon(network, lr=0.1, momentum=0.6), 2)
     assert torch.equal(network[1].weight, torch.ones(8))
 

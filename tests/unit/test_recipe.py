@@ -61,7 +61,7 @@ def test_all_problems_are_told_at_once() -> None:
     with pytest.raises(ParameterError) as refused:
         Recipe.from_dict({"epochs": -1, "model": "vgg", "lerning_rate": 0.1})
     assert refused.value.seen.startswith("3 problems:")
-    for part in ("'lerning_rate' is no parameter", "epochs is -1", "model is 'vgg', not digits-cnn"):
+    for part in ("'lerning_rate' is no parameter", "epochs is -1", "model is 'vgg', not digits-cnn, lenet"):
         assert part in refused.value.seen
 
 

@@ -1,9 +1,65 @@
 """The model format, shared by its writer (train) and its readers (evaluate, export).
 
-Names are known here, so that a recipe can be checked where there is no torch; `architectures` builds them.
+Names of networks are known here, so that a recipe can be checked where there is no torch; `architectures`
+builds them.
 """
 
-ARCHITECTURES = {
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+ARCHITECTURES: Mapping[str, str] = {
     "digits-cnn": "three 3x3 convolutions, 37,000 weights: for images from 4x4, such as digits",
+    "lenet": "LeNet-5 with ReLU and max pooling, 62,000 weights: for images from 12x12, such as MNIST",
+    "simple-cnn": "two 3x3 convolutions and two linear layers, 316,000 weights for 32x32: from 10x10",
+    "fast-cnn-small": "fast-cnn of 64 to 128 channels, 570,000 weights",
+    "fast-cnn": "whitening, then six convolutions, 64 to 256 channels, 2 million weights: from 16x16",
+    "fast-cnn-large": "fast-cnn of 128 to 384 channels, 4.6 million weights",
 }
-"""Every network that can be trained: its name, and what it is."""
+"""The networks of this package: name, and what each is."""
+
+AUTO = "auto"
+
+_OWN_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_TORCHVISION = re.compile(
+    r"alexnet|googlenet|inception_v\d|(resnet|densenet)\d+|vgg\d+(_bn)?|resnext\d+_\w+|wide_resnet\d+_\d"
+    r"|(mnasnet|squeezenet)\d_\d+|(convnext|efficientnet|maxvit|mobilenet|regnet|shufflenet|swin|vit)_\w+"
+)
+"""How torchvision names its classification models; which of these it has is known where torchvision is."""
+
+
+def is_own_function(name: str) -> bool:
+    """Whether a network is named as `package.module:function`."""
+    return bool(_OWN_FUNCTION.fullmatch(name))
+
+
+class ModelNames:
+    """Every name that a network can have."""
+
+    def __contains__(self, name: str) -> bool:
+        return (
+            name == AUTO
+            or name in ARCHITECTURES
+            or is_own_function(name)
+            or bool(_TORCHVISION.fullmatch(name))
+        )
+
+    def __str__(self) -> str:
+        return (
+            f"{', '.join(ARCHITECTURES)}, {AUTO}, a torchvision classification model such as resnet18, "
+            "or a function of your own as package.module:function"
+        )
+
+
+def resolve(name: str, shape: tuple[int, int, int]) -> str:
+    """The network to train; `auto` chooses by the images' shape (height, width, channels)."""
+    if name != AUTO:
+        return name
+    height, width, channels = shape
+    side = min(height, width)
+    if side < 20:  # noqa: PLR2004 - fast-cnn halves three times and needs something left
+        return "digits-cnn"
+    if side <= 32 and channels == 1:  # noqa: PLR2004 - MNIST's 28, and its padded form
+        return "lenet"
+    return "fast-cnn" if side <= 64 else "resnet18"  # noqa: PLR2004 - larger images are photographs

@@ -17,11 +17,11 @@ from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
 from ddpipe.errors import Diverged, Interrupted
-from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.storage import Store
 from ddpipe.train.augmentation import AUGMENTATIONS
 from ddpipe.train.batch_norm import RunningStatistics, synchronise
+from ddpipe.train.initial import initial_classifier, network_facts
 from ddpipe.train.journal import Journal, Record
 from ddpipe.train.loader import Batch, epoch_batches
 from ddpipe.train.optimizer import build_optimizer, set_learning_rate
@@ -56,16 +56,20 @@ class Trainer:
         store: Store,
         world: World,
         saver: Saver | None,
+        *,
+        resumed: bool = False,
     ) -> None:
-        """Start from fresh weights; `saver`, on rank 0 alone, takes checkpoints to `store`."""
+        """Start from the recipe's weights, or wait for `restore` if `resumed`.
+
+        `saver`, on rank 0 alone, takes checkpoints to `store`.
+        """
         self._recipe, self._manifest, self._splits = recipe, manifest, splits
         self._store, self._world, self._saver = store, world, saver
         self._steps_per_epoch = steps_per_epoch(len(splits["train"]), recipe.batch_size)
         self.step, self.steps = 0, recipe.epochs * self._steps_per_epoch
         self.history: list[Record] = []
-        torch.manual_seed(recipe.seed)
-        network = build(recipe.model, manifest.shape, len(manifest.classes))
-        self._classifier = Classifier(network, manifest.mean, manifest.std).to(world.device)
+        self._classifier = initial_classifier(recipe, manifest, splits["train"], resumed=resumed)
+        self._classifier.to(world.device)
         if recipe.sync_batch_norm and world.size > 1:
             synchronise(self._classifier)
         self._running_statistics = RunningStatistics(self._classifier, world)
@@ -215,7 +219,7 @@ class Trainer:
             epoch=len(self.history),
             recipe=recipe.to_dict(),
             dataset_id=manifest.dataset_id,
-            network={"name": recipe.model, "shape": manifest.shape, "classes": len(manifest.classes)},
+            network=network_facts(recipe, manifest),
             world_size=self._world.size,
             states=states,
             history=self.history,

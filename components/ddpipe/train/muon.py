@@ -59,22 +59,14 @@ class Muon(Optimizer):
                 if weights.grad is None:
                     continue
                 if group["hidden"]:
-                    self._update_matrix(weights, group["lr"], group["momentum"])
+                    state = self.state[weights]
+                    _update_orthogonally(weights, weights.grad, state, group["lr"], group["momentum"])
                 else:
                     _update_as_adam(weights, weights.grad, self.state[weights], group["lr"] * REST)
 
-    def _update_matrix(self, weights: Tensor, rate: float, momentum: float) -> None:
-        state = self.state[weights]
-        if not state:
-            state["momentum"] = torch.zeros_like(weights)
-        state["momentum"].mul_(momentum).add_(weights.grad)
-        update = weights.grad.add(state["momentum"], alpha=momentum)
-        weights.mul_(len(weights) ** 0.5 / weights.norm().clamp(min=_TINY))
-        weights.sub_(orthogonal(update.flatten(1)).view_as(weights), alpha=rate)
-
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """The matrix with all its singular values near 1 (0.5 to 1.5), by Newton-Schulz iterations in bfloat16."""
+    """The matrix with its singular values near 1 (0.5 to 1.5), by Newton-Schulz iterations in bfloat16."""
     first, third, fifth = _COEFFICIENTS
     tall = matrix.shape[0] > matrix.shape[1]
     found = (matrix.T if tall else matrix).bfloat16()
@@ -82,7 +74,19 @@ def orthogonal(matrix: Tensor) -> Tensor:
     for _ in range(_ITERATIONS):
         square = found @ found.T
         found = first * found + (third * square + fifth * square @ square) @ found
-    return (found.T if tall else found).to(matrix.dtype)
+    orthogonalised: Tensor = (found.T if tall else found).type_as(matrix)
+    return orthogonalised
+
+
+def _update_orthogonally(
+    weights: Tensor, gradient: Tensor, state: dict[str, Any], rate: float, momentum: float
+) -> None:
+    if not state:
+        state["momentum"] = torch.zeros_like(weights)
+    state["momentum"].mul_(momentum).add_(gradient)
+    update = gradient.add(state["momentum"], alpha=momentum)
+    weights.mul_(len(weights) ** 0.5 / weights.norm().clamp(min=_TINY))
+    weights.sub_(orthogonal(update.flatten(1)).view_as(weights), alpha=rate)
 
 
 def _update_as_adam(weights: Tensor, gradient: Tensor, state: dict[str, Any], rate: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from ddpipe.model import ARCHITECTURES
+from ddpipe.model import ModelNames
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
 from ddpipe.train.augmentation import AUGMENTATIONS
 
@@ -18,7 +18,12 @@ class Recipe(Parameters):
     heading: ClassVar[str] = "Hyperparameters"
 
     model: str = parameter(
-        "digits-cnn", f"Network to train: {', '.join(ARCHITECTURES)}.", OneOf(ARCHITECTURES)
+        "digits-cnn", f"Network to train: {ModelNames()} (auto chooses by image size).", ModelNames()
+    )
+    pretrained: str = parameter(
+        "",
+        "Weights to start from: torchvision (its own, downloaded), or path or s3:// address of a file (state "
+        "dict or safetensors); empty starts from random ones.",
     )
     epochs: int = parameter(15, "Number of epochs.", Between(1, 100_000))
     batch_size: int = parameter(

@@ -25,6 +25,7 @@ from ddpipe.errors import CheckpointError, DatasetError, listed
 from ddpipe.model.checkpoint import RECORD, Checkpoint, Saved, claim, finished, load, newest
 from ddpipe.model.lineage import surroundings
 from ddpipe.storage import Store, open_store
+from ddpipe.train.initial import network_facts
 from ddpipe.train.journal import keep_journal
 from ddpipe.train.loop import Trainer
 from ddpipe.train.recipe import Recipe
@@ -71,12 +72,18 @@ def train(dataset: str, output: str, recipe: Recipe) -> None:
         _make_deterministic()
         with uploading() if world.is_main else nullcontext() as uploads:
             saver = _saver(start, store, world, uploads) if uploads else None
-            trainer = Trainer(recipe, manifest, splits, store, world, saver)
+            resumed = start.checkpoint is not None
+            trainer = Trainer(recipe, manifest, splits, store, world, saver, resumed=resumed)
             if start.checkpoint:
                 trainer.restore(start.checkpoint)
             _say(
                 "training %s on %s (%d images, %d classes), processes: %d, device: %s, from step %d of %d",
-                *(recipe.model, manifest.name, len(splits["train"]), len(manifest.classes)),
+                *(
+                    network_facts(recipe, manifest)["name"],
+                    manifest.name,
+                    len(splits["train"]),
+                    len(manifest.classes),
+                ),
                 *(world.size, world.device.type, trainer.step, trainer.steps),
             )
             with keep_journal(store, uploads, step=trainer.step, steps=trainer.steps) as journal:
@@ -206,7 +213,7 @@ def _record(
     seconds = sum(attempt["seconds"] for attempt in attempts)
     images = recipe.epochs * len(manifest.splits["train"].sample_ids)
     return {
-        "model": recipe.model,
+        "model": network_facts(recipe, manifest)["name"],
         "recipe": recipe.to_dict(),
         "dataset": dataset,
         "dataset_id": manifest.dataset_id,

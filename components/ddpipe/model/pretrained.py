@@ -1,0 +1,160 @@
+"""Pretrained weights: fetched without pickle, fitted to a network of other channels, stem or classes."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Mapping
+
+import safetensors
+import torch
+from safetensors.torch import load as load_safetensors
+from torch import Tensor, nn
+
+from ddpipe.errors import ParameterError, Unreachable, listed
+from ddpipe.storage import read_uri
+
+TORCHVISION = "torchvision"
+
+_WRAPPERS = ("state_dict", "model")
+"""Keys under which training scripts put the weights among other things."""
+
+_PREFIXES = ("module.", "network.")
+"""What DistributedDataParallel, and a model package of ours, put before each name."""
+
+Weights = Mapping[str, Tensor]
+
+
+def load_pretrained(network: nn.Module, name: str, source: str, classes: int) -> None:
+    """Replace a network's fresh weights by pretrained ones.
+
+    A first convolution for other channels takes the mean over its old ones, scaled so that a grey image
+    counts as its copy in every channel; a smaller one takes the centre. The last layer keeps its fresh
+    weights unless it has as many classes.
+
+    Args:
+        network: As `architectures.build` gave it.
+        name: Of the network.
+        source: "torchvision" for its own weights, or the path or URI of a file: state dict or safetensors,
+            such as the model.safetensors of a model package.
+        classes: Number of logits.
+
+    Raises:
+        ParameterError: There are no such weights, or they are of another network.
+        Unreachable: Torchvision's server cannot be reached.
+        StoreError: The file cannot be read.
+    """
+    weights = _from_torchvision(name) if source == TORCHVISION else _from_file(source)
+    own, head = network.state_dict(), _head(network, classes)
+    fitted, problems = {}, []
+    for key, fresh in own.items():
+        found = weights.get(key)
+        adapted = None if found is None else _adapted(found, fresh)
+        if adapted is not None:
+            fitted[key] = adapted
+        elif key not in head and not key.endswith("num_batches_tracked"):
+            seen = (
+                "is missing" if found is None else f"has shape {tuple(found.shape)}, not {tuple(fresh.shape)}"
+            )
+            problems.append(f"{key} {seen}")
+    if problems:
+        raise ParameterError(
+            what="pretrained weights do not fit the network",
+            which=f"{source} for model {name!r}",
+            seen=listed(problems),
+            do="Name weights of this very network, or the network that they are of.",
+        )
+    network.load_state_dict(own | fitted)
+
+
+def _adapted(found: Tensor, fresh: Tensor) -> Tensor | None:
+    """Weights in the shape of fresh ones, or None where that would be another layer."""
+    if found.shape == fresh.shape:
+        return found
+    convolutions = found.ndim == fresh.ndim == 4  # noqa: PLR2004 - outputs, inputs, height, width
+    if not convolutions or len(found) != len(fresh):
+        return None
+    if found.shape[1] != fresh.shape[1]:
+        found = found.mean(1, keepdim=True).expand(-1, fresh.shape[1], -1, -1) * (
+            found.shape[1] / fresh.shape[1]
+        )
+    margin = (found.shape[2] - fresh.shape[2]) // 2
+    if margin:
+        found = found[:, :, margin:-margin, margin:-margin]
+    return found if found.shape == fresh.shape else None
+
+
+def _head(network: nn.Module, classes: int) -> set[str]:
+    """Names of the last layer's weights, if it is the one that gives the logits."""
+    layers = [
+        (name, module)
+        for name, module in network.named_modules()
+        if isinstance(module, (nn.Linear, nn.Conv2d))
+    ]
+    name, last = layers[-1]
+    outputs = last.out_features if isinstance(last, nn.Linear) else last.out_channels
+    return {f"{name}.weight", f"{name}.bias"} if outputs == classes else set()
+
+
+def _from_torchvision(name: str) -> Weights:
+    # Only what needs torchvision waits for its import.
+    import torchvision  # noqa: PLC0415
+
+    try:
+        weights = torchvision.models.get_model_weights(name).DEFAULT
+    except ValueError:
+        raise ParameterError(
+            what="there are no pretrained weights",
+            which=f"model {name!r}",
+            seen="it is not a network of torchvision",
+            do="Give the path or URI of a file as `pretrained`, or leave it empty.",
+        ) from None
+    try:
+        state: Weights = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    except OSError as error:
+        raise Unreachable(
+            what="pretrained weights cannot be fetched",
+            which=weights.url,
+            seen=str(error) or type(error).__name__,
+            do="Get the file on a connected machine, and give its path or s3:// address as `pretrained`.",
+        ) from error
+    return state
+
+
+def _from_file(uri: str) -> Weights:
+    data = read_uri(uri)
+    try:
+        content = (
+            load_safetensors(data)
+            if uri.endswith(".safetensors")
+            else torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        )
+    except (
+        safetensors.SafetensorError,
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        ValueError,
+    ) as error:
+        raise _not_weights(uri, str(error).splitlines()[0] if str(error) else "it is empty") from error
+    for key in _WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise _not_weights(uri, "it does not hold weights by name")
+    return {_unprefixed(str(key)): value for key, value in content.items()}
+
+
+def _unprefixed(key: str) -> str:
+    for prefix in _PREFIXES:
+        key = key.removeprefix(prefix)
+    return key
+
+
+def _not_weights(uri: str, seen: str) -> ParameterError:
+    return ParameterError(
+        what="pretrained weights cannot be read",
+        which=uri,
+        seen=seen,
+        do="Give a file of torch.save(model.state_dict()), or safetensors; pickled objects are not opened.",
+    )

@@ -1,0 +1,129 @@
+"""Pretrained weights, and what is done to fit them to other images and classes."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from urllib.error import URLError
+
+import pytest
+import torch
+from safetensors.torch import save as to_safetensors
+from torch import nn
+
+from ddpipe.errors import NoSuchObject, ParameterError, Unreachable
+from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.pretrained import load_pretrained
+
+LARGE, SMALL = (96, 96), (32, 32)
+
+
+def resnet(size: tuple[int, int], channels: int = 3, classes: int = 5, seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return build("resnet18", (*size, channels), classes)
+
+
+@pytest.fixture(scope="module")
+def trained() -> nn.Module:
+    """Stands for a network that was trained long on photographs of 7 classes."""
+    return resnet(LARGE, classes=7, seed=1)
+
+
+@pytest.fixture(scope="module")
+def weights(trained: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("weights") / "resnet18.pth"
+    torch.save({"state_dict": {f"module.{key}": value for key, value in trained.state_dict().items()}}, path)
+    return path
+
+
+def test_everything_but_a_head_of_other_classes_is_taken(trained: nn.Module, weights: Path) -> None:
+    network = resnet(LARGE)
+    head = network.fc.weight.clone()
+    load_pretrained(network, "resnet18", str(weights), 5)
+    expected, own = trained.state_dict(), network.state_dict()
+    assert all(torch.equal(own[key], expected[key]) for key in own if not key.startswith("fc."))
+    assert torch.equal(network.fc.weight, head)
+
+
+def test_a_head_of_as_many_classes_is_taken_too(trained: nn.Module, weights: Path) -> None:
+    network = resnet(LARGE, classes=7)
+    load_pretrained(network, "resnet18", str(weights), 7)
+    assert torch.equal(network.fc.weight, trained.fc.weight)
+
+
+def test_a_grey_image_counts_as_its_copy_in_every_channel(trained: nn.Module, weights: Path) -> None:
+    network = resnet(LARGE, channels=1)
+    load_pretrained(network, "resnet18", str(weights), 5)
+    grey = torch.randn(2, 1, 40, 40)
+    torch.testing.assert_close(network.conv1(grey), trained.conv1(grey.expand(-1, 3, -1, -1)))
+
+
+def test_a_stem_for_small_images_takes_the_centre_of_the_large_one(trained: nn.Module, weights: Path) -> None:
+    network = resnet(SMALL)
+    load_pretrained(network, "resnet18", str(weights), 5)
+    assert torch.equal(network.conv1.weight, trained.conv1.weight[:, :, 2:5, 2:5])
+
+
+def test_the_weights_of_a_model_package_are_taken(tmp_path: Path) -> None:
+    before = Classifier(build("digits-cnn", (8, 8, 1), 4), [0.5], [0.2])
+    (tmp_path / "model.safetensors").write_bytes(to_safetensors(before.state_dict()))
+    after = build("digits-cnn", (8, 8, 1), 3)
+    load_pretrained(after, "digits-cnn", str(tmp_path / "model.safetensors"), 3)
+    assert torch.equal(after[0].weight, before.network[0].weight)
+
+
+def test_weights_of_another_network_are_refused_with_what_is_missing(weights: Path) -> None:
+    with pytest.raises(ParameterError, match=r"(?s)do not fit.*'resnet34'.*layer1\.2\.conv1\.weight"):
+        load_pretrained(build("resnet34", (*LARGE, 3), 5), "resnet34", str(weights), 5)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchObject, match=r"nothing\.pth"):
+        load_pretrained(resnet(SMALL), "resnet18", str(tmp_path / "nothing.pth"), 5)
+
+
+class _Harmful:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return Path.touch, (Path("harm"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("empty.pth", b""),
+        ("noise.pth", b"\x80\x02noise"),
+        ("noise.safetensors", b"\xff" * 100),
+        ("pickle.pth", pickle.dumps(_Harmful(), protocol=2)),
+    ],
+)
+def test_a_file_that_holds_no_weights_is_refused_and_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ParameterError, match="pretrained weights cannot be read"):
+        load_pretrained(resnet(SMALL), "resnet18", str(tmp_path / name), 5)
+    assert not (tmp_path / "harm").exists()
+
+
+def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    torch.save({"epoch": 3}, content)
+    (tmp_path / "other.pth").write_bytes(content.getvalue())
+    with pytest.raises(ParameterError, match="does not hold weights by name"):
+        load_pretrained(resnet(SMALL), "resnet18", str(tmp_path / "other.pth"), 5)
+
+
+def test_without_internet_the_error_says_how_to_bring_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_internet(*_: object, **__: object) -> None:
+        raise URLError("Name or service not known")
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", no_internet)
+    with pytest.raises(Unreachable, match=r"resnet18-.*\.pth.*not known.*Get the file"):
+        load_pretrained(resnet(SMALL), "resnet18", "torchvision", 5)
+
+
+def test_networks_of_our_own_have_no_weights_at_torchvision() -> None:
+    with pytest.raises(ParameterError, match="there are no pretrained weights"):
+        load_pretrained(build("simple-cnn", (32, 32, 3), 5), "simple-cnn", "torchvision", 5)
