@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -87,14 +87,15 @@ class Proxy:
 
     Attributes:
         endpoint: URL of the proxy.
-        faults: An HTTP status to answer with, "cut" (break off in the middle of the answer), "flip" (change
-            the answer's first byte), or "" for none.
+        faults: An HTTP status to answer with, asking for a long wait; the code of an S3 error; "cut" (break
+            off in the middle of the answer); "flip" (change the answer's first byte); something to do before
+            the request is passed on; or "" for none.
         requests: What was asked so far.
         signers: The access key that signed each of these requests; empty for an unsigned one.
     """
 
     endpoint: str
-    faults: deque[int | str] = field(default_factory=deque)
+    faults: deque[int | str | Callable[[], object]] = field(default_factory=deque)
     requests: list[str] = field(default_factory=list)
     signers: list[str] = field(default_factory=list)
 
@@ -113,7 +114,13 @@ def proxying(server: Server) -> Iterator[Proxy]:
             proxy.signers.append(credential.partition("/")[0])
             fault = proxy.faults.popleft() if proxy.faults else ""
             if isinstance(fault, int):
-                self._answer(fault, {}, b"")
+                self._answer(fault, {"Retry-After": "1000"}, b"")
+                return
+            if callable(fault):
+                fault()
+            elif fault not in {"", "cut", "flip"}:
+                content = f"<Error><Code>{fault}</Code><Message>as told</Message></Error>".encode()
+                self._answer(403, {"Content-Type": "application/xml"}, content)
                 return
             connection = http.client.HTTPConnection(upstream)
             connection.request(self.command, self.path, body, dict(self.headers.items()))

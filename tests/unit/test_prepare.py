@@ -8,8 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +21,11 @@ from PIL import Image
 from s3_server import BUCKET, Server
 from samples import a_folder, a_picture, an_image
 
+from ddpipe.data.catalogue import versions
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.data.shards import shard_key
-from ddpipe.errors import DdpipeError, NoSuchBucket, NotWritable, ParameterError, SourceError
+from ddpipe.errors import DatasetError, DdpipeError, NoSuchBucket, NotWritable, ParameterError, SourceError
 from ddpipe.prepare import packing
 from ddpipe.prepare.index import Entry
 from ddpipe.prepare.prepare import Prepared, prepare
@@ -29,6 +34,7 @@ from ddpipe.prepare.sources import Sample
 from ddpipe.prepare.sources.folder import Folder
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import Store, open_store
+from ddpipe.storage.files import FileStore
 
 DIGITS = "b5298e606cb80aedef8b0eccd3134f8ae36033fd1c46243d8822551b8801d499"
 """The version that the digits have always had: everything in it is a function of them and of the seed."""
@@ -224,15 +230,82 @@ def test_a_kill_at_any_point_leaves_no_half_version(toys: PrepareSpec) -> None:
         if outcome.returncode == 0:
             break
         assert outcome.returncode == -signal.SIGKILL
-    assert point == 8  # three shards, their entries and the manifest come before
+    assert point == len(_objects(toys)) + 1, "each object was once the one before which it was killed"
 
 
-def test_two_prepares_at_once_agree(toys: PrepareSpec) -> None:
-    command = [sys.executable, "-c", PREPARE + "print(run().dataset_id)", str(_folder(toys)), toys.store]
-    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    ids = {process.communicate(timeout=60)[0].strip() for process in processes}
-    assert [process.returncode for process in processes] == [0, 0]
-    assert ids == {prepare(toys).dataset_id}
+def test_two_prepares_at_once_agree(toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In step: each object is written by both of them at the same moment."""
+    both, real, written = Barrier(2, timeout=30), FileStore.write, Counter[str]()
+
+    def in_step(self: FileStore, key: str, data: bytes) -> None:
+        written[key] += 1
+        both.wait()
+        real(self, key, data)
+
+    monkeypatch.setattr(FileStore, "write", in_step)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(prepare, [toys, toys])
+    monkeypatch.undo()
+    assert set(written.values()) == {2}
+    assert first.manifest == second.manifest
+    assert set(_objects(toys)) == set(written)
+    assert len(_content(first)) == 16
+    again = prepare(toys)
+    assert (again.reused, again.dataset_id) == (True, first.dataset_id)
+
+
+def test_a_shard_cleaned_up_while_the_others_are_written_is_told(
+    toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No manifest names what is not there; the next prepare makes it anew."""
+    first = prepare(toys)
+    an_image(_folder(toys) / "ball" / "new.png", seed=5)
+    grown = prepare(replace(toys, store=toys.store + "-2"))
+    unchanged = next(split for split in SPLITS if split != _places(grown)["ball/new.png"])
+    lost = shard_key(first.manifest.splits[unchanged].shards[0])
+    store, real = open_store(toys.store), packing.write_entry
+
+    def cleaned_up_meanwhile(*arguments: Any) -> None:
+        real(*arguments)
+        store.delete(lost)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(packing, "write_entry", cleaned_up_meanwhile)
+        with pytest.raises(DatasetError, match=lost):
+            prepare(toys)
+    assert [version.dataset_id for version in versions(store)] == [first.dataset_id]
+    finished = prepare(toys)
+    assert finished.dataset_id == grown.dataset_id
+    assert _content(finished) == _content(grown)
+
+
+# Small shards
+
+
+def test_small_additions_do_not_pile_up_in_small_shards(
+    toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is at least half full stays; of the others there is never more than one in a split."""
+    monkeypatch.setattr(packing, "SHARD_BYTES", 4 * 32 * 32)
+    a_folder(_folder(toys), {"ball": 30, "kite": 30}, start=100)
+    kept = set[str]()
+    for number in range(8):
+        shards = prepare(replace(toys, image_size=32)).manifest.splits["train"].shards
+        assert sum(shard.count < 2 for shard in shards) <= 1
+        full = {shard.sha256 for shard in shards if shard.count >= 2}
+        assert kept <= full
+        kept = full
+        an_image(_folder(toys) / "ball" / f"new{number}.png", seed=10**6 + number)
+
+
+@pytest.mark.parametrize(("more", "stays"), [(0, True), (1, False)])
+def test_a_shard_stays_if_it_is_at_least_half_full(
+    more: int, stays: bool, toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = prepare(toys).manifest.splits["train"].shards[0]
+    monkeypatch.setattr(packing, "SHARD_BYTES", 2 * shard.bytes + more)
+    a_folder(_folder(toys), {"ball": 10}, start=100)
+    assert (shard in prepare(toys).manifest.splits["train"].shards) == stays
 
 
 # Wrong input

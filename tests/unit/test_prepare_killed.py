@@ -3,61 +3,95 @@
 from __future__ import annotations
 
 import random
+import shutil
+import signal
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 
 from samples import an_image
 
 from ddpipe.data.catalogue import damage, versions
 from ddpipe.data.manifest import load_manifest
+from ddpipe.prepare.index import read_entries
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
 
-IMAGES = 240
+IMAGES = 120
 KILLS = 20
 
 SCRIPT = """
-import sys
+import os, signal, sys
+from pathlib import Path
+from threading import Lock
 from ddpipe.prepare import packing
+from ddpipe.prepare.encoding import Jpeg
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
-packing.SHARD_BYTES = 20_000
+
+path, store, *points = sys.argv[1:]
+packing.SHARD_BYTES = 10_000
 spec = PrepareSpec(
-    source="folder", source_path=sys.argv[1], dataset_name="photos", store=sys.argv[2],
-    image_format="jpeg", image_size=48,
+    source="folder", source_path=path, dataset_name="photos", store=store, image_format="jpeg", image_size=48
 )
-print("ready", flush=True)
-prepare(spec)
+
+def dying_at(point, function, lock=Lock(), calls=[0]):
+    def counted(*arguments):
+        with lock:
+            calls[0] += 1
+            if calls[0] == point:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return function(*arguments)
+    return counted
+
+# Each child counts images that are encoded and objects that take their place, and dies at the given one.
+for point in map(int, points):
+    if not (child := os.fork()):
+        Jpeg.encode, Path.replace = dying_at(point, Jpeg.encode), dying_at(point, Path.replace)
+        prepare(spec)
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+    sys.stdin.readline()
 """
 
 
-def test_twenty_kills_at_random_moments_break_nothing(tmp_path: Path) -> None:
+def test_twenty_kills_at_random_points_break_nothing(tmp_path: Path) -> None:
     for number in range(IMAGES):
         an_image(
             tmp_path / "photos" / "ab"[number % 2] / f"{number}.jpg", (160, 120), mode="RGB", seed=number
         )
-    path, store = str(tmp_path / "photos"), str(tmp_path / "store")
-    moments = random.Random(0)
-    for _ in range(KILLS):
-        with subprocess.Popen([sys.executable, "-c", SCRIPT, path, store], stdout=subprocess.PIPE) as process:
-            assert process.stdout
-            assert process.stdout.readline() == b"ready\n"
-            time.sleep(moments.uniform(0, 0.3))
-            process.kill()
-        for version in versions(open_store(store)):
-            assert damage(load_manifest(version.uri), open_store(store)) == []
+    path, folder = str(tmp_path / "photos"), tmp_path / "store"
+    store = open_store(str(folder))
     spec = PrepareSpec(
         source="folder",
         source_path=path,
         dataset_name="photos",
-        store=store,
+        store=str(folder),
         image_format="jpeg",
         image_size=48,
     )
+    whole = prepare(replace(spec, store=f"{folder}-2")).manifest.source
+    chance = random.Random(0)
+    points = [str(chance.randint(1, IMAGES)) for _ in range(3 * KILLS)]
+    command = [sys.executable, "-c", SCRIPT, path, str(folder), *points]
+    kills, stored = 0, [0]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        while kills < KILLS:
+            kills += int(process.stdout.readline()) == -signal.SIGKILL
+            for version in versions(store):
+                manifest = load_manifest(version.uri)
+                assert (manifest.source, damage(manifest, store)) == (whole, [])
+            stored.append(sum(len(entry.members) for entry in read_entries(store, "photos")))
+            if versions(store):  # this one was done before its point: the next begins anew
+                shutil.rmtree(folder)
+            print(file=process.stdin, flush=True)
+        process.kill()
     finished = prepare(spec)
-    assert finished.encoded < IMAGES, "what the killed ones stored is taken over"
-    assert sum(len(split.sample_ids) for split in finished.manifest.splits.values()) == IMAGES
-    assert damage(finished.manifest, open_store(store)) == []
+    assert (finished.manifest.source, damage(finished.manifest, store)) == (whole, [])
+    assert max(stored) > 0, "some had stored something"
+    assert finished.encoded == IMAGES - stored[-1], "what the last one had stored is taken over"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ddpipe.data.manifest import SPLITS
-from ddpipe.prepare.split import SplitRule, assign
+from ddpipe.prepare.split import SplitRule, _place, _position, assign
 
 RULE = SplitRule(fractions={"train": 0.8, "validation": 0.1, "test": 0.1})
 
@@ -33,6 +33,91 @@ def test_the_order_of_the_samples_does_not_matter() -> None:
     ids = [f"{index}.png" for index in range(50)]
     forwards = assign(ids, [0] * 50, RULE)
     assert assign(ids[::-1], [0] * 50, RULE) == forwards[::-1]
+
+
+def test_the_order_of_the_samples_does_not_matter_where_classes_are_small() -> None:
+    """So small that most have to be moved into some split; some samples show two of them."""
+    ids = [f"{index}.png" for index in range(60)]
+    labels = [
+        tuple(int(index % 15 == label or index % 7 == label) for label in range(15)) for index in range(60)
+    ]
+    forwards = assign(ids, labels, RULE)
+    assert assign(ids[::-1], labels[::-1], RULE) == forwards[::-1]
+    for split in SPLITS:
+        rows = [label for label, place in zip(labels, forwards, strict=True) if place == split]
+        assert np.sum(rows, axis=0).all()
+
+
+@pytest.mark.parametrize(
+    ("position", "rule", "split"),
+    [
+        (0.0, RULE, "test"),
+        (0.0999, RULE, "test"),
+        (0.1, RULE, "validation"),
+        (0.1999, RULE, "validation"),
+        (0.2, RULE, "train"),
+        (0.9999, RULE, "train"),
+        (0.0999, replace(RULE, folds=3, fold=0), "test"),
+        (0.1, replace(RULE, folds=3, fold=0), "validation"),
+        (0.3999, replace(RULE, folds=3, fold=0), "validation"),
+        (0.4001, replace(RULE, folds=3, fold=0), "train"),
+        (0.4001, replace(RULE, folds=3, fold=1), "validation"),
+        (0.7001, replace(RULE, folds=3, fold=2), "validation"),
+        (0.9999, replace(RULE, folds=3, fold=2), "validation"),
+    ],
+)
+def test_the_fractions_cut_the_line_of_positions(position: float, rule: SplitRule, split: str) -> None:
+    assert _place(position, SPLITS, rule) == split
+
+
+@pytest.mark.parametrize("fixed", ["test", "validation"])
+def test_a_split_that_the_source_lacks_gets_its_share_of_what_is_left(fixed: str) -> None:
+    """A tenth beside eight tenths for training."""
+    ids = [f"{index}.png" for index in range(9000)]
+    given = ["train"] * 8100 + [fixed] * 900
+    counts = Counter(assign(ids, [index % 3 for index in range(9000)], RULE, given))
+    (ours,) = {"test", "validation"} - {fixed}
+    assert counts[fixed] == 900
+    assert counts[ours] == pytest.approx(8100 / 9, rel=0.1)
+    assert _place(0.11, ("train", ours), RULE) == ours
+    assert _place(0.112, ("train", ours), RULE) == "train"
+
+
+@pytest.mark.parametrize("fixed", ["test", "validation"])
+def test_folds_are_cut_from_what_the_source_does_not_place(fixed: str) -> None:
+    ids = [f"{index}.png" for index in range(4000)]
+    given = ["train"] * 3600 + [fixed] * 400
+    rule = replace(RULE, folds=4, fold=1)
+    counts = Counter(assign(ids, [0] * 4000, rule, given))
+    if fixed == "test":
+        assert counts["validation"] == pytest.approx(900, rel=0.15)
+    else:
+        assert counts == Counter(train=counts["train"], validation=400, test=counts["test"])
+        assert counts["test"] == pytest.approx(400, rel=0.15)
+
+
+def test_no_split_gives_the_last_sample_of_a_class_away() -> None:
+    random = np.random.default_rng(0)
+    for seed in range(200):
+        ids = [f"{seed}/{index}.png" for index in range(8)]
+        labels = [tuple(map(int, row)) for row in random.random((8, 3)) < 0.4]
+        before = [_place(_position(name, 0), SPLITS, RULE) for name in ids]
+        after = assign(ids, labels, RULE)
+        for split in SPLITS:
+            had, has = (
+                np.any([label for label, place in zip(labels, places, strict=True) if place == split], axis=0)
+                for places in (before, after)
+            )
+            assert np.all(has >= had)
+
+
+def test_the_rarest_class_is_served_first() -> None:
+    """Here any other order leaves a split without one of the classes."""
+    labels = [(1, 1, 0), (1, 1, 1), (1, 0, 1), (0, 0, 1), (0, 1, 1)]
+    places = assign(["0", "1", "2", "3", "4"], labels, RULE)
+    for split in SPLITS:
+        rows = [label for label, place in zip(labels, places, strict=True) if place == split]
+        assert np.any(rows, axis=0).all()
 
 
 def test_each_class_has_its_share_in_each_split() -> None:

@@ -269,6 +269,26 @@ def test_a_burst_of_errors_is_ridden_out(proxy: Proxy, monkeypatch: pytest.Monke
     assert store.read("a") == b"content"
 
 
+@pytest.mark.timeout(60)
+def test_a_server_cannot_make_us_wait_as_long_as_it_likes(proxy: Proxy) -> None:
+    """With its refusal the proxy asks for a thousand seconds."""
+    store = open_store(f"s3://{BUCKET}")
+    store.write("a", b"content")
+    proxy.faults.append(503)
+    assert store.read("a") == b"content"
+
+
+def test_who_may_write_need_not_be_allowed_to_delete(proxy: Proxy) -> None:
+    store = open_store(f"s3://{BUCKET}")
+    store.check_writable()
+    proxy.faults.extend(["", "AccessDenied"])
+    store.check_writable()
+    assert proxy.requests[-1].startswith("DELETE")
+    proxy.faults.append("AccessDenied")
+    with pytest.raises(NoAccess):
+        store.check_writable()
+
+
 def test_a_server_that_keeps_failing_is_told(proxy: Proxy) -> None:
     store = open_store(f"s3://{BUCKET}")
     proxy.faults.extend([500] * 9)
@@ -291,6 +311,21 @@ def test_a_download_goes_on_where_the_connection_broke(proxy: Proxy, tmp_path: P
     store.download("a", tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == content
     assert len(proxy.requests) == 2
+
+
+def test_an_object_replaced_during_its_download_is_not_mixed_with_the_new_one(
+    proxy: Proxy, s3: Server, tmp_path: Path
+) -> None:
+    """Both without a checksum, as other tools write them."""
+    old, new = bytes(3 * 2**20), b"1" * (3 * 2**20)
+    s3.client.put_object(BUCKET, "a", BytesIO(old), len(old))
+    store = open_store(f"s3://{BUCKET}")
+    assert store.read("a") == old
+    proxy.faults.extend(["cut", lambda: s3.client.put_object(BUCKET, "a", BytesIO(new), len(new))])
+    with pytest.raises(CorruptObject):
+        store.download("a", tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+    assert store.read("a") == new
 
 
 def test_a_download_that_keeps_breaking_leaves_nothing(proxy: Proxy, tmp_path: Path) -> None:
