@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import replace
-from threading import Condition
+from threading import Condition, Thread
 from typing import Any
 
 import pytest
@@ -44,11 +44,18 @@ class Followed:
         self.server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
         self.text = ""
         self._written = Condition()
-        self._future = ThreadPoolExecutor(1).submit(
-            launch, job, self.server, exists=lambda _: True, out=Told(self._heard)
-        )
+        self._end: Future[Outcome] = Future()
+        # A daemon: one that never comes to its end must not keep the tests from theirs.
+        Thread(target=self._launch, daemon=True).start()
         for path in (JOBS, PODS, EVENTS):
             self.server.awaited(watch_of(path))
+
+    def _launch(self) -> None:
+        try:
+            out = Told(self._heard)
+            self._end.set_result(launch(self.job, self.server, exists=lambda _: True, out=out))
+        except LaunchError as error:
+            self._end.set_exception(error)
 
     def pod(self, rank: int, phase: str = "Running", **changes: Any) -> None:
         """Bring a pod into another state."""
@@ -78,7 +85,7 @@ class Followed:
             self._written.notify_all()
 
     def outcome(self) -> Outcome:
-        return self._future.result(20)
+        return self._end.result(20)
 
     def error(self, kind: type[LaunchError]) -> LaunchError:
         with pytest.raises(kind) as caught:

@@ -38,7 +38,8 @@ def test_an_owner_is_known_again_by_its_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("500m", 0.5), ("2", 2), ("4Gi", 4 * 2**30), ("1e3", 1000), ("1k", 1000)]
+    ("text", "value"),
+    [("500m", 0.5), ("2", 2), ("4Gi", 4 * 2**30), ("1e3", 1000), ("1k", 1000), ("1E", 1e18), ("2Ei", 2**61)],
 )
 def test_quantities_are_read_as_kubernetes_does(text: str, value: float) -> None:
     assert quantity(text) == pytest.approx(value)
