@@ -190,9 +190,9 @@ def _await_free_names(launching: Launching) -> None:
         time.sleep(pause)
     if going:
         raise NameTaken(
-            what="the job of an earlier attempt is deleted, but stays",
+            what="the job of an earlier attempt was deleted but is still there",
             which=launching.title,
-            seen=f"it is still there after {_REMOVAL_SECONDS:.0f} s",
+            seen=f"it has not gone within {_REMOVAL_SECONDS:.0f} s",
             do="See what its finalizers wait for: "
             + diagnosis.kubectl("get -o yaml", launching.job, launching.backend),
         )

@@ -262,6 +262,6 @@ def _plain(error: Exception) -> str:
         case urllib3.exceptions.TimeoutError():
             return "no answer in time"
         case urllib3.exceptions.SSLError():
-            return f"no trust in its certificate: {error}"
+            return f"its certificate is not trusted: {error}"
         case _:
             return "the connection was cut"

@@ -279,7 +279,7 @@ def _last_words(ending: Ending | None, tail: Sequence[str]) -> str:
     lines = text.splitlines() if time is not None or not tail else list(tail)
     if not lines:
         return ""
-    return "\nIts last words:" + "".join(f"\n    {line}" for line in lines[-_SHOWN_LINES:])
+    return "\nIts last lines:" + "".join(f"\n    {line}" for line in lines[-_SHOWN_LINES:])
 
 
 def _advice(job: TrainingJob, replica: Replica) -> str:

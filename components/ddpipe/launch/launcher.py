@@ -181,6 +181,6 @@ def _problem(
             what="training ended well but left no result",
             which=launching.title,
             seen=f"nothing at {', '.join(missing)}",
-            do="See where the training writes; its log is above.",
+            do="Check where the training writes; its log is above.",
         )
     return None

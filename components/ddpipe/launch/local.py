@@ -96,7 +96,7 @@ def _first_error(folder: Path, stderr: str, code: int, *, told: bool) -> DdpipeE
     return ReplicaFailed(
         what="the processes did not run",
         which="torchrun on this machine",
-        seen=f"exit code {code}; the last it said:\n{_tail(stderr)}",
+        seen=f"exit code {code}; its last lines:\n{_tail(stderr)}",
         do="Look for the first error among these lines.",
     )
 
@@ -123,7 +123,7 @@ def _killed(stderr: str) -> ReplicaFailed | None:
         what="a process was killed",
         which=f"rank {killed.rank} on this machine",
         seen=f"{killed.signal} ended it; last lines:\n{_tail(stderr)}",
-        do="SIGKILL mostly means out of memory: see `dmesg`. Run the same again to go on.",
+        do="SIGKILL usually means out of memory: see `dmesg`. Run the same again to go on.",
     )
 
 

@@ -92,7 +92,7 @@ def _guard(cluster: Cluster, target: Target, reader: int, told: Event) -> None:
 def _stop(cluster: Cluster, target: Target) -> str:
     """Delete the job, trying until the process is killed; what was done, for whoever still reads."""
     if _is_evicted(cluster, target):
-        return "told to stop because this pod is deleted: the job stays, the next attempt adopts it"
+        return "told to stop because this pod is being deleted: the job stays, the next attempt adopts it"
     began = monotonic()
     while monotonic() - began < _GIVE_UP:
         try:
