@@ -354,12 +354,23 @@ def test_what_is_wrong_in_itself_is_told_before_the_first_request() -> None:
     assert server.asked == []
 
 
-def test_a_wrong_recipe_is_told_before_a_cluster_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ddpipe.commands.launching.connect", None)
-    own = ["--image", "trainer:1", "--dataset", "d", "--output", "o"]
-    result = CliRunner().invoke(cli, ["launch", *own, "--recipe", '{"epochs": 0}'])
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (["launch", "--image", "trainer:1", "--deadlines", "running=NaN"], "running is nan"),
+        (["launch", "--image", "trainer:1", "--outage", "nan"], "outage is nan"),
+        (["launch", "--image", "trainer:1", "--nodes", "0"], "nodes is 0"),
+        (["train", "--backend", "pytorchjob", "--image", "trainer:1", "--epochs", "0"], "epochs is 0"),
+    ],
+)
+def test_wrong_options_are_told_before_a_cluster_is_looked_for(
+    command: list[str], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    needed = ["--runs", "runs", "--run", "r", "--dataset", "d"] if command[0] == "train" else []
+    result = CliRunner().invoke(cli, [*command, *needed])
+    assert problem in result.output, result.output
     assert result.exit_code == ParameterError.exit_code
-    assert "epochs is 0" in result.output
 
 
 def test_a_log_that_is_not_read_to_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

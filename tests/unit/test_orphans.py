@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from fake_api import FakeApiServer, Request
 from launch_samples import JOBS, PODS, a_job, a_server, an_object
 
-from ddpipe import workflow
+from ddpipe.__main__ import cli
+from ddpipe.commands import jobs
 from ddpipe.errors import NotRemoved
-from ddpipe.launch import cluster, orphans
+from ddpipe.launch import orphans
 from ddpipe.launch.backends.pytorchjob import RESOURCE
 from ddpipe.launch.cluster import ApiError, Refused, Unanswered
 from ddpipe.launch.job import Owner, TrainingJob
@@ -159,20 +160,28 @@ def test_that_somebody_else_sweeps_at_the_same_time_is_as_good() -> None:
     assert len(sweep(server, "team", run="run-1").complete()) == 2
 
 
-def test_a_clean_up_that_fails_is_logged_and_no_error(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_clean_up_that_fails_is_told_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the run's last step, and must not take the place of how the run ended."""
     server, one, two = two_orphans()
     server.fail(deletes(one), Refused(403, "Forbidden", "no"))
-    monkeypatch.setattr(cluster, "connect", lambda: server)
-    with caplog.at_level(logging.WARNING):
-        assert workflow.clean_up("digits", "run-1") == [two]
-    assert f"could not remove PyTorchJob team/{one}" in caplog.text
+    monkeypatch.setattr(jobs, "connect", lambda: server)
+    command = ["jobs", "clean-up", "--pipeline", "digits", "--run-id", "run-1"]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    assert f"could not remove PyTorchJob team/{one}" in done.stderr
+    assert f"1 removed\n{two}" in done.stdout
     server.fail(lambda request: request.path == JOBS, Refused(403, "Forbidden", "is forbidden: User"))
-    with caplog.at_level(logging.WARNING):
-        assert workflow.clean_up("digits", "run-1") == []
-    assert "the run's jobs could not be removed" in caplog.text
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    assert "the run's jobs could not be removed" in done.stderr
+
+
+def test_a_sweep_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, one, _ = two_orphans()
+    server.fail(deletes(one), Refused(403, "Forbidden", "no"))
+    monkeypatch.setattr(jobs, "connect", lambda: server)
+    done = CliRunner().invoke(cli, ["jobs", "sweep", "--run-id", "run-1"])
+    assert done.exit_code == NotRemoved.exit_code
 
 
 def test_an_outage_is_no_empty_list() -> None:

@@ -25,8 +25,9 @@ from ddpipe.storage import exists
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
 def launch_command(namespace: str | None, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
     """Told by the step."""
+    job = job_of("", **given)  # what is wrong in itself shows before a cluster is looked for
     cluster = connect()
-    job = job_of(namespace or cluster.namespace, **given)
+    job = replace(job, namespace=namespace or cluster.namespace)
     outcome = launch(job, cluster, exists=exists, is_process=True)
     return Outcome(
         asdict(outcome),
