@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from samples import a_folder
+from samples import a_folder, a_manifest, a_split
 
 from ddpipe.__main__ import cli
-from ddpipe.data.catalogue import versions
-from ddpipe.data.manifest import SPLITS
+from ddpipe.data.catalogue import difference, versions
+from ddpipe.data.manifest import SPLITS, ShardRef, Split
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, NotWritable
 from ddpipe.prepare.prepare import Prepared, prepare
@@ -103,6 +104,21 @@ def test_what_differs_is_told_sample_by_sample(toys: PrepareSpec) -> None:
     assert facts["added"] == ["ball/0050.png"]
     assert facts["removed"] == ["kite/0000.png"]
     assert "1 added" in _ddpipe("diff", first.manifest_uri, second.manifest_uri)[1]
+
+
+def test_what_differs_tells_who_moved_or_has_another_label() -> None:
+    old = a_manifest(splits={"train": a_split(6), "validation": _one("a"), "test": _one("b")})
+    new = a_manifest(splits={"train": a_split(6), "validation": _one("b"), "test": _one("a", label=1)})
+    found = difference(old, new)
+    assert found.moved == {"a": ("validation", "test"), "b": ("test", "validation")}
+    assert found.relabelled == {"a": ("ball", "kité")}
+    assert (found.added, found.removed) == ((), ())
+    assert found.shared_bytes == 1007, "the shards of training and of b"
+
+
+def _one(name: str, label: int = 0) -> Split:
+    digest = hashlib.sha256(f"{name} {label}".encode()).hexdigest()
+    return Split(shards=(ShardRef(digest, 7, 1),), sample_ids=(name,), labels=(label,))
 
 
 def test_only_shards_that_no_version_needs_are_garbage(toys: PrepareSpec) -> None:

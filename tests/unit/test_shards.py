@@ -114,3 +114,39 @@ def test_a_file_that_is_no_jpeg_shard_is_refused(content: bytes, tmp_path: Path)
     (tmp_path / "s.tar").write_bytes(content)
     with pytest.raises(DatasetError, match="damaged"):
         open_shard(tmp_path / "s.tar", encode_jpegs(_jpegs(5))[0], (7, 7, 3))
+
+
+def test_a_cut_off_jpeg_shard_is_refused_at_once(tmp_path: Path) -> None:
+    """Not only when its last image is read; and told by the name of its file."""
+    shard, data = encode_jpegs(_jpegs(3))
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        last = tar.getmembers()[-1]
+    end = last.offset_data + last.size
+    (tmp_path / "s.tar").write_bytes(data[:end])
+    assert len(open_shard(tmp_path / "s.tar", shard, (7, 7, 3))) == 3
+    (tmp_path / "s.tar").write_bytes(data[: end - 1])
+    with pytest.raises(DatasetError, match=r"s\.tar.*3 images"):
+        open_shard(tmp_path / "s.tar", shard, (7, 7, 3))
+    (tmp_path / "s.tar").write_bytes(b"x" * 2000)
+    with pytest.raises(DatasetError, match=r"s\.tar.*no jpeg shard"):
+        open_shard(tmp_path / "s.tar", shard, (7, 7, 3))
+
+
+def test_an_image_that_is_damaged_inside_a_shard_is_named(tmp_path: Path) -> None:
+    shard, data = encode_jpegs([*_jpegs(2), b"no jpeg"])
+    (tmp_path / "s.tar").write_bytes(data)
+    with pytest.raises(DatasetError, match=r"s\.tar.*image 2: "):
+        list(open_shard(tmp_path / "s.tar", shard, (7, 7, 3)).each(np.array([2])))
+
+
+@pytest.mark.parametrize("size", [(19, 7), (7, 19)])
+def test_what_is_cut_away_is_as_much_on_both_sides(size: tuple[int, int], tmp_path: Path) -> None:
+    """A white square in the middle of black."""
+    image = Image.new("L", size, 0)
+    image.paste(255, ((size[0] - 7) // 2, (size[1] - 7) // 2, (size[0] + 7) // 2, (size[1] + 7) // 2))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=100)
+    shard, data = encode_jpegs([buffer.getvalue()])
+    (tmp_path / "s.tar").write_bytes(data)
+    [found] = open_shard(tmp_path / "s.tar", shard, (7, 7, 1)).each(np.array([0]))
+    assert found.min() > 200
