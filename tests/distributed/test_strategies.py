@@ -14,11 +14,12 @@ from training_runs import RECIPE, digits, final, findings, losses, record, run, 
 
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, ParameterError
+from ddpipe.model.architectures import build
 from ddpipe.model.checkpoint import classifier_of
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train
 
-SMALL = replace(RECIPE, epochs=1)
+SMALL = replace(RECIPE, epochs=1, precision="fp32")
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,64 @@ def test_every_strategy_goes_on_bit_for_bit_after_a_kill(
         dataset, str(tmp_path / "whole"), replace(SMALL, strategy=strategy, checkpoint_minutes=5), ranks=ranks
     )
     assert same_bits(resumed, whole)
+
+
+EVERYTHING = replace(
+    RECIPE,
+    optimizer="adamw",
+    learning_rate=0.01,
+    schedule="linear",
+    decay_biases=False,
+    clip_norm=1.0,
+    accumulation_steps=3,
+    averaging_decay=0.99,
+    augmentation="shift-alternating-flip",
+)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "ranks"),
+    [
+        pytest.param(replace(EVERYTHING, mixing="mixup"), 1, id="mixup, 1 rank"),
+        pytest.param(replace(EVERYTHING, mixing="cutmix", precision="bf16"), 2, id="cutmix in bf16, 2 ranks"),
+        pytest.param(replace(EVERYTHING, strategy="fsdp"), 2, id="fsdp, 2 ranks"),
+        pytest.param(replace(RECIPE, frozen_epochs=1, averaging_decay=0.9), 2, id="frozen at first, 2 ranks"),
+    ],
+)
+def test_all_that_a_recipe_can_do_goes_on_bit_for_bit_after_kills(
+    dataset: str, tmp_path: Path, recipe: Recipe, ranks: int
+) -> None:
+    output = str(tmp_path / "killed")
+    for step in (7, 25):
+        meddling = [SignalAtStep(0, step, signal.SIGKILL)]
+        run(dataset, output, replace(recipe, checkpoint_minutes=1e-9), ranks=ranks, meddling=meddling)
+    resumed = trained(dataset, output, recipe, ranks=ranks)
+    assert record(output)["resumed_from"] == 25
+    whole = trained(dataset, str(tmp_path / "whole"), recipe, ranks=ranks)
+    assert same_bits(resumed, whole)
+    assert resumed.history[-1]["validation_accuracy"] == whole.history[-1]["validation_accuracy"] > 0.3
+
+
+def test_a_frozen_network_learns_with_its_head_alone(dataset: str, tmp_path: Path) -> None:
+    output = str(tmp_path / "training")
+    meddling = [SignalAtStep(0, 19, signal.SIGTERM)]
+    run(dataset, output, replace(RECIPE, frozen_epochs=1), ranks=2, meddling=meddling)
+    torch.manual_seed(RECIPE.seed)
+    fresh = build(RECIPE.model, (8, 8, 1), 10).state_dict()
+    moved = {
+        name
+        for name, value in fresh.items()
+        if not torch.equal(final(output).states["model"][f"network.{name}"], value)
+    }
+    assert len(moved) == 2
+    assert all("weight" in name or "bias" in name for name in moved)
+
+
+def test_training_stops_early(dataset: str, tmp_path: Path) -> None:
+    recipe = replace(RECIPE, epochs=50, patience=2, learning_rate=1e-9)
+    end = trained(dataset, str(tmp_path / "training"), recipe, ranks=2)
+    assert end.epoch < 6
+    assert record(str(tmp_path / "training"))["epochs"] == end.epoch
 
 
 @pytest.mark.parametrize("strategy", ["single", "dp"])

@@ -36,6 +36,7 @@ from training_runs import (
 from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import CheckpointError, Diverged, Interrupted, NotWritable, TrainingError
 from ddpipe.model.checkpoint import Checkpoint
+from ddpipe.train.order import global_batch, permutation
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train
 
@@ -184,7 +185,11 @@ def test_a_loss_that_is_no_number_names_its_step_and_is_not_saved(dataset: str, 
     output = str(tmp_path / "training")
     ended = run(dataset, output, EVERY_STEP, ranks=2, meddling=[BrokenNetwork()])
     assert ended.codes == [Diverged.exit_code] * 2
-    assert ended.errors[0]["seen"].startswith("the loss of step 5 is not a number")
+    assert ended.errors[0]["seen"].startswith("the loss of step 5 is not a number; its 78 samples")
+    manifest = load_manifest(dataset)
+    batch = global_batch(permutation(RECIPE.seed, 0, TRAIN_SAMPLES), 4, RECIPE.batch_size)
+    named = json.loads((tmp_path / "training" / "diverged.json").read_text())["samples"]
+    assert named == [manifest.splits["train"].sample_ids[index] for index in batch]
     assert final(output).step == 4
     assert all(tensor.isfinite().all() for tensor in final(output).states["model"].values())
 

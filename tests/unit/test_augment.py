@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from samples import some_images
@@ -29,11 +31,21 @@ def test_nothing_to_do_leaves_images_as_they_are() -> None:
 
 
 def test_about_every_second_image_is_mirrored_and_no_other_changed() -> None:
-    flipped = _augmented(slice(None), Augmentation(flip=True))
+    flipped = _augmented(slice(None), Augmentation(flip="random"))
     mirrored = (flipped == IMAGES[:, :, ::-1]).all(axis=(1, 2, 3))
     same = (flipped == IMAGES).all(axis=(1, 2, 3))
     assert (mirrored ^ same).all()
     assert 20 < mirrored.sum() < 44
+
+
+def test_an_image_that_was_mirrored_in_an_epoch_is_not_in_the_next() -> None:
+    how = Augmentation(flip="alternating")
+    mirrored = [
+        (_augmented(slice(None), how, epoch) == IMAGES[:, :, ::-1]).all(axis=(1, 2, 3)) for epoch in range(4)
+    ]
+    assert 20 < mirrored[0].sum() < 44
+    for earlier, later in pairwise(mirrored):
+        assert (earlier ^ later).all()
 
 
 def test_a_shifted_image_is_the_image_elsewhere() -> None:

@@ -42,6 +42,19 @@ def test_a_whole_number_is_a_number() -> None:
         ("weight_decay", -1e-4),
         ("warmup_fraction", 1),
         ("label_smoothing", 1),
+        ("accumulation_steps", 0),
+        ("optimizer", "lion"),
+        ("schedule", "step"),
+        ("clip_norm", -1),
+        ("class_weights", "inverse"),
+        ("mixing", "cutout"),
+        ("mixing_alpha", 0),
+        ("initial_resolution", 0),
+        ("frozen_epochs", -1),
+        ("averaging_decay", 1),
+        ("patience", -1),
+        ("strategy", "horovod"),
+        ("sync_batch_norm", "yes"),
         ("precision", "fp64"),
         ("precision", None),
         ("seed", -1),
@@ -63,6 +76,13 @@ def test_all_problems_are_told_at_once() -> None:
     assert refused.value.seen.startswith("3 problems:")
     for part in ("'lerning_rate' is no parameter", "epochs is -1", "model is 'vgg', not digits-cnn, lenet"):
         assert part in refused.value.seen
+
+
+def test_values_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(ParameterError, match="frozen_epochs is 4, not from 0 to 3, the epochs"):
+        Recipe(epochs=3, frozen_epochs=4).validated()
+    with pytest.raises(ParameterError, match="cannot be used with strategy fsdp"):
+        Recipe(epochs=3, frozen_epochs=1, strategy="fsdp").validated()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3"])

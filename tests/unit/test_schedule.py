@@ -19,6 +19,14 @@ def test_the_learning_rate_rises_in_a_line_and_falls_along_a_cosine() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 100])
 @pytest.mark.parametrize("warmup", [0, 0.5, 0.999])
-def test_every_step_has_a_learning_rate_within_its_bounds(steps: int, warmup: float) -> None:
-    recipe = Recipe(warmup_fraction=warmup)
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+def test_every_step_has_a_learning_rate_within_its_bounds(steps: int, warmup: float, schedule: str) -> None:
+    recipe = Recipe(warmup_fraction=warmup, schedule=schedule)
     assert all(0 < learning_rate(recipe, step, steps) <= recipe.learning_rate for step in range(steps))
+
+
+def test_a_linear_schedule_falls_in_a_line_and_a_constant_one_stays() -> None:
+    linear = Recipe(learning_rate=0.4, warmup_fraction=0, schedule="linear")
+    assert [learning_rate(linear, step, 4) for step in range(4)] == pytest.approx([0.4, 0.3, 0.2, 0.1])
+    constant = Recipe(learning_rate=0.4, warmup_fraction=0.5, schedule="constant")
+    assert [learning_rate(constant, step, 4) for step in range(4)] == pytest.approx([0.2, 0.4, 0.4, 0.4])

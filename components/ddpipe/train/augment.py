@@ -43,8 +43,8 @@ def augmented(images: Images, how: Augmentation, seed: int, epoch: int, samples:
         images = _zoomed(images, how.zoom + (1 - how.zoom) * area, WIDEST ** (2 * ratio - 1), down, right)
     if how.light:
         images = _lit(images, *(1 + how.light * (2 * draw - 1) for draw in light))
-    if how.flip:
-        chosen = mirror < 0.5  # noqa: PLR2004 - every second one
+    if how.flip != "none":
+        chosen = _mirrored(how.flip, mirror, seed, epoch, samples)
         images[chosen] = images[chosen, :, ::-1]
     if how.cutout:
         side = round(min(height, width) * how.cutout)
@@ -52,6 +52,16 @@ def augmented(images: Images, how: Augmentation, seed: int, epoch: int, samples:
         for image, top, left in zip(images, tops, lefts, strict=True):
             image[top : top + side, left : left + side] = GREY
     return images
+
+
+def _mirrored(
+    flip: str, draw: NDArray[np.float64], seed: int, epoch: int, samples: Indices
+) -> NDArray[np.bool_]:
+    """Which images are mirrored."""
+    if flip == "alternating":
+        (draw,) = draws(seed, 0, samples, 1)
+    every_second: NDArray[np.bool_] = draw < 0.5  # noqa: PLR2004
+    return ~every_second if flip == "alternating" and epoch % 2 else every_second
 
 
 def draws(seed: int, epoch: int, samples: Indices, count: int) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Which random changes to training images there are, by the names of the recipe; done by augment.py."""
+"""Kinds of random changes to training images, by the names of the recipe; augment.py applies them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ class Augmentation:
 
     Attributes:
         shift: It moves by up to this part of its sides; what is missing is its mirror image.
-        flip: Every second one is mirrored from left to right.
+        flip: "random": every second one is mirrored from left to right. "alternating": one that was mirrored
+            in an epoch is not in the next (Jordan, arXiv:2404.00498, section 3.6). "none".
         cutout: A square of this part of its sides becomes grey.
         zoom: What is seen is a rectangle of at least this part of its area, stretched to the old shape
             ("random resized crop": Szegedy et al., CVPR 2015, section 6).
@@ -20,7 +21,7 @@ class Augmentation:
     """
 
     shift: float = 0.0
-    flip: bool = False
+    flip: str = "none"
     cutout: float = 0.0
     zoom: float = 1.0
     light: float = 0.0
@@ -29,8 +30,9 @@ class Augmentation:
 AUGMENTATIONS: Mapping[str, Augmentation] = {
     "none": Augmentation(),
     "shift": Augmentation(shift=1 / 8),
-    "shift-flip": Augmentation(shift=1 / 8, flip=True),
-    "shift-flip-cutout": Augmentation(shift=1 / 8, flip=True, cutout=1 / 4),
-    "photo": Augmentation(flip=True, zoom=0.35, light=0.2),
+    "shift-flip": Augmentation(shift=1 / 8, flip="random"),
+    "shift-flip-cutout": Augmentation(shift=1 / 8, flip="random", cutout=1 / 4),
+    "shift-alternating-flip": Augmentation(shift=1 / 16, flip="alternating"),
+    "photo": Augmentation(flip="random", zoom=0.35, light=0.2),
 }
 """By the names of the recipe."""

@@ -21,6 +21,8 @@ from ddpipe.train.strategy import State, Strategy
 class FullyShardedStrategy(Strategy):
     """Every rank has a share of each weight; the weights of a layer are whole only while it computes."""
 
+    fused_optimizer = False  # torch has no such kernel for SGD on sharded weights
+
     def _shared(self, shape: Shape) -> nn.Module:
         del shape  # FSDP2 shards contiguous weights only: they are not channels-last
         mesh = init_device_mesh(self._world.device.type, (self._world.size,))

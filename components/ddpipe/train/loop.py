@@ -7,9 +7,12 @@ that was killed and started again ends with the same bits as one that was not.
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 
@@ -20,23 +23,32 @@ from ddpipe.errors import Diverged, Interrupted
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.storage import Store
 from ddpipe.train.augmentation import AUGMENTATIONS
-from ddpipe.train.batch_norm import RunningStatistics, synchronise
+from ddpipe.train.averaging import WeightAverage
+from ddpipe.train.batch_norm import synchronise
+from ddpipe.train.early_stopping import is_over
+from ddpipe.train.freezing import Backbone
 from ddpipe.train.initial import initial_classifier, network_facts
 from ddpipe.train.journal import Journal, Record
 from ddpipe.train.loader import Batch, epoch_batches
-from ddpipe.train.optimizer import build_optimizer, set_learning_rate
-from ddpipe.train.order import batch_sizes, seed_of_step, steps_per_epoch
+from ddpipe.train.mixing import mixed
+from ddpipe.train.order import batch_sizes, global_batch, permutation, seed_of_step, steps_per_epoch
+from ddpipe.train.precision import computes_in_bf16
 from ddpipe.train.recipe import Recipe
+from ddpipe.train.resolution import check_resolution, resized, resolution
 from ddpipe.train.saver import Saver
 from ddpipe.train.schedule import learning_rate
+from ddpipe.train.step import TrainingStep
 from ddpipe.train.step_metrics import StepMetrics
 from ddpipe.train.stop import Request, Watch
-from ddpipe.train.strategy import strategy_named
+from ddpipe.train.strategy import Strategy, strategy_named
 from ddpipe.train.tasks import TASKS, training_task
 from ddpipe.train.validation import validate
 
 CHECK_EVERY = 16
 """Steps between two checks of the loss: a check waits for the device and for the other ranks."""
+
+SAMPLES_NAMED = 5
+"""Of the samples of a batch whose loss is not a number, in the message."""
 
 
 class Trainer:
@@ -44,7 +56,7 @@ class Trainer:
 
     Attributes:
         step: Steps taken.
-        steps: Steps to take.
+        steps: Steps to take, unless training stops early.
         history: One record for each finished epoch.
     """
 
@@ -72,31 +84,43 @@ class Trainer:
         self._classifier.to(world.device)
         if recipe.sync_batch_norm and world.size > 1:
             synchronise(self._classifier)
-        self._running_statistics = RunningStatistics(self._classifier, world)
-        self._strategy = strategy_named(recipe.strategy, world)(self._classifier, manifest.shape, world)
-        self._optimizer = build_optimizer(recipe, self._classifier)
+        check_resolution(self._classifier, manifest.shape, recipe, world.device)
+        self._backbone = Backbone(self._classifier.network)
         self._task = training_task(recipe, manifest, splits["train"], world.device)
+        self._bf16 = computes_in_bf16(recipe.precision, world)
+        self._training_step = TrainingStep(
+            recipe, self._classifier, self._task, self._new_strategy(), world, bf16=self._bf16
+        )
+        self._average = (
+            WeightAverage(self._classifier, recipe.averaging_decay) if recipe.averaging_decay else None
+        )
         self._metrics = self._no_metrics()
         self._epoch_began = time.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of the same recipe and dataset."""
         self.step, self.history = checkpoint.step, list(checkpoint.history)
-        self._strategy.load_model(checkpoint.states["model"])
-        self._strategy.load_optimizer(self._optimizer, checkpoint.states["optimizer"])
+        states, strategy = checkpoint.states, self._training_step.strategy
+        strategy.load_model(states["training_model" if self._average else "model"])
+        strategy.load_optimizer(self._training_step.optimizer, states["optimizer"])
+        if self._average:
+            own = {name: states["model"][name] for name in self._average.weights}
+            self._average.load(strategy.shares(own, self._average.weights))
         self._metrics.restore(checkpoint.states["metrics"])
         self._epoch_began = time.monotonic() - checkpoint.seconds
 
     def run(self, journal: Journal | None, watch: Watch) -> None:
-        """Take all steps that are left.
+        """Take all steps that are left, or as many as make the model better.
 
         Raises:
             Interrupted: Told to stop; the state is saved.
             Diverged: The loss is no longer a number.
             StoreError: The store was away for too long.
         """
-        while self.step < self.steps:
+        metric = f"validation_{self._task.metric}"
+        while self.step < self.steps and not is_over(self.history, metric, self._recipe.patience):
             epoch, first = divmod(self.step, self._steps_per_epoch)
+            self._begin_epoch(epoch)
             for number, batch in enumerate(self._batches(epoch, first), start=first):
                 self._heed(watch)
                 self._take(number, batch)
@@ -104,6 +128,22 @@ class Trainer:
                     journal.step()
             self._close_epoch(journal)
             watch.saved()
+
+    def _new_strategy(self) -> Strategy:
+        """Share the training of what is not frozen among the ranks."""
+        make = strategy_named(self._recipe.strategy, self._world)
+        strategy = make(self._classifier, self._manifest.shape, self._world)
+        if self._recipe.compile and self._world.device.type == "cuda":
+            strategy.model.compile()
+        return strategy
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Freeze what this epoch leaves alone."""
+        frozen = epoch < self._recipe.frozen_epochs
+        if frozen != self._backbone.frozen:
+            self._backbone.freeze(frozen=frozen)
+            self._training_step.strategy = self._new_strategy()
+        self._backbone.train()
 
     def _batches(self, epoch: int, first: int) -> Iterator[Batch]:
         recipe, train = self._recipe, self._splits["train"]
@@ -141,28 +181,46 @@ class Trainer:
     def _take(self, number: int, batch: Batch) -> None:
         """One step: the number-th of its epoch."""
         recipe, world = self._recipe, self._world
-        set_learning_rate(self._optimizer, learning_rate(recipe, self.step, self.steps))
         torch.manual_seed(seed_of_step(recipe.seed, self.step, world.rank))
-        with torch.autocast(world.device.type, torch.bfloat16, enabled=recipe.precision == "bf16"):
-            logits = self._strategy.model(batch.images)
-        logits = logits.float()
-        losses = self._task.losses(logits, batch.labels)
-        self._optimizer.zero_grad()
-        # DDP averages over ranks whose shares may differ; this makes it the mean over the global batch.
-        torch.autograd.backward(losses.sum() * world.size / batch.size)
-        self._optimizer.step()
-        self._running_statistics.average()
-        self._metrics.rows[number] = self._task.totals(losses.detach(), logits.detach(), batch.labels)
+        self._metrics.rows[number] = self._training_step.take(
+            self._prepared(batch), learning_rate(recipe, self.step, self.steps)
+        )
+        if self._average:
+            self._average.update(self.step)
         self.step += 1
         if (number + 1) % CHECK_EVERY == 0:
             self._check_loss()
 
+    def _prepared(self, batch: Batch) -> Batch:
+        """The batch as the network sees it in this step."""
+        recipe = self._recipe
+        share = resolution(recipe, self.step, self.steps)
+        smaller = Batch(resized(batch.images, share), batch.labels, batch.size)
+        return mixed(
+            smaller,
+            recipe.mixing,
+            recipe.mixing_alpha,
+            classes=len(self._manifest.classes),
+            seed=recipe.seed,
+            step=self.step,
+        )
+
     def _check_loss(self) -> None:
         """Sum the metrics of the steps since the last check over all ranks; the loss has to be a number."""
-        epoch_start = len(self.history) * self._steps_per_epoch
-        broken = self._metrics.reduce(self.step - epoch_start)
-        if broken is not None:
-            raise self._diverged(f"the loss of step {epoch_start + broken + 1} is not a number")
+        epoch = len(self.history)
+        number = self._metrics.reduce(self.step - epoch * self._steps_per_epoch)
+        if number is None:
+            return
+        order = permutation(self._recipe.seed, epoch, len(self._splits["train"]))
+        batch = global_batch(order, number, self._recipe.batch_size)
+        ids = [self._splits["train"].sample_ids[index] for index in batch]
+        if self._world.is_main:
+            self._store.write("diverged.json", json.dumps({"samples": ids}, indent=1).encode())
+        step = epoch * self._steps_per_epoch + number + 1
+        raise self._diverged(
+            f"the loss of step {step} is not a number; "
+            f"its {len(ids)} samples, listed in diverged.json, begin with {', '.join(ids[:SAMPLES_NAMED])}"
+        )
 
     def _close_epoch(self, journal: Journal | None) -> None:
         """Validate, record and save."""
@@ -192,10 +250,13 @@ class Trainer:
     def _validate(self) -> dict[str, float]:
         """Loss and metric on the validation split."""
         self._classifier.eval()
-        found = validate(
-            self._classifier, self._splits["validation"], self._world, TASKS[self._manifest.task]()
-        )
-        self._classifier.train()
+        with (
+            self._average.in_place() if self._average else nullcontext(),
+            torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._bf16),
+        ):
+            found = validate(
+                self._classifier, self._splits["validation"], self._world, TASKS[self._manifest.task]()
+            )
         if not math.isfinite(found["loss"]):
             raise self._diverged(f"the validation loss after step {self.step} is not a number")
         return found
@@ -206,11 +267,7 @@ class Trainer:
     def _save(self) -> None:
         """Write a checkpoint of the last step, on rank 0; only of a state whose losses are numbers."""
         self._check_loss()
-        states = {
-            "model": self._strategy.whole(self._classifier.state_dict()),
-            "optimizer": self._strategy.whole(self._optimizer.state_dict()),
-            "metrics": self._metrics.rows[: self._metrics.reduced].clone(),
-        }
+        states = self._states()
         if not self._saver:
             return
         recipe, manifest = self._recipe, self._manifest
@@ -226,6 +283,21 @@ class Trainer:
             seconds=time.monotonic() - self._epoch_began,
         )
         self._saver.save(checkpoint)
+
+    def _states(self) -> dict[str, Any]:
+        """What a checkpoint keeps: "model" is evaluated, training goes on from all the rest."""
+        whole, weights = self._training_step.strategy.whole, self._classifier.state_dict()
+        states = {
+            "model": whole(weights),
+            "optimizer": whole(self._training_step.optimizer.state_dict()),
+            "metrics": self._metrics.rows[: self._metrics.reduced].clone(),
+        }
+        if self._average:
+            states |= {
+                "model": whole({**weights, **self._average.weights}),
+                "training_model": states["model"],
+            }
+        return states
 
     def _diverged(self, seen: str) -> Diverged:
         return Diverged(

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 from torch import nn
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD, AdamW, Optimizer
 
 from ddpipe.train.recipe import Recipe
 
 
-def build_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
-    """The recipe's optimizer over all parameters of the model."""
+def build_optimizer(recipe: Recipe, model: nn.Module, *, fused: bool) -> Optimizer:
+    """The recipe's optimizer over all parameters of the model that can be trained.
+
+    Args:
+        recipe: How to train.
+        model: What is trained.
+        fused: Whether one kernel may update all weights.
+    """
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    exempt = [one for one in parameters if one.ndim < 2]  # noqa: PLR2004 - biases, and scales of normalisation
+    decaying = [one for one in parameters if one.ndim >= 2]  # noqa: PLR2004
+    groups = [
+        {"params": decaying, "weight_decay": recipe.weight_decay},
+        {"params": exempt, "weight_decay": recipe.weight_decay if recipe.decay_biases else 0.0},
+    ]
+    if recipe.optimizer == "adamw":
+        return AdamW(groups, lr=recipe.learning_rate, betas=(recipe.momentum, 0.999), fused=fused)
     return SGD(
-        model.parameters(),
+        groups,
         lr=recipe.learning_rate,
         momentum=recipe.momentum,
-        weight_decay=recipe.weight_decay,
         nesterov=recipe.momentum > 0,
+        fused=fused,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
@@ -29,15 +30,34 @@ class Recipe(Parameters):
     batch_size: int = parameter(
         64, "Samples in one step, over all processes together.", Between(1, 1_000_000)
     )
+    accumulation_steps: int = parameter(
+        1,
+        "Parts into which each process splits its share of a step's samples, to need less memory.",
+        Between(1, 1_000_000),
+    )
+    optimizer: str = parameter(
+        "sgd", "Optimizer: sgd (with Nesterov momentum) or adamw.", OneOf(("sgd", "adamw"))
+    )
     learning_rate: float = parameter(
-        0.1,
-        "Peak learning rate: reached after warm-up, then falling along a cosine to 0.",
-        Between(0, 10, open_low=True),
+        0.1, "Peak learning rate, reached after the warm-up.", Between(0, 10, open_low=True)
+    )
+    schedule: str = parameter(
+        "cosine",
+        "Learning rate after the warm-up: cosine or linear, both falling to 0, or constant.",
+        OneOf(("cosine", "linear", "constant")),
     )
     momentum: float = parameter(
-        0.9, "Nesterov momentum of SGD; 0 disables it.", Between(0, 1, open_high=True)
+        0.9, "Momentum of SGD, or beta1 of AdamW; 0 disables it.", Between(0, 1, open_high=True)
     )
-    weight_decay: float = parameter(5e-4, "L2 penalty on all weights.", Between(0, 1))
+    weight_decay: float = parameter(
+        5e-4, "Weight decay: an L2 penalty for SGD, decoupled for AdamW.", Between(0, 1)
+    )
+    decay_biases: bool = parameter(
+        default=True, help="Whether weight decay includes biases and the scales of normalisation layers."
+    )
+    clip_norm: float = parameter(
+        0.0, "Largest norm of the gradient, which is scaled down to it; 0 disables clipping.", Between(0, 1e6)
+    )
     warmup_fraction: float = parameter(
         0.1, "Share of all steps in which the learning rate rises to its peak.", Between(0, 1, open_high=True)
     )
@@ -52,10 +72,42 @@ class Recipe(Parameters):
     augmentation: str = parameter(
         "none", f"Random changes to training images: {', '.join(AUGMENTATIONS)}.", OneOf(AUGMENTATIONS)
     )
+    mixing: str = parameter(
+        "none",
+        "Training on mixtures of two images: none, mixup or cutmix.",
+        OneOf(("none", "mixup", "cutmix")),
+    )
+    mixing_alpha: float = parameter(
+        1.0, "Evenness of the mixtures: alpha of the beta distribution.", Between(0, 100, open_low=True)
+    )
+    initial_resolution: float = parameter(
+        1.0,
+        "Share of the images' sides that the network sees at first; 1 is their full size.",
+        Between(0, 1, open_low=True),
+    )
+    full_resolution_from: float = parameter(
+        0.5, "Share of all steps after which images have their full size.", Between(0, 1)
+    )
+    frozen_epochs: int = parameter(
+        0, "Epochs in which only the last layer learns, before all weights do.", Between(0, 100_000)
+    )
+    averaging_decay: float = parameter(
+        0.0,
+        "Decay of the moving average of weights that is evaluated in their place; 0 disables averaging.",
+        Between(0, 1, open_high=True),
+    )
+    patience: int = parameter(
+        0,
+        "Epochs without a better validation metric after which training stops; 0 disables early stopping.",
+        Between(0, 100_000),
+    )
     precision: str = parameter(
-        "fp32",
-        "Arithmetic of the network: fp32, or bf16 (mixed, with fp32 weights).",
-        OneOf(("fp32", "bf16")),
+        "auto",
+        "Arithmetic of the network: fp32, bf16 (mixed, with fp32 weights), or auto (bf16 where it is fast).",
+        OneOf(("auto", "fp32", "bf16")),
+    )
+    compile: bool = parameter(
+        default=False, help="Whether to compile the network; on a GPU only, where long trainings gain."
     )
     strategy: str = parameter(
         "auto",
@@ -76,6 +128,13 @@ class Recipe(Parameters):
         Between(0, 1440, open_low=True),
         compare=False,
     )
+
+    def conflicts(self) -> Iterator[str]:
+        """What is wrong with values that are valid one by one."""
+        if self.frozen_epochs and self.strategy == "fsdp":
+            yield "frozen_epochs cannot be used with strategy fsdp, which cannot freeze weights"
+        if self.frozen_epochs > self.epochs:
+            yield f"frozen_epochs is {self.frozen_epochs}, not from 0 to {self.epochs}, the epochs"
 
     def shaping(self) -> dict[str, Any]:
         """Names and values of all that shapes the model."""

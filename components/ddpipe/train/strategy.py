@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -32,7 +32,10 @@ class Strategy:
 
     Attributes:
         model: What a training step calls.
+        fused_optimizer: Whether one kernel may update all weights.
     """
+
+    fused_optimizer: ClassVar[bool] = True
 
     def __init__(self, classifier: Classifier, shape: Shape, world: World) -> None:
         """Share the training of `classifier`, of images of this shape; its weights are equal on all ranks."""

@@ -211,7 +211,8 @@ def _record(
     """The content of training.json."""
     attempts = saver.attempts()
     seconds = sum(attempt["seconds"] for attempt in attempts)
-    images = recipe.epochs * len(manifest.splits["train"].sample_ids)
+    epochs = len(trainer.history)
+    images = epochs * len(manifest.splits["train"].sample_ids)
     return {
         "model": network_facts(recipe, manifest)["name"],
         "recipe": recipe.to_dict(),
@@ -222,8 +223,8 @@ def _record(
         "device": world.device.type,
         "torch": torch.__version__,
         "lineage": surroundings(os.environ),
-        "epochs": recipe.epochs,
-        "steps": trainer.steps,
+        "epochs": epochs,
+        "steps": trainer.step,
         "seconds": round(seconds, 3),
         "attempts": attempts,
         "images_per_second": round(images / sum(line["seconds"] for line in trainer.history), 1),

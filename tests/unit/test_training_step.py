@@ -1,0 +1,189 @@
+"""What happens to a batch and to the weights in one step."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from samples import some_images
+from torch import nn
+
+from ddpipe.distributed import World
+from ddpipe.errors import ParameterError
+from ddpipe.model.architectures import Classifier, build
+from ddpipe.train.averaging import WeightAverage
+from ddpipe.train.early_stopping import best_epoch, is_over
+from ddpipe.train.freezing import Backbone, head_of
+from ddpipe.train.loader import Batch
+from ddpipe.train.mixing import mixed
+from ddpipe.train.optimizer import build_optimizer
+from ddpipe.train.precision import computes_in_bf16
+from ddpipe.train.recipe import Recipe
+from ddpipe.train.resolution import check_resolution, resized, resolution
+from ddpipe.train.step import TrainingStep
+from ddpipe.train.strategy import Strategy
+from ddpipe.train.tasks import Multiclass
+
+CPU = torch.device("cpu")
+ALONE = World(0, 1, CPU)
+SHAPE = (8, 8, 1)
+BATCH = Batch(torch.from_numpy(some_images(10, SHAPE)), torch.arange(10) % 3, 10)
+
+
+def a_classifier() -> Classifier:
+    torch.manual_seed(0)
+    return Classifier(build("digits-cnn", SHAPE, 3), [0.5], [0.3])
+
+
+def stepped(recipe: Recipe, batch: Batch = BATCH, steps: int = 3) -> Classifier:
+    classifier = a_classifier()
+    step = TrainingStep(
+        recipe, classifier, Multiclass(), Strategy(classifier, SHAPE, ALONE), ALONE, bf16=False
+    )
+    for _ in range(steps):
+        step.take(batch, recipe.learning_rate)
+    return classifier
+
+
+def largest_difference(one: nn.Module, other: nn.Module) -> float:
+    return max((a - b).abs().max().item() for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_accumulated_gradients_are_those_of_the_whole_batch(optimizer: str) -> None:
+    recipe = {"optimizer": optimizer, "learning_rate": 0.01}
+    whole = stepped(Recipe(**recipe))  # type: ignore[arg-type]
+    assert largest_difference(whole, a_classifier()) > 1e-3
+    for parts in (3, 16):
+        accumulated = stepped(Recipe(accumulation_steps=parts, **recipe))  # type: ignore[arg-type]
+        assert largest_difference(whole, accumulated) < 1e-4
+
+
+def test_a_clipped_gradient_has_the_largest_norm_that_is_allowed() -> None:
+    recipe = Recipe(clip_norm=1e-3, learning_rate=1, momentum=0, weight_decay=0)
+    moved = torch.cat(
+        [
+            (a - b).flatten()
+            for a, b in zip(stepped(recipe, steps=1).parameters(), a_classifier().parameters(), strict=True)
+        ]
+    )
+    assert moved.norm().item() == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_weight_decay_may_leave_biases_and_normalisation_alone() -> None:
+    model = a_classifier()
+    decayed, exempt = build_optimizer(Recipe(decay_biases=False), model, fused=True).param_groups
+    assert (decayed["weight_decay"], exempt["weight_decay"]) == (5e-4, 0)
+    assert all(weight.ndim > 1 for weight in decayed["params"])
+    assert all(weight.ndim == 1 for weight in exempt["params"])
+    assert len(decayed["params"]) + len(exempt["params"]) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize("how", ["mixup", "cutmix"])
+def test_mixtures_have_labels_in_the_proportion_of_their_pixels(how: str) -> None:
+    images = torch.zeros(2, 20, 20, 1, dtype=torch.uint8)
+    images[1] = 100
+    for step in range(20):
+        batch = mixed(Batch(images, torch.tensor([0, 1]), 2), how, 1.0, classes=3, seed=0, step=step)
+        assert batch.labels.sum(1) == pytest.approx([1, 1])
+        assert batch.images.float().mean((1, 2, 3)) / 100 == pytest.approx(batch.labels[:, 1], abs=1e-4)
+
+
+def test_mixtures_are_a_function_of_seed_and_step() -> None:
+    def at(seed: int, step: int) -> torch.Tensor:
+        return mixed(BATCH, "mixup", 1.0, classes=3, seed=seed, step=step).images
+
+    assert torch.equal(at(0, 3), at(0, 3))
+    assert not torch.equal(at(0, 3), at(0, 4))
+    assert not torch.equal(at(0, 3), at(1, 3))
+
+
+def test_several_labels_are_mixed_as_they_are() -> None:
+    batch = mixed(Batch(BATCH.images[:2], torch.eye(2), 2), "mixup", 1.0, classes=2, seed=0, step=0)
+    assert batch.labels.sum(0) == pytest.approx([1, 1])
+
+
+def test_an_empty_share_can_be_mixed_and_learnt() -> None:
+    empty = Batch(BATCH.images[:0], BATCH.labels[:0], 1)
+    for how in ("mixup", "cutmix"):
+        assert mixed(empty, how, 1.0, classes=3, seed=0, step=0).labels.shape == (0, 3)
+    assert largest_difference(stepped(Recipe(weight_decay=0), empty), a_classifier()) == 0
+
+
+def test_the_average_of_weights_follows_them_and_takes_their_place_for_a_while() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 0.0)
+    average = WeightAverage(model, decay=0.5)
+    for step in range(20, 24):
+        nn.init.constant_(model.weight, 1.0)
+        average.update(step)
+    assert average.weights["weight"].item() == pytest.approx(1 - 0.5**4)
+    with average.in_place():
+        assert model.weight.item() == pytest.approx(1 - 0.5**4)
+    assert model.weight.item() == 1
+
+
+def test_the_first_weights_are_soon_forgotten() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 1.0)
+    average = WeightAverage(model, decay=0.999)
+    nn.init.constant_(model.weight, 0.0)
+    for step in range(10):
+        average.update(step)
+    assert average.weights["weight"].item() < 1e-3
+
+
+def test_a_frozen_backbone_rests_and_its_head_learns() -> None:
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 3))
+    network[1].weight.requires_grad_(requires_grad=False)
+    backbone = Backbone(network)
+    backbone.freeze(frozen=True)
+    backbone.train()
+    assert [weight.requires_grad for weight in network.parameters()] == [False] * 4 + [True] * 2
+    before = copy.deepcopy(network[1].state_dict())
+    network(torch.randn(4, 1, 8, 8)).sum().backward()
+    assert all(torch.equal(before[name], value) for name, value in network[1].state_dict().items())
+    backbone.freeze(frozen=False)
+    assert [weight.requires_grad for weight in network.parameters()] == [True, True, False, True, True, True]
+
+
+def test_the_head_is_the_last_layer_with_weights() -> None:
+    head = nn.Linear(3, 2)
+    assert head_of(nn.Sequential(nn.Linear(3, 3), nn.Sequential(head, nn.Dropout()))) is head
+
+
+def test_images_are_small_at_first() -> None:
+    recipe = Recipe(initial_resolution=0.6, full_resolution_from=0.7)
+    assert [resolution(recipe, step, 10) for step in range(10)] == [0.6] * 7 + [1] * 3
+    images = torch.from_numpy(some_images(2, (32, 24, 3)))
+    assert resized(images, 0.6).shape == (2, 20, 16, 3)
+    assert resized(images, 1) is images
+
+
+def test_a_network_for_one_size_only_refuses_smaller_images() -> None:
+    recipe = Recipe(initial_resolution=0.5)
+    with pytest.raises(ParameterError, match="images of 4x4 pixels, which it does not take"):
+        check_resolution(a_classifier(), SHAPE, recipe, CPU)
+
+
+def test_training_stops_when_the_metric_has_not_been_better_for_as_long_as_patience() -> None:
+    history = [{"auc": value} for value in (0.5, 0.7, 0.7, 0.6)]
+    assert best_epoch(history, "auc") == 1
+    assert [is_over(history[:length], "auc", 2) for length in range(5)] == [False] * 4 + [True]
+    assert not is_over(history, "auc", 0)
+
+
+def test_auto_precision_is_bf16_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for instructions, expected in (({"avx512_bf16": True}, True), ({"amx_bf16": True}, True), ({}, False)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", instructions.copy)
+        assert computes_in_bf16("auto", ALONE) is expected
+        assert computes_in_bf16("bf16", ALONE)
+        assert not computes_in_bf16("fp32", ALONE)
+
+
+def test_the_gradient_of_mixtures_is_not_that_of_the_images() -> None:
+    mixture = mixed(BATCH, "mixup", 1.0, classes=3, seed=0, step=0)
+    assert largest_difference(stepped(Recipe(), mixture), stepped(Recipe())) > 1e-3
+    assert np.isfinite([weight.sum().item() for weight in stepped(Recipe(), mixture).parameters()]).all()
