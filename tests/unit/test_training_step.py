@@ -18,13 +18,13 @@ from ddpipe.train.early_stopping import best_epoch, is_over
 from ddpipe.train.freezing import Backbone, head_of
 from ddpipe.train.loader import Batch
 from ddpipe.train.mixing import mixed
+from ddpipe.train.objective import CrossEntropy
 from ddpipe.train.optimizer import build_optimizer
 from ddpipe.train.precision import computes_in_bf16
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.resolution import check_resolution, resized, resolution
 from ddpipe.train.step import TrainingStep
 from ddpipe.train.strategy import Strategy
-from ddpipe.train.tasks import Multiclass
 
 CPU = torch.device("cpu")
 ALONE = World(0, 1, CPU)
@@ -40,7 +40,7 @@ def a_classifier() -> Classifier:
 def stepped(recipe: Recipe, batch: Batch = BATCH, steps: int = 3) -> Classifier:
     classifier = a_classifier()
     step = TrainingStep(
-        recipe, classifier, Multiclass(), Strategy(classifier, SHAPE, ALONE), ALONE, bf16=False
+        recipe, classifier, CrossEntropy(), Strategy(classifier, SHAPE, ALONE), ALONE, bf16=False
     )
     for _ in range(steps):
         step.take(batch, recipe.learning_rate)

@@ -26,7 +26,7 @@ class Batch:
 
     Attributes:
         images: uint8, shape (n, H, W, C).
-        labels: Multiclass: int64, shape (n,). Multilabel: float32, shape (n, classes).
+        labels: CrossEntropy: int64, shape (n,). BinaryCrossEntropy: float32, shape (n, classes).
         size: Of the global batch that this is a share of.
     """
 

@@ -31,6 +31,7 @@ from ddpipe.train.initial import initial_classifier, network_facts
 from ddpipe.train.journal import Journal, Record
 from ddpipe.train.loader import Batch, epoch_batches
 from ddpipe.train.mixing import mixed
+from ddpipe.train.objective import OBJECTIVES, training_objective
 from ddpipe.train.order import batch_sizes, global_batch, permutation, seed_of_step, steps_per_epoch
 from ddpipe.train.precision import computes_in_bf16
 from ddpipe.train.recipe import Recipe
@@ -41,7 +42,6 @@ from ddpipe.train.step import TrainingStep
 from ddpipe.train.step_metrics import StepMetrics
 from ddpipe.train.stop import Request, Watch
 from ddpipe.train.strategy import Strategy, strategy_named
-from ddpipe.train.tasks import TASKS, training_task
 from ddpipe.train.validation import validate
 
 CHECK_EVERY = 16
@@ -86,10 +86,10 @@ class Trainer:
             synchronise(self._classifier)
         check_resolution(self._classifier, manifest.shape, recipe, world.device)
         self._backbone = Backbone(self._classifier.network)
-        self._task = training_task(recipe, manifest, splits["train"], world.device)
+        self._objective = training_objective(recipe, manifest, splits["train"], world.device)
         self._bf16 = computes_in_bf16(recipe.precision, world)
         self._training_step = TrainingStep(
-            recipe, self._classifier, self._task, self._new_strategy(), world, bf16=self._bf16
+            recipe, self._classifier, self._objective, self._new_strategy(), world, bf16=self._bf16
         )
         self._average = (
             WeightAverage(self._classifier, recipe.averaging_decay) if recipe.averaging_decay else None
@@ -117,7 +117,7 @@ class Trainer:
             Diverged: The loss is no longer a number.
             StoreError: The store was away for too long.
         """
-        metric = f"validation_{self._task.metric}"
+        metric = f"validation_{self._objective.metric}"
         while self.step < self.steps and not is_over(self.history, metric, self._recipe.patience):
             epoch, first = divmod(self.step, self._steps_per_epoch)
             self._begin_epoch(epoch)
@@ -229,7 +229,7 @@ class Trainer:
         samples, first = len(self._splits["train"]), self.step - self._steps_per_epoch
         rates = [learning_rate(self._recipe, step, self.steps) for step in range(first, self.step)]
         sums = self._metrics.rows.cpu().numpy()
-        training = dict(zip(self._task.sums, (sums.sum(0) / samples).tolist(), strict=True))
+        training = dict(zip(self._objective.sums, (sums.sum(0) / samples).tolist(), strict=True))
         self.history.append(
             {
                 "epoch": len(self.history) + 1,
@@ -255,14 +255,14 @@ class Trainer:
             torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._bf16),
         ):
             found = validate(
-                self._classifier, self._splits["validation"], self._world, TASKS[self._manifest.task]()
+                self._classifier, self._splits["validation"], self._world, OBJECTIVES[self._manifest.task]()
             )
         if not math.isfinite(found["loss"]):
             raise self._diverged(f"the validation loss after step {self.step} is not a number")
         return found
 
     def _no_metrics(self) -> StepMetrics:
-        return StepMetrics(self._steps_per_epoch, len(self._task.sums), self._world)
+        return StepMetrics(self._steps_per_epoch, len(self._objective.sums), self._world)
 
     def _save(self) -> None:
         """Write a checkpoint of the last step, on rank 0; only of a state whose losses are numbers."""

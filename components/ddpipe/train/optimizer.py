@@ -30,7 +30,7 @@ def build_optimizer(recipe: Recipe, model: nn.Module, *, fused: bool) -> Optimiz
         lr=recipe.learning_rate,
         momentum=recipe.momentum,
         nesterov=recipe.momentum > 0,
-        fused=fused,
+        fused=fused and not recipe.frozen_epochs,  # that kernel wants momentum of all weights or of none
     )
 
 

@@ -12,10 +12,10 @@ from ddpipe.distributed import World
 from ddpipe.model.architectures import Classifier
 from ddpipe.train.batch_norm import RunningStatistics
 from ddpipe.train.loader import Batch
+from ddpipe.train.objective import Objective
 from ddpipe.train.optimizer import build_optimizer, set_learning_rate
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.strategy import Strategy
-from ddpipe.train.tasks import Task
 
 
 class TrainingStep:
@@ -30,13 +30,13 @@ class TrainingStep:
         self,
         recipe: Recipe,
         classifier: Classifier,
-        task: Task,
+        objective: Objective,
         strategy: Strategy,
         world: World,
         *,
         bf16: bool,
     ) -> None:
-        self._recipe, self._task, self._world, self._bf16 = recipe, task, world, bf16
+        self._recipe, self._objective, self._world, self._bf16 = recipe, objective, world, bf16
         self._parameters = list(classifier.parameters())
         self._running_statistics = RunningStatistics(classifier, world)
         self.strategy = strategy
@@ -50,7 +50,7 @@ class TrainingStep:
             learning_rate: Of this step.
 
         Returns:
-            The task's `totals` over the share.
+            The objective's `totals` over the share.
         """
         set_learning_rate(self.optimizer, learning_rate)
         self.optimizer.zero_grad()
@@ -68,10 +68,10 @@ class TrainingStep:
             with torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._bf16):
                 logits = self.strategy.model(part.images)
             logits = logits.float()
-            losses = self._task.losses(logits, part.labels)
+            losses = self._objective.losses(logits, part.labels)
             # The mean over the global batch, as the ranks average their gradients, whatever their shares are.
             torch.autograd.backward(losses.sum() * self._world.size / part.size)
-        return self._task.totals(losses.detach(), logits.detach(), part.labels)
+        return self._objective.totals(losses.detach(), logits.detach(), part.labels)
 
 
 def split(batch: Batch, parts: int) -> Iterator[Batch]:

@@ -12,8 +12,8 @@ class StepMetrics:
     """Sums over the batch of every step of an epoch: each rank has its own, now and then all are added up.
 
     Attributes:
-        rows: float64, shape (steps, columns): for each step the task's `totals`. Rows before `reduced` are
-            sums over all ranks, the same on each; the others are this rank's.
+        rows: float64, shape (steps, columns): for each step the `totals` of the objective. Rows before
+            `reduced` are sums over all ranks, the same on each; the others are this rank's.
         reduced: How many rows are summed over the ranks.
     """
 

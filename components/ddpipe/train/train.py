@@ -28,10 +28,10 @@ from ddpipe.storage import Store, open_store
 from ddpipe.train.initial import network_facts
 from ddpipe.train.journal import keep_journal
 from ddpipe.train.loop import Trainer
+from ddpipe.train.objective import scorable
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.saver import Saver
 from ddpipe.train.stop import watching
-from ddpipe.train.tasks import scorable
 from ddpipe.train.uploads import Uploads, uploading
 
 SPLITS = ("train", "validation")

@@ -17,8 +17,8 @@ from ddpipe.errors import ParameterError
 from ddpipe.train.recipe import Recipe
 
 
-class Task(Protocol):
-    """A task as the training loop sees it.
+class Objective(Protocol):
+    """A loss, and what goes with it.
 
     Attributes:
         metric: What tells a better model from a worse one, beside the loss; the larger, the better.
@@ -38,7 +38,7 @@ class Task(Protocol):
 
 
 @dataclass(frozen=True)
-class Multiclass:
+class CrossEntropy:
     """One class per image: cross-entropy and accuracy.
 
     Labels are int64, shape (n,), or shares of the classes: float32, shape (n, classes).
@@ -68,7 +68,7 @@ class Multiclass:
 
 
 @dataclass(frozen=True)
-class Multilabel:
+class BinaryCrossEntropy:
     """Any number of labels per image: binary cross-entropy, averaged over the labels, and macro AUC.
 
     Labels are float32, shape (n, classes), from 0 to 1.
@@ -96,13 +96,16 @@ class Multilabel:
         return losses.double().sum().view(1)
 
 
-TASKS: dict[str, type[Multiclass | Multilabel]] = {"multiclass": Multiclass, "multilabel": Multilabel}
+OBJECTIVES: dict[str, type[CrossEntropy | BinaryCrossEntropy]] = {
+    "multiclass": CrossEntropy,
+    "multilabel": BinaryCrossEntropy,
+}
 """By the names of the manifest; without arguments as validation uses them: no weights, no smoothing."""
 
 
-def training_task(
+def training_objective(
     recipe: Recipe, manifest: DatasetManifest, split: SplitReader, device: torch.device
-) -> Task:
+) -> Objective:
     """What the recipe minimises on a training split.
 
     Raises:
@@ -117,9 +120,9 @@ def training_task(
                 seen=f"label_smoothing is {recipe.label_smoothing:g}, but an image may have several labels",
                 do="Set label_smoothing to 0.",
             )
-        return Multilabel(_on(device, positive_weights(split.labels)) if balanced else None)
+        return BinaryCrossEntropy(_on(device, positive_weights(split.labels)) if balanced else None)
     weights = _on(device, class_weights(split.labels, len(manifest.classes))) if balanced else None
-    return Multiclass(weights, recipe.label_smoothing)
+    return CrossEntropy(weights, recipe.label_smoothing)
 
 
 def class_weights(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:

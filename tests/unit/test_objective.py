@@ -9,9 +9,9 @@ from sklearn.metrics import roc_auc_score
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from ddpipe.train.tasks import (
-    Multiclass,
-    Multilabel,
+from ddpipe.train.objective import (
+    BinaryCrossEntropy,
+    CrossEntropy,
     class_weights,
     macro_auc,
     positive_weights,
@@ -25,29 +25,32 @@ LABELS = torch.tensor(GENERATOR.integers(0, 2, (40, 3)), dtype=torch.float32)
 
 
 def test_one_class_per_image_is_scored_by_cross_entropy_and_accuracy() -> None:
-    task = Multiclass()
-    losses = task.losses(LOGITS, CLASSES)
+    objective = CrossEntropy()
+    losses = objective.losses(LOGITS, CLASSES)
     assert losses.mean() == pytest.approx(cross_entropy(LOGITS, CLASSES).item())
-    loss, right = task.totals(losses, LOGITS, CLASSES).tolist()
+    loss, right = objective.totals(losses, LOGITS, CLASSES).tolist()
     assert loss == pytest.approx(losses.sum().item())
     assert right == (LOGITS.argmax(1) == CLASSES).sum().item()
 
 
 def test_smoothing_and_weights_mean_the_same_for_classes_and_for_shares_of_classes() -> None:
-    task = Multiclass(torch.tensor([0.5, 1.0, 2.0]), smoothing=0.1)
+    objective = CrossEntropy(torch.tensor([0.5, 1.0, 2.0]), smoothing=0.1)
     shares = torch.nn.functional.one_hot(CLASSES, 3).float()
-    torch.testing.assert_close(task.losses(LOGITS, shares), task.losses(LOGITS, CLASSES))
-    assert task.totals(torch.zeros(40), LOGITS, shares)[1] == task.totals(torch.zeros(40), LOGITS, CLASSES)[1]
+    torch.testing.assert_close(objective.losses(LOGITS, shares), objective.losses(LOGITS, CLASSES))
+    assert (
+        objective.totals(torch.zeros(40), LOGITS, shares)[1]
+        == objective.totals(torch.zeros(40), LOGITS, CLASSES)[1]
+    )
 
 
 def test_several_labels_per_image_are_scored_by_binary_cross_entropy() -> None:
-    losses = Multilabel().losses(LOGITS, LABELS)
+    losses = BinaryCrossEntropy().losses(LOGITS, LABELS)
     assert losses.shape == (40,)
     assert losses.mean() == pytest.approx(binary_cross_entropy_with_logits(LOGITS, LABELS).item())
 
 
 def test_a_positive_weight_counts_a_present_label_that_many_times() -> None:
-    weighted = Multilabel(torch.tensor([3.0, 1.0, 1.0])).losses(LOGITS, LABELS)
+    weighted = BinaryCrossEntropy(torch.tensor([3.0, 1.0, 1.0])).losses(LOGITS, LABELS)
     plain = binary_cross_entropy_with_logits(LOGITS, LABELS, reduction="none")
     expected = (plain * (1 + 2 * LABELS * torch.tensor([1.0, 0.0, 0.0]))).mean(1)
     torch.testing.assert_close(weighted, expected)
