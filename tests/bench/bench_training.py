@@ -15,12 +15,14 @@ import argparse
 import csv
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tarfile
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,13 +69,16 @@ class Data:
 
 def the_data(archive: Path, work: Path, *, quick: bool) -> Data:
     """Unpack the archive, all of it or a few images of each class, and prepare it."""
-    folder, rows, kept = work / "images", [], {"train": 100, "test": 20} if quick else {}
+    folder = work / "images"
+    most = {"train": 100, "test": 20} if quick else {"train": sys.maxsize, "test": sys.maxsize}
+    rows: list[tuple[str, str, str]] = []
+    seen: Counter[str] = Counter()
     with tarfile.open(archive) as tar:
-        for member in tar:
-            split, label, name = member.name.split("/")[-3:]
-            number = sum(row[1:] == (label, split) for row in rows) if kept else 0
-            if member.isfile() and number < kept.get(split, 1):
-                rows.append((f"{split}/{label}/{name}", label, split))
+        for member in filter(tarfile.TarInfo.isfile, tar):
+            split, label, _ = member.name.split("/")[-3:]
+            seen[f"{split}/{label}"] += 1
+            if seen[f"{split}/{label}"] <= most[split]:
+                rows.append((member.name, label, split))
                 tar.extract(member, folder, filter="data")
     with (folder / "labels.csv").open("w", newline="") as file:
         named = [(name, label, "train" if split == "train" else "validation") for name, label, split in rows]
@@ -251,6 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", choices=("compared", "scaling", "own_cost"))
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the programs end with this one
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         data = the_data(Path(os.environ["DDPIPE_IMAGES"]), work, quick=given.quick)

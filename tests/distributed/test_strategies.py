@@ -59,7 +59,7 @@ def test_every_strategy_goes_on_bit_for_bit_after_a_kill(
     output, meddling = str(tmp_path / "killed"), [SignalAtStep(0, 7, signal.SIGKILL)]
     assert -signal.SIGKILL in run(dataset, output, recipe, ranks=ranks, meddling=meddling).codes
     resumed = trained(dataset, output, recipe, ranks=ranks)
-    assert record(output)["resumed_from"] == 7
+    assert 0 < record(output)["resumed_from"] <= 7  # a checkpoint is written while training goes on
     whole = trained(
         dataset, str(tmp_path / "whole"), replace(SMALL, strategy=strategy, checkpoint_minutes=5), ranks=ranks
     )
@@ -96,7 +96,7 @@ def test_all_that_a_recipe_can_do_goes_on_bit_for_bit_after_kills(
         meddling = [SignalAtStep(0, step, signal.SIGKILL)]
         run(dataset, output, replace(recipe, checkpoint_minutes=1e-9), ranks=ranks, meddling=meddling)
     resumed = trained(dataset, output, recipe, ranks=ranks)
-    assert record(output)["resumed_from"] == 25
+    assert 19 < record(output)["resumed_from"] <= 25  # a checkpoint is written while training goes on
     whole = trained(dataset, str(tmp_path / "whole"), recipe, ranks=ranks)
     assert same_bits(resumed, whole)
     assert resumed.history[-1]["validation_accuracy"] == whole.history[-1]["validation_accuracy"] > 0.3
@@ -104,7 +104,7 @@ def test_all_that_a_recipe_can_do_goes_on_bit_for_bit_after_kills(
 
 def test_a_frozen_network_learns_with_its_head_alone(dataset: str, tmp_path: Path) -> None:
     output = str(tmp_path / "training")
-    meddling = [SignalAtStep(0, 19, signal.SIGTERM)]
+    meddling = [SignalAtStep(0, 12, signal.SIGTERM)]
     run(dataset, output, replace(RECIPE, frozen_epochs=1), ranks=2, meddling=meddling)
     torch.manual_seed(RECIPE.seed)
     fresh = build(RECIPE.model, (8, 8, 1), 10).state_dict()
@@ -117,11 +117,15 @@ def test_a_frozen_network_learns_with_its_head_alone(dataset: str, tmp_path: Pat
     assert all("weight" in name or "bias" in name for name in moved)
 
 
-def test_training_stops_early(dataset: str, tmp_path: Path) -> None:
+def test_training_stops_early_and_its_best_epoch_is_the_result(dataset: str, tmp_path: Path) -> None:
     recipe = replace(RECIPE, epochs=50, patience=2, learning_rate=1e-9)
     end = trained(dataset, str(tmp_path / "training"), recipe, ranks=2)
-    assert end.epoch < 6
-    assert record(str(tmp_path / "training"))["epochs"] == end.epoch
+    done = record(str(tmp_path / "training"))
+    accuracies = [line["validation_accuracy"] for line in done["history"]]
+    best = accuracies.index(max(accuracies))
+    assert len(accuracies) == done["epochs"] == end.epoch == best + 3 < 10
+    assert done["checkpoint"]["step"] == done["history"][best]["step"]
+    assert done["final"]["validation_accuracy"] == accuracies[best]
 
 
 @pytest.mark.parametrize("strategy", ["single", "dp"])

@@ -25,7 +25,7 @@ from ddpipe.storage import Store
 from ddpipe.train.augmentation import AUGMENTATIONS
 from ddpipe.train.averaging import WeightAverage
 from ddpipe.train.batch_norm import synchronise
-from ddpipe.train.early_stopping import is_over
+from ddpipe.train.early_stopping import best_epoch, is_over
 from ddpipe.train.freezing import Backbone
 from ddpipe.train.initial import initial_classifier, network_facts
 from ddpipe.train.journal import Journal, Record
@@ -87,6 +87,7 @@ class Trainer:
         check_resolution(self._classifier, manifest.shape, recipe, world.device)
         self._backbone = Backbone(self._classifier.network)
         self._objective = training_objective(recipe, manifest, splits["train"], world.device)
+        self._metric = f"validation_{self._objective.metric}"
         self._bf16 = computes_in_bf16(recipe.precision, world)
         self._training_step = TrainingStep(
             recipe, self._classifier, self._objective, self._new_strategy(), world, bf16=self._bf16
@@ -117,8 +118,8 @@ class Trainer:
             Diverged: The loss is no longer a number.
             StoreError: The store was away for too long.
         """
-        metric = f"validation_{self._objective.metric}"
-        while self.step < self.steps and not is_over(self.history, metric, self._recipe.patience):
+        patience = self._recipe.patience
+        while self.step < self.steps and not is_over(self.history, self._metric, patience):
             epoch, first = divmod(self.step, self._steps_per_epoch)
             self._begin_epoch(epoch)
             for number, batch in enumerate(self._batches(epoch, first), start=first):
@@ -245,7 +246,8 @@ class Trainer:
             journal.epoch(self.history, losses.tolist(), rates)
         self._metrics = self._no_metrics()
         self._epoch_began = time.monotonic()
-        self._save()
+        early = self._recipe.patience > 0
+        self._save(best=early and best_epoch(self.history, self._metric) == len(self.history) - 1)
 
     def _validate(self) -> dict[str, float]:
         """Loss and metric on the validation split."""
@@ -264,8 +266,12 @@ class Trainer:
     def _no_metrics(self) -> StepMetrics:
         return StepMetrics(self._steps_per_epoch, len(self._objective.sums), self._world)
 
-    def _save(self) -> None:
-        """Write a checkpoint of the last step, on rank 0; only of a state whose losses are numbers."""
+    def _save(self, *, best: bool = False) -> None:
+        """Write a checkpoint of the last step, on rank 0; only of a state whose losses are numbers.
+
+        Args:
+            best: Whether it is the best epoch's so far, of a training that may stop early.
+        """
         self._check_loss()
         states = self._states()
         if not self._saver:
@@ -282,7 +288,7 @@ class Trainer:
             history=self.history,
             seconds=time.monotonic() - self._epoch_began,
         )
-        self._saver.save(checkpoint)
+        self._saver.save(checkpoint, best=best)
 
     def _states(self) -> dict[str, Any]:
         """What a checkpoint keeps: "model" is evaluated, training goes on from all the rest."""

@@ -210,6 +210,9 @@ def _record(
 ) -> dict[str, Any]:
     """The content of training.json."""
     attempts = saver.attempts()
+    # A training that may stop early marks the best epoch.
+    result = next((one for one in saver.saved() if one.best), saver.saved()[0])
+    (final,) = [line for line in trainer.history if line["step"] == result.step]
     seconds = sum(attempt["seconds"] for attempt in attempts)
     epochs = len(trainer.history)
     images = epochs * len(manifest.splits["train"].sample_ids)
@@ -218,7 +221,7 @@ def _record(
         "recipe": recipe.to_dict(),
         "dataset": dataset,
         "dataset_id": manifest.dataset_id,
-        "checkpoint": asdict(saver.saved()[0]),
+        "checkpoint": asdict(result),
         "world_size": world.size,
         "device": world.device.type,
         "torch": torch.__version__,
@@ -230,9 +233,5 @@ def _record(
         "images_per_second": round(images / sum(line["seconds"] for line in trainer.history), 1),
         "resumed_from": attempts[-1]["step"] if attempts[1:] else None,
         "history": trainer.history,
-        "final": {
-            name: value
-            for name, value in trainer.history[-1].items()
-            if name.startswith(("train", "validation"))
-        },
+        "final": {name: value for name, value in final.items() if name.startswith(("train", "validation"))},
     }
