@@ -82,7 +82,7 @@ EVERYTHING = replace(
 @pytest.mark.parametrize(
     ("recipe", "ranks"),
     [
-        pytest.param(replace(EVERYTHING, mixing="mixup"), 1, id="mixup, 1 rank"),
+        pytest.param(replace(EVERYTHING, mixing="mixup", optimizer="muon"), 1, id="mixup, muon, 1 rank"),
         pytest.param(replace(EVERYTHING, mixing="cutmix", precision="bf16"), 2, id="cutmix in bf16, 2 ranks"),
         pytest.param(replace(EVERYTHING, strategy="fsdp"), 2, id="fsdp, 2 ranks"),
         pytest.param(replace(RECIPE, frozen_epochs=1, averaging_decay=0.9), 2, id="frozen at first, 2 ranks"),

@@ -81,7 +81,9 @@ def test_all_problems_are_told_at_once() -> None:
 def test_values_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(ParameterError, match="frozen_epochs is 4, not from 0 to 3, the epochs"):
         Recipe(epochs=3, frozen_epochs=4).validated()
-    with pytest.raises(ParameterError, match="cannot be used with strategy fsdp"):
+    with pytest.raises(ParameterError, match="optimizer muon cannot be used with strategy fsdp"):
+        Recipe(optimizer="muon", strategy="fsdp").validated()
+    with pytest.raises(ParameterError, match="frozen_epochs cannot be used with strategy fsdp"):
         Recipe(epochs=3, frozen_epochs=1, strategy="fsdp").validated()
 
 

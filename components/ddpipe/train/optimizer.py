@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from ddpipe.train.muon import Muon
 from ddpipe.train.recipe import Recipe
 
 
@@ -16,6 +17,8 @@ def build_optimizer(recipe: Recipe, model: nn.Module, *, fused: bool) -> Optimiz
         model: What is trained.
         fused: Whether one kernel may update all weights.
     """
+    if recipe.optimizer == "muon":
+        return Muon(model, lr=recipe.learning_rate, momentum=recipe.momentum)
     parameters = [one for one in model.parameters() if one.requires_grad]
     exempt = [one for one in parameters if one.ndim < 2]  # noqa: PLR2004 - biases, and scales of normalisation
     decaying = [one for one in parameters if one.ndim >= 2]  # noqa: PLR2004

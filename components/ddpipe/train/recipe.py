@@ -36,7 +36,9 @@ class Recipe(Parameters):
         Between(1, 1_000_000),
     )
     optimizer: str = parameter(
-        "sgd", "Optimizer: sgd (with Nesterov momentum) or adamw.", OneOf(("sgd", "adamw"))
+        "sgd",
+        "Optimizer: sgd (with Nesterov momentum), adamw, or muon (orthogonal updates, without weight decay).",
+        OneOf(("sgd", "adamw", "muon")),
     )
     learning_rate: float = parameter(
         0.1, "Peak learning rate, reached after the warm-up.", Between(0, 10, open_low=True)
@@ -47,7 +49,7 @@ class Recipe(Parameters):
         OneOf(("cosine", "linear", "constant")),
     )
     momentum: float = parameter(
-        0.9, "Momentum of SGD, or beta1 of AdamW; 0 disables it.", Between(0, 1, open_high=True)
+        0.9, "Momentum of SGD and Muon, or beta1 of AdamW; 0 disables it.", Between(0, 1, open_high=True)
     )
     weight_decay: float = parameter(
         5e-4, "Weight decay: an L2 penalty for SGD, decoupled for AdamW.", Between(0, 1)
@@ -133,6 +135,8 @@ class Recipe(Parameters):
         """What is wrong with values that are valid one by one."""
         if self.frozen_epochs and self.strategy == "fsdp":
             yield "frozen_epochs cannot be used with strategy fsdp, which cannot freeze weights"
+        if self.optimizer == "muon" and self.strategy == "fsdp":
+            yield "optimizer muon cannot be used with strategy fsdp: it needs whole weights"
         if self.frozen_epochs > self.epochs:
             yield f"frozen_epochs is {self.frozen_epochs}, not from 0 to {self.epochs}, the epochs"
 
