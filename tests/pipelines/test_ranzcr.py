@@ -1,0 +1,130 @@
+"""From X-rays and a table, as Kaggle ships RANZCR CLiP, to a multilabel model package and its report."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from PIL import Image
+from sklearn.metrics import roc_auc_score
+from training_runs import trained
+
+from ddpipe import workflow
+from ddpipe.data.manifest import DatasetManifest, load_manifest
+from ddpipe.data.reader import open_split
+from ddpipe.model.evaluation import load_evaluation
+from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.runs import Run
+from ddpipe.summary import summary
+from ddpipe.train.recipe import Recipe
+
+LABELS = (
+    *("ETT - Abnormal", "ETT - Borderline", "ETT - Normal"),
+    *("NGT - Abnormal", "NGT - Borderline", "NGT - Incompletely Imaged", "NGT - Normal"),
+    *("CVC - Abnormal", "CVC - Borderline", "CVC - Normal", "Swan Ganz Catheter Present"),
+)
+PATIENTS, IMAGES, SIDE = 60, 240, 32
+
+
+@dataclass(frozen=True)
+class Done:
+    """A run that went through all steps."""
+
+    run: Run
+    patients: dict[str, str]
+    uri: str
+    manifest: DatasetManifest
+
+
+def _xrays(root: Path) -> dict[str, str]:
+    """Grey noise in which each label is a bright spot in a place of its own; each image's patient."""
+    random = np.random.default_rng(0)
+    labels = (random.random((IMAGES, len(LABELS))) < 0.3).astype(int)
+    patients = {f"1.2.826.{number}": f"{number % PATIENTS:09x}" for number in range(IMAGES)}
+    (root / "train").mkdir(parents=True)
+    with (root / "train.csv").open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["StudyInstanceUID", *LABELS, "PatientID"])
+        for (study, patient), shown in zip(patients.items(), labels.tolist(), strict=True):
+            table.writerow([study, *shown, patient])
+            pixels = random.integers(0, 100, (SIDE, SIDE), dtype=np.uint8)
+            for number in np.flatnonzero(shown):
+                row, column = divmod(int(number), 4)
+                pixels[8 * row : 8 * row + 6, 8 * column : 8 * column + 6] += 60
+            Image.fromarray(pixels).save(root / "train" / f"{study}.jpg", quality=95)
+    return patients
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    here = tmp_path_factory.mktemp("ranzcr")
+    patients = _xrays(here / "xrays")
+    run = Run.named(str(here / "runs"), "xrays")
+    spec = PrepareSpec(
+        source="ranzcr",
+        source_path=str(here / "xrays"),
+        store=str(here / "store"),
+        validation_fraction=0.2,
+        test_fraction=0.2,
+    )
+    prepared = workflow.prepare(run, spec)
+    with run.step("train"):
+        trained(prepared.manifest_uri, run.training, Recipe(epochs=3, batch_size=16), ranks=2)
+    workflow.evaluate(run, prepared.manifest_uri)
+    workflow.export(run, prepared.manifest_uri)
+    return Done(run, patients, prepared.manifest_uri, load_manifest(prepared.manifest_uri))
+
+
+def test_no_patient_is_in_two_splits(done: Done) -> None:
+    splits = {
+        (done.patients[sample], name)
+        for name, split in done.manifest.splits.items()
+        for sample in split.sample_ids
+    }
+    assert len(splits) == PATIENTS
+
+
+def test_it_learns_to_see_the_labels(done: Done) -> None:
+    metrics = load_evaluation(done.run.evaluation).metrics
+    assert metrics.undefined == {}
+    assert metrics.scores["macro_auc"].value > 0.9
+    assert metrics.scores["macro_f1"].value > 0.7
+    assert [scores.name for scores in metrics.classes] == list(LABELS)
+
+
+def test_the_training_watches_what_the_evaluation_judges_by(done: Done) -> None:
+    assert {"train_loss", "validation_loss", "validation_macro_auc"} <= set(
+        workflow.training_record(done.run)["history"][-1]
+    )
+
+
+def test_the_package_answers_as_its_signature_says(done: Done) -> None:
+    """By nothing but onnxruntime and signature.json."""
+    model = Path(done.run.model)
+    signature = json.loads((model / "signature.json").read_bytes())
+    assert (signature["task"], signature["output"]["activation"]) == ("multilabel", "sigmoid")
+    test = open_split(done.uri, "test")
+    (logits,) = onnxruntime.InferenceSession(model / "model.onnx").run(
+        ["logits"], {"images": test.images(range(len(test)))}
+    )
+    metrics = load_evaluation(done.run.evaluation).metrics
+    assert roc_auc_score(test.labels, logits) == pytest.approx(metrics.scores["macro_auc"].value, abs=1e-3)
+    found = 1 / (1 + np.exp(-logits)) >= np.array(signature["thresholds"])
+    for label, scores in enumerate(metrics.classes):
+        right = (found[:, label] & (test.labels[:, label] == 1)).sum()
+        assert right / scores.support == pytest.approx(scores.recall, abs=0.02)
+
+
+def test_the_report_and_the_summary_tell_of_it(done: Done) -> None:
+    page = Path(done.run.report).read_text()
+    assert "which of 11 labels they show" in re.sub(r"\s+", " ", page)
+    assert "macro AUC by epoch" in page
+    for name in LABELS:
+        assert f"<td>{name}</td>" in page
+    assert re.search(r"macro_auc +[01]\.\d{4}", summary(done.run).text())
