@@ -18,6 +18,7 @@ from training_runs import trained
 from ddpipe import workflow
 from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.data.reader import open_split
+from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run
@@ -76,7 +77,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     prepared = workflow.prepare(run, spec)
     with run.step("train"):
         trained(prepared.manifest_uri, run.training, Recipe(epochs=3, batch_size=16), ranks=2)
-    workflow.evaluate(run, prepared.manifest_uri)
+    workflow.evaluate(run, prepared.manifest_uri, EvaluateSpec())
     workflow.export(run, prepared.manifest_uri)
     return Done(run, patients, prepared.manifest_uri, load_manifest(prepared.manifest_uri))
 

@@ -173,6 +173,15 @@ def test_flips_are_told_with_what_they_gain() -> None:
     assert "accuracy 50.0 %, log loss 1.2500" in text.replace("\N{NO-BREAK SPACE}", " ")
 
 
+def test_what_a_training_took_is_told_as_far_as_it_is_known() -> None:
+    record = a_record()
+    took = {"data_wait_share": 0.031, "peak_memory_bytes": 1_230_000_000, "cost": 0.4}
+    text = _text(render(replace(record, training={**record.training, **took})))
+    for told in ("3.1 % of the time", "at most 1.2 GB", "It cost 0.40"):
+        assert told in text.replace("\N{NO-BREAK SPACE}", " ")
+    assert "It cost" not in render(record)
+
+
 def test_the_page_looks_the_same_whatever_the_reader_prefers() -> None:
     """Engines show it in a frame of their own on white."""
     page = render(a_record())
@@ -215,8 +224,10 @@ def test_a_run_is_gathered_from_what_its_steps_left(tmp_path: Path) -> None:
     metrics = measure(logits, labels, ("ball", "kité"))
     store = open_store(str(tmp_path / "evaluation"))
     publish(store, a_subject(dataset=dataset), metrics, logits, labels)
-    record = gather("first", training.uri, store.uri, seconds={"train": 2.0})
+    record = gather("first", training.uri, store.uri, seconds={"prepare": 1.0, "train": 2.0})
     assert isinstance(record.evaluation, Evaluation)
+    # 2 s in the last attempt, 4.5 s in all of them
+    assert record.seconds == {"prepare": 1.0, "train": 4.5}
     assert "first" in render(record)
 
 

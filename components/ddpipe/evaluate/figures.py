@@ -68,7 +68,6 @@ def reliability(bins: Sequence[CalibrationBin]) -> str:
         most = max(one.count for one in bins)
         axes.plot([0, 1], [0, 1], color=QUIET, linewidth=1)
         confidence, frequency = [one.confidence for one in bins], [one.frequency for one in bins]
-        axes.plot(confidence, frequency, color=TRAIN, linewidth=1)
         axes.scatter(
             confidence, frequency, s=[10 + 110 * one.count / most for one in bins], color=TRAIN, clip_on=False
         )

@@ -81,14 +81,19 @@ def gather(
     """
     evaluation = load_evaluation(evaluation_uri)
     manifest = load_manifest(evaluation.subject.dataset)
+    training = json.loads(open_store(training_uri).read("training.json"))
+    times = dict(seconds or {})
+    if "train" in times:
+        # The step's record knows its last attempt only.
+        times["train"] = max(times["train"], training["seconds"])
     return RunRecord(
         run=run,
         manifest=manifest,
-        training=json.loads(open_store(training_uri).read("training.json")),
+        training=training,
         evaluation=evaluation,
         mistakes=worst_mistakes(evaluation, manifest.classes),
         curves=class_curves(evaluation) if len(manifest.classes) <= CURVES else {},
-        seconds=seconds or {},
+        seconds=times,
         package=load_package(package_uri) if package_uri else None,
     )
 
