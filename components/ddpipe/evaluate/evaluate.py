@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
+from ddpipe.data.prefetch import prefetched
 from ddpipe.data.reader import SplitReader, open_split
+from ddpipe.data.shards import Images
 from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.metrics import best_thresholds, measure
@@ -125,14 +127,17 @@ def predict(
 
     Ranks share whole batches, not samples: the same batches at any number of processes give the same bits.
     """
+
+    def batch(start: int) -> Images:
+        return samples.images(range(start, min(start + batch_size, len(samples))))
+
     starts = range(0, len(samples), batch_size)
     mine = [starts[number] for number in world.share(len(starts))]
     # The last batch may be smaller; what it leaves empty lies behind the last sample and is cut off.
     logits = np.empty((len(mine), batch_size, classes), np.float32)
     model.to(world.device)
     with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
-        for start, rows in zip(mine, logits, strict=True):
-            images = samples.images(range(start, min(start + batch_size, len(samples))))
+        for rows, images in zip(logits, prefetched(batch, mine, threads=1), strict=True):
             rows[: len(images)] = model(torch.from_numpy(images).to(world.device)).cpu().numpy()
     return world.gather(logits).reshape(-1, classes)[: len(samples)]
 
