@@ -130,7 +130,10 @@ def happen(admin: ApiServer, fault: Fault, *, rival: bool) -> Judged | str:
     """Let a fault happen to one launcher; a word in place of a judgement when that cannot be done."""
     # The rival's workers have an init container that the restricted level refuses: it gets an easier place.
     level = "baseline" if rival and fault.level == "restricted" else fault.level
-    with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level=level) as place:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        a_place(admin, Path(folder), level=level, sees_nodes=fault.sees_nodes) as place,
+    ):
         place.rival = official(place) if rival else None
         try:
             return judged(fault, fault.happen(place))
