@@ -110,10 +110,10 @@ def test_a_pod_that_somebody_deleted_is_the_cause_though_it_is_gone() -> None:
     assert "then worker-0: exit code 1" in error.seen
 
 
-def looked_at(*messages: Picture) -> Ended | None:
+def looked_at(*messages: Picture, job: TrainingJob = JOB) -> Ended | None:
     """What a follower makes of pictures that come one by one, in this order."""
     logs = Logs(a_server(), PODS, lambda _: None)
-    follower = Follower(a_server(), JOB, BACKEND, UID, logs, lambda _: None, Limits(JOB.limits))
+    follower = Follower(a_server(), job, BACKEND, UID, logs, lambda _: None, Limits(job.limits))
     found = None
     for message in messages:
         follower._take(message)
@@ -203,22 +203,37 @@ def test_what_the_events_of_the_job_say_is_heard(uid: str) -> None:
     assert followed.error(PodRefused).seen in {"exceeded quota: small", 'secret "nope" not found'}
 
 
-def test_what_others_events_say_is_not() -> None:
-    followed = Followed()
-    followed.server.drop(f"{PODS}/{JOB.name}-worker-1")
-    followed.event("somebody-else", "FailedCreatePod", "exceeded quota: theirs")
-    followed.pod(1, "Succeeded", state=ended(0))
-    followed.pod(0, "Succeeded", state=ended(0))
-    followed.job_is("Succeeded")
-    assert not followed.outcome().restarts
+HURRIED = replace(JOB, deadlines={"hopeless": 1e-9})
 
 
-def test_of_several_refusals_the_latest_counts() -> None:
-    followed = Followed(replace(JOB, deadlines={"hopeless": 1}))
-    followed.event(UID, "FailedCreatePod", "exceeded quota: the first", name="z")
-    followed.event(UID, "FailedCreatePod", "exceeded quota: the second", name="a")
-    followed.server.drop(f"{PODS}/{JOB.name}-worker-1")
-    assert followed.error(PodRefused).seen == "exceeded quota: the second"
+def refusal(version: str, message: str, uid: str = UID) -> dict[str, Any]:
+    metadata = {"resourceVersion": version, "uid": version}
+    return {
+        "metadata": metadata,
+        "reason": "FailedCreatePod",
+        "message": message,
+        "involvedObject": {"uid": uid},
+    }
+
+
+def one_pod_missing(*events: dict[str, Any]) -> tuple[Picture, ...]:
+    """Pictures of a job that gets no second pod; the last comes twice, so that this has lasted."""
+    seen = picture("events", *events)
+    return picture("job", an_object(JOB, "Created")), picture("pods", a_pod(JOB)), seen, seen
+
+
+def test_what_others_events_say_is_not_heard() -> None:
+    theirs = refusal("5", "exceeded quota: theirs", uid="somebody-else")
+    assert looked_at(*one_pod_missing(theirs), job=HURRIED) is None
+
+
+def test_of_several_refusals_the_latest_counts_in_whatever_order_they_are_shown() -> None:
+    for events in (
+        (refusal("10", "second"), refusal("9", "first")),
+        (refusal("9", "first"), refusal("10", "second")),
+    ):
+        with pytest.raises(PodRefused, match="second"):
+            looked_at(*one_pod_missing(*events), job=HURRIED)
 
 
 def test_the_clock_of_a_stage_stands_still_while_the_server_is_away() -> None:

@@ -95,6 +95,7 @@ def test_of_several_restarts_what_the_kubelet_still_has_is_read_once() -> None:
     server = a_server([line("03", "third")], previous=[line("02", "second")])
     pod = a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 2})
     assert read(server, pod) == ["[worker-0] second", "[worker-0] third"]
+    assert sum("previous" in request.query for request in server.asked) == 1
 
 
 def test_a_container_that_restarts_faster_than_we_look_is_not_read_twice() -> None:
