@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-cluster lint format compile images bench lock clean
+.PHONY: help install run test test-cluster mutate lint format compile images bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -28,6 +28,11 @@ test: $(INSTALLED) ## all tests that need nothing but PyPI
 
 test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
 	@$(BIN)/pytest tests/cluster
+
+MODULES ?= launch prepare train data storage model
+TESTS ?= tests/unit
+mutate: $(INSTALLED) ## how many deliberate faults the tests notice: make mutate MODULES="data storage/s3.py"
+	@$(BIN)/python tests/mutate.py $(MODULES) --tests "$(TESTS)"
 
 lint: $(INSTALLED) ## ruff, mypy --strict, the house rules
 	@$(BIN)/ruff check .
@@ -70,4 +75,4 @@ lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements*.txt
 	@echo kfp==1.8.24 | $(UV_COMPILE) - --upgrade --output-file pipelines/requirements-v1.txt
 
 clean: ## remove what tests and tools left (not the environment, not runs)
-	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist .mutants
