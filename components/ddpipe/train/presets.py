@@ -1,0 +1,99 @@
+"""Recipes by name: values that go together, each a starting point whose every field can still be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ddpipe.errors import ParameterError
+from ddpipe.train.recipe import Recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """Some values of a recipe.
+
+    Attributes:
+        help: One sentence: what it is for.
+        values: By names of `Recipe`; all others keep their defaults.
+        measured: What it reached where; empty if nobody measured it yet.
+    """
+
+    help: str
+    values: Mapping[str, Any]
+    measured: str = ""
+
+
+_FAST: Mapping[str, Any] = {
+    "batch_size": 500,
+    "optimizer": "muon",
+    "learning_rate": 0.15,
+    "momentum": 0.6,
+    "weight_decay": 0.0,
+    "warmup_fraction": 0.0,
+    "schedule": "linear",
+    "label_smoothing": 0.2,
+    "augmentation": "shift-alternating-flip",
+    "initial_resolution": 0.5,
+    "precision": "bf16",
+}
+
+PRESETS: Mapping[str, Preset] = {
+    "documents": Preset(
+        "The loop of many a first tutorial: SimpleCNN, SGD with a constant rate, batches of 64, fp32.",
+        {
+            "model": "simple-cnn",
+            "epochs": 10,
+            "learning_rate": 0.01,
+            "schedule": "constant",
+            "warmup_fraction": 0.0,
+            "weight_decay": 0.0,
+            "precision": "fp32",
+        },
+    ),
+    "quick-32": Preset(
+        "A first answer on images of about 32x32 pixels, in two epochs.",
+        {**_FAST, "model": "fast-cnn-small", "epochs": 2, "full_resolution_from": 0.9},
+    ),
+    "fast-32": Preset(
+        "A good network for images of about 32x32 pixels, in twelve epochs.",
+        {**_FAST, "model": "fast-cnn", "epochs": 12, "full_resolution_from": 0.75},
+    ),
+    "finetune": Preset(
+        "ResNet-18 with torchvision's pretrained weights, for some thousand photographs: its head first.",
+        {
+            "model": "resnet18",
+            "pretrained": "torchvision",
+            "epochs": 10,
+            "frozen_epochs": 1,
+            "batch_size": 64,
+            "learning_rate": 0.01,
+            "weight_decay": 1e-4,
+            "label_smoothing": 0.1,
+            "augmentation": "photo",
+        },
+    ),
+}
+"""By name."""
+
+
+def recipe_of(preset: str, given: Mapping[str, Any]) -> Recipe:
+    """The recipe of a preset's values and, before them, given ones.
+
+    Args:
+        preset: One of `PRESETS`, or empty for the defaults.
+        given: Values by names of `Recipe`.
+
+    Raises:
+        ParameterError: There is no such preset, or given names or values are invalid; all are listed.
+    """
+    if preset and preset not in PRESETS:
+        raise ParameterError(
+            what=Recipe.what,
+            which=f"preset {preset!r}",
+            seen="there is no preset of this name",
+            do=f"Choose one of: {', '.join(PRESETS)}.",
+        )
+    values = PRESETS[preset].values if preset else {}
+    return Recipe.from_dict({**values, **given})

@@ -1,0 +1,43 @@
+"""Presets: values of recipes that go together."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ddpipe.errors import ParameterError
+from ddpipe.train.presets import PRESETS, recipe_of
+from ddpipe.train.recipe import Recipe
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_valid_recipe_with_one_sentence(name: str) -> None:
+    recipe = recipe_of(name, {})
+    assert all(getattr(recipe, field) == value for field, value in PRESETS[name].values.items())
+    assert PRESETS[name].help.endswith(".")
+
+
+def test_what_is_given_comes_before_what_the_preset_says() -> None:
+    recipe = recipe_of("documents", {"epochs": 3})
+    assert (recipe.model, recipe.epochs) == ("simple-cnn", 3)
+
+
+def test_without_a_preset_there_are_the_defaults() -> None:
+    assert recipe_of("", {}) == Recipe()
+
+
+def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ParameterError, match=r"'fastest'.*documents.*fast-32"):
+        recipe_of("fastest", {})
+
+
+def test_an_unknown_field_is_refused_beside_a_preset() -> None:
+    with pytest.raises(ParameterError, match="'lerning_rate' is no parameter"):
+        recipe_of("fast-32", {"lerning_rate": 1})
+
+
+def test_presets_are_known_where_there_is_no_torch() -> None:
+    check = "import sys, ddpipe.train.presets; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
