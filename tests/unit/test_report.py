@@ -175,9 +175,14 @@ def test_flips_are_told_with_what_they_gain() -> None:
 
 def test_what_a_training_took_is_told_as_far_as_it_is_known() -> None:
     record = a_record()
-    took = {"data_wait_share": 0.031, "peak_memory_bytes": 1_230_000_000, "cost": 0.4}
-    text = _text(render(replace(record, training={**record.training, **took})))
-    for told in ("3.1 % of the time", "at most 1.2 GB", "It cost 0.40"):
+    took = {"data_wait": 0.031, "memory": 1_230_000_000, "gpu_memory": 8e9, "cost": 0.4, "node_hours": 0.25}
+    text = _text(render(replace(record, training={**record.training, "summary": took})))
+    for told in (
+        "3.1 % of the time",
+        "at most 1.2 GB",
+        "8.0 GB on its GPU",
+        "It cost 0.40 for 0.25 node hours",
+    ):
         assert told in text.replace("\N{NO-BREAK SPACE}", " ")
     assert "It cost" not in render(record)
 
