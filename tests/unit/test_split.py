@@ -111,9 +111,20 @@ def test_no_split_gives_the_last_sample_of_a_class_away() -> None:
             assert np.all(has >= had)
 
 
-def test_the_rarest_class_is_served_first() -> None:
+def test_all_classes_of_a_group_count() -> None:
+    """The first image of three groups shows the rare class, the last one another."""
+    groups = [f"patient-{number // 2}" for number in range(12)]
+    labels = [int(number % 2 or number > 5) for number in range(12)]
+    for seed in range(20):
+        places = assign(groups, labels, replace(RULE, seed=seed))
+        assert {place for place, label in zip(places, labels, strict=True) if not label} == set(SPLITS)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_the_rarest_class_is_served_first(order: tuple[int, ...]) -> None:
     """Here any other order leaves a split without one of the classes."""
-    labels = [(1, 1, 0), (1, 1, 1), (1, 0, 1), (0, 0, 1), (0, 1, 1)]
+    rows_of_classes = [(1, 1, 0), (1, 1, 1), (1, 0, 1), (0, 0, 1), (0, 1, 1)]
+    labels = [tuple(row[column] for column in order) for row in rows_of_classes]
     places = assign(["0", "1", "2", "3", "4"], labels, RULE)
     for split in SPLITS:
         rows = [label for label, place in zip(labels, places, strict=True) if place == split]
