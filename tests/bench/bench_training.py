@@ -201,11 +201,11 @@ def own_cost(data: Data, *, quick: bool) -> str:
         for name, recipe in {"simple-cnn, batch 64": DOCUMENTS, "fast-cnn-small, batch 500": FAST}.items()
         for seconds, share in [overhead(data.manifest, recipe, rounds=3 if quick else 15)]
     ]
-    return table("The loop's own cost", ("what", "milliseconds per step", "of it the loop's own"), rows)
+    return table("The loop's own cost", ("what", "CPU milliseconds per step", "of it the loop's own"), rows)
 
 
 def overhead(manifest: str, values: dict[str, object], rounds: int) -> tuple[float, float]:
-    """Seconds of a step, and the share that a bare step on a batch in memory does without."""
+    """CPU seconds of a step, and the share of them that a bare step on a batch in memory does without."""
     import torch  # noqa: PLC0415 - the other parts start programs of their own
 
     from ddpipe.data.manifest import load_manifest  # noqa: PLC0415
@@ -217,11 +217,12 @@ def overhead(manifest: str, values: dict[str, object], rounds: int) -> tuple[flo
     from ddpipe.train.recipe import Recipe  # noqa: PLC0415
     from ddpipe.train.stop import Watch  # noqa: PLC0415
 
-    recipe = Recipe.from_dict(values)
+    torch.set_num_threads(1)  # waiting threads burn time
+    recipe = Recipe.from_dict(values | {"epochs": 1000})
     splits = {name: open_split(manifest, name) for name in ("train", "validation")}
     world = World(0, 1, torch.device("cpu"))
     with tempfile.TemporaryDirectory() as folder:
-        trainer = Trainer(recipe, load_manifest(manifest), splits, open_store(folder), world)
+        trainer = Trainer(recipe, load_manifest(manifest), splits, open_store(folder), world, saver=None)
     watch, step = Watch(60), trainer._training_step
     block = max(1, min(32, trainer._steps_per_epoch - 1) // 2)
     whole: list[float] = []
@@ -229,11 +230,11 @@ def overhead(manifest: str, values: dict[str, object], rounds: int) -> tuple[flo
     for round_ in range(rounds + 1):
         batches = trainer._batches(round_, 0)
         kept = next(batches)
-        began = time.perf_counter()
+        began = time.process_time()
         for number in range(block):
             trainer._heed(watch)
             trainer._take(number, kept if number == 0 else next(batches))
-        middle = time.perf_counter()
+        middle = time.process_time()
         set_learning_rate(step.optimizer, recipe.learning_rate)
         for _ in range(block):
             with torch.autocast("cpu", torch.bfloat16, enabled=trainer._bf16):
@@ -242,7 +243,7 @@ def overhead(manifest: str, values: dict[str, object], rounds: int) -> tuple[flo
             step.optimizer.zero_grad()
             loss.backward()
             step.optimizer.step()
-        ended = time.perf_counter()
+        ended = time.process_time()
         if round_:  # the first one warms up
             whole.append((middle - began) / block)
             bare.append((ended - middle) / block)
