@@ -40,6 +40,22 @@ def refuse_on_rank_0(world: World) -> None:
     world.decided(decide)
 
 
+class Odd(ValueError):
+    """An error of somebody's own."""
+
+
+def fail_on_rank_1() -> None:
+    with process_group() as world:
+        if not world.is_main:
+            raise Odd("rank 1 does not like it")
+        world.barrier()
+
+
+def die() -> None:
+    if os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 ACTS = {
     "come along": lambda _: None,
     "stall": stall_here,

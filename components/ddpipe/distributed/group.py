@@ -22,7 +22,7 @@ from torch.distributed import (
 )
 
 from ddpipe.distributed.process import rank
-from ddpipe.distributed.roll_call import RollCall
+from ddpipe.distributed.roll_call import meet
 from ddpipe.distributed.world import World
 from ddpipe.errors import ParameterError, TrainingError
 
@@ -55,14 +55,13 @@ def process_group(
     if size == 1:
         yield world
         return
-    store = _store(join, world)
-    roll_call = RollCall(store, world.rank, size)
-    roll_call.meet({"number of processes": str(size), "code": code_version(), **(card or {})}, join)
+    own = {"number of processes": str(size), "code": code_version(), **(card or {})}
+    roll_call = meet(_store(join, world), world.rank, size, own, join)
     with roll_call.answering():
         try:
             init_process_group(
                 "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-                store=PrefixStore("group", store),
+                store=PrefixStore("group", roll_call.store),
                 rank=world.rank,
                 world_size=size,
                 timeout=timedelta(seconds=stall),
@@ -77,25 +76,18 @@ def process_group(
 
 
 def _store(patience: float, world: World) -> Store:
-    """The store through which the ranks meet: torchrun's own, or else rank 0 keeps it.
-
-    Torchrun's may still have what the ranks of an earlier start wrote: each start has a part of its own.
-    """
+    """Where the ranks meet: torchrun's agent keeps it, or else rank 0."""
     is_agents = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     try:
-        store = TCPStore(
+        return TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
             is_master=world.is_main and not is_agents,
             timeout=timedelta(seconds=patience),
             wait_for_workers=False,
         )
-        start = store.add(f"ddpipe/starts/{world.rank}", 1)
     except DistError as error:
         raise _broke(world, f"rank 0 did not come: {error}") from error
-    if start > 1 and not is_agents:
-        raise _broke(world, f"there is another rank {world.rank} already")
-    return PrefixStore(f"ddpipe/{start}", store)
 
 
 def _broke(world: World, seen: str) -> TrainingError:

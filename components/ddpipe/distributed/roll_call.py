@@ -18,12 +18,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
-from torch.distributed import DistError, Store
+from torch.distributed import DistError, PrefixStore, Store
 
 from ddpipe.errors import TrainingError, listed
 
-POLL = 0.2
+POLL = 0.1
 """Seconds between two looks into the store."""
 
 ANSWER = 2.0
@@ -34,75 +35,124 @@ FRAMES = 2
 """Of a rank that is stuck: how many of the innermost calls are told."""
 
 
-class RollCall:
-    """The ranks of one process group, as they are known through the store."""
+def meet(store: Store, rank: int, size: int, card: Mapping[str, str], patience: float) -> RollCall:
+    """Wait until all ranks are here, and make sure that they are about the same.
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
-        self._store, self._rank, self._size = store, rank, size
-        self._others = [other for other in range(size) if other != rank]
+    The store may hold what the ranks of an earlier start left: torchrun keeps it when it starts them again.
+    So rank 0 gives this start a name, and tells it to whoever knocks; who is no more does not come in.
 
-    def meet(self, card: Mapping[str, str], patience: float) -> None:
-        """Wait until all ranks are here, and make sure that they are about the same.
+    Args:
+        store: That all ranks reach.
+        rank: Of this process.
+        size: How many ranks there are.
+        card: What has to be the same on all ranks, by name.
+        patience: Seconds to wait.
 
-        Args:
-            card: What has to be the same on all ranks, by name.
-            patience: Seconds to wait.
+    Raises:
+        TrainingError: A rank does not come, is here twice, or differs.
+    """
+    deadline = time.monotonic() + patience
+    if rank == 0:
+        return _Host(store, size, card).receive(deadline)
+    return _enter(store, rank, size, card, deadline)
 
-        Raises:
-            TrainingError: A rank does not come, or differs.
-        """
-        self._store.set(f"card/{self._rank}", json.dumps(dict(card)))
-        if self._rank == 0:
-            self._compare(card, time.monotonic() + patience)
-        else:
-            self._read_verdict(card, time.monotonic() + patience)
 
-    def _compare(self, own: Mapping[str, str], deadline: float) -> None:
-        """Read each card as it comes; who differs is told at once, not after the last one has come."""
-        missing = list(self._others)
-        while missing:
-            come = [other for other in missing if self._store.check([f"card/{other}"])]
+class _Host:
+    """Rank 0, which lets the others in."""
+
+    def __init__(self, store: Store, size: int, card: Mapping[str, str]) -> None:
+        self._door, self._size, self._card = store, size, card
+        self._name, self._counted = uuid4().hex, 0
+        self._unanswered: list[int] = []
+        self._room = PrefixStore(self._name, store)
+
+    def receive(self, deadline: float) -> RollCall:
+        """Compare each rank as it comes: who differs is told at once, not after the last one has come."""
+        self._room.set("card/0", json.dumps(dict(self._card)))
+        missing = list(range(1, self._size))
+        while True:
+            self._answer()
+            come = [other for other in missing if self._room.check([f"card/{other}"])]
             missing = [other for other in missing if other not in come]
-            problems = [problem for other in come for problem in self._differences(own, other)]
+            problems = [problem for other in come for problem in self._differences(other)]
             if not problems and missing and time.monotonic() > deadline:
                 problems = [f"{_names(missing)} did not come"]
             if problems:
-                self._store.set("verdict", json.dumps(problems))
+                self._room.set("verdict", json.dumps(problems))
                 time.sleep(2 * POLL)  # this process may hold the store that the others read it from
-                raise self._refused(problems, _SAME)
-            time.sleep(POLL if missing else 0)
-        self._store.set("verdict", "[]")
+                raise _refused(0, self._size, problems)
+            if not missing:
+                self._room.set("verdict", "[]")
+                return RollCall(self._room, 0, self._size)
+            time.sleep(POLL)
 
-    def _read_verdict(self, own: Mapping[str, str], deadline: float) -> None:
-        try:
-            self._store.wait(["card/0"], _until(deadline))
-            if problems := list(self._differences(own, 0)):
-                raise self._refused(problems, _SAME)
-            self._store.wait(["verdict"], _until(deadline))
-            problems = json.loads(self._store.get("verdict"))
-        except DistError as error:
-            raise self._refused(["rank 0 did not come, or has left"], "See the log of rank 0.") from error
-        if problems:
-            raise self._refused(problems, _SAME)
+    def _answer(self) -> None:
+        counted = self._door.add("knocks", 0)
+        self._unanswered += range(self._counted + 1, counted + 1)
+        self._counted = counted
+        # A knock is counted before it is written, and its writer may die in between.
+        for number in [one for one in self._unanswered if self._door.check([f"knock/{one}"])]:
+            self._door.set(f"answer/{self._door.get(f'knock/{number}').decode()}", self._name)
+            self._unanswered.remove(number)
 
-    def _differences(self, own: Mapping[str, str], other: int) -> Iterator[str]:
-        card = json.loads(self._store.get(f"card/{other}"))
-        for name in sorted({*own, *card}):
-            if own.get(name) != card.get(name):
-                yield f"{name}: {card.get(name)} on rank {other}, {own.get(name)} on rank {self._rank}"
+    def _differences(self, other: int) -> list[str]:
+        return _differences(self._card, 0, json.loads(self._room.get(f"card/{other}")), other)
 
-    def _refused(self, problems: list[str], do: str) -> TrainingError:
-        return TrainingError(
-            what="the processes do not fit together",
-            which=f"rank {self._rank} of {self._size}",
-            seen=listed(problems),
-            do=do,
-        )
+
+def _enter(store: Store, rank: int, size: int, card: Mapping[str, str], deadline: float) -> RollCall:
+    """A rank other than 0 knocks, shows its card, and hears whether all of them fit together."""
+    token = uuid4().hex
+    try:
+        store.set(f"knock/{store.add('knocks', 1)}", token)
+        store.wait([f"answer/{token}"], _until(deadline))
+        room = PrefixStore(store.get(f"answer/{token}").decode(), store)
+        if room.add(f"place/{rank}", 1) > 1:
+            raise _refused(rank, size, [f"there is another rank {rank}"])
+        room.set(f"card/{rank}", json.dumps(dict(card)))
+        problems = _differences(card, rank, json.loads(room.get("card/0")), 0)
+        if not problems:
+            room.wait(["verdict"], _until(deadline + ANSWER))
+            problems = json.loads(room.get("verdict"))
+    except DistError as error:
+        raise _refused(rank, size, ["rank 0 did not come, or has left"]) from error
+    if problems:
+        raise _refused(rank, size, problems)
+    return RollCall(room, rank, size)
+
+
+def _differences(own: Mapping[str, str], rank: int, card: Mapping[str, str], other: int) -> list[str]:
+    return [
+        f"{name}: {card.get(name)} on rank {other}, {own.get(name)} on rank {rank}"
+        for name in sorted({*own, *card})
+        if own.get(name) != card.get(name)
+    ]
+
+
+def _refused(rank: int, size: int, problems: list[str]) -> TrainingError:
+    return TrainingError(
+        what="the processes do not fit together",
+        which=f"rank {rank} of {size}",
+        seen=listed(problems),
+        do="Start every rank once, from the same image, with the same arguments.",
+    )
+
+
+class RollCall:
+    """The ranks of one process group, as they are known through the store.
+
+    Attributes:
+        store: What the ranks of this start alone share.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int) -> None:
+        """For `meet`."""
+        self.store, self._rank, self._size = store, rank, size
+        self._others = [other for other in range(size) if other != rank]
 
     @contextmanager
     def answering(self) -> Iterator[None]:
         """Answer when the roll is called, telling what the main thread does at that moment."""
-        ended, store, worker = threading.Event(), self._store.clone(), threading.get_ident()
+        ended, store, worker = threading.Event(), self.store.clone(), threading.get_ident()
 
         def answer() -> None:
             # Without the store there is nobody to answer.
@@ -126,8 +176,8 @@ class RollCall:
 
         def ask() -> None:
             with suppress(DistError):
-                self._store.set(f"lost/{self._rank}", "")
-                self._store.set("roll-call", "")
+                self.store.set(f"lost/{self._rank}", "")
+                self.store.set("roll-call", "")
                 time.sleep(ANSWER)
                 found.append(self._absent())
 
@@ -140,20 +190,17 @@ class RollCall:
         )
 
     def _absent(self) -> str:
-        silent = [other for other in self._others if not self._store.check([f"here/{other}"])]
+        silent = [other for other in self._others if not self.store.check([f"here/{other}"])]
         if silent:
             verb = "does" if len(silent) == 1 else "do"
             return (
                 f"{_names(silent)} {verb} not answer any more: it ended, was killed, or its machine is gone"
             )
-        stuck = [other for other in self._others if not self._store.check([f"lost/{other}"])]
+        stuck = [other for other in self._others if not self.store.check([f"lost/{other}"])]
         if not stuck:
             return "all ranks answer: the network between them broke"
-        places = [f"rank {other} at {self._store.get(f'here/{other}').decode()}" for other in stuck]
+        places = [f"rank {other} at {self.store.get(f'here/{other}').decode()}" for other in stuck]
         return f"{_names(stuck)} answered but did not come along: {'; '.join(places)}"
-
-
-_SAME = "Start all ranks from the same image, with the same arguments."
 
 
 def _names(ranks: list[int]) -> str:

@@ -81,8 +81,8 @@ def _rank(rank: int, processes: int, port: int, folder: Path) -> None:
     )
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))
     log_as_rank()
-    work, arguments = cloudpickle.loads((folder / "work").read_bytes())
     try:
+        work, arguments = cloudpickle.loads((folder / "work").read_bytes())
         result = work(*arguments)
     except Exception as error:
         _write(folder / f"error-{time.time_ns()}-{rank}", _picklable(error))

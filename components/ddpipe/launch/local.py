@@ -26,7 +26,7 @@ _STDERR = 2  # the file itself: a notebook's sys.stderr has none
 _LAST_LINES = 20
 
 
-def run_local(module: str, arguments: Sequence[str], processes: int) -> None:
+def run_local(module: str, arguments: Sequence[str], processes: int, max_restarts: int = 0) -> None:
     """Run `python -m module arguments` as ranks of one process group, and wait for all of them.
 
     SIGTERM and SIGINT are passed on, so that the ranks save and stop. If this process dies, they do the same.
@@ -35,10 +35,11 @@ def run_local(module: str, arguments: Sequence[str], processes: int) -> None:
         module: Its main calls `ddpipe.distributed.run_rank`.
         arguments: Of every rank.
         processes: How many ranks.
+        max_restarts: How often all ranks are started again after one failed.
 
     Raises:
         ParameterError: There is no torch here.
-        DdpipeError: What the first failing rank raised.
+        DdpipeError: What the first failing rank raised, the last time.
         Interrupted: The ranks were told to stop, and did.
         ReplicaFailed: A rank was killed, or ended with a bug.
     """
@@ -51,7 +52,11 @@ def run_local(module: str, arguments: Sequence[str], processes: int) -> None:
         )
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
         kept_back = Path(folder, "stderr")
-        options = (f"--nproc-per-node={processes}", f"--log-dir={folder}")
+        options = (
+            f"--nproc-per-node={processes}",
+            f"--max-restarts={max_restarts}",
+            f"--log-dir={folder}",
+        )
         with (
             kept_back.open("wb") as stderr,
             subprocess.Popen(  # noqa: S603 - our own module, no shell
@@ -77,7 +82,9 @@ def _environment(processes: int) -> dict[str, str]:
 
 def _first_error(folder: Path, stderr: str, code: int, *, told: bool) -> DdpipeError:
     """The cause among the errors: one rank's failure makes others lose contact, or be told to stop."""
-    files = sorted(folder.glob("**/error.json"), key=lambda path: path.stat().st_mtime_ns)
+    starts = sorted(folder.glob("**/attempt_*"), key=lambda path: int(path.name.partition("_")[2]))
+    errors = starts[-1].glob("**/error.json") if starts else ()
+    files = sorted(errors, key=lambda path: path.stat().st_mtime_ns)
     raised = [_error(path) for path in files]
     causes = [error for error in raised if type(error) not in {TrainingError, Interrupted}]
     if causes:

@@ -1,0 +1,40 @@
+"""torchrun starts the ranks again after one was lost, and nothing else is lost."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from training_runs import RECIPE, STEPS_PER_EPOCH, digits, final, record, same_bits, trained
+
+from ddpipe.errors import ReplicaFailed
+from ddpipe.launch.local import run_local
+
+EVERY_STEP = replace(RECIPE, checkpoint_minutes=1e-9)
+
+
+@pytest.fixture(autouse=True)
+def _own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, paths)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def arguments(dataset: str, output: str) -> list[str]:
+    return ["--dataset", dataset, "--output", output, "--recipe", EVERY_STEP.to_json()]
+
+
+def test_a_killed_rank_costs_a_restart_and_no_bit_of_the_result(tmp_path: Path) -> None:
+    dataset, output = digits(tmp_path / "store"), str(tmp_path / "training")
+    run_local("restarted_rank", arguments(dataset, output), processes=2, max_restarts=1)
+    assert [attempt["world_size"] for attempt in record(output)["attempts"]] == [2, 2]
+    assert record(output)["resumed_from"] > STEPS_PER_EPOCH
+    assert same_bits(final(output), trained(dataset, str(tmp_path / "whole"), ranks=2))
+
+
+def test_without_restarts_the_killed_rank_is_named(tmp_path: Path) -> None:
+    dataset, output = digits(tmp_path / "store"), str(tmp_path / "training")
+    with pytest.raises(ReplicaFailed, match=r"rank 1 .* SIGKILL"):
+        run_local("restarted_rank", arguments(dataset, output), processes=2)
