@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +86,19 @@ class KilledBeforeWriting:
             seen[0] += key.endswith(self.name)
             if seen[0] == self.time:
                 os.kill(os.getpid(), signal.SIGKILL)
+            write(store, key, data)
+
+        FileStore.write = meddled  # type: ignore[method-assign]
+
+
+class SlowStore:
+    """Writing takes longer than a rank needs to end."""
+
+    def __call__(self) -> None:
+        write = FileStore.write
+
+        def meddled(store: FileStore, key: str, data: bytes) -> None:
+            time.sleep(1)
             write(store, key, data)
 
         FileStore.write = meddled  # type: ignore[method-assign]

@@ -20,6 +20,7 @@ from training_ranks import (
     NoisyNetwork,
     RecordsSamples,
     SignalAtStep,
+    SlowStore,
 )
 from training_runs import (
     RECIPE,
@@ -119,6 +120,16 @@ def test_all_ranks_save_and_stop_when_one_is_told_to(
     assert final(output).step == 24
     assert same_bits(trained(dataset, output, ranks=2), uninterrupted(2))
     assert record(output)["resumed_from"] == 24
+
+
+def test_no_rank_ends_before_the_state_is_saved(dataset: str, tmp_path: Path) -> None:
+    """The first rank to end takes the others down with it."""
+    meddling = [SignalAtStep(1, 3, signal.SIGTERM), SlowStore()]
+    run(dataset, str(tmp_path / "training"), ranks=2, meddling=meddling)
+    pointer, *_ = (tmp_path / "training").glob("checkpoints/*/latest.json")
+    assert final(str(tmp_path / "training")).step == 4
+    for rank in range(2):
+        assert (tmp_path / f"error-{rank}.json").stat().st_mtime_ns >= pointer.stat().st_mtime_ns
 
 
 def test_any_number_of_ranks_takes_the_same_global_batches(dataset: str, tmp_path: Path) -> None:

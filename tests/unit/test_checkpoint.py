@@ -93,10 +93,11 @@ def test_a_better_one_takes_the_place_of_the_best(store: Store) -> None:
     assert [one.step for one in attempt.saved if one.best] == [3]
 
 
-def test_saving_a_step_again_replaces_it(store: Store) -> None:
-    saved(store, 1, 2, 2)
-    assert steps(store) == [1, 2]
-    assert latest(store)
+def test_a_step_is_saved_once_and_stays_the_best(store: Store) -> None:
+    _, best, again, _ = saved(store, 1, 2, 2, 3, best=2)
+    assert again == best
+    assert steps(store) == [2, 3]
+    assert load(store, best).step == 2
 
 
 class DiesBefore:

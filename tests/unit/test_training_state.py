@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from model_packages import a_classifier, a_package
 from samples import published, some_images
 
+from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import CheckpointError, StoreError, Unreachable
 from ddpipe.model.checkpoint import Saved, claim, finished, latest, load_model, newest
 from ddpipe.storage import open_store
@@ -81,6 +83,55 @@ def test_the_record_names_the_checkpoint_of_the_last_step(dataset: str, output: 
     train(dataset, output, RECIPE)
     assert result(output).step == 3 * STEPS_PER_EPOCH
     assert newest(open_store(output))[0] == result(output)  # type: ignore[index]
+
+
+def test_the_best_model_is_the_result_if_wanted(dataset: str, output: str) -> None:
+    train(dataset, output, replace(RECIPE, model_selection="best", epochs=6, keep_checkpoints=1))
+    accuracies = [epoch["validation_accuracy"] for epoch in record(output)["history"]]
+    assert result(output).best
+    assert result(output).step == STEPS_PER_EPOCH * (1 + accuracies.index(max(accuracies)))
+    assert load_model(output)[1].step == result(output).step
+
+
+def test_as_many_checkpoints_are_kept_as_wanted(dataset: str, output: str) -> None:
+    train(dataset, output, replace(RECIPE, keep_checkpoints=3, checkpoint_minutes=1440))
+    kept = sorted(path.name for path in Path(output).glob("checkpoints/*/*.pt"))
+    assert kept == [f"step-{step:08d}.pt" for step in (3, 6, 9)]
+
+
+def test_the_metrics_of_an_interrupted_epoch_are_those_of_all_its_steps(
+    dataset: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(dataset, str(tmp_path / "whole"), RECIPE)
+    interrupted(monkeypatch, 5, lambda: train(dataset, output, RECIPE))
+    train(dataset, output, RECIPE)
+    for name in ("train_loss", "train_accuracy", "validation_loss"):
+        histories = [record(folder)["history"] for folder in (output, str(tmp_path / "whole"))]
+        assert [epoch[name] for epoch in histories[0]] == [epoch[name] for epoch in histories[1]]
+
+
+def test_a_price_makes_a_cost(dataset: str, output: str) -> None:
+    train(dataset, output, replace(RECIPE, node_hour_price=3600))
+    summary = record(output)["summary"]
+    assert summary["cost"] == pytest.approx(record(output)["seconds"], rel=0.1)
+    assert 0 <= summary["data_wait"] <= 1
+
+
+def test_a_training_may_start_from_a_package_and_says_from_which(
+    dataset: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = a_package(str(tmp_path / "package"), load_manifest(dataset))
+    recipe = replace(RECIPE, warm_start=package, learning_rate=1e-9)
+    interrupted(monkeypatch, 4, lambda: train(dataset, output, recipe))
+    for path in (tmp_path / "package").iterdir():
+        path.unlink()
+    train(dataset, output, recipe)
+    trained, checkpoint = load_model(output)
+    expected = a_classifier(load_manifest(dataset), seed=7).state_dict()
+    for name, value in trained.state_dict().items():
+        torch.testing.assert_close(value, expected[name])
+    assert len(checkpoint.lineage["warm_start"]) == 64
+    assert record(output)["lineage"] == checkpoint.lineage
 
 
 @pytest.mark.parametrize("damage", ["cut short", "lost"])
@@ -156,7 +207,7 @@ def change(output: str, more: dict[str, object], without: str = "") -> None:
     found = newest(store)
     assert found
     recipe = {name: value for name, value in found[1].recipe.items() if name != without} | more
-    claim(store, found[0]).save(replace(found[1], recipe=recipe))
+    claim(store, None).save(replace(found[1], recipe=recipe))
 
 
 def test_the_seconds_of_all_attempts_are_told(

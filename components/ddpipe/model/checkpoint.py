@@ -56,9 +56,10 @@ class Checkpoint:
         states: State dicts of "model" and "optimizer", and what else the training loop keeps, on the CPU.
         history: One record for each finished epoch.
         seconds: Spent in the unfinished epoch.
-        attempts: One record for each process group that trained so far: `step` and `world_size` it began
-            with, and its `seconds`.
-        lineage: What only the one who started the training knows: `run`, `job`, `image`.
+        attempts: One record for each process group that trained so far: `step`, `world_size` and `nodes`
+            it began with, and its `seconds`.
+        lineage: What only the one who started the training knows: `run`, `job`, `image`; and `warm_start`,
+            the id of the model whose weights it started from.
     """
 
     step: int
@@ -114,6 +115,8 @@ class Attempt:
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> Saved:
         """Write a checkpoint, then point at it, then drop those that are no longer kept.
 
+        What is saved of this step already is left as it is.
+
         Args:
             checkpoint: With tensors that nobody changes meanwhile.
             best: Whether it takes the place of the best one.
@@ -124,6 +127,9 @@ class Attempt:
         """
         stored = [item.key for item in self._store.list(_FOLDER)]
         self._check_newest(stored)
+        for one in self.saved:
+            if one.step == checkpoint.step and (one.best or not best):
+                return one
         content = io.BytesIO()
         torch.save({item.name: getattr(checkpoint, item.name) for item in fields(checkpoint)}, content)
         data = content.getvalue()

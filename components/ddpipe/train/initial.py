@@ -13,6 +13,7 @@ from ddpipe.model.architectures import Classifier, InitialisedFromImages, build
 from ddpipe.model.pretrained import load_pretrained
 from ddpipe.train.order import permutation
 from ddpipe.train.recipe import Recipe
+from ddpipe.train.warm_start import warm_weights
 
 INITIAL_SAMPLES = 1024
 """Training images from which a network may set its first weights."""
@@ -47,7 +48,9 @@ def initial_classifier(
     torch.manual_seed(recipe.seed)
     network = build(**network_facts(recipe, manifest))
     classifier = Classifier(network, manifest.mean, manifest.std)
-    if not resumed:
+    if recipe.warm_start and not resumed:
+        classifier.load_state_dict(warm_weights(recipe.warm_start, classifier, manifest))
+    elif not resumed:
         if recipe.pretrained:
             facts = network_facts(recipe, manifest)
             load_pretrained(network, facts["name"], recipe.pretrained, facts["classes"])

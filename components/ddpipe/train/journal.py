@@ -2,7 +2,8 @@
 
 metrics.jsonl     one JSON object per finished epoch
 tensorboard/      event files: loss and learning rate of every step, all metrics of every epoch
-terminal          a progress bar; elsewhere one line of `name=value` per epoch, as Katib reads them
+terminal          a progress bar with images per second and the time left; elsewhere one line of
+                  `name=value` per epoch, as Katib reads them
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import logging
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,19 +32,36 @@ _log = logging.getLogger(__name__)
 class Journal:
     """The record of one training, from the step where this process takes it up."""
 
-    def __init__(self, store: Store, uploads: Uploads, folder: Path, *, step: int, steps: int) -> None:
-        """Keep event files in `folder` until they are uploaded; go on at `step` of `steps`."""
+    def __init__(
+        self,
+        store: Store,
+        uploads: Uploads,
+        folder: Path,
+        *,
+        step: int,
+        steps: int,
+        seen: Callable[[int], int],
+    ) -> None:
+        """Keep event files in `folder` until they are uploaded; go on at `step` of `steps`.
+
+        `seen` says how many images have been seen by the end of a step.
+        """
         self._store, self._uploads = store, uploads
         self._folder = folder
         # What an earlier process wrote about later steps is void: it died before they were saved.
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
+        self._seen = seen
         self._bar = tqdm(
-            total=steps, initial=step, unit="step", file=sys.stdout, disable=not sys.stdout.isatty()
+            total=seen(steps),
+            initial=seen(step),
+            unit=" images",
+            file=sys.stdout,
+            disable=not sys.stdout.isatty(),
         )
 
-    def step(self) -> None:
-        """One step has been taken."""
-        self._bar.update()
+    def step(self, step: int) -> None:
+        """So many steps have been taken."""
+        self._bar.update(self._seen(step) - self._bar.n)
 
     def epoch(self, history: Sequence[Record], losses: Sequence[float], rates: Sequence[float]) -> None:
         """An epoch has ended.
@@ -81,13 +99,15 @@ class Journal:
 
 
 @contextmanager
-def keep_journal(store: Store, uploads: Uploads | None, *, step: int, steps: int) -> Iterator[Journal | None]:
-    """The journal on the rank that has uploads, None on the others."""
+def keep_journal(
+    store: Store, uploads: Uploads | None, *, step: int, steps: int, seen: Callable[[int], int]
+) -> Iterator[Journal | None]:
+    """The journal on the rank that has uploads, None on the others; the rest as `Journal` takes it."""
     if not uploads:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
-        journal = Journal(store, uploads, Path(folder), step=step, steps=steps)
+        journal = Journal(store, uploads, Path(folder), step=step, steps=steps, seen=seen)
         try:
             yield journal
         finally:

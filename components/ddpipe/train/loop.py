@@ -42,6 +42,7 @@ from ddpipe.train.step import TrainingStep
 from ddpipe.train.step_metrics import StepMetrics
 from ddpipe.train.stop import Request, Watch
 from ddpipe.train.strategy import Strategy, strategy_named
+from ddpipe.train.usage import Usage
 from ddpipe.train.validation import validate
 
 CHECK_EVERY = 16
@@ -96,6 +97,7 @@ class Trainer:
             WeightAverage(self._classifier, recipe.averaging_decay) if recipe.averaging_decay else None
         )
         self._metrics = self._no_metrics()
+        self._usage = Usage(world.device)
         self._epoch_began = time.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -122,11 +124,12 @@ class Trainer:
         while self.step < self.steps and not is_over(self.history, self._metric, patience):
             epoch, first = divmod(self.step, self._steps_per_epoch)
             self._begin_epoch(epoch)
-            for number, batch in enumerate(self._batches(epoch, first), start=first):
+            batches = self._usage.waiting(self._batches(epoch, first))
+            for number, batch in enumerate(batches, start=first):
                 self._heed(watch)
                 self._take(number, batch)
                 if journal:
-                    journal.step()
+                    journal.step(self.step)
             self._close_epoch(journal)
             watch.saved()
 
@@ -239,6 +242,7 @@ class Trainer:
                 **{f"validation_{name}": value for name, value in validation.items()},
                 "learning_rate": rates[-1],
                 "seconds": round(time.monotonic() - self._epoch_began, 3),
+                **self._usage.epoch(),
             }
         )
         if journal:
@@ -246,8 +250,7 @@ class Trainer:
             journal.epoch(self.history, losses.tolist(), rates)
         self._metrics = self._no_metrics()
         self._epoch_began = time.monotonic()
-        early = self._recipe.patience > 0
-        self._save(best=early and best_epoch(self.history, self._metric) == len(self.history) - 1)
+        self._save(best=best_epoch(self.history, self._metric) == len(self.history) - 1)
 
     def _validate(self) -> dict[str, float]:
         """Loss and metric on the validation split."""
@@ -270,7 +273,7 @@ class Trainer:
         """Write a checkpoint of the last step, on rank 0; only of a state whose losses are numbers.
 
         Args:
-            best: Whether it is the best epoch's so far, of a training that may stop early.
+            best: Whether it is the best epoch's so far.
         """
         self._check_loss()
         states = self._states()

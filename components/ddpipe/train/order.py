@@ -23,6 +23,12 @@ def batch_sizes(samples: int, batch_size: int) -> Indices:
     return np.diff(np.append(np.arange(0, samples, batch_size), samples))
 
 
+def images_seen(step: int, samples: int, batch_size: int) -> int:
+    """Images in the first `step` batches of a training."""
+    epochs, batches = divmod(step, steps_per_epoch(samples, batch_size))
+    return epochs * samples + min(batches * batch_size, samples)
+
+
 def permutation(seed: int, epoch: int, samples: int) -> Indices:
     """All indices below `samples`, in the order of this epoch."""
     return np.random.default_rng([seed, epoch]).permutation(samples)

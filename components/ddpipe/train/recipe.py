@@ -124,6 +124,24 @@ class Recipe(Parameters):
         help="Whether batch normalisation uses statistics of the whole batch, not of each process's share.",
     )
     seed: int = parameter(0, "Seed for initial weights and sample order.", Between(0, 2**32 - 1))
+    warm_start: str = parameter(
+        "", "Model package, a path or s3://, whose weights training starts from; empty for fresh weights."
+    )
+    model_selection: str = parameter(
+        "auto",
+        "Epoch whose weights are the trained model: last, best (by the validation metric), or auto: the best "
+        "if patience may stop the training early, else the last.",
+        OneOf(("auto", "last", "best")),
+    )
+    keep_checkpoints: int = parameter(
+        2, "Number of the last checkpoints to keep, beside the best.", Between(1, 1000), compare=False
+    )
+    node_hour_price: float = parameter(
+        0.0,
+        "Price of one node for one hour, for the cost in the summary; 0 leaves it out.",
+        Between(0, 1e6),
+        compare=False,
+    )
     checkpoint_minutes: float = parameter(
         5.0,
         "Longest time between two checkpoints; every epoch ends with one anyway.",

@@ -15,7 +15,11 @@ from ddpipe.train.uploads import Uploads
 
 
 class Saver:
-    """What rank 0 saves by; the other ranks have none."""
+    """What rank 0 saves by; the other ranks have none.
+
+    Attributes:
+        lineage: What only the one who started the training knows.
+    """
 
     def __init__(
         self,
@@ -24,12 +28,14 @@ class Saver:
         *,
         start: Checkpoint | None,
         world_size: int,
+        nodes: int,
         lineage: Mapping[str, str],
     ) -> None:
-        """Save for `attempt`, which goes on from `start`; its time begins now."""
-        self._attempt, self._uploads, self._lineage = attempt, uploads, dict(lineage)
+        """Save for `attempt`, which goes on from `start`, on `nodes` machines; its time begins now."""
+        self._attempt, self._uploads = attempt, uploads
+        self.lineage = {**(start.lineage if start else {}), **lineage}
         self._earlier = start.attempts if start else []
-        self._attempt_start = {"step": start.step if start else 0, "world_size": world_size}
+        self._beginning = {"step": start.step if start else 0, "world_size": world_size, "nodes": nodes}
         self._began = time.monotonic()
 
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
@@ -48,7 +54,7 @@ class Saver:
             states=_copied(checkpoint.states),
             history=list(checkpoint.history),
             attempts=self.attempts(),
-            lineage=self._lineage,
+            lineage=self.lineage,
         )
         kind = "the best checkpoint" if best else "a checkpoint"
         self._uploads.put(kind, partial(self._attempt.save, whole, best=best))
@@ -63,11 +69,12 @@ class Saver:
 
     def attempts(self) -> list[dict[str, Any]]:
         """One record for each process group that trained so far, this one last."""
-        return [*self._earlier, {**self._attempt_start, "seconds": round(time.monotonic() - self._began, 3)}]
+        return [*self._earlier, {**self._beginning, "seconds": round(time.monotonic() - self._began, 3)}]
 
-    def saved(self) -> tuple[Saved, ...]:
-        """The checkpoints that are kept, the newest first; after `finish`."""
-        return self._attempt.saved
+    def result(self, *, best: bool) -> Saved:
+        """The checkpoint of the trained model, after `finish`: the last, or the best if it is there."""
+        kept = self._attempt.saved
+        return next((one for one in kept if one.best and best), kept[0])
 
     def check_newest(self) -> None:
         """Raise CheckpointError if another process has taken this training over."""

@@ -24,15 +24,18 @@ from ddpipe.distributed import World, process_group, rank
 from ddpipe.errors import CheckpointError, DatasetError, listed
 from ddpipe.model.checkpoint import RECORD, Checkpoint, Saved, claim, finished, load, newest
 from ddpipe.model.lineage import surroundings
+from ddpipe.model.package import load_package
 from ddpipe.storage import Store, open_store
 from ddpipe.train.initial import network_facts
 from ddpipe.train.journal import keep_journal
 from ddpipe.train.loop import Trainer
 from ddpipe.train.objective import scorable
+from ddpipe.train.order import images_seen
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.saver import Saver
 from ddpipe.train.stop import watching
 from ddpipe.train.uploads import Uploads, uploading
+from ddpipe.train.usage import summarised
 
 SPLITS = ("train", "validation")
 
@@ -71,7 +74,7 @@ def train(dataset: str, output: str, recipe: Recipe) -> None:
         splits = {name: open_split((manifest, store_of(dataset)), name) for name in SPLITS}
         _make_deterministic()
         with uploading() if world.is_main else nullcontext() as uploads:
-            saver = _saver(start, store, world, uploads) if uploads else None
+            saver = _saver(start, store, world, uploads, recipe) if uploads else None
             resumed = start.checkpoint is not None
             trainer = Trainer(recipe, manifest, splits, store, world, saver, resumed=resumed)
             if start.checkpoint:
@@ -86,7 +89,8 @@ def train(dataset: str, output: str, recipe: Recipe) -> None:
                 ),
                 *(world.size, world.device.type, trainer.step, trainer.steps),
             )
-            with keep_journal(store, uploads, step=trainer.step, steps=trainer.steps) as journal:
+            seen = partial(images_seen, samples=len(splits["train"]), batch_size=recipe.batch_size)
+            with keep_journal(store, uploads, step=trainer.step, steps=trainer.steps, seen=seen) as journal:
                 trainer.run(journal, watch)
             if saver and uploads:
                 saver.finish()
@@ -138,10 +142,18 @@ def _whole(store: Store, result: Saved) -> Checkpoint | None:
         return None
 
 
-def _saver(start: _Start, store: Store, world: World, uploads: Uploads) -> Saver:
-    attempt = claim(store, start.saved)
+def _saver(start: _Start, store: Store, world: World, uploads: Uploads, recipe: Recipe) -> Saver:
     lineage = surroundings(os.environ)
-    return Saver(attempt, uploads, start=start.checkpoint, world_size=world.size, lineage=lineage)
+    if recipe.warm_start and not start.checkpoint:
+        lineage["warm_start"] = load_package(recipe.warm_start).model_id
+    return Saver(
+        claim(store, start.saved, recipe.keep_checkpoints),
+        uploads,
+        start=start.checkpoint,
+        world_size=world.size,
+        nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
+        lineage=lineage,
+    )
 
 
 def _conclude(store: Store, saver: Saver, record: dict[str, Any]) -> None:
@@ -199,6 +211,12 @@ def _check_same(checkpoint: Checkpoint, recipe: Recipe, manifest: DatasetManifes
         )
 
 
+def _is_best_wanted(recipe: Recipe) -> bool:
+    """Whether the best epoch is the trained model; of a training that may stop early it mostly is."""
+    selection = recipe.model_selection
+    return selection == "best" or (selection == "auto" and recipe.patience > 0)
+
+
 def _record(
     dataset: str,
     manifest: DatasetManifest,
@@ -210,8 +228,7 @@ def _record(
 ) -> dict[str, Any]:
     """The content of training.json."""
     attempts = saver.attempts()
-    # A training that may stop early marks the best epoch.
-    result = next((one for one in saver.saved() if one.best), saver.saved()[0])
+    result = saver.result(best=_is_best_wanted(recipe))
     (final,) = [line for line in trainer.history if line["step"] == result.step]
     seconds = sum(attempt["seconds"] for attempt in attempts)
     epochs = len(trainer.history)
@@ -225,13 +242,14 @@ def _record(
         "world_size": world.size,
         "device": world.device.type,
         "torch": torch.__version__,
-        "lineage": surroundings(os.environ),
+        "lineage": saver.lineage,
         "epochs": epochs,
         "steps": trainer.step,
         "seconds": round(seconds, 3),
         "attempts": attempts,
         "images_per_second": round(images / sum(line["seconds"] for line in trainer.history), 1),
         "resumed_from": attempts[-1]["step"] if attempts[1:] else None,
+        "summary": summarised(trainer.history, attempts, recipe.node_hour_price),
         "history": trainer.history,
         "final": {name: value for name, value in final.items() if name.startswith(("train", "validation"))},
     }

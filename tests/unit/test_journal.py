@@ -1,0 +1,80 @@
+"""What a person at a terminal, and a program that reads the log, see of a training."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ddpipe.storage import open_store
+from ddpipe.train.journal import keep_journal
+from ddpipe.train.order import images_seen
+from ddpipe.train.uploads import uploading
+
+SAMPLES, BATCH, STEPS = 10, 4, 6
+"""Two epochs of three steps, the last of each with two images."""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def an_epoch(number: int) -> dict[str, Any]:
+    return {"epoch": number, "step": 3 * number, "train_loss": 0.5, "validation_accuracy": 0.75}
+
+
+def journal_of_a_training(folder: Path, *, start: int = 0) -> None:
+    store = open_store(str(folder))
+
+    def seen(step: int) -> int:
+        return images_seen(step, SAMPLES, BATCH)
+
+    with uploading() as uploads, keep_journal(store, uploads, step=start, steps=STEPS, seen=seen) as journal:
+        assert journal
+        for step in range(start + 1, STEPS + 1):
+            journal.step(step)
+            if step % 3 == 0:
+                history = [an_epoch(epoch) for epoch in range(1, step // 3 + 1)]
+                journal.epoch(history, [0.5] * 3, [0.1] * 3)
+
+
+def test_a_terminal_shows_images_and_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    journal_of_a_training(tmp_path)
+    shown = sys.stdout.getvalue()  # type: ignore[attr-defined]
+    assert "20/20" in shown
+    assert "images/s" in shown
+    assert "validation_accuracy=0.7500" in shown
+
+
+def test_a_resumed_training_s_bar_begins_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    journal_of_a_training(tmp_path, start=4)
+    assert "14/20" in sys.stdout.getvalue()  # type: ignore[attr-defined]
+
+
+def test_elsewhere_katib_finds_a_line_of_names_and_values_per_epoch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        journal_of_a_training(tmp_path)
+    assert caplog.messages == [
+        f"epoch={epoch} step={3 * epoch} train_loss=0.5 validation_accuracy=0.75" for epoch in (1, 2)
+    ]
+
+
+def test_every_epoch_is_one_line_of_json(tmp_path: Path) -> None:
+    journal_of_a_training(tmp_path)
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [an_epoch(1), an_epoch(2)]
+
+
+@pytest.mark.parametrize(("step", "images"), [(0, 0), (1, 4), (2, 8), (3, 10), (4, 14), (6, 20)])
+def test_the_last_batch_of_an_epoch_counts_what_it_holds(step: int, images: int) -> None:
+    assert images_seen(step, SAMPLES, BATCH) == images

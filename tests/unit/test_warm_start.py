@@ -1,0 +1,53 @@
+"""Weights of an earlier model as the start of a training, if they fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from evaluation_runs import a_dataset
+from model_packages import a_classifier, a_package
+
+from ddpipe.data.manifest import DatasetManifest, load_manifest
+from ddpipe.errors import NoSuchObject, ParameterError
+from ddpipe.model.architectures import Classifier
+from ddpipe.train.warm_start import warm_weights
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> DatasetManifest:
+    return load_manifest(a_dataset(str(tmp_path / "store")))
+
+
+def test_a_package_that_fits_gives_its_weights(tmp_path: Path, manifest: DatasetManifest) -> None:
+    classifier = a_classifier(manifest)
+    package = a_package(str(tmp_path / "model"), manifest)
+    classifier.load_state_dict(warm_weights(package, classifier, manifest))
+    expected = a_classifier(manifest, seed=7).state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in classifier.state_dict().items())
+
+
+def test_every_mismatch_is_named(tmp_path: Path, manifest: DatasetManifest) -> None:
+    other = replace(manifest, classes=("ball", "cube", "kité"), shape=(16, 16, 1))
+    with pytest.raises(ParameterError) as refused:
+        warm_weights(a_package(str(tmp_path / "model"), other), a_classifier(manifest), manifest)
+    for part in (
+        "shape of the images: (16, 16, 1) in the package, (8, 8, 1) in the dataset",
+        "classes: ['ball', 'cube', 'kité'] in the package, ['ball', 'kité'] in the dataset",
+        "(3,) in the package, (2,) in the network",
+    ):
+        assert part in refused.value.seen
+
+
+def test_a_network_of_other_layers_is_refused(tmp_path: Path, manifest: DatasetManifest) -> None:
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
+    classifier = Classifier(network, manifest.mean, manifest.std)
+    with pytest.raises(ParameterError, match=r"network\.1\.weight: (not in the package|shape)"):
+        warm_weights(a_package(str(tmp_path / "model"), manifest), classifier, manifest)
+
+
+def test_no_package_is_no_start(tmp_path: Path, manifest: DatasetManifest) -> None:
+    with pytest.raises(NoSuchObject, match="there is no finished model package"):
+        warm_weights(str(tmp_path), a_classifier(manifest), manifest)
