@@ -344,7 +344,7 @@ def forbidden(place: Place) -> Ended:
     place.patch(role, {"rules": rules})
     time.sleep(1)
     place.proxy.drop_streams()
-    return step.end(30)
+    return step.end(90)
 
 
 @fault(
