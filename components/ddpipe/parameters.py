@@ -54,7 +54,7 @@ class OneOf:
         return value in self.names
 
     def __str__(self) -> str:
-        return " or ".join(self.names)
+        return " or ".join(name or "empty" for name in self.names)
 
 
 class _Anything:

@@ -18,6 +18,7 @@ from ddpipe.launch.job import JobOptions, LaunchOptions, Owner
 from ddpipe.parameters import OneOf, Parameter, Parameters, declared, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
+from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
 
 LOCAL = "local"
@@ -152,7 +153,7 @@ TRAIN = Step(
     name="train",
     command=("train",),
     image=Image.LAUNCHER,
-    groups=(DatasetOptions, RunOptions, Recipe, TrainOptions, Owner),
+    groups=(DatasetOptions, RunOptions, PresetOptions, Recipe, TrainOptions, Owner),
     results=(
         Result("training", Kind.TEXT, "Folder with checkpoints, metrics and event files."),
         Result("training_metrics", Kind.METRICS, "Loss and scores of the last epoch."),

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ddpipe.errors import ParameterError
-from ddpipe.train.presets import PRESETS, recipe_of
+from ddpipe.train.presets import PRESETS, chosen_recipe, recipe_of
 from ddpipe.train.recipe import Recipe
 
 
@@ -41,3 +41,10 @@ def test_an_unknown_field_is_refused_beside_a_preset() -> None:
 def test_presets_are_known_where_there_is_no_torch() -> None:
     check = "import sys, ddpipe.train.presets; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_a_value_that_is_not_the_default_overrides_the_preset_wherever_it_comes_from() -> None:
+    every = {**Recipe().to_dict(), "epochs": 3, "preset": "documents", "nodes": 2}
+    recipe = chosen_recipe(every)
+    assert recipe == recipe_of("documents", {"epochs": 3})
+    assert chosen_recipe({**every, "preset": ""}) == recipe_of("", {"epochs": 3})

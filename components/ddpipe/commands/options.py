@@ -103,7 +103,7 @@ def _option(item: Parameter, heading: str) -> Callable[[T], T]:
     if item.kind is bool:
         # A flag for people, a value for engines: --verify, --verify false.
         return click.option(name, type=bool, is_flag=False, flag_value=True, default=default, **shared)
-    names = list(item.allowed.names) if isinstance(item.allowed, OneOf) else []
+    names = list(filter(None, item.allowed.names)) if isinstance(item.allowed, OneOf) else []
     metavar = "|".join(names) if 0 < len(names) <= FEW else None
     return click.option(
         name,

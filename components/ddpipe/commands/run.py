@@ -10,6 +10,7 @@ import click
 from ddpipe import workflow
 from ddpipe.commands import json_option, tell
 from ddpipe.commands.options import SectionedCommand, options
+from ddpipe.commands.presets import list_presets_option
 from ddpipe.errors import Interrupted
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.launch.job import JobOptions, Owner
@@ -20,20 +21,22 @@ from ddpipe.signals import on_stop
 from ddpipe.steps import StoreOptions, TrainOptions
 from ddpipe.storage import open_store
 from ddpipe.summary import Summary, summary
+from ddpipe.train.presets import PresetOptions, chosen_recipe
 from ddpipe.train.recipe import Recipe
 
-_GROUPS = (RunOptions, PrepareSpec, Recipe, EvaluateSpec, StoreOptions)
+_GROUPS = (RunOptions, PrepareSpec, PresetOptions, Recipe, EvaluateSpec, StoreOptions)
 
 
 @click.command("run", cls=SectionedCommand)
 @options(RunOptions, without=("run_id",))
 @options(JobOptions, only=("processes",))
-@options(PrepareSpec, Recipe, EvaluateSpec, StoreOptions)
+@options(PrepareSpec, PresetOptions, Recipe, EvaluateSpec, StoreOptions)
+@list_presets_option
 @json_option
 def run_command(**given: Any) -> None:  # noqa: ANN401 - click hands every option by its name
     """Run the whole pipeline on this machine: prepare, train, evaluate, export, report."""
     refuse("the run cannot start", [text for group in _GROUPS for text in group.problems_in(given)])
-    spec, recipe = PrepareSpec.picked(given), Recipe.picked(given)
+    spec, recipe = PrepareSpec.picked(given), chosen_recipe(given)
     name = given["run"] or f"{spec.name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     run = Run.named(given["runs"], name)
     finished = run_here(run, spec, recipe, TrainOptions.picked(given), EvaluateSpec.picked(given))

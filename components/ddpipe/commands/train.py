@@ -5,21 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from ddpipe import workflow
+from ddpipe.commands.presets import list_presets_option
 from ddpipe.commands.results import Outcome
 from ddpipe.commands.shown import EventFiles, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.launch.job import Owner
 from ddpipe.runs import RunOptions
 from ddpipe.steps import TRAIN, TrainOptions
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.presets import chosen_recipe
 
 
 @step_command(TRAIN)
+@list_presets_option
 def train_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
     """Told by the step."""
     run = RunOptions.picked(given).required
     options, owner = TrainOptions.picked(given), Owner.picked(given)
-    record = workflow.train(run, dataset, Recipe.picked(given), options, owner)
+    record = workflow.train(run, dataset, chosen_recipe(given), options, owner)
     return Outcome(
         {"training": run.training, **record},
         run.training,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from ddpipe.errors import ParameterError
+from ddpipe.parameters import OneOf, Parameters, parameter
 from ddpipe.train.recipe import Recipe
 
 
@@ -97,3 +98,33 @@ def recipe_of(preset: str, given: Mapping[str, Any]) -> Recipe:
         )
     values = PRESETS[preset].values if preset else {}
     return Recipe.from_dict({**values, **given})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetOptions(Parameters):
+    """Which preset a recipe starts from."""
+
+    what: ClassVar[str] = Recipe.what
+    heading: ClassVar[str] = Recipe.heading
+
+    preset: str = parameter(
+        "",
+        f"Recipe by name: {', '.join(PRESETS)}; hyperparameters that differ from their defaults override it.",
+        OneOf(("", *PRESETS)),
+    )
+
+
+def chosen_recipe(values: Mapping[str, Any]) -> Recipe:
+    """The recipe among the parameters of a run.
+
+    Engines give every parameter a value: one that is its default counts as not given.
+
+    Args:
+        values: By names of `PresetOptions` and `Recipe`; others are passed over.
+
+    Raises:
+        ParameterError: There is no such preset, or values are invalid; all are listed.
+    """
+    defaults = Recipe().to_dict()
+    given = {name: values[name] for name in defaults if values.get(name, defaults[name]) != defaults[name]}
+    return recipe_of(PresetOptions.picked(values).preset, given)
