@@ -54,6 +54,8 @@ def _task(
     # The engine cannot see whether the data behind an address changed: each step finds that out itself.
     made.set_caching_options(enable_caching=False)
     cpu, memory = (given[item.name] for item in task.pod)
+    # Only registered channels are handed to the group that a task is in, and resources register none.
+    made.register_pipeline_channels([cpu, memory])
     made.set_cpu_request(cpu).set_memory_request(memory).set_memory_limit(memory)
     if pipeline.claim:
         kubernetes.mount_pvc(made, pipeline.claim, MOUNT)

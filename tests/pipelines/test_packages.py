@@ -228,6 +228,18 @@ def test_every_step_passes_the_restricted_level_and_has_the_pod_that_the_user_as
     assert set(resources) == {"resourceCpuRequest", "resourceMemoryRequest", "resourceMemoryLimit"}
 
 
+@pytest.mark.parametrize("name", PIPELINES)
+def test_what_a_task_takes_from_the_pipeline_is_handed_to_the_group_that_it_is_in(name: str) -> None:
+    """The engine resolves nothing else: a pod's size too."""
+    for component in package(name)["components"].values():
+        given = component.get("inputDefinitions", {}).get("parameters", {})
+        for task in component.get("dag", {}).get("tasks", {}).values():
+            taken = task["inputs"]["parameters"].values()
+            assert {
+                item["componentInputParameter"] for item in taken if "componentInputParameter" in item
+            } <= set(given)
+
+
 def test_only_what_talks_to_the_cluster_uses_the_small_image() -> None:
     small = {name for name, one in containers("training").items() if "launcher" in one["image"]}
     assert small == {"train", "clean_up"}
