@@ -33,21 +33,44 @@ class Door(click.Group):
         try:
             module = importlib.import_module(f"ddpipe.commands.{name}")
         except ModuleNotFoundError as error:
-            if not error.name or error.name.startswith("ddpipe"):
+            if _is_ours(error):
                 raise
-            return _absent(name, error.name)
+            return _absent(name, str(error.name))
         command: click.Command = getattr(module, f"{name}_command")
         return command
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; show an expected error as prose, and as JSON where that was asked for."""
         try:
-            return super().invoke(ctx)
+            return self._invoke(ctx)
         except DdpipeError as error:
             click.secho(str(error), fg="red", err=True)
             if ctx.meta.get("json"):
                 click.echo(json.dumps(error.as_dict()))
             ctx.exit(error.exit_code)
+
+    def _invoke(self, ctx: click.Context) -> object:
+        """Run the command; steps import what they need when they start, which may not be installed."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if _is_ours(error):
+                raise
+            raise _too_small(str(ctx.invoked_subcommand), str(error.name)) from error
+
+
+def _is_ours(error: ModuleNotFoundError) -> bool:
+    """Whether a module of ddpipe itself is missing, which is a bug."""
+    return not error.name or error.name.startswith("ddpipe")
+
+
+def _too_small(name: str, package: str) -> ParameterError:
+    return ParameterError(
+        what="the command cannot run here",
+        which=f"ddpipe {name}",
+        seen=f"the package {package} is not installed",
+        do="Use the trainer image, or: pip install 'ddpipe[all]'",
+    )
 
 
 def _absent(name: str, package: str) -> click.Command:
@@ -56,12 +79,7 @@ def _absent(name: str, package: str) -> click.Command:
     @click.command(name, help=f"(Not installed here: needs {package}.)", add_help_option=False)
     @click.argument("_arguments", nargs=-1, type=click.UNPROCESSED)
     def refuse(_arguments: tuple[str, ...]) -> None:
-        raise ParameterError(
-            what="the command cannot run here",
-            which=f"ddpipe {name}",
-            seen=f"the package {package} is not installed",
-            do="Use the trainer image, or: pip install 'ddpipe[all]'",
-        )
+        raise _too_small(name, package)
 
     refuse.ignore_unknown_options = True
     return refuse
