@@ -62,7 +62,7 @@ def train(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: 
     """
     with run.step("train") as facts:
         if options.backend == LOCAL:
-            _train_here(run, dataset, recipe, options.processes)
+            _train_here(run, dataset, recipe, options)
             facts.update(processes=options.processes)
         else:
             facts.update(job=_launch(run, dataset, recipe, options, owner), nodes=options.nodes)
@@ -71,11 +71,13 @@ def train(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: 
     return record
 
 
-def _train_here(run: Run, dataset: str, recipe: Recipe, processes: int) -> None:
+def _train_here(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -> None:
+    from ddpipe.launch.job import Restart
     from ddpipe.launch.local import run_local
 
     arguments = ["--dataset", dataset, "--output", run.training, "--recipe", recipe.to_json()]
-    run_local("ddpipe.train", arguments, processes)
+    restarts = options.max_restarts if options.restart != Restart.NEVER else 0
+    run_local("ddpipe.train", arguments, options.processes, restarts)
 
 
 def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner) -> str:

@@ -185,6 +185,9 @@ class RollCall:
         thread = threading.Thread(target=ask, daemon=True)
         thread.start()
         thread.join(2 * ANSWER)
+        if self._rank == 0:
+            # The store is in this process: others that lose contact a moment later have to read it too.
+            time.sleep(ANSWER)
         return (
             found[0] if found else "rank 0, or whoever holds the store of the ranks, does not answer any more"
         )

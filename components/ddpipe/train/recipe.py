@@ -155,6 +155,8 @@ class Recipe(Parameters):
             yield "frozen_epochs cannot be used with strategy fsdp, which cannot freeze weights"
         if self.optimizer == "muon" and self.strategy == "fsdp":
             yield "optimizer muon cannot be used with strategy fsdp: it needs whole weights"
+        if self.pretrained and self.warm_start:
+            yield "pretrained and warm_start both name weights to start from; give one of them"
         if self.frozen_epochs > self.epochs:
             yield f"frozen_epochs is {self.frozen_epochs}, not from 0 to {self.epochs}, the epochs"
 
