@@ -73,7 +73,9 @@ def test_kfp_2_gets_the_metadata_of_each_artifact_under_its_own_name_and_uri() -
         "version": Document(b"{}", {"dataset_id": "abc"}),
         "page": Page("<html>"),
     }
-    given = {"outputs": {"outputFile": "/tmp/out.json", "artifacts": {name: listed(name) for name in shown}}}  # noqa: S108
+    engines_own = "executor-logs"
+    artifacts = {name: listed(name) for name in (*shown, engines_own)}
+    given = {"outputs": {"outputFile": "/tmp/out.json", "artifacts": artifacts}}  # noqa: S108
     target, content = kfp_v2.metadata(json.dumps(given), shown)
     assert target == "/tmp/out.json"  # noqa: S108
     artifacts = {name: one["artifacts"][0] for name, one in json.loads(content)["artifacts"].items()}

@@ -23,6 +23,7 @@ def metadata(executor_input: str, shown: Mapping[str, Shown]) -> tuple[str, byte
     artifacts = {
         name: {"artifacts": [{**listed["artifacts"][0], "metadata": _of(shown[name])}]}
         for name, listed in outputs.get("artifacts", {}).items()
+        if name in shown  # the engine has some of its own: executor-logs
     }
     return outputs["outputFile"], json.dumps({"artifacts": artifacts}).encode()
 
