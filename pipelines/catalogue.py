@@ -13,7 +13,7 @@ import yaml
 from ddpipe.steps import EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN, Step
 
 VERIFIED = datetime(2026, 11, 22, tzinfo=UTC)
-"""When the components last ran on a real backend."""
+"""When the training pipeline last ran on a real KFP 2.17."""
 
 STABILITY = "alpha"
 _PIPELINES = {"name": "Pipelines", "version": ">=2.15.2"}

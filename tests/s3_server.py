@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 import socket
 import subprocess
 import sys
@@ -52,10 +53,14 @@ class Server:
 
 
 @contextmanager
-def running() -> Iterator[Server]:
+def running(host: str = HOST) -> Iterator[Server]:
+    """Start one that listens on this address of this machine, and end it."""
     port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    command = [sys.executable, "-m", "moto.server", "-H", host, "-p", str(port)]
+    # Pods call it by a service's name, whose first part it would take for a bucket.
+    environment = {**os.environ, "S3_IGNORE_SUBDOMAIN_BUCKETNAME": "true"}
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=quiet, stderr=quiet, env=environment) as process:
         try:
             _await_port(port, process)
             yield Server(f"http://{HOST}:{port}")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import sys
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from place import IMAGE, missing_image
+from place import IMAGE, STORE_SECRET, missing_image
 
 from ddpipe.errors import DdpipeError
 from ddpipe.launch.cluster import ApiError, ApiServer, connect
+from ddpipe.storage import open_store
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,3 +53,24 @@ def admin() -> ApiServer:
     if missing := missing_image(cluster, IMAGE):
         pytest.skip(missing)
     return cluster
+
+
+@pytest.fixture(scope="module")
+def root(admin: ApiServer) -> Iterator[str]:
+    """A folder of a module's own in the bucket of Kubeflow's MinIO, removed afterwards."""
+    if "S3_ENDPOINT" not in os.environ:
+        pytest.skip("no object store: set S3_ENDPOINT to the cluster's MinIO as this machine reaches it")
+    try:
+        data = admin.get(f"/api/v1/namespaces/kubeflow/secrets/{STORE_SECRET}")["data"]
+    except ApiError as error:
+        pytest.skip(f"the cluster of KUBECONFIG has no secret kubeflow/{STORE_SECRET}: {error}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", base64.b64decode(data["accesskey"]).decode())
+        patch.setenv("AWS_SECRET_ACCESS_KEY", base64.b64decode(data["secretkey"]).decode())
+        uri = f"s3://mlpipeline/ddpipe-test-{uuid.uuid4().hex[:8]}"
+        try:
+            yield uri
+        finally:
+            store = open_store(uri)
+            for item in list(store.list()):
+                store.delete(item.key)

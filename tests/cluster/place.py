@@ -27,6 +27,10 @@ IMAGE = OUR_IMAGES.format("launcher")
 """What the pods of launched jobs run: a shell and Python are all they need."""
 
 RBAC = Path(__file__).parents[2] / "images" / "rbac.yaml"
+
+STORE_SECRET = "mlpipeline-minio-artifact"  # noqa: S105 - its name
+"""The keys of Kubeflow's MinIO."""
+
 _COLLECTIONS = {
     "ServiceAccount": "/api/v1/namespaces/{}/serviceaccounts",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
@@ -48,14 +52,14 @@ def patch(admin: ApiServer, path: str, change: dict[str, Any]) -> None:
     assert answer.status == 200, answer.data
 
 
-def eventually(look: Callable[[], T], good: Callable[[T], bool], seconds: float) -> T:
+def eventually(look: Callable[[], T], good: Callable[[T], bool], seconds: float, pause: float = 0.1) -> T:
     """What is seen once it is good, or when the time is over."""
     until = time.monotonic() + seconds
     while True:
         seen = look()
         if good(seen) or time.monotonic() > until:
             return seen
-        time.sleep(0.1)
+        time.sleep(pause)
 
 
 @dataclass

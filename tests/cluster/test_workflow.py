@@ -7,12 +7,10 @@ DDPIPE_TEST_CIFAR  a tar of <train|test>/<class>/<image>, for the run on photogr
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import re
 import tarfile
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ import pytest
 import yaml
 from kubernetes import client, config
 from kubernetes.stream import stream
-from place import ACCOUNT, OUR_IMAGES, Place, a_place, delete, eventually
+from place import ACCOUNT, OUR_IMAGES, STORE_SECRET, Place, a_place, delete, eventually
 
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.reader import open_split
@@ -36,7 +34,6 @@ from ddpipe.storage import open_store, read_uri
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 WORKFLOW = COMPILED / "training-v1.yaml"
-SECRET = "mlpipeline-minio-artifact"  # noqa: S105 - its name
 OURS = r"[\w./:-]+/ddpipe-(launcher|trainer):[\w.]+"
 ENDED = {"Succeeded", "Failed", "Error"}
 SMALL = {
@@ -118,40 +115,21 @@ Submit = Callable[..., Ran]
 
 @pytest.fixture(scope="module")
 def argo(admin: ApiServer) -> ApiServer:
-    if "S3_ENDPOINT" not in os.environ:
-        pytest.skip("no object store: set S3_ENDPOINT to the cluster's MinIO as this machine reaches it")
     try:
         kinds = {item["name"] for item in admin.get("/apis/argoproj.io/v1alpha1")["resources"]}
-        admin.get(f"/api/v1/namespaces/kubeflow/secrets/{SECRET}")
     except ApiError as error:
-        pytest.skip(f"the cluster of KUBECONFIG has no Argo, or no secret kubeflow/{SECRET}: {error}")
+        pytest.skip(f"the cluster of KUBECONFIG has no Argo: {error}")
     if "workflows" not in kinds:
         pytest.skip("the cluster of KUBECONFIG has no Argo Workflows")
     return admin
 
 
 @pytest.fixture(scope="module")
-def root(argo: ApiServer) -> Iterator[str]:
-    """A folder of these tests' own in the bucket, removed afterwards."""
-    data = argo.get(f"/api/v1/namespaces/kubeflow/secrets/{SECRET}")["data"]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AWS_ACCESS_KEY_ID", base64.b64decode(data["accesskey"]).decode())
-        patch.setenv("AWS_SECRET_ACCESS_KEY", base64.b64decode(data["secretkey"]).decode())
-        uri = f"s3://mlpipeline/ddpipe-test-{uuid.uuid4().hex[:8]}"
-        try:
-            yield uri
-        finally:
-            store = open_store(uri)
-            for item in list(store.list()):
-                store.delete(item.key)
-
-
-@pytest.fixture(scope="module")
-def place(argo: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(argo: ApiServer, root: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """One namespace for all of these tests, with what Kubeflow puts into a user's."""
     with a_place(argo, tmp_path_factory.mktemp("place")) as place:
-        secret = argo.get(f"/api/v1/namespaces/kubeflow/secrets/{SECRET}")
-        place.create("/api/v1/secrets", {**secret, "metadata": {"name": SECRET}})
+        secret = argo.get(f"/api/v1/namespaces/kubeflow/secrets/{STORE_SECRET}")
+        place.create("/api/v1/secrets", {**secret, "metadata": {"name": STORE_SECRET}})
         yield place
 
 

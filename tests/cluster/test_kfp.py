@@ -1,0 +1,179 @@
+"""The package for KFP v2, run by a real Kubeflow Pipelines backend from our own images.
+
+KFP_ENDPOINT       the backend's API, such as http://127.0.0.1:8888; without it all of this is skipped
+S3_ENDPOINT        the cluster's MinIO as this machine reaches it (pods: minio-service.kubeflow:9000)
+POD_HOST           this machine's address as pods reach it, for the run whose object store is elsewhere
+DDPIPE_TEST_IMAGES our images, {} for launcher and trainer; default: ddpipe-{}:dev
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import s3_server
+from kfp import Client
+from kfp_run import NAMESPACE, Run, package_with_test_images
+from PIL import Image
+from place import OUR_IMAGES, Place, a_place, delete, eventually
+from sklearn.datasets import load_digits
+
+from ddpipe.data.manifest import load_manifest
+from ddpipe.errors import DdpipeError
+from ddpipe.launch.cluster import ApiServer
+from ddpipe.pipelines.compile import COMPILED
+from ddpipe.storage import open_store, read_uri
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+
+STEPS = {f"{step}_cpu": "200m" for step in ("prepare", "evaluate", "export")}
+SMALL = {"nodes": 2, "cpu": "400m", "memory": "2Gi", "epochs": 3, **STEPS}
+NEVER_ENDING = {**SMALL, "nodes": 1, "epochs": 100_000}
+ODD = """Käthe's "Bilder" """.strip()
+
+Submit = Callable[..., Run]
+
+
+@pytest.fixture(scope="module")
+def client() -> Client:
+    if "KFP_ENDPOINT" not in os.environ:
+        pytest.skip("no Kubeflow Pipelines: set KFP_ENDPOINT to its API, such as http://127.0.0.1:8888")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # it tells every caller which servers it can talk to
+        return Client(host=os.environ["KFP_ENDPOINT"])
+
+
+@pytest.fixture(scope="module")
+def experiment(client: Client) -> Iterator[str]:
+    made = client.create_experiment(f"ddpipe-test-{uuid.uuid4().hex[:8]}").experiment_id
+    yield made
+    client.delete_experiment(made)
+
+
+@pytest.fixture(scope="module")
+def submit(
+    client: Client, admin: ApiServer, experiment: str, root: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Submit]:
+    package = package_with_test_images(COMPILED / "training.yaml", tmp_path_factory.mktemp("package"))
+    runs = []
+
+    def submitted(**parameters: object) -> Run:
+        arguments = {**SMALL, "runs": f"{root}/runs", "store": f"{root}/store", **parameters}
+        made = client.create_run_from_pipeline_package(package, arguments, experiment_id=experiment)
+        runs.append(Run(client, admin, made.run_id, f"{arguments['runs']}/{made.run_id}"))
+        return runs[-1]
+
+    yield submitted
+    for run in runs:
+        run.remove()
+
+
+def upload_digits(uri: str) -> int:
+    """Twenty pictures of each digit, one folder per class."""
+    store, digits = open_store(uri), load_digits()
+    for digit in range(10):
+        for number, pixels in enumerate(digits.images[digits.target == digit][:20]):
+            file = io.BytesIO()
+            Image.fromarray((pixels * 15).astype("uint8")).save(file, "PNG")
+            store.write(f"{digit}/{number}.png", file.getvalue())
+    return 200
+
+
+def test_two_pods_train_from_a_folder_whose_name_needs_quoting(submit: Submit, root: str) -> None:
+    count = upload_digits(f"{root}/{ODD}")
+    run = submit(source="folder", source_path=f"{root}/{ODD}", dataset_name="odd")
+    assert run.ended() == "SUCCEEDED", run.told()
+    training = json.loads(read_uri(f"{run.folder}/training/training.json"))
+    assert training["world_size"] == 2
+    dataset = json.loads(read_uri(f"{run.folder}/steps/prepare.json"))["facts"]["dataset"]
+    assert sum(len(split.sample_ids) for split in load_manifest(dataset).splits.values()) == count
+    assert read_uri(f"{run.folder}/model/model.onnx")
+    assert run.jobs() == []
+
+
+def test_a_job_that_fails_makes_the_run_red_and_its_cause_is_in_the_log_of_the_step(submit: Submit) -> None:
+    """The launcher's image has no torch: training cannot start in it."""
+    run = submit(image=OUR_IMAGES.format("launcher"), nodes=1)
+    assert run.ended() == "FAILED", run.told()
+    assert "No module named 'torch'" in run.log("train"), run.told()
+    assert run.jobs() == []
+
+
+def test_a_parameter_of_a_later_step_is_refused_by_the_first(submit: Submit) -> None:
+    run = submit(model="nonsense")
+    assert run.ended() == "FAILED", run.told()
+    assert "nonsense" in run.log("prepare"), run.told()
+    assert run.states()["train"] == "None"  # it never began
+
+
+def test_a_terminated_run_leaves_no_job(client: Client, submit: Submit) -> None:
+    run = submit(**NEVER_ENDING)
+    assert eventually(lambda: has_trained(run), bool, 300), run.told()
+    client.terminate_run(run.id)
+    assert eventually(run.jobs, lambda jobs: not jobs, 30) == []
+    assert run.ended(120) in {"FAILED", "CANCELED"}
+
+
+def has_trained(run: Run) -> bool:
+    """Whether training has written something."""
+    try:
+        return any(True for _ in open_store(f"{run.folder}/training").list())
+    except DdpipeError:
+        return False
+
+
+@pytest.fixture
+def elsewhere(admin: ApiServer, tmp_path: Path) -> Iterator[tuple[s3_server.Server, str]]:
+    """Another object store: other service, port, namespace and keys; and its address for pods."""
+    if "POD_HOST" not in os.environ:
+        pytest.skip("no object store elsewhere: set POD_HOST to this machine's address as pods reach it")
+    with s3_server.running("0.0.0.0") as server, a_place(admin, tmp_path) as place:  # noqa: S104 - pods come from outside
+        server.reset()
+        yield server, expose(place, int(server.endpoint.rpartition(":")[2]))
+
+
+def expose(place: Place, port: int) -> str:
+    """A service of the place that leads to this machine's port; its address."""
+    service = {"metadata": {"name": "store"}, "spec": {"ports": [{"port": 9900, "targetPort": port}]}}
+    place.create("/api/v1/services", service)
+    place.create(
+        "/apis/discovery.k8s.io/v1/endpointslices",
+        {
+            "metadata": {"name": "store", "labels": {"kubernetes.io/service-name": "store"}},
+            "addressType": "IPv4",
+            "ports": [{"port": port}],
+            "endpoints": [{"addresses": [os.environ["POD_HOST"]]}],
+        },
+    )
+    return f"store.{place.namespace}:9900"
+
+
+@pytest.fixture
+def secret(admin: ApiServer) -> Iterator[str]:
+    """The keys of the store that is elsewhere, in the namespace of the runs."""
+    secrets, name = f"/api/v1/namespaces/{NAMESPACE}/secrets", f"ddpipe-test-{uuid.uuid4().hex[:8]}"
+    keys = zip(("accesskey", "secretkey"), s3_server.CREDENTIALS.values(), strict=True)
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in keys}
+    admin.create(secrets, {"metadata": {"name": name}, "data": data})
+    yield name
+    delete(admin, f"{secrets}/{name}")
+
+
+def test_all_steps_reach_an_object_store_elsewhere(
+    submit: Submit, elsewhere: tuple[s3_server.Server, str], secret: str
+) -> None:
+    server, endpoint = elsewhere
+    bucket = f"s3://{s3_server.BUCKET}"
+    run = submit(
+        runs=f"{bucket}/runs", store=f"{bucket}/store", s3_endpoint=endpoint, s3_secret=secret, nodes=1
+    )
+    assert run.ended() == "SUCCEEDED", run.told()
+    there = {item.object_name for item in server.client.list_objects(s3_server.BUCKET, recursive=True)}
+    assert {f"runs/{run.id}/model/model.onnx", f"runs/{run.id}/report.html"} <= there
