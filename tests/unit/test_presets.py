@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from ddpipe.commands.presets import chosen_recipe
+from ddpipe.commands.train import train_command
 from ddpipe.errors import ParameterError
-from ddpipe.train.presets import PRESETS, chosen_recipe, recipe_of
+from ddpipe.train.presets import PRESETS, recipe_of
 from ddpipe.train.recipe import Recipe
 
 
@@ -43,8 +46,22 @@ def test_presets_are_known_where_there_is_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
-def test_a_value_that_is_not_the_default_overrides_the_preset_wherever_it_comes_from() -> None:
-    every = {**Recipe().to_dict(), "epochs": 3, "preset": "documents", "nodes": 2}
-    recipe = chosen_recipe(every)
-    assert recipe == recipe_of("documents", {"epochs": 3})
-    assert chosen_recipe({**every, "preset": ""}) == recipe_of("", {"epochs": 3})
+@pytest.mark.parametrize(
+    ("arguments", "recipe"),
+    [
+        (["--preset", "documents", "--epochs", "3"], recipe_of("documents", {"epochs": 3})),
+        (["--preset", "documents", "--epochs", "15"], recipe_of("documents", {"epochs": 15})),
+        (["--epochs", "3"], recipe_of("", {"epochs": 3})),
+        (
+            ["--preset", "documents", "--epochs", "15", "--momentum", "0.5", "--write", "training", "out"],
+            recipe_of("documents", {"momentum": 0.5}),
+        ),
+    ],
+    ids=["a value", "the default", "no preset", "an engine gives its defaults too"],
+)
+def test_what_is_given_overrides_the_preset(
+    arguments: list[str], recipe: Recipe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with train_command.make_context("train", ["--dataset", "m", *arguments]) as context:
+        assert chosen_recipe(context.params) == recipe

@@ -1,10 +1,35 @@
-"""`--list-presets`: the recipes by name, with what each changes."""
+"""Recipes by name on the command line: what was given overrides the preset; --list-presets shows them."""
 
 from __future__ import annotations
 
-import click
+from collections.abc import Mapping
+from typing import Any
 
-from ddpipe.train.presets import PRESETS, Preset
+import click
+from click.core import ParameterSource
+
+from ddpipe.commands.results import WRITE
+from ddpipe.train.presets import PRESETS, Preset, PresetOptions, recipe_of
+from ddpipe.train.recipe import Recipe
+
+
+def chosen_recipe(values: Mapping[str, Any]) -> Recipe:
+    """The recipe of the preset, but for the hyperparameters that were given.
+
+    An engine, which takes results as files, gives every parameter: one that has its default was not meant.
+
+    Raises:
+        ParameterError: There is no such preset, or values are invalid; all are listed.
+    """
+    context = click.get_current_context()
+    defaults, by_engine = Recipe().to_dict(), bool(context.meta.get(WRITE))
+    given = {
+        name: values[name]
+        for name, default in defaults.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        and not (by_engine and values[name] == default)
+    }
+    return recipe_of(PresetOptions.picked(values).preset, given)
 
 
 def _told(name: str, preset: Preset) -> str:

@@ -10,7 +10,7 @@ import click
 from ddpipe import workflow
 from ddpipe.commands import json_option, tell
 from ddpipe.commands.options import SectionedCommand, options
-from ddpipe.commands.presets import list_presets_option
+from ddpipe.commands.presets import chosen_recipe, list_presets_option
 from ddpipe.errors import Interrupted
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.launch.job import JobOptions, Owner
@@ -21,7 +21,7 @@ from ddpipe.signals import on_stop
 from ddpipe.steps import StoreOptions, TrainOptions
 from ddpipe.storage import open_store
 from ddpipe.summary import Summary, summary
-from ddpipe.train.presets import PresetOptions, chosen_recipe
+from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
 
 _GROUPS = (RunOptions, PrepareSpec, PresetOptions, Recipe, EvaluateSpec, StoreOptions)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ddpipe import workflow
-from ddpipe.commands.presets import list_presets_option
+from ddpipe.commands.presets import chosen_recipe, list_presets_option
 from ddpipe.commands.results import Outcome
 from ddpipe.commands.shown import EventFiles, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.launch.job import Owner
 from ddpipe.runs import RunOptions
 from ddpipe.steps import TRAIN, TrainOptions
-from ddpipe.train.presets import chosen_recipe
 
 
 @step_command(TRAIN)

@@ -55,7 +55,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "quick-32": Preset(
         "A first answer on images of about 32x32 pixels, in two epochs.",
-        {**_FAST, "model": "fast-cnn-small", "epochs": 2, "full_resolution_from": 0.9},
+        {**_FAST, "model": "fast-cnn-small", "epochs": 2, "full_resolution_from": 0.5},
     ),
     "fast-32": Preset(
         "A good network for images of about 32x32 pixels, in twelve epochs.",
@@ -109,22 +109,6 @@ class PresetOptions(Parameters):
 
     preset: str = parameter(
         "",
-        f"Recipe by name: {', '.join(PRESETS)}; hyperparameters that differ from their defaults override it.",
+        f"Recipe by name: {', '.join(PRESETS)}; hyperparameters that are given override it.",
         OneOf(("", *PRESETS)),
     )
-
-
-def chosen_recipe(values: Mapping[str, Any]) -> Recipe:
-    """The recipe among the parameters of a run.
-
-    Engines give every parameter a value: one that is its default counts as not given.
-
-    Args:
-        values: By names of `PresetOptions` and `Recipe`; others are passed over.
-
-    Raises:
-        ParameterError: There is no such preset, or values are invalid; all are listed.
-    """
-    defaults = Recipe().to_dict()
-    given = {name: values[name] for name in defaults if values.get(name, defaults[name]) != defaults[name]}
-    return recipe_of(PresetOptions.picked(values).preset, given)
