@@ -111,7 +111,10 @@ class FileStore:
             if not name.startswith(PARTIAL)
         )
         for key in sorted(key for key in keys if key.startswith(prefix)):
-            status = self._path(key).stat()
+            try:
+                status = self._path(key).stat()
+            except FileNotFoundError:  # removed by another process since the walk
+                continue
             modified = datetime.fromtimestamp(status.st_mtime, UTC)
             yield ObjectInfo(key, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", modified)
 
