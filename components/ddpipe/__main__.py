@@ -14,6 +14,7 @@ import sys
 import click
 
 from ddpipe.errors import DdpipeError, ParameterError
+from ddpipe.process import clean_up_and_leave, search_rarely
 
 COMMANDS = ("run", "prepare", "data", "train", "evaluate", "export", "compile", "launch", "jobs")
 """Each has a file in commands/, imported when it is called: launching does not pay for preparing."""
@@ -97,7 +98,11 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    cli(prog_name="ddpipe")
+    search_rarely()
+    try:
+        cli(prog_name="ddpipe")
+    except SystemExit as ended:
+        clean_up_and_leave(int(ended.code or 0))
 
 
 if __name__ == "__main__":

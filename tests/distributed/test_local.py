@@ -84,7 +84,7 @@ class Training:
         return [
             process.pid
             for process in processes()
-            if self.output in process.command and "torch.distributed.run" not in process.command
+            if self.output in process.command and "ddpipe.torchrun" not in process.command
         ]
 
 

@@ -67,4 +67,4 @@ def test_the_keep_policy_decides_by_how_a_job_ended() -> None:
 
 def test_own_training_is_started_by_torchrun_which_reads_the_pods_variables() -> None:
     command = training_command("s3://b/manifest.json", "s3://b/out", "{}")
-    assert command[:5] == ("python", "-m", "torch.distributed.run", "-m", "ddpipe.train")
+    assert command[:5] == ("python", "-m", "ddpipe.torchrun", "-m", "ddpipe.train")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddpipe.errors import DdpipeError
+from ddpipe.process import leave
 
 _MOST = 2000
 """Characters of a traceback in an error file: Kubernetes keeps 4096 bytes of a termination message."""
@@ -30,8 +31,9 @@ def run_rank(body: Callable[[], object]) -> NoReturn:
     TORCHELASTIC_ERROR_FILE names: torchrun sets it; in a pod it is the termination message. Its layout is
     torch's, with the four parts of a DdpipeError in `message.extraInfo`.
 
-    A rank that failed still has its place in the process group. The interpreter is not wound up then: gloo's
-    threads, of which one may be waiting for a peer that is gone, would abort it and take the exit code along.
+    The interpreter is not wound up. That takes a second with torch; and a rank that failed still has its
+    place in the process group: gloo's threads, of which one may be waiting for a peer that is gone, would
+    abort the process and take the exit code along.
     """
     log_as_rank()
     try:
@@ -39,12 +41,12 @@ def run_rank(body: Callable[[], object]) -> NoReturn:
     except DdpipeError as error:
         _record(str(error), error.exit_code, dict(error.as_dict()))
         sys.stderr.write(f"{error}\n")
-        _leave(error.exit_code)
+        leave(error.exit_code)
     except Exception as error:  # noqa: BLE001 - a bug: the whole traceback is wanted, here and in the error file
         _record(f"{type(error).__name__}: {error}", 1, {"py_callstack": traceback.format_exc()[-_MOST:]})
         traceback.print_exc()
-        _leave(1)
-    sys.exit(0)
+        leave(1)
+    leave(0)
 
 
 def log_as_rank() -> None:
@@ -53,12 +55,6 @@ def log_as_rank() -> None:
     logging.basicConfig(stream=sys.stdout, level=logging.ERROR if rank() else logging.WARNING, format=form)
     logging.getLogger("ddpipe").setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
-
-
-def _leave(exit_code: int) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)
 
 
 def _record(message: str, exit_code: int, details: dict[str, str | int]) -> None:

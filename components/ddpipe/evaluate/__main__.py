@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import click
 
-from ddpipe.distributed import run_rank
-from ddpipe.evaluate.evaluate import evaluate
-from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.process import search_rarely
 
 
 @click.command()
@@ -20,6 +18,11 @@ from ddpipe.evaluate.spec import EvaluateSpec
 @click.option("--spec", default="{}", help="JSON object of evaluation parameters.")
 def main(training: str, dataset: str, output: str, spec: str) -> None:
     """Score a trained model on the test split, every sample exactly once."""
+    search_rarely()
+    from ddpipe.distributed import run_rank  # noqa: PLC0415 - torch, after `search_rarely`
+    from ddpipe.evaluate.evaluate import evaluate  # noqa: PLC0415
+    from ddpipe.evaluate.spec import EvaluateSpec  # noqa: PLC0415
+
     run_rank(lambda: evaluate(training, dataset, output, EvaluateSpec.from_json(spec)))
 
 

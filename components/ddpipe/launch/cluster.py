@@ -6,7 +6,6 @@ kubeconfig, with its plugins and proxies, it is asked.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import socket
@@ -192,8 +191,6 @@ def connect(kubeconfig: str | None = None) -> ApiServer:
         return ApiServer(_log_in_as_pod, (_ACCOUNT / "namespace").read_text().strip())
     from kubernetes import config  # noqa: PLC0415 - the expensive import
 
-    # Or the interpreter's last collection goes through all of the client's models: a quarter second at exit.
-    gc.freeze()
     try:
         _, context = config.list_kube_config_contexts(kubeconfig)
         namespace = context["context"].get("namespace", "default")

@@ -318,7 +318,7 @@ def training_command(dataset: str, output: str, recipe: str) -> tuple[str, ...]:
         output: URI of the folder for checkpoints and results.
         recipe: The recipe as JSON.
     """
-    module = ("python", "-m", "torch.distributed.run", "-m", "ddpipe.train")
+    module = ("python", "-m", "ddpipe.torchrun", "-m", "ddpipe.train")
     return (*module, "--dataset", dataset, "--output", output, "--recipe", recipe)
 
 

@@ -21,7 +21,7 @@ from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFaile
 from ddpipe.launch.torchrun import first_killed
 from ddpipe.signals import on_stop
 
-_TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+_TORCHRUN = (sys.executable, "-m", "ddpipe.torchrun", "--standalone")
 _STDERR = 2  # the file itself: a notebook's sys.stderr has none
 _LAST_LINES = 20
 

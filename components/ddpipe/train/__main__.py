@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import click
 
-from ddpipe.distributed import run_rank
-from ddpipe.train.recipe import Recipe
-from ddpipe.train.train import train
+from ddpipe.process import search_rarely
 
 
 @click.command()
@@ -19,6 +17,11 @@ from ddpipe.train.train import train
 @click.option("--recipe", default="{}", show_default=True, help="Hyperparameters as a JSON object.")
 def main(dataset: str, output: str, recipe: str) -> None:
     """Train as one rank."""
+    search_rarely()
+    from ddpipe.distributed import run_rank  # noqa: PLC0415 - torch, after `search_rarely`
+    from ddpipe.train.recipe import Recipe  # noqa: PLC0415
+    from ddpipe.train.train import train  # noqa: PLC0415
+
     run_rank(lambda: train(dataset, output, Recipe.from_json(recipe)))
 
 
