@@ -46,6 +46,7 @@ FAST = {
     "augmentation": "shift-alternating-flip",
 }
 LABELS = ("image", "label", "split")
+STEPS_OF_A_ROUND = 16
 
 
 @dataclass(frozen=True)
@@ -224,31 +225,26 @@ def overhead(manifest: str, values: dict[str, object], rounds: int) -> tuple[flo
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(recipe, load_manifest(manifest), splits, open_store(folder), world, saver=None)
     watch, step = Watch(60), trainer._training_step
-    block = max(1, min(32, trainer._steps_per_epoch - 1) // 2)
     whole: list[float] = []
     bare: list[float] = []
-    for round_ in range(rounds + 1):
-        batches = trainer._batches(round_, 0)
+    for epoch in range(rounds):
+        batches = trainer._batches(epoch, 0)
         kept = next(batches)
-        began = time.process_time()
-        for number in range(block):
+        # One step of each in turn: a slow moment falls on both.
+        for number in range(STEPS_OF_A_ROUND):
+            began = time.process_time()
             trainer._heed(watch)
-            trainer._take(number, kept if number == 0 else next(batches))
-        middle = time.process_time()
-        set_learning_rate(step.optimizer, recipe.learning_rate)
-        for _ in range(block):
+            trainer._take(number, next(batches))
+            middle = time.process_time()
+            set_learning_rate(step.optimizer, recipe.learning_rate)
+            step.optimizer.zero_grad()
             with torch.autocast("cpu", torch.bfloat16, enabled=trainer._bf16):
                 logits = step.strategy.model(kept.images)
-            loss = trainer._objective.losses(logits.float(), kept.labels).mean()
-            step.optimizer.zero_grad()
-            loss.backward()
+            trainer._objective.losses(logits.float(), kept.labels).mean().backward()
             step.optimizer.step()
-        ended = time.process_time()
-        if round_:  # the first one warms up
-            whole.append((middle - began) / block)
-            bare.append((ended - middle) / block)
-    shares = [1 - inner / outer for inner, outer in zip(bare, whole, strict=True)]
-    return statistics.median(whole), statistics.median(shares)
+            whole.append(middle - began)
+            bare.append(time.process_time() - middle)
+    return statistics.median(whole), 1 - statistics.median(bare) / statistics.median(whole)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

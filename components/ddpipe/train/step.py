@@ -76,6 +76,9 @@ class TrainingStep:
 
 def split(batch: Batch, parts: int) -> Iterator[Batch]:
     """The batch in so many parts of nearly the same size; some may be empty."""
+    if parts == 1:
+        yield batch
+        return
     for images, labels in zip(
         batch.images.tensor_split(parts), batch.labels.tensor_split(parts), strict=True
     ):
