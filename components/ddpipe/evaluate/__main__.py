@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from ddpipe.process import search_rarely
+from ddpipe.process import keep_memory, search_rarely
 
 
 @click.command()
@@ -19,6 +19,7 @@ from ddpipe.process import search_rarely
 def main(training: str, dataset: str, output: str, spec: str) -> None:
     """Score a trained model on the test split, every sample exactly once."""
     search_rarely()
+    keep_memory()
     from ddpipe.distributed import run_rank  # noqa: PLC0415 - torch, after `search_rarely`
     from ddpipe.evaluate.evaluate import evaluate  # noqa: PLC0415
     from ddpipe.evaluate.spec import EvaluateSpec  # noqa: PLC0415

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import io
 import math
 from collections.abc import Callable, Iterator
@@ -34,20 +33,6 @@ FILTER = Image.Resampling.BICUBIC
 
 Shape = tuple[int, int, int]
 """Height, width and channels (1 or 3)."""
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-
-
-def keep_memory() -> None:
-    """Let this process keep the memory that an image leaves for the next one.
-
-    By default the C library gives the memory of large images back to the system and asks for it again, and a
-    tenth of the time goes to page faults.
-    """
-    # glibc's: others have no such option, and do without.
-    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
-        mallopt(_MMAP_THRESHOLD, 2**25)
-        mallopt(_TRIM_THRESHOLD, 2**28)
 
 
 class Unreadable(Exception):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from ddpipe.process import search_rarely
+from ddpipe.process import keep_memory, search_rarely
 
 
 @click.command()
@@ -18,6 +18,7 @@ from ddpipe.process import search_rarely
 def main(dataset: str, output: str, recipe: str) -> None:
     """Train as one rank."""
     search_rarely()
+    keep_memory()
     from ddpipe.distributed import run_rank  # noqa: PLC0415 - torch, after `search_rarely`
     from ddpipe.train.recipe import Recipe  # noqa: PLC0415
     from ddpipe.train.train import train  # noqa: PLC0415
