@@ -13,7 +13,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "digits-cnn": "three 3x3 convolutions, 37,000 weights: for images from 4x4, such as digits",
     "lenet": "LeNet-5 with ReLU and max pooling, 62,000 weights: for images from 12x12, such as MNIST",
     "simple-cnn": "two 3x3 convolutions and two linear layers, 316,000 weights for 32x32: from 10x10",
-    "fast-cnn-small": "fast-cnn of 64 to 128 channels, 570,000 weights",
+    "fast-cnn-small": "fast-cnn of 48 to 96 channels, 320,000 weights",
     "fast-cnn": "whitening, then six convolutions, 64 to 256 channels, 2 million weights: from 16x16",
     "fast-cnn-large": "fast-cnn of 128 to 384 channels, 4.6 million weights",
 }

@@ -36,7 +36,6 @@ _FAST: Mapping[str, Any] = {
     "schedule": "linear",
     "label_smoothing": 0.2,
     "augmentation": "shift-alternating-flip",
-    "initial_resolution": 0.5,
     "precision": "bf16",
 }
 
@@ -54,12 +53,24 @@ PRESETS: Mapping[str, Preset] = {
         },
     ),
     "quick-32": Preset(
-        "A first answer on images of about 32x32 pixels, in two epochs.",
-        {**_FAST, "model": "fast-cnn-small", "epochs": 2, "full_resolution_from": 0.5},
+        "A first answer on images of about 32x32 pixels, in one epoch.",
+        {
+            **_FAST,
+            "model": "fast-cnn-small",
+            "epochs": 1,
+            "initial_resolution": 0.5,
+            "full_resolution_from": 0.6,
+        },
     ),
     "fast-32": Preset(
         "A good network for images of about 32x32 pixels, in twelve epochs.",
-        {**_FAST, "model": "fast-cnn", "epochs": 12, "full_resolution_from": 0.75},
+        {
+            **_FAST,
+            "model": "fast-cnn",
+            "epochs": 12,
+            "initial_resolution": 0.75,
+            "full_resolution_from": 0.5,
+        },
     ),
     "finetune": Preset(
         "ResNet-18 with torchvision's pretrained weights, for some thousand photographs: its head first.",
