@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 import s3_server
 
+from ddpipe.process import search_rarely
+
+search_rarely()  # a test runner with torch, too, spends a third of its time on garbage that is none
+
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:

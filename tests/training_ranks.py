@@ -21,7 +21,7 @@ from ddpipe.data.shards import Images
 from ddpipe.distributed import run_rank
 from ddpipe.errors import DdpipeError
 from ddpipe.launch.local import run_local
-from ddpipe.model import architectures
+from ddpipe.model import networks
 from ddpipe.storage.files import FileStore
 from ddpipe.train.loader import Batch
 from ddpipe.train.loop import Trainer
@@ -125,22 +125,22 @@ class NoisyNetwork:
     """The network keeps batch statistics and draws random numbers: what most spoils a resumed run."""
 
     def __call__(self) -> None:
-        def build(_shape: architectures.Shape, classes: int) -> nn.Module:
+        def build(_shape: networks.Shape, classes: int) -> nn.Module:
             convolution = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU())
             return nn.Sequential(convolution, nn.Dropout(), nn.Flatten(), nn.Linear(8 * 9, classes))
 
-        architectures._BUILDERS["digits-cnn"] = build
+        networks.digits_cnn = build
 
 
 class NormalisedNetwork:
     """The network normalises by the statistics of the batch."""
 
     def __call__(self) -> None:
-        def build(_shape: architectures.Shape, classes: int) -> nn.Module:
+        def build(_shape: networks.Shape, classes: int) -> nn.Module:
             convolution = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU())
             return nn.Sequential(convolution, nn.Flatten(), nn.Linear(8 * 9, classes))
 
-        architectures._BUILDERS["digits-cnn"] = build
+        networks.digits_cnn = build
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,20 @@
 """From a name to a network, and from a network to a classifier of stored images.
 
-A new architecture is a function here, a line in `_BUILDERS`, and its name in `ddpipe.model.ARCHITECTURES`.
+Our own networks are in `networks`, those of torchvision in `torchvision_models`.
 """
 
 from __future__ import annotations
 
 import importlib
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
-from ddpipe.errors import ParameterError
-from ddpipe.model import is_own_function
-from ddpipe.model.fast_cnn import SMALLEST as FAST_CNN_SMALLEST
-from ddpipe.model.fast_cnn import FastCNN
-
-Shape = tuple[int, int, int]
-"""Height, width and channels of an image."""
+from ddpipe.model import ARCHITECTURES, is_own_function, networks
+from ddpipe.model.networks import Shape, cannot_build
 
 
 @runtime_checkable
@@ -81,8 +76,9 @@ def build(name: str, shape: Shape, classes: int) -> nn.Module:
     Raises:
         ParameterError: There is no such network, or it cannot take these images.
     """
-    if name in _BUILDERS:
-        return _BUILDERS[name](shape, classes)
+    if name in ARCHITECTURES:
+        own: nn.Module = getattr(networks, name.replace("-", "_"))(shape, classes)
+        return own
     if is_own_function(name):
         network = _from_function(name, shape, classes)
     else:
@@ -102,13 +98,13 @@ def _from_function(name: str, shape: Shape, classes: int) -> nn.Module:
         network = found(shape, classes)
     except Exception as error:  # somebody else's code may raise anything
         place = traceback.extract_tb(error.__traceback__)[-1]
-        raise _cannot_build(
+        raise cannot_build(
             name,
             f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})",
             "Correct the function, or put its package where Python finds it (PYTHONPATH).",
         ) from error
     if not isinstance(network, nn.Module):
-        raise _cannot_build(
+        raise cannot_build(
             name,
             f"the function returned {type(network).__name__}, not a torch.nn.Module",
             "Let it return a network: function(shape, classes), shape being (height, width, channels).",
@@ -124,7 +120,7 @@ def _check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> 
     try:
         logits = network.eval()(torch.zeros(2, channels, height, width))
     except (RuntimeError, ValueError, AssertionError) as error:
-        raise _cannot_build(
+        raise cannot_build(
             name,
             f"it does not take images of {height}x{width} pixels and {channels} channels: {error}",
             "Prepare the dataset with images that it takes, or choose another model.",
@@ -133,96 +129,6 @@ def _check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> 
     expected = (2, classes)
     if not isinstance(logits, Tensor) or logits.shape != expected:
         seen = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise _cannot_build(
+        raise cannot_build(
             name, f"for 2 images it gives {seen}, not {expected}", "Let it give one logit for each class."
         )
-
-
-def _cannot_build(name: str, seen: str, do: str) -> ParameterError:
-    return ParameterError(what="the network cannot be built", which=f"model {name!r}", seen=seen, do=do)
-
-
-def _check_size(name: str, shape: Shape, smallest: int) -> None:
-    height, width, _ = shape
-    if min(height, width) < smallest:
-        raise _cannot_build(
-            name,
-            f"the images are {height}x{width} pixels, it needs at least {smallest}x{smallest}",
-            f"Prepare the dataset with images of at least {smallest}x{smallest} pixels.",
-        )
-
-
-def _digits_cnn(shape: Shape, classes: int) -> nn.Module:
-    _check_size("digits-cnn", shape, 4)
-    height, width, channels = shape
-    features = 32
-    return nn.Sequential(
-        *_convolution(channels, features),
-        *_convolution(features, features),
-        nn.MaxPool2d(2),
-        *_convolution(features, 2 * features),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(2 * features * (height // 4) * (width // 4), classes),
-    )
-
-
-def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    """A convolution normalised without batch statistics: the same for any number of processes."""
-    return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.GroupNorm(4, outputs), nn.ReLU()
-
-
-def _lenet(shape: Shape, classes: int) -> nn.Module:
-    """Source: LeCun et al., Proceedings of the IEEE 86(11), 1998; with ReLU and max pooling."""
-    _check_size("lenet", shape, 12)
-    height, width = ((side // 2 - 4) // 2 for side in shape[:2])
-    return nn.Sequential(
-        nn.Conv2d(shape[2], 6, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16 * height * width, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, classes),
-    )
-
-
-def _simple_cnn(shape: Shape, classes: int) -> nn.Module:
-    """The CNN of many a first tutorial: 2304 features before its linear layers for 32x32 pixels."""
-    _check_size("simple-cnn", shape, 10)
-    height, width = (((side - 2) // 2 - 2) // 2 for side in shape[:2])
-    return nn.Sequential(
-        nn.Conv2d(shape[2], 32, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(64 * height * width, 128),
-        nn.ReLU(),
-        nn.Linear(128, classes),
-    )
-
-
-def _fast_cnn(name: str, widths: tuple[int, int, int]) -> Callable[[Shape, int], nn.Module]:
-    def build_it(shape: Shape, classes: int) -> nn.Module:
-        _check_size(name, shape, FAST_CNN_SMALLEST)
-        return FastCNN(shape[2], classes, widths)
-
-    return build_it
-
-
-_BUILDERS: dict[str, Callable[[Shape, int], nn.Module]] = {
-    "digits-cnn": _digits_cnn,
-    "lenet": _lenet,
-    "simple-cnn": _simple_cnn,
-    "fast-cnn-small": _fast_cnn("fast-cnn-small", (48, 96, 96)),
-    "fast-cnn": _fast_cnn("fast-cnn", (64, 256, 256)),
-    "fast-cnn-large": _fast_cnn("fast-cnn-large", (128, 384, 384)),
-}

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
-from ddpipe.model.architectures import Shape
+from ddpipe.model.networks import Shape
 from ddpipe.train.strategy import State, Strategy
 
 

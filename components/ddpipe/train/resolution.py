@@ -10,7 +10,8 @@ from torch import Tensor
 from torchvision.transforms.v2.functional import resize
 
 from ddpipe.errors import ParameterError
-from ddpipe.model.architectures import Classifier, Shape
+from ddpipe.model.architectures import Classifier
+from ddpipe.model.networks import Shape
 from ddpipe.train.recipe import Recipe
 
 MULTIPLE = 4

@@ -22,7 +22,8 @@ from torch.optim import Optimizer
 
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
-from ddpipe.model.architectures import Classifier, Shape
+from ddpipe.model.architectures import Classifier
+from ddpipe.model.networks import Shape
 
 State = dict[str, Any]
 
