@@ -3,6 +3,7 @@
 KFP_ENDPOINT       the backend's API, such as http://127.0.0.1:8888; without it all of this is skipped
 S3_ENDPOINT        the cluster's MinIO as this machine reaches it (pods: minio-service.kubeflow:9000)
 POD_HOST           this machine's address as pods reach it, for the run whose object store is elsewhere
+DDPIPE_TEST_CIFAR  a tar of <train|test>/<class>/<image>, for the run on photographs
 DDPIPE_TEST_IMAGES our images, {} for launcher and trainer; default: ddpipe-{}:dev
 """
 
@@ -24,6 +25,7 @@ from kfp_run import NAMESPACE, Run, package_with_test_images
 from PIL import Image
 from place import OUR_IMAGES, Place, a_place, delete, eventually
 from sklearn.datasets import load_digits
+from uploads import upload_photographs, upload_xrays
 
 from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import DdpipeError
@@ -96,6 +98,24 @@ def test_two_pods_train_from_a_folder_whose_name_needs_quoting(submit: Submit, r
     assert sum(len(split.sample_ids) for split in load_manifest(dataset).splits.values()) == count
     assert read_uri(f"{run.folder}/model/model.onnx")
     assert run.jobs() == []
+
+
+def test_two_pods_train_on_photographs(submit: Submit, root: str) -> None:
+    if "DDPIPE_TEST_CIFAR" not in os.environ:
+        pytest.skip("no photographs: set DDPIPE_TEST_CIFAR")
+    upload_photographs(Path(os.environ["DDPIPE_TEST_CIFAR"]), f"{root}/cifar", per_class=200)
+    run = submit(source="folder", source_path=f"{root}/cifar", dataset_name="cifar", epochs=1)
+    assert run.ended() == "SUCCEEDED", run.told()
+    assert json.loads(read_uri(f"{run.folder}/training/training.json"))["world_size"] == 2
+
+
+def test_two_pods_train_on_xrays_with_several_labels_each(submit: Submit, root: str, tmp_path: Path) -> None:
+    upload_xrays(tmp_path, f"{root}/xrays")
+    run = submit(source="ranzcr", source_path=f"{root}/xrays", dataset_name="xrays", batch_size=16)
+    assert run.ended() == "SUCCEEDED", run.told()
+    assert json.loads(read_uri(f"{run.folder}/training/training.json"))["world_size"] == 2
+    scores = json.loads(read_uri(f"{run.folder}/evaluation/metrics.json"))["scores"]
+    assert scores["macro_auc"]["value"] > 0.6
 
 
 def test_a_job_that_fails_makes_the_run_red_and_its_cause_is_in_the_log_of_the_step(submit: Submit) -> None:

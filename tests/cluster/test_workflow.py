@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ import yaml
 from kubernetes import client, config
 from kubernetes.stream import stream
 from place import ACCOUNT, OUR_IMAGES, STORE_SECRET, Place, a_place, delete, eventually
+from uploads import upload_photographs, upload_xrays
 
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.reader import open_split
@@ -276,12 +276,21 @@ def test_a_stopped_workflow_leaves_no_job(submit: Submit, stop: dict[str, Any]) 
 def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: str) -> None:
     if "DDPIPE_TEST_CIFAR" not in os.environ:
         pytest.skip("no photographs: set DDPIPE_TEST_CIFAR")
-    _upload(Path(os.environ["DDPIPE_TEST_CIFAR"]), f"{root}/cifar", per_class=500)
+    upload_photographs(Path(os.environ["DDPIPE_TEST_CIFAR"]), f"{root}/cifar", per_class=500)
     ran = submit(source="folder", source_path=f"{root}/cifar", dataset_name="cifar", epochs="1")
     assert ran.ended(900) == "Succeeded", ran.told()
     assert accuracy_of_the_package(ran, ran.step("prepare")["facts"]["dataset"]) == pytest.approx(
         reported_accuracy(ran)
     )
+
+
+def test_xrays_with_several_labels_each_train_the_same_way(submit: Submit, root: str, tmp_path: Path) -> None:
+    upload_xrays(tmp_path, f"{root}/xrays")
+    ran = submit(source="ranzcr", source_path=f"{root}/xrays", dataset_name="xrays", batch_size="16")
+    assert ran.ended() == "Succeeded", ran.told()
+    assert ran.step("train")["facts"]["nodes"] == 2
+    scores = json.loads(read_uri(f"{ran.folder}/evaluation/metrics.json"))["scores"]
+    assert scores["macro_auc"]["value"] > 0.6
 
 
 def test_without_an_object_store_all_data_is_on_a_claim(place: Place, tmp_path: Path) -> None:
@@ -303,20 +312,6 @@ def _let_everybody_write(place: Place, claim: str) -> None:
     folder = Path(volume.get("hostPath", {}).get("path", "/nowhere"))
     if folder.is_dir():
         folder.chmod(0o777)
-
-
-def _upload(tar: Path, uri: str, per_class: int) -> None:
-    """The first images of each class, one folder per class."""
-    store, counts = open_store(uri), dict[str, int]()
-    with tarfile.open(tar) as members:
-        for member in members:
-            split, _, name = member.name.removeprefix("./").partition("/")
-            kind = name.partition("/")[0]
-            if member.isfile() and split == "train" and counts.get(kind, 0) < per_class:
-                counts[kind] = counts.get(kind, 0) + 1
-                file = members.extractfile(member)
-                assert file
-                store.write(name, file.read())
 
 
 def _steps_of(ran: Ran) -> bool:

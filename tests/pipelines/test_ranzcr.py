@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from PIL import Image
 from sklearn.metrics import roc_auc_score
 from training_runs import trained
+from xrays import LABELS, PATIENTS, xrays
 
 from ddpipe import workflow
 from ddpipe.data.manifest import DatasetManifest, load_manifest
@@ -24,13 +23,6 @@ from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run
 from ddpipe.summary import summary
 from ddpipe.train.recipe import Recipe
-
-LABELS = (
-    *("ETT - Abnormal", "ETT - Borderline", "ETT - Normal"),
-    *("NGT - Abnormal", "NGT - Borderline", "NGT - Incompletely Imaged", "NGT - Normal"),
-    *("CVC - Abnormal", "CVC - Borderline", "CVC - Normal", "Swan Ganz Catheter Present"),
-)
-PATIENTS, IMAGES, SIDE = 60, 240, 32
 
 
 @dataclass(frozen=True)
@@ -43,29 +35,10 @@ class Done:
     manifest: DatasetManifest
 
 
-def _xrays(root: Path) -> dict[str, str]:
-    """Grey noise in which each label is a bright spot in a place of its own; each image's patient."""
-    random = np.random.default_rng(0)
-    labels = (random.random((IMAGES, len(LABELS))) < 0.3).astype(int)
-    patients = {f"1.2.826.{number}": f"{number % PATIENTS:09x}" for number in range(IMAGES)}
-    (root / "train").mkdir(parents=True)
-    with (root / "train.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["StudyInstanceUID", *LABELS, "PatientID"])
-        for (study, patient), shown in zip(patients.items(), labels.tolist(), strict=True):
-            table.writerow([study, *shown, patient])
-            pixels = random.integers(0, 100, (SIDE, SIDE), dtype=np.uint8)
-            for number in np.flatnonzero(shown):
-                row, column = divmod(int(number), 4)
-                pixels[8 * row : 8 * row + 6, 8 * column : 8 * column + 6] += 60
-            Image.fromarray(pixels).save(root / "train" / f"{study}.jpg", quality=95)
-    return patients
-
-
 @pytest.fixture(scope="module")
 def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     here = tmp_path_factory.mktemp("ranzcr")
-    patients = _xrays(here / "xrays")
+    patients = xrays(here / "xrays")
     run = Run.named(str(here / "runs"), "xrays")
     spec = PrepareSpec(
         source="ranzcr",
