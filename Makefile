@@ -24,7 +24,7 @@ run: $(INSTALLED) ## the whole pipeline on this machine: digits, two training pr
 	@$(BIN)/ddpipe run --source digits --processes 2
 
 test: $(INSTALLED) ## all tests that need nothing but PyPI
-	@$(BIN)/pytest --numprocesses=auto --dist=loadfile
+	@$(BIN)/pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
 
 test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
 	@$(BIN)/pytest tests/cluster
