@@ -60,21 +60,34 @@ def experiment(client: Client) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def submit(
-    client: Client, admin: ApiServer, experiment: str, root: str, tmp_path_factory: pytest.TempPathFactory
+def start(
+    client: Client, admin: ApiServer, experiment: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Submit]:
-    package = package_with_test_images(COMPILED / "training.yaml", tmp_path_factory.mktemp("package"))
+    """Starts a run of one of the packages."""
+    folder = tmp_path_factory.mktemp("packages")
     runs = []
+
+    def started(package: str, runs_folder: str = "", **parameters: object) -> Run:
+        made = client.create_run_from_pipeline_package(
+            package_with_test_images(COMPILED / package, folder), parameters, experiment_id=experiment
+        )
+        runs.append(Run(client, admin, made.run_id, f"{runs_folder}/{made.run_id}"))
+        return runs[-1]
+
+    yield started
+    for run in runs:
+        run.remove()
+
+
+@pytest.fixture
+def submit(start: Submit, root: str) -> Submit:
+    """Starts a run of the training package."""
 
     def submitted(**parameters: object) -> Run:
         arguments = {**SMALL, "runs": f"{root}/runs", "store": f"{root}/store", **parameters}
-        made = client.create_run_from_pipeline_package(package, arguments, experiment_id=experiment)
-        runs.append(Run(client, admin, made.run_id, f"{arguments['runs']}/{made.run_id}"))
-        return runs[-1]
+        return start("training.yaml", arguments["runs"], **arguments)
 
-    yield submitted
-    for run in runs:
-        run.remove()
+    return submitted
 
 
 def upload_digits(uri: str) -> int:
@@ -139,6 +152,22 @@ def test_a_terminated_run_leaves_no_job(client: Client, submit: Submit) -> None:
     client.terminate_run(run.id)
     assert eventually(run.jobs, lambda jobs: not jobs, 30) == []
     assert run.ended(120) in {"FAILED", "CANCELED"}
+
+
+def test_any_command_on_two_pods_shows_the_lines_of_both(start: Submit) -> None:
+    arguments = {"image": OUR_IMAGES.format("launcher"), "nodes": 2, "cpu": "100m", "memory": "128Mi"}
+    command = ["python", "-c", f"import os; print({ODD!r}, 'of rank', os.environ['RANK'])"]
+    run = start("custom-job.yaml", command=command, **arguments)
+    assert run.ended() == "SUCCEEDED", run.told()
+    log = run.log("pytorch-job")
+    assert all(f"{ODD} of rank {rank}" in log for rank in (0, 1)), log
+    assert run.jobs() == []
+
+
+def test_a_run_without_a_secret_of_keys_says_that_it_has_none(submit: Submit) -> None:
+    run = submit(s3_secret="")
+    assert run.ended() == "FAILED", run.told()
+    assert "credentials" in run.log("prepare"), run.told()
 
 
 def has_trained(run: Run) -> bool:
