@@ -105,7 +105,8 @@ def test_the_pods_are_told_what_a_model_has_to_be_traced_back_to() -> None:
 def test_credentials_are_named_never_written() -> None:
     environment = environment_of(a_job(s3_secret="store", s3_endpoint="minio:9000"))  # noqa: S106
     assert environment["S3_ENDPOINT"] == "minio:9000"
-    assert environment["AWS_SECRET_ACCESS_KEY"] == {"secretKeyRef": {"name": "store", "key": "secretkey"}}
+    reference = {"name": "store", "key": "secretkey", "optional": True}
+    assert environment["AWS_SECRET_ACCESS_KEY"] == {"secretKeyRef": reference}
 
 
 def test_volumes_are_mounted_and_secrets_only_read() -> None:

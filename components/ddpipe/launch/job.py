@@ -130,7 +130,8 @@ class S3Access:
     """Where object-store credentials come from: keys of a secret, never values.
 
     Attributes:
-        secret: The secret's name, in the job's namespace; empty: none is needed.
+        secret: The secret's name, in the job's namespace; where it does not exist, credentials come from
+            elsewhere, such as the pod's role.
         endpoint: Host and port as the pods reach it; empty: Kubeflow's own.
         access_key: The secret's key that holds the access key.
         secret_key: The secret's key that holds the secret key.
@@ -189,7 +190,9 @@ class JobOptions(Parameters):
     s3_endpoint: str = parameter(
         "", "Object store as host:port, as seen from the cluster; empty: Kubeflow's own."
     )
-    s3_secret: str = parameter("", "Secret with the object store's accesskey and secretkey; empty: none.")
+    s3_secret: str = parameter(
+        "", "Secret with the object store's accesskey and secretkey; for none, name one that does not exist."
+    )
     node_selector: Mapping[str, str] = parameter({}, "Labels that nodes must have.")
     tolerations: Sequence[Mapping[str, Any]] = parameter([], "Tolerations, as in a pod.")
     priority_class: str = parameter("", "Priority class of the pods.")

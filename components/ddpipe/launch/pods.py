@@ -94,7 +94,8 @@ def threads(job: TrainingJob) -> int:
 
 def _s3(access: S3Access) -> list[dict[str, Any]]:
     def of_secret(name: str, key: str) -> dict[str, Any]:
-        return {"name": name, "valueFrom": {"secretKeyRef": {"name": access.secret, "key": key}}}
+        reference = {"name": access.secret, "key": key, "optional": True}
+        return {"name": name, "valueFrom": {"secretKeyRef": reference}}
 
     credentials = [
         of_secret("AWS_ACCESS_KEY_ID", access.access_key),
