@@ -28,9 +28,9 @@ class RunOptions(Parameters):
     what: ClassVar[str] = "the run cannot be named"
     heading: ClassVar[str] = "Run"
 
-    run: str = parameter("", "Name of the run; an unfinished one goes on; empty: the run's id.")
+    run: str = parameter("", "Name of the run; an unfinished run is resumed; empty uses the run's id.")
     runs: str = parameter("runs", "Folder of all runs: s3://bucket/prefix or a path.")
-    run_id: str = parameter("", "Id that the engine gives to the run, the same for a retry.")
+    run_id: str = parameter("", "Run id assigned by the engine, the same for a retry.")
 
     @property
     def named(self) -> Run | None:

@@ -65,7 +65,7 @@ class SweepOptions(Parameters):
     """Whose jobs are removed."""
 
     pipeline: str = parameter("", "Only jobs of this pipeline.")
-    run_id: str = parameter("", "This run is over: remove its jobs, running ones too, and no others.")
+    run_id: str = parameter("", "Remove the jobs of this run only, running ones too: it is over.")
 
 
 class Image(StrEnum):
@@ -146,7 +146,7 @@ PREPARE = Step(
         Result("dataset_version", Kind.DATASET, "The dataset version: a copy of its manifest."),
         Result("data_report", Kind.PAGE, "Classes, samples, sizes and copies of each split."),
     ),
-    help="Bring raw data into a dataset version: decoded once, split, content-addressed; unchanged data is "
+    help="Turn raw data into a dataset version: decoded once, split, content-addressed; unchanged data is "
     "proven unchanged and not written again.",
 )
 TRAIN = Step(

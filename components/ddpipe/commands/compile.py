@@ -12,7 +12,7 @@ from ddpipe.pipelines.compile import COMPILED, compile_all
 
 @click.command("compile")
 @click.option("--output", help="Folder for the packages.  [default: pipelines/compiled]")
-@click.option("--claim", default="", help="Volume claim that holds all data in place of an object store.")
+@click.option("--claim", default="", help="Volume claim that holds all data, instead of an object store.")
 @json_option
 def compile_command(output: str | None, claim: str) -> None:
     """Compile the pipelines and their components for KFP 2 and KFP 1.x."""

@@ -42,7 +42,7 @@ def list_command(name: str | None, store: str) -> None:
 @click.argument("dataset")
 @json_option
 def show_command(dataset: str) -> None:
-    """Tell what the version with the manifest DATASET holds."""
+    """Describe the dataset version whose manifest is DATASET."""
     manifest = load_manifest(dataset)
     size = sum(shard.bytes for shard in shards_of(manifest))
     facts = {
@@ -78,10 +78,10 @@ def show_command(dataset: str) -> None:
 
 @data_command.command("report")
 @click.argument("dataset")
-@click.option("--output", help="Where to: a file or s3://bucket/key.  [default: NAME-ID.html]")
+@click.option("--output", help="File or s3://bucket/key to write.  [default: NAME-ID.html]")
 @json_option
 def report_command(dataset: str, output: str | None) -> None:
-    """Write a page about the version with the manifest DATASET: classes, samples, sizes, copies."""
+    """Write a report on the dataset version whose manifest is DATASET: classes, samples, sizes, copies."""
     from ddpipe.prepare.report import data_report_html  # noqa: PLC0415 - only this command needs it
 
     manifest = load_manifest(dataset)
@@ -126,11 +126,11 @@ def diff_command(old: str, new: str) -> None:
 
 @data_command.command("gc")
 @store_option
-@click.option("--grace", default=24.0, help="Hours for which a shard is left alone after it was written.")
-@click.option("--delete", is_flag=True, help="Delete; without it this only tells what would go.")
+@click.option("--grace", default=24.0, help="Minimum age in hours of a shard that may be deleted.")
+@click.option("--delete", is_flag=True, help="Delete them; without this, only show what would be deleted.")
 @json_option
 def gc_command(store: str, grace: float, delete: bool) -> None:
-    """Find shards that no version needs any more, and delete them if so asked."""
+    """Find shards that no version needs any more; --delete deletes them."""
     place = open_store(store)
     objects = garbage(place, timedelta(hours=grace), datetime.now(UTC))
     size = sum(info.size for info in objects)

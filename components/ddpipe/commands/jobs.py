@@ -22,7 +22,7 @@ namespace_option = click.option(
 
 @click.group("jobs")
 def jobs_command() -> None:
-    """Show, and sweep, the jobs that ddpipe has on the cluster."""
+    """List and clean up ddpipe's jobs on the cluster."""
 
 
 @jobs_command.command("ls")
@@ -48,7 +48,7 @@ def _line(job: FoundJob) -> str:
 @namespace_option
 @json_option
 def sweep_command(pipeline: str, run_id: str, namespace: str | None) -> None:
-    """Remove ddpipe's jobs whose run is over; never anybody else's, nor what was to be kept."""
+    """Remove ddpipe's jobs whose run is over, but never anyone else's, nor those to be kept."""
     names = [job.name for job in _swept(pipeline, run_id, namespace).complete()]
     tell({"removed": names}, "\n".join([f"{len(names)} removed", *names]))
 

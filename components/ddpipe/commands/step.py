@@ -105,5 +105,5 @@ _executor_option = click.option(
     expose_value=False,
     callback=_note(EXECUTOR),
     metavar="JSON",
-    help="What KFP 2 tells a step about its outputs; their metadata goes where it says.",
+    help="KFP 2's executor input; metadata of outputs is written where it says.",
 )

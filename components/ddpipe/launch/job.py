@@ -59,9 +59,11 @@ class Owner(Parameters):
 
     heading: ClassVar[str] = "Identity"
 
-    pipeline: str = parameter("ddpipe", "Name of the pipeline; jobs that its earlier runs left are removed.")
+    pipeline: str = parameter(
+        "ddpipe", "Name of the pipeline; jobs left over from its earlier runs are removed."
+    )
     run_id: str = parameter("", "Id of the run, the same for a retry; empty: a new one.")
-    task_id: str = parameter("", "What tells loop iterations of one run apart.")
+    task_id: str = parameter("", "Distinguishes loop iterations within one run.")
     step: str = parameter("train", "Name of the step.")
 
     @property
@@ -181,8 +183,10 @@ class JobOptions(Parameters):
     cpu: str = parameter("1", "CPUs per pod.")
     memory: str = parameter("4Gi", "Memory per pod.")
     gpus: int = parameter(0, "GPUs per pod.", Between(0, 64))
-    gpu_resource: str = parameter("nvidia.com/gpu", "What the device plugin calls a GPU.")
-    shared_memory: str = parameter("1Gi", "Limit of /dev/shm, which counts towards the pod's memory.")
+    gpu_resource: str = parameter(
+        "nvidia.com/gpu", "Resource name of a GPU, as the device plugin registers it."
+    )
+    shared_memory: str = parameter("1Gi", "Size limit of /dev/shm, which counts towards the pod's memory.")
     env: Mapping[str, str] = parameter({}, "Environment variables of the pods.")
     volumes: Sequence[str] = parameter(
         [], f"Volumes of every pod, as KIND:NAME:/PATH[:ro]; KIND is one of {', '.join(VolumeKind)}."
@@ -203,26 +207,32 @@ class JobOptions(Parameters):
     pull_secrets: Sequence[str] = parameter([], "Secrets for the image's registry.")
     labels: Mapping[str, str] = parameter({}, "Labels of job and pods.")
     annotations: Mapping[str, str] = parameter({}, "Annotations of job and pods.")
-    patch: Mapping[str, Any] = parameter({}, "Strategic merge patch of the pod template, for the unusual.")
+    patch: Mapping[str, Any] = parameter(
+        {}, "Strategic merge patch for the pod template, for anything not covered here."
+    )
     queue: str = parameter("", "Kueue queue that admits the job.")
     scheduling: Mapping[str, Any] = parameter({}, "The operator's schedulingPolicy, for gang scheduling.")
     autoscaling: bool = parameter(
-        default=False, help="Nodes can be added: do not insist on one that is there."
+        default=False, help="Whether the cluster can add nodes, so that none that exists has to fit."
     )
     preflight: str = parameter(
         Preflight.ENFORCE.value,
         "Whether a job that preflight finds could not run is refused (enforce) or still created (warn).",
         OneOf(tuple(Preflight)),
     )
-    success: str = parameter(Success.ALL.value, "Whose success is the job's.", OneOf(tuple(Success)))
-    restart: str = parameter(
-        Restart.NEVER.value, "Which failed replicas start again in place of failing.", OneOf(tuple(Restart))
+    success: str = parameter(
+        Success.ALL.value,
+        "Whose success makes the job a success: all replicas', or that of rank 0 alone.",
+        OneOf(tuple(Success)),
     )
-    max_restarts: int = parameter(3, "How often replicas start again before the job fails.", Between(0, 1000))
-    keep: str = parameter(Keep.NEVER.value, "Which ended jobs stay on the cluster.", OneOf(tuple(Keep)))
-    deadlines: Mapping[str, float] = parameter({}, f"Seconds for a stage: {', '.join(STAGES)}.")
+    restart: str = parameter(
+        Restart.NEVER.value, "Which failed replicas are restarted.", OneOf(tuple(Restart))
+    )
+    max_restarts: int = parameter(3, "Number of restarts before the job fails.", Between(0, 1000))
+    keep: str = parameter(Keep.NEVER.value, "Which finished jobs to keep on the cluster.", OneOf(tuple(Keep)))
+    deadlines: Mapping[str, float] = parameter({}, f"Deadlines in seconds, by stage: {', '.join(STAGES)}.")
     outage: float = parameter(
-        600.0, "Seconds for which the API server may be away.", Between(0, 86_400, open_low=True)
+        600.0, "How long the API server may be unreachable, in seconds.", Between(0, 86_400, open_low=True)
     )
 
     @property

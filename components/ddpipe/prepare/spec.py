@@ -35,14 +35,14 @@ class PrepareSpec(Parameters):
     dataset_name: str = parameter("", "Name of the dataset, shared by its versions; empty: the source's.")
     store: str = parameter("store", "Where datasets are kept: a folder or s3://bucket/prefix.")
     image_size: int = parameter(
-        0, "Side of all images in pixels; 0: the commonest size.", Between(0, LARGEST_SIDE)
+        0, "Side of all images in pixels; 0 uses the most common size.", Between(0, LARGEST_SIDE)
     )
     validation_fraction: float = parameter(
-        0.1, "Share of the validation split.", Between(0, 1, open_low=True, open_high=True)
+        0.1, "Fraction of samples in the validation split.", Between(0, 1, open_low=True, open_high=True)
     )
     test_fraction: float = parameter(
         0.1,
-        "Share of the test split; training gets the rest.",
+        "Fraction of samples in the test split; the rest is for training.",
         Between(0, 1, open_low=True, open_high=True),
     )
     split_seed: int = parameter(
@@ -56,7 +56,7 @@ class PrepareSpec(Parameters):
     quality: int = parameter(90, "JPEG quality.", Between(1, 95))
     folds: int = parameter(0, "Number of folds for cross-validation; 0 disables it.", Between(0, 100))
     fold: int = parameter(0, "Fold used as the validation split, counted from 0.", Between(0, 99))
-    table: str = parameter(Table().file, "CSV file of the source csv; a relative path starts at source_path.")
+    table: str = parameter(Table().file, "CSV file for the source csv, relative to source_path.")
     image_column: str = parameter("", "Column naming the image; empty: the first column.")
     label_columns: str = parameter(
         "", "One class column, or several 0/1 columns, separated by commas; empty: all remaining columns."

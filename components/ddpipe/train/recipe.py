@@ -23,8 +23,8 @@ class Recipe(Parameters):
     )
     pretrained: str = parameter(
         "",
-        "Weights to start from: torchvision (its own, downloaded), or path or s3:// address of a file (state "
-        "dict or safetensors); empty starts from random ones.",
+        "Weights to start from: torchvision (its own, downloaded), or the path or s3:// address of a file "
+        "(state dict or safetensors); empty starts from random ones.",
     )
     epochs: int = parameter(15, "Number of epochs.", Between(1, 100_000))
     batch_size: int = parameter(
@@ -58,13 +58,17 @@ class Recipe(Parameters):
         default=True, help="Whether weight decay includes biases and the scales of normalisation layers."
     )
     clip_norm: float = parameter(
-        0.0, "Largest norm of the gradient, which is scaled down to it; 0 disables clipping.", Between(0, 1e6)
+        0.0,
+        "Maximum norm of the gradient; a larger one is scaled down. 0 disables clipping.",
+        Between(0, 1e6),
     )
     warmup_fraction: float = parameter(
-        0.1, "Share of all steps in which the learning rate rises to its peak.", Between(0, 1, open_high=True)
+        0.1,
+        "Fraction of all steps in which the learning rate rises to its peak.",
+        Between(0, 1, open_high=True),
     )
     label_smoothing: float = parameter(
-        0.0, "Share of the target that is spread evenly over all classes.", Between(0, 1, open_high=True)
+        0.0, "Fraction of the target that is spread evenly over all classes.", Between(0, 1, open_high=True)
     )
     class_weights: str = parameter(
         "none",
@@ -72,23 +76,25 @@ class Recipe(Parameters):
         OneOf(("none", "balanced")),
     )
     augmentation: str = parameter(
-        "none", f"Random changes to training images: {', '.join(AUGMENTATIONS)}.", OneOf(AUGMENTATIONS)
+        "none", f"Random augmentation of training images: {', '.join(AUGMENTATIONS)}.", OneOf(AUGMENTATIONS)
     )
     mixing: str = parameter(
         "none",
-        "Training on mixtures of two images: none, mixup or cutmix.",
+        "Train on mixtures of two images: none, mixup or cutmix.",
         OneOf(("none", "mixup", "cutmix")),
     )
     mixing_alpha: float = parameter(
-        1.0, "Evenness of the mixtures: alpha of the beta distribution.", Between(0, 100, open_low=True)
+        1.0,
+        "Alpha of the beta distribution that mixing ratios are drawn from.",
+        Between(0, 100, open_low=True),
     )
     initial_resolution: float = parameter(
         1.0,
-        "Share of the images' sides that the network sees at first; 1 is their full size.",
+        "Initial size of the images, as a fraction of their full size; 1 starts at full size.",
         Between(0, 1, open_low=True),
     )
     full_resolution_from: float = parameter(
-        0.5, "Share of all steps after which images have their full size.", Between(0, 1)
+        0.5, "Fraction of all steps after which images have their full size.", Between(0, 1)
     )
     frozen_epochs: int = parameter(
         0, "Epochs in which only the last layer learns, before all weights do.", Between(0, 100_000)
@@ -105,7 +111,7 @@ class Recipe(Parameters):
     )
     precision: str = parameter(
         "auto",
-        "Arithmetic of the network: fp32, bf16 (mixed, with fp32 weights), or auto (bf16 where it is fast).",
+        "Numeric precision: fp32, bf16 (mixed, with fp32 weights), or auto (bf16 where it is fast).",
         OneOf(("auto", "fp32", "bf16")),
     )
     compile: bool = parameter(
@@ -125,26 +131,27 @@ class Recipe(Parameters):
     )
     seed: int = parameter(0, "Seed for initial weights and sample order.", Between(0, 2**32 - 1))
     warm_start: str = parameter(
-        "", "Model package, a path or s3://, whose weights training starts from; empty for fresh weights."
+        "",
+        "Model package (a path or s3:// address) whose weights to start from; empty starts from random ones.",
     )
     model_selection: str = parameter(
         "auto",
-        "Epoch whose weights are the trained model: last, best (by the validation metric), or auto: the best "
-        "if patience may stop the training early, else the last.",
+        "Which epoch's weights become the trained model: last, best (by the validation metric), or auto: the "
+        "best if patience may stop the training early, else the last.",
         OneOf(("auto", "last", "best")),
     )
     keep_checkpoints: int = parameter(
-        2, "Number of the last checkpoints to keep, beside the best.", Between(1, 1000), compare=False
+        2, "Number of most recent checkpoints to keep, besides the best one.", Between(1, 1000), compare=False
     )
     node_hour_price: float = parameter(
         0.0,
-        "Price of one node for one hour, for the cost in the summary; 0 leaves it out.",
+        "Price of one node-hour, for the cost in the summary; 0 omits it.",
         Between(0, 1e6),
         compare=False,
     )
     checkpoint_minutes: float = parameter(
         5.0,
-        "Longest time between two checkpoints; every epoch ends with one anyway.",
+        "Longest time between checkpoints, in minutes; each epoch also ends with one.",
         Between(0, 1440, open_low=True),
         compare=False,
     )
