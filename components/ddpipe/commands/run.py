@@ -60,7 +60,7 @@ def run_here(
             what="the run was interrupted",
             which=run.uri,
             seen="told to stop between two saved states",
-            do="Run the same again to go on from the last one.",
+            do="Run the same command again to resume from the last one.",
         )
 
     with on_stop(stop):

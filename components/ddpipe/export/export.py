@@ -135,10 +135,10 @@ def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: 
         if not difference <= allowed
     ]:
         raise ExportError(
-            what="the exported model does not answer as the trained one",
+            what="the exported model answers differently from the trained one",
             which=evaluation.subject.training,
             seen=listed(problems),
-            do="Evaluate again, then export; if it stays, torch.onnx cannot export this network faithfully.",
+            do="Evaluate again, then export; failing that, torch.onnx cannot export this network faithfully.",
         )
     return {
         "samples": len(logits),

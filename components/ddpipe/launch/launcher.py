@@ -178,7 +178,7 @@ def _problem(
     missing = [uri for uri in launching.job.outputs if not exists(uri)]
     if missing:
         return OutputMissing(
-            what="training ended well but left no result",
+            what="training succeeded but left no result",
             which=launching.title,
             seen=f"nothing at {', '.join(missing)}",
             do="Check where the training writes; its log is above.",

@@ -98,7 +98,7 @@ def _first_error(folder: Path, stderr: str, code: int, *, told: bool) -> DdpipeE
             what="the work was interrupted",
             which="the processes on this machine",
             seen="told to stop before there was anything to save",
-            do="Run the same again.",
+            do="Run the same command again.",
         )
     return ReplicaFailed(
         what="the processes did not run",
@@ -130,7 +130,7 @@ def _killed(stderr: str) -> ReplicaFailed | None:
         what="a process was killed",
         which=f"rank {killed.rank} on this machine",
         seen=f"{killed.signal} ended it; last lines:\n{_tail(stderr)}",
-        do="SIGKILL usually means out of memory: see `dmesg`. Run the same again to go on.",
+        do="SIGKILL usually means out of memory: see `dmesg`. Run the same command again to resume.",
     )
 
 

@@ -287,7 +287,7 @@ def load_model(training_uri: str) -> tuple[Classifier, Checkpoint]:
             what="there is no trained model",
             which=store.uri,
             seen=f"the training has not finished: it has no {RECORD}",
-            do="Name the output of a training; if it was interrupted, run it again to go on.",
+            do="Name the output of a training; if it was interrupted, run it again to resume.",
         )
     checkpoint = load(store, saved)
     return classifier_of(checkpoint), checkpoint

@@ -299,7 +299,9 @@ def _told(code: str, which: str, seen: str) -> StoreError:
     for kind, (codes, what, do) in _MEANINGS.items():
         if code in codes:
             return kind(what=what, which=which, seen=seen, do=do)
-    return StoreError(what="the object store refuses", which=which, seen=seen, do="Look at the server's log.")
+    return StoreError(
+        what="the object store refused the request", which=which, seen=seen, do="Look at the server's log."
+    )
 
 
 def _root(error: BaseException) -> str:

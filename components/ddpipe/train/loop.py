@@ -179,7 +179,7 @@ class Trainer:
                 what="training was interrupted",
                 which=self._store.uri,
                 seen=f"told to stop at step {self.step} of {self.steps}; the state is saved",
-                do="Run the same again to go on from there.",
+                do="Run the same command again to resume from there.",
             )
 
     def _take(self, number: int, batch: Batch) -> None:
