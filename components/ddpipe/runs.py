@@ -136,6 +136,11 @@ class Run:
         write(status="succeeded")
         _log.info("%s: done in %.1f s", name, time.monotonic() - clock)
 
+    def facts(self, step: str) -> dict[str, Any]:
+        """The facts of a step's last record; none if it never ran."""
+        recorded: dict[str, dict[str, Any]] = {record["step"]: record["facts"] for record in self.steps()}
+        return recorded.get(step, {})
+
     def steps(self) -> list[dict[str, Any]]:
         """The records of the steps so far, in the order in which they started."""
         store = open_store(self.uri)

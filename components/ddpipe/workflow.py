@@ -12,6 +12,7 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ddpipe.errors import ParameterError
 from ddpipe.runs import Run
 from ddpipe.steps import LOCAL, TrainOptions
 from ddpipe.storage import exists, open_store, write_uri
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
 
 
 def prepare(run: Run, spec: PrepareSpec) -> Prepared:
-    """Bring raw data into a dataset version, unless it is there unchanged, and write a page about it."""
+    """Turn raw data into a dataset version, unless it is there unchanged, and write a page about it."""
     with run.step("prepare") as facts:
         from ddpipe.data.manifest import store_of
         from ddpipe.prepare.prepare import prepare as step
         from ddpipe.prepare.report import data_report_html
 
+        facts.update(run.facts("prepare"))
         prepared = step(spec)
+        _check_same_dataset(run, facts.get("dataset_id"), prepared.dataset_id)
         page = data_report_html(prepared.manifest, store_of(prepared.manifest_uri))
         write_uri(run.data_report, page.encode())
         facts.update(
@@ -43,6 +46,17 @@ def prepare(run: Run, spec: PrepareSpec) -> Prepared:
             skipped=len(prepared.skipped),
         )
     return prepared
+
+
+def _check_same_dataset(run: Run, before: str | None, now: str) -> None:
+    """Refuse other data for what was trained already, before anything of the run is overwritten."""
+    if before not in (None, now) and exists(f"{run.training}/"):
+        raise ParameterError(
+            what="the run cannot go on",
+            which=run.uri,
+            seen=f"it was trained on another dataset version: {before}; this is {now}",
+            do="Give this one another name with --run, or delete the folder to start it anew.",
+        )
 
 
 def train(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner) -> dict[str, Any]:

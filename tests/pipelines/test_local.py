@@ -14,6 +14,8 @@ from training_runs import final
 
 from ddpipe.errors import DatasetError, Interrupted
 from ddpipe.model.package import load_package
+from ddpipe.storage import open_store
+from ddpipe.storage.lease import lease
 
 DDPIPE = (sys.executable, "-m", "ddpipe")
 
@@ -89,6 +91,25 @@ def test_sigterm_saves_the_state_and_the_same_command_goes_on(folder: Path, firs
     assert summary["dataset_id"] == first["dataset_id"]
     assert summary["reused"]
     assert "is unchanged" in done.stderr
+
+
+def test_a_run_that_is_being_worked_on_is_left_alone(folder: Path, first: dict[str, Any]) -> None:
+    before = (folder / first["report"]).stat().st_mtime_ns
+    with lease(open_store(str(folder / "runs/first"))):
+        refused = ddpipe_run(folder, "--run", "first", "--processes", "2")
+    assert json.loads(refused.stdout)["error"] == "ParameterError"
+    assert "is at it" in refused.stderr
+    assert (folder / first["report"]).stat().st_mtime_ns == before
+
+
+def test_a_run_keeps_to_its_dataset(folder: Path, first: dict[str, Any]) -> None:
+    pages = [folder / first[name] for name in ("data_report", "report")]
+    before = [page.read_bytes() for page in pages]
+    for _ in range(2):
+        refused = ddpipe_run(folder, "--run", "first", "--split-seed", "1")
+        assert json.loads(refused.stdout)["error"] == "ParameterError"
+        assert "trained on another dataset version" in refused.stderr
+    assert [page.read_bytes() for page in pages] == before
 
 
 def test_nothing_outlives_a_run_that_was_killed(folder: Path, first: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from ddpipe.runs import Run, RunOptions
 from ddpipe.signals import on_stop
 from ddpipe.steps import StoreOptions, TrainOptions
 from ddpipe.storage import open_store
+from ddpipe.storage.lease import lease
 from ddpipe.summary import Summary, summary
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
@@ -50,6 +51,7 @@ def run_here(
 
     Raises:
         DdpipeError: The error of the step that failed.
+        ParameterError: Another process works on this run.
         Interrupted: Told to stop (SIGTERM, SIGINT); the same again goes on.
     """
     for folder in (spec.store, run.uri):
@@ -63,7 +65,7 @@ def run_here(
             do="Run the same command again to resume from the last one.",
         )
 
-    with on_stop(stop):
+    with on_stop(stop), lease(open_store(run.uri)):
         dataset = workflow.prepare(run, spec).manifest_uri
         workflow.train(run, dataset, recipe, options, Owner())
         workflow.evaluate(run, dataset, evaluation)

@@ -1,0 +1,62 @@
+"""One process at a time works on a folder, and a dead one does not block it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddpipe.errors import ParameterError
+from ddpipe.storage import Store, open_store
+from ddpipe.storage.lease import lease
+
+SOON = {"renewal": 0.05, "patience": 2.0}
+"""An object store tells times in whole seconds."""
+
+
+def leases(store: Store) -> list[str]:
+    return [item.key for item in store.list("lease-")]
+
+
+def left_behind(store: Store, host: str, pid: int) -> None:
+    """The lease of a process that cannot renew it any more."""
+    store.write(f"lease-{host}.{pid}.0", b"7")
+
+
+def test_a_second_process_is_refused_while_the_first_lives(store_uri: str) -> None:
+    store = open_store(store_uri)
+    with lease(store, **SOON):
+        with (
+            pytest.raises(ParameterError, match=rf"process {os.getpid()} on .* is at it"),
+            lease(store, **SOON),
+        ):
+            pytest.fail("both hold it")
+        assert len(leases(store)) == 1
+
+
+def test_afterwards_nothing_is_left(store_uri: str) -> None:
+    store = open_store(store_uri)
+    for _ in range(2):
+        with lease(store, **SOON):
+            assert len(leases(store)) == 1
+    assert leases(store) == []
+
+
+def test_a_process_of_this_machine_that_is_gone_blocks_nobody(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left_behind(store, socket.gethostname(), gone.pid)
+    with lease(store, renewal=60, patience=3600):
+        assert len(leases(store)) == 1
+
+
+def test_a_machine_that_is_silent_for_long_enough_has_lost_it(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    left_behind(store, "elsewhere.example", 1)
+    with lease(store, renewal=0.05, patience=0.3):
+        assert len(leases(store)) == 1
