@@ -196,8 +196,10 @@ def test_a_secret_without_one_of_its_keys_is_named(
         (tmp_path / key).write_text("x")
     (tmp_path / name).write_text("\n") if empty else (tmp_path / name).unlink()
     monkeypatch.setenv("S3_CREDENTIALS_DIR", str(tmp_path))
-    with pytest.raises(NoAccess, match=name):
+    with pytest.raises(NoAccess) as caught:
         open_store(URI)
+    assert caught.value.which == str(tmp_path / name)
+    assert caught.value.seen == ("it is empty" if empty else "No such file or directory")
 
 
 def test_without_credentials_requests_are_not_signed(bucket: Proxy) -> None:
@@ -210,6 +212,11 @@ def test_no_secret_shows_where_a_connection_is_shown() -> None:
     connection = Connection.from_environment({"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "hidden"})
     assert connection.identity
     assert "hidden" not in repr(connection)
+
+
+@pytest.mark.parametrize("name", ["AWS_PROFILE", "MINIO_ACCESS_KEY", "S3_CREDENTIALS_DIR", "HOME"])
+def test_whatever_can_name_an_identity_makes_a_connection_of_its_own(name: str) -> None:
+    assert Connection.from_environment({name: "a"}) != Connection.from_environment({name: "b"})
 
 
 def test_another_identity_is_another_connection() -> None:

@@ -108,6 +108,13 @@ def test_a_writable_store_stays_empty_when_checked(store_uri: str) -> None:
     assert list(store.list()) == []
 
 
+def test_a_store_that_is_not_there_yet_is_writable_again_and_again(store_uri: str) -> None:
+    store = open_store(f"{store_uri}/not/there/yet")
+    store.check_writable()
+    store.check_writable()
+    assert list(store.list()) == []
+
+
 def test_only_a_folder_has_local_paths(store_uri: str) -> None:
     store = open_store(store_uri)
     store.write("a", b"here")
@@ -138,10 +145,42 @@ def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     assert (store.uri, name) == (str(tmp_path), "file.json")
 
 
-@pytest.mark.parametrize("uri", ["gs://bucket/x", "s3://", "s3:///x", "s3://No_Bucket/x"])
-def test_a_uri_that_cannot_be_one_is_refused(uri: str, s3: Server) -> None:
-    with pytest.raises(ParameterError):
+@pytest.mark.parametrize(
+    ("uri", "folder", "name"),
+    [
+        ("/data/file", "/data", "file"),
+        ("/data/folder/", "/data", "folder"),
+        ("/file", "/", "file"),
+        ("s3://bucket/file", "s3://bucket", "file"),
+        ("s3://bucket/a/b", "s3://bucket/a", "b"),
+    ],
+)
+def test_an_objects_uri_is_its_folder_and_its_name(uri: str, folder: str, name: str, s3: Server) -> None:
+    store, found = split_uri(uri)
+    assert (store.uri, found) == (folder, name)
+
+
+@pytest.mark.parametrize(
+    ("uri", "seen"),
+    [
+        ("gs://bucket/x", "gs:// is not known"),
+        ("s3://", "bucket"),
+        ("s3:///x", "bucket"),
+        ("s3://No_Bucket/x", "No_Bucket"),
+    ],
+)
+def test_a_uri_that_cannot_be_one_is_refused(uri: str, seen: str, s3: Server) -> None:
+    with pytest.raises(ParameterError) as caught:
         open_store(uri)
+    assert caught.value.which.startswith(uri)
+    assert seen in caught.value.seen
+
+
+@pytest.mark.parametrize("answer", ["1", "true", "YES", "True"])
+def test_the_environment_asks_for_an_encrypted_connection_and_names_a_region(answer: str) -> None:
+    environment = {"S3_ENDPOINT": "minio:9000/", "S3_SECURE": answer, "AWS_REGION": "eu-central-1"}
+    connection = Connection.from_environment(environment)
+    assert (connection.endpoint, connection.region) == ("https://minio:9000", "eu-central-1")
 
 
 @pytest.mark.parametrize("change", [{"S3_ENDPOINT": "http://host/with/path"}, {"S3_RETRIES": "many"}])
@@ -197,6 +236,13 @@ def test_a_store_below_a_file_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotWritable, match="file"):
         open_store(str(tmp_path / "file" / "store")).check_writable()
+
+
+def test_what_cannot_be_removed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotWritable, match="file/below") as caught:
+        open_store(str(tmp_path)).delete("file/below")
+    assert "Not a directory" in caught.value.seen
 
 
 def test_a_read_only_store_is_not_writable() -> None:
@@ -294,6 +340,14 @@ def test_a_server_that_keeps_failing_is_told(proxy: Proxy) -> None:
     proxy.faults.extend([500] * 9)
     with pytest.raises(Unreachable, match="500"):
         store.read("a")
+
+
+def test_a_refusal_without_a_class_of_its_own_is_told(proxy: Proxy) -> None:
+    proxy.faults.append("InvalidObjectState")
+    with pytest.raises(StoreError, match="InvalidObjectState: as told") as caught:
+        open_store(f"s3://{BUCKET}").read("a")
+    assert type(caught.value) is StoreError
+    assert caught.value.which.startswith(f"s3://{BUCKET}/a at ")
 
 
 def test_something_else_than_an_s3_server_is_told(proxy: Proxy) -> None:
