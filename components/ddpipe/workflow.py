@@ -136,8 +136,6 @@ def _publish_report(run: Run, *, exported: bool = False) -> None:
     from ddpipe.evaluate.report import gather, render
 
     seconds = {record["step"]: record["seconds"] for record in run.steps()}
-    # A step's record is of its last attempt; the training knows the seconds of all.
-    seconds["train"] = max(seconds.get("train", 0), training_record(run)["seconds"])
     record = gather(run.name, run.training, run.evaluation, run.model if exported else None, seconds)
     write_uri(run.report, render(record).encode())
 

@@ -8,13 +8,16 @@ from pathlib import Path
 from urllib.error import URLError
 
 import pytest
+import s3_server
 import torch
+from s3_server import Server
 from safetensors.torch import save as to_safetensors
 from torch import nn
 
 from ddpipe.errors import NoSuchObject, ParameterError, Unreachable
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.pretrained import load_pretrained
+from ddpipe.storage import write_uri
 
 LARGE, SMALL = (96, 96), (32, 32)
 
@@ -49,6 +52,13 @@ def test_everything_but_a_head_of_other_classes_is_taken(trained: nn.Module, wei
 def test_a_head_of_as_many_classes_is_taken_too(trained: nn.Module, weights: Path) -> None:
     network = resnet(LARGE, classes=7)
     load_pretrained(network, "resnet18", str(weights), 7)
+    assert torch.equal(network.fc.weight, trained.fc.weight)
+
+
+def test_weights_are_taken_from_a_bucket(trained: nn.Module, weights: Path, s3: Server) -> None:
+    uri, network = f"s3://{s3_server.BUCKET}/weights/resnet18.pth", resnet(LARGE, classes=7)
+    write_uri(uri, weights.read_bytes())
+    load_pretrained(network, "resnet18", uri, 7)
     assert torch.equal(network.fc.weight, trained.fc.weight)
 
 
