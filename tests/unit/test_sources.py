@@ -25,6 +25,7 @@ from ddpipe.errors import SourceError, Unreachable
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html
 from ddpipe.prepare.sources import Table, open_source
+from ddpipe.prepare.sources.named import CIFAR10, CIFAR100
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
 
@@ -187,7 +188,7 @@ def test_all_that_is_wrong_in_a_table_is_told_at_once(tmp_path: Path) -> None:
         "'ETT - Abnormal' is '2', not 0 or 1 (line 5: 1 in all)",
         "'NGT - Normal' is 'NaN': no label (line 6",
         "'PatientID' is empty (line 7",
-        "'1.2.826.7' is there 2 times (lines 8, 9",
+        "the image 'train/1.2.826.7.jpg' is there 2 times (lines 8, 9",
     ):
         assert problem in seen
 
@@ -198,7 +199,7 @@ def test_missing_images_are_all_named(tmp_path: Path) -> None:
         (tmp_path / "xrays" / "train" / f"{row[0]}.jpg").unlink()
     seen = _seen(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
     assert "25 problems" in seen
-    assert "1.2.826.0: the CSV names it, but there is no such image" in seen
+    assert "1.2.826.0: there is no such image, although the table names it" in seen
 
 
 def test_images_that_the_table_does_not_name_are_counted(
@@ -219,7 +220,117 @@ def test_a_column_that_does_not_exist_is_named(column: str, tmp_path: Path) -> N
 
 def test_a_table_that_does_not_exist_is_named(tmp_path: Path) -> None:
     (tmp_path / "xrays").mkdir()
-    assert "train.csv: there is no such file" in _seen(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
+    seen = _seen(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
+    assert f"there is no {tmp_path}/xrays/train.csv and no train.csv" in seen
+
+
+def test_a_table_is_found_from_the_working_directory_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _ranzcr(tmp_path / "xrays")
+    (tmp_path / "xrays" / "train.csv").rename(tmp_path / "labels.csv")
+    monkeypatch.chdir(tmp_path)
+    table = Table(file="labels.csv", image="StudyInstanceUID", group="PatientID")
+    assert len(open_source("csv", "xrays", table).survey().samples) == 60
+
+
+def _pictures(root: Path, text: str | bytes, count: int = 6) -> str:
+    """Images 0.png, 1.png, …, and a table of them; where they are."""
+    for number in range(count):
+        an_image(root / f"{number}.png", seed=number)
+    (root / "train.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(root)
+
+
+def _refusal(root: Path, text: str | bytes, **columns: object) -> str:
+    with pytest.raises(SourceError) as caught:
+        open_source("csv", _pictures(root, text), replace(Table(), **columns)).survey()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "cells"), [("1.png", 1), ("1.png,a,b", 3), ("1,5.png,a", 3), ("1.png,a,", 3)]
+)
+def test_a_row_with_more_or_fewer_cells_than_the_header_is_refused(
+    row: str, cells: int, tmp_path: Path
+) -> None:
+    assert f"it has {cells} cells, the header has 2 (line 3: 1 in all)" in _refusal(
+        tmp_path, f"file,kind\n0.png,a\n{row}\n2.png,b\n"
+    )
+
+
+def test_a_quote_that_swallows_the_rest_of_the_table_is_refused(tmp_path: Path) -> None:
+    refusal = _refusal(tmp_path, 'file,kind\n0.png,a\n1.png,"b\n2.png,a\n3.png,b\n')
+    assert "it is no table" in refusal
+    assert "the row from line 3 on" in refusal
+
+
+def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
+    text = 'file,kind,note\n0.png,a,"two\nlines"\n\n,,\n1.png,,x\n'
+    assert "'kind' is '': no label (line 6: 1 in all)" in _refusal(tmp_path, text, labels=("kind",))
+
+
+@pytest.mark.parametrize("columns", [{"labels": ("kind", "kind")}, {"labels": ("file",)}, {"group": "file"}])
+def test_a_column_has_one_meaning(columns: dict[str, object], tmp_path: Path) -> None:
+    assert "is given more than once" in _refusal(tmp_path, "file,kind\n0.png,a\n1.png,b\n", **columns)
+
+
+def test_spaces_around_the_names_of_columns_do_not_count(tmp_path: Path) -> None:
+    path = _pictures(tmp_path, "file, a , b\n0.png,0,1\n1.png, 1,0\n")
+    spec = PrepareSpec(source="csv", source_path=path, label_columns="a, b")
+    assert open_source("csv", path, spec.columns).survey().classes == ("a", "b")
+
+
+def test_control_characters_are_refused(tmp_path: Path) -> None:
+    assert "'kind' is 'a\\\\x00': it has control characters (line 2" in _refusal(
+        tmp_path, "file,kind\n0.png,a\0\n1.png,b\n"
+    )
+    assert "Save it as UTF-8" in _refusal(tmp_path, "file,kind\n0.png,a\n1.png,b\n".encode("utf-16-le"))
+
+
+def test_one_image_under_two_names_is_refused(tmp_path: Path) -> None:
+    refusal = _refusal(tmp_path, "file,kind\n0,a\n0.png,b\n1.png,b\n")
+    assert "the image '0.png' is there 2 times (lines 2, 3: 2 in all)" in refusal
+
+
+def test_labels_and_images_that_are_missing_are_told_together(tmp_path: Path) -> None:
+    an_image(tmp_path / "old" / "2.png")
+    refusal = _refusal(tmp_path, "file,kind\n0.png,\n1.png,NA\n7.png,a\n8.png,b\n2,a\n3.png,b\n")
+    for problem in (
+        "4 problems",
+        "'kind' is '': no label (line 2: 1 in all)",
+        "'kind' is 'NA': no label (line 3: 1 in all)",
+        "there is no such image, although the table names it (lines 4, 5: 2 in all)",
+        "it could be 2.png or old/2.png (line 6: 1 in all)",
+        "--skip-unlabelled leaves out those without a label",
+    ):
+        assert problem in refusal
+
+
+def test_rows_without_a_label_are_left_out_and_counted_if_so_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = _pictures(tmp_path, "file,a,b\n0.png,,0\n1.png,0,1\n2.png,1,nan\n3.png,1,1\n")
+    survey = open_source("csv", path, Table(skip_unlabelled=True)).survey()
+    assert [sample.id for sample in survey.samples] == ["1.png", "3.png"]
+    assert f"2 of 4 rows of {path}/train.csv have no label and are left out" in caplog.text
+
+
+def test_a_table_without_one_label_is_refused_even_so(tmp_path: Path) -> None:
+    assert "no row has a label" in _refusal(tmp_path, "file,kind\n0.png,\n1.png,\n", skip_unlabelled=True)
+
+
+def test_rows_of_training_do_not_become_test_rows_behind_the_table_s_back(tmp_path: Path) -> None:
+    text = "file,kind,part\n0.png,a,train\n1.png,b,val\n2.png,b,train\n"
+    assert "'part' puts no row into test" in _refusal(tmp_path, text, split="part")
+    assert "'part' puts no row into train" in _refusal(tmp_path, text.replace("train", "test"), split="part")
+
+
+@pytest.mark.parametrize("source", ["folder", "csv", "webdataset", "mnist", "cifar10"])
+def test_a_path_that_does_not_exist_is_called_so(source: str, tmp_path: Path) -> None:
+    assert "nowhere: there is no such folder" in _seen(_spec(tmp_path, source, tmp_path / "nowhere"))
+    (tmp_path / "file").touch()
+    assert "file: it is a file, not a folder" in _seen(_spec(tmp_path, source, tmp_path / "file"))
 
 
 def test_a_group_that_the_table_itself_tears_apart_is_refused(tmp_path: Path) -> None:
@@ -346,9 +457,19 @@ def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
 
 
 def test_cifar_as_class_folders_is_taken_as_well(tmp_path: Path) -> None:
-    a_folder(tmp_path / "images" / "train", {"plane": 6, "car": 6})
-    a_folder(tmp_path / "images" / "test", {"plane": 2, "car": 2})
-    assert prepare(_spec(tmp_path, "cifar10", tmp_path / "images")).manifest.classes == ("car", "plane")
+    a_folder(tmp_path / "images" / "train", dict.fromkeys(CIFAR10, 2))
+    a_folder(tmp_path / "images" / "test", dict.fromkeys(CIFAR10, 1))
+    assert prepare(_spec(tmp_path, "cifar10", tmp_path / "images")).manifest.classes == CIFAR10
+
+
+@pytest.mark.parametrize("source", ["cifar10", "cifar100"])
+def test_other_class_folders_are_not_cifar(source: str, tmp_path: Path) -> None:
+    a_folder(tmp_path / "images", {"cat": 5, "dog": 5})
+    assert "its class folders are cat, dog, not " in _seen(_spec(tmp_path, source, tmp_path / "images"))
+
+
+def test_the_classes_of_cifar_are_ten_and_a_hundred() -> None:
+    assert (len(set(CIFAR10)), len(set(CIFAR100))) == (10, 100)
 
 
 def test_a_network_that_says_no_is_told_with_the_file_to_get(

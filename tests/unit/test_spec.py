@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -117,9 +118,15 @@ def test_the_digits_are_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"table": "other.csv"}, {"group_column": "patient"}, {"label_columns": "a,b"}]
+    "change",
+    [
+        {"table": "other.csv"},
+        {"group_column": "patient"},
+        {"label_columns": "a,b"},
+        {"skip_unlabelled": True},
+    ],
 )
-def test_columns_are_refused_where_no_table_is_read(change: dict[str, str]) -> None:
+def test_columns_are_refused_where_no_table_is_read(change: dict[str, Any]) -> None:
     assert replace(CSV, **change).validated()
     assert "the source is folder, not csv" in _problems(replace(FOLDER, **change))
 

@@ -56,13 +56,16 @@ class PrepareSpec(Parameters):
     quality: int = parameter(90, "JPEG quality.", Between(1, 95))
     folds: int = parameter(0, "Number of folds for cross-validation; 0 disables it.", Between(0, 100))
     fold: int = parameter(0, "Fold used as the validation split, counted from 0.", Between(0, 99))
-    table: str = parameter(Table().file, "CSV file for the source csv, relative to source_path.")
+    table: str = parameter(
+        Table().file, "CSV file for the source csv, relative to source_path or to the working directory."
+    )
     image_column: str = parameter("", "Column naming the image; empty: the first column.")
     label_columns: str = parameter(
         "", "One class column, or several 0/1 columns, separated by commas; empty: all remaining columns."
     )
     group_column: str = parameter("", "Column identifying groups kept together, such as a patient id.")
     split_column: str = parameter("", "Column assigning each sample to train, validation or test.")
+    skip_unlabelled: bool = parameter(default=False, help="Leave out rows of the table that have no label.")
     verify: bool = parameter(default=False, help="Read all files again, even those that appear unchanged.")
     skip_bad: bool = parameter(
         default=False, help="Leave out unreadable images and list them, instead of refusing the data."
@@ -84,9 +87,10 @@ class PrepareSpec(Parameters):
         return Table(
             file=self.table,
             image=self.image_column,
-            labels=tuple(filter(None, self.label_columns.split(","))),
+            labels=tuple(filter(None, map(str.strip, self.label_columns.split(",")))),
             group=self.group_column,
             split=self.split_column,
+            skip_unlabelled=self.skip_unlabelled,
         )
 
     @property

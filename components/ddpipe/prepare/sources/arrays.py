@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.prepare.images import wrapped
-from ddpipe.prepare.sources.base import Sample, Survey, refused
-from ddpipe.storage import open_store, split_uri
+from ddpipe.prepare.sources.base import Sample, Survey, refused, store_of
+from ddpipe.storage import split_uri
 
 LARGEST = 2**30
 """Bytes that one file of arrays may unpack to."""
@@ -103,7 +103,7 @@ class Idx(Arrays):
 
     def load(self) -> tuple[Sequence[str], Sequence[Part]]:
         """Parse what is there."""
-        store = open_store(self.path)
+        store = store_of(self.path)
         keys = {info.key.removesuffix(".gz").replace(".idx", "-idx"): info.key for info in store.list()}
         parts = []
         for split, prefix in self.PAIRS.items():

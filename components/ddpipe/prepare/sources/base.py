@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+from unicodedata import category
 
 from ddpipe.data.manifest import Label
 from ddpipe.errors import SourceError
+from ddpipe.storage import Store, open_store
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +65,12 @@ class Table:
     """Which columns of a CSV file say what.
 
     Attributes:
-        file: The CSV file; a relative path starts at the images' folder.
+        file: The CSV file; a relative path starts at the images' folder, or else at the working directory.
         image: Column that names the image: a path, or what is left of it without folder and ending.
         labels: One column of class names, or several of 0 and 1; empty: all columns that are left.
         group: Column of what must not be torn apart between splits.
         split: Column of train, validation and test.
+        skip_unlabelled: Whether rows without a label are left out.
     """
 
     file: str = "train.csv"
@@ -75,15 +78,16 @@ class Table:
     labels: tuple[str, ...] = ()
     group: str = ""
     split: str = ""
+    skip_unlabelled: bool = False
 
 
 def printable(name: str) -> str | None:
-    """The name as it can be shown, if it is not fit to be an id: its bytes are no UTF-8."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    return None
+    """The name as it can be shown, if it is not fit to be an id: not UTF-8, or with control characters."""
+    if name.isprintable():
+        return None
+    shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    shown = "".join(repr(char)[1:-1] if category(char) == "Cc" else char for char in shown)
+    return None if shown == name else shown
 
 
 def sorted_out(samples: Iterable[Sample]) -> tuple[tuple[Sample, ...], dict[str, str]]:
@@ -92,10 +96,24 @@ def sorted_out(samples: Iterable[Sample]) -> tuple[tuple[Sample, ...], dict[str,
     problems: dict[str, str] = {}
     for sample in samples:
         if shown := printable(sample.id):
-            problems[shown] = "its name is not UTF-8: rename it"
+            problems[shown] = "its name is not UTF-8, or has control characters: rename it"
         else:
             good.append(sample)
     return tuple(good), problems
+
+
+def store_of(path: str) -> Store:
+    """The folder or bucket of raw data.
+
+    Raises:
+        SourceError: There is no such folder.
+    """
+    store = open_store(path)
+    root = store.local_path("")
+    if root and not root.is_dir():
+        seen = "it is a file, not a folder" if root.exists() else "there is no such folder"
+        raise refused(path, seen, "Correct --source-path.")
+    return store
 
 
 def refused(which: str, seen: str, do: str) -> SourceError:

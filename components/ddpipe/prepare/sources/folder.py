@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from ddpipe.prepare.sources.base import Sample, Survey, printable, refused, sorted_out
+from ddpipe.prepare.sources.base import Sample, Survey, printable, refused, sorted_out, store_of
 from ddpipe.storage import ObjectInfo, open_store
 
 SPLIT_FOLDERS: Mapping[str, str] = {
@@ -27,9 +27,11 @@ class Folder:
 
     Attributes:
         path: A folder or s3://bucket/prefix.
+        expected: The classes of a well-known data set; empty: any.
     """
 
     path: str
+    expected: Sequence[str] = ()
 
     def survey(self) -> Survey:
         """List what there is; nothing is read."""
@@ -46,6 +48,12 @@ class Folder:
                 "it holds no image in a class folder",
                 "Give a folder, or s3://bucket/prefix, with one folder of images per class.",
             )
+        if self.expected and set(classes) != set(self.expected):
+            raise refused(
+                self.path,
+                f"its class folders are {', '.join(classes)}, not {', '.join(self.expected)}",
+                "Give the original archive or class folders with these names; --source folder takes any.",
+            )
         return Survey(classes=classes, samples=samples, problems=problems)
 
     def read(self, sample: Sample) -> bytes:
@@ -55,7 +63,7 @@ class Folder:
 
 def files(path: str) -> Iterator[ObjectInfo]:
     """All objects below a path that no dot hides."""
-    for info in open_store(path).list():
+    for info in store_of(path).list():
         if not any(part.startswith(".") for part in info.key.split("/")):
             yield info
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ddpipe.prepare.sources.base import Source, Table
+from ddpipe.prepare.sources.base import Source, Table, store_of
 from ddpipe.prepare.sources.downloads import DOWNLOADS, fetched
 from ddpipe.prepare.sources.folder import Folder
 from ddpipe.prepare.sources.table import RANZCR, Csv
 from ddpipe.prepare.sources.tars import Tars
-from ddpipe.storage import open_store
 
 DIGITS = tuple("0123456789")
 CLOTHES = (
@@ -25,7 +24,17 @@ CLOTHES = (
     "Ankle boot",
 )
 KANA = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
-
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_FINE = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel
+can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur
+dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion
+lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree
+pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea
+seal shark shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank
+telephone television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+CIFAR100 = tuple(_FINE.split())
 
 Opener = Callable[[str, Table], Source]
 """Makes a source from a path and a table's columns."""
@@ -46,17 +55,17 @@ def _idx(classes: Sequence[str]) -> Opener:
     return opened
 
 
-def _cifar(archive: str, label: str) -> Opener:
-    """The python archive, the folder that holds it, or else class folders of images."""
+def _cifar(archive: str, label: str, classes: Sequence[str]) -> Opener:
+    """The python archive, the folder that holds it, or else class folders with just these names."""
 
     def opened(path: str, _table: Table) -> Source:
         from ddpipe.prepare.sources.arrays import Cifar  # noqa: PLC0415
 
         if path.endswith((".tar.gz", ".tar")):
             return Cifar(path, label)
-        if open_store(path).exists(archive):
+        if store_of(path).exists(archive):
             return Cifar(f"{path.rstrip('/')}/{archive}", label)
-        return Folder(path)
+        return Folder(path, classes)
 
     return opened
 
@@ -67,8 +76,8 @@ SOURCES: Mapping[str, Opener] = {
     "csv": Csv,
     "ranzcr": lambda path, _table: Csv(path, RANZCR),
     "webdataset": lambda path, _table: Tars(path),
-    "cifar10": _cifar("cifar-10-python.tar.gz", "labels"),
-    "cifar100": _cifar("cifar-100-python.tar.gz", "fine_labels"),
+    "cifar10": _cifar("cifar-10-python.tar.gz", "labels", CIFAR10),
+    "cifar100": _cifar("cifar-100-python.tar.gz", "fine_labels", CIFAR100),
     "mnist": _idx(DIGITS),
     "fashion-mnist": _idx(CLOTHES),
     "kmnist": _idx(KANA),

@@ -7,12 +7,14 @@ import io
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from ddpipe.data.manifest import SPLITS, Label
 from ddpipe.errors import NoSuchObject, listed
-from ddpipe.prepare.sources.base import Sample, Survey, Table, refused, sorted_out
+from ddpipe.prepare.sources.base import Sample, Survey, Table, printable, refused, sorted_out, store_of
 from ddpipe.prepare.sources.folder import SPLIT_FOLDERS, files, stamp
 from ddpipe.storage import ObjectInfo, open_store, read_uri
 
@@ -23,7 +25,24 @@ RANZCR = Table(image="StudyInstanceUID", group="PatientID")
 
 SEPARATORS = ",;\t|"
 
-Rows = Sequence[Mapping[str, str]]
+UNLABELLED = frozenset({"", "nan", "na", "null", "none"})
+"""What stands for a missing label, in any case."""
+
+BINARY: Mapping[str, int] = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
+
+
+class Row(NamedTuple):
+    """One row of a table.
+
+    Attributes:
+        line: Of the file, where the row starts.
+        width: How many cells it has.
+        cells: By the names of their columns; none if the row is of another width than the header.
+    """
+
+    line: int
+    width: int
+    cells: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,79 +59,57 @@ class Csv:
 
     def survey(self) -> Survey:
         """Match the rows with the images; whatever is wrong with the file is told at once."""
-        names, rows = self._rows()
-        columns = self._columns(names)
-        if problems := list(_problems(rows, columns)):
-            raise refused(self._file, listed(problems), "Correct these rows.")
+        file, data = self._content()
+        header, rows = _parsed(file, data)
+        columns = _named(file, header, self.table)
         found = _by_name(files(self.path))
+        if self.table.skip_unlabelled:
+            rows = _labelled(file, rows, columns)
+        places = {name: _match(name, found) for row in rows if (name := row.cells.get(columns.image))}
+        if problems := list(_problems(header, rows, columns, places)):
+            raise refused(file, listed(problems), _remedy(rows, columns))
         classes, task = _classes(rows, columns)
-        places = {row[columns.image]: _match(row[columns.image], found) for row in rows}
+        numbers = {name: number for number, name in enumerate(classes)}
         missing = {name: place for name, place in places.items() if isinstance(place, str)}
         samples, unprintable = sorted_out(
             Sample(
-                id=row[columns.image],
-                label=_label(row, columns, classes),
+                id=cells[columns.image],
+                label=_label(cells, columns, numbers),
                 stamp=stamp(place),
                 where=place.key,
-                group=row[columns.group] if columns.group else "",
-                split=SPLIT_FOLDERS[row[columns.split].lower()] if columns.split else "",
+                group=cells[columns.group] if columns.group else "",
+                split=SPLIT_FOLDERS[cells[columns.split].lower()] if columns.split else "",
             )
-            for row in rows
-            if not isinstance(place := places[row[columns.image]], str)
+            for _, _, cells in rows
+            if not isinstance(place := places[cells[columns.image]], str)
         )
-        self._tell_unlabelled(found, {sample.where for sample in samples})
+        self._tell_unnamed(found, {place.key for place in places.values() if not isinstance(place, str)})
         return Survey(classes=classes, samples=samples, task=task, problems=missing | unprintable)
 
     def read(self, sample: Sample) -> bytes:
         """The file."""
         return open_store(self.path).read(sample.where)
 
-    @property
-    def _file(self) -> str:
-        is_whole = "://" in self.table.file or self.table.file.startswith("/")
-        return self.table.file if is_whole else f"{self.path.rstrip('/')}/{self.table.file}"
+    def _content(self) -> tuple[str, bytes]:
+        """The CSV file: where it is, and what it holds."""
+        name = self.table.file
+        is_whole = "://" in name or name.startswith("/")
+        places = [name] if is_whole else [f"{self.path.rstrip('/')}/{name}", name]
+        for place in places:
+            with suppress(NoSuchObject):
+                return place, read_uri(place)
+        store_of(self.path)  # which may be what is missing
+        raise refused(name, f"there is no {' and no '.join(places)}", "Name the CSV file with --table.")
 
-    def _rows(self) -> tuple[Sequence[str], Rows]:
-        try:
-            text = _text(read_uri(self._file))
-        except NoSuchObject as error:
-            raise refused(self._file, "there is no such file", "Name the CSV file with --table.") from error
-        header = text.partition("\n")[0]
-        separator = max(SEPARATORS, key=header.count)
-        reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=separator, restval="")
-        try:
-            rows = [{name: value.strip() for name, value in row.items() if name} for row in reader]
-        except (csv.Error, AttributeError) as error:
-            raise refused(self._file, f"it is no table: {error}", "Save it as CSV again.") from error
-        names = [name for name in reader.fieldnames or () if name]
-        if not rows or len(set(names)) < 2 or len(set(names)) < len(names):  # noqa: PLR2004
-            seen = f"it has {len(rows)} rows and the columns {', '.join(names) or 'none'}"
-            raise refused(self._file, seen, "Give each column one name of its own, and at least two of them.")
-        return names, rows
-
-    def _columns(self, names: Sequence[str]) -> Table:
-        """The table with every column named."""
-        wanted = self.table
-        image = wanted.image or names[0]
-        others = {image, wanted.group, wanted.split}
-        labels = wanted.labels or tuple(name for name in names if name not in others)
-        missing = [
-            name for name in (image, *labels, wanted.group, wanted.split) if name and name not in names
-        ]
-        if missing or not labels:
-            seen = f"it has no column {', '.join(map(repr, missing)) or 'of labels'}, only {', '.join(names)}"
-            raise refused(self._file, seen, "Name the columns that it has.")
-        return Table(file=wanted.file, image=image, labels=labels, group=wanted.group, split=wanted.split)
-
-    def _tell_unlabelled(self, found: Mapping[str, Sequence[ObjectInfo]], used: set[str]) -> None:
+    def _tell_unnamed(self, found: Mapping[str, Sequence[ObjectInfo]], used: set[str]) -> None:
         keys = {info.key for infos in found.values() for info in infos}
-        if unlabelled := sorted(key for key in keys - used if not key.endswith(".csv")):
+        if unnamed := sorted(key for key in keys - used if not key.endswith(".csv")):
             log.warning(
                 "%s files below %s are not named in %s and left out, such as %s",
-                f"{len(unlabelled):,}",
+                f"{len(unnamed):,}",
                 self.path,
                 self.table.file,
-                unlabelled[0],
+                unnamed[0],
             )
 
 
@@ -126,44 +123,139 @@ def _text(data: bytes) -> str:
         return data.decode("cp1252", errors="replace")
 
 
-def _problems(rows: Rows, columns: Table) -> Iterator[str]:
-    """What is wrong with the rows, each kind with its lines."""
+def _parsed(file: str, data: bytes) -> tuple[Sequence[str], list[Row]]:
+    """The names of the columns, and the rows that are not empty."""
+    text = _text(data)
+    separator = max(SEPARATORS, key=text.partition("\n")[0].count)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    records: list[tuple[int, list[str]]] = []
+    line = 1
+    try:
+        for record in reader:
+            cells = [cell.strip() for cell in record]
+            if any(cells):
+                records.append((line, cells))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        seen = f"it is no table: {error} (the row from line {line} on)"
+        raise refused(file, seen, "Correct this row, or save the table as CSV again.") from error
+    header = records[0][1] if records else []
+    names = [name for name in header if name]
+    if len(records) < 2 or len(set(names)) < 2 or len(set(names)) < len(names):  # noqa: PLR2004
+        seen = f"it has {max(0, len(records) - 1)} rows and the columns {', '.join(names) or 'none'}"
+        raise refused(file, seen, "Give each column one name of its own, and at least two of them.")
+    if garbled := [shown for name in names if (shown := printable(name))]:
+        seen = f"the names of its columns have control characters: {', '.join(garbled)}"
+        raise refused(file, seen, "Save it as UTF-8.")
+    return header, [
+        Row(line, len(cells), dict(zip(header, cells, strict=True)) if len(cells) == len(header) else {})
+        for line, cells in records[1:]
+    ]
+
+
+def _named(file: str, header: Sequence[str], wanted: Table) -> Table:
+    """The table with every column named."""
+    names = [name for name in header if name]
+    image = wanted.image or names[0]
+    others = {image, wanted.group, wanted.split}
+    labels = wanted.labels or tuple(name for name in names if name not in others)
+    chosen = [name for name in (image, *labels, wanted.group, wanted.split) if name]
+    missing = [name for name in chosen if name not in names]
+    if missing or not labels:
+        seen = f"it has no column {', '.join(map(repr, missing)) or 'of labels'}, only {', '.join(names)}"
+        raise refused(file, seen, "Name the columns that it has.")
+    if repeated := [name for name, count in Counter(chosen).items() if count > 1]:
+        seen = f"{', '.join(map(repr, repeated))} is given more than once, as image, label, group or split"
+        raise refused(file, seen, "Give each column one meaning.")
+    return replace(wanted, image=image, labels=labels)
+
+
+def _labelled(file: str, rows: Sequence[Row], columns: Table) -> list[Row]:
+    """Without the rows that lack a label."""
+    kept = [row for row in rows if not _lacks_label(row, columns)]
+    if len(kept) < len(rows):
+        log.warning(
+            "%s of %s rows of %s have no label and are left out", len(rows) - len(kept), len(rows), file
+        )
+    if not kept:
+        raise refused(file, "no row has a label", "Name the columns of labels with --label-columns.")
+    return kept
+
+
+def _lacks_label(row: Row, columns: Table) -> bool:
+    return any(row.cells.get(label, "?").lower() in UNLABELLED for label in columns.labels)
+
+
+def _problems(
+    header: Sequence[str], rows: Sequence[Row], columns: Table, places: Mapping[str, ObjectInfo | str]
+) -> Iterator[str]:
+    """What is wrong with the rows, each kind with its lines.
+
+    Images that are missing or ambiguous are among it only beside something else: alone, they can be skipped.
+    """
+    named = {name: name if isinstance(place, str) else place.key for name, place in places.items()}
+    counts = Counter(named[name] for row in rows if (name := row.cells.get(columns.image)))
     lines: dict[str, list[int]] = defaultdict(list)
-    counts = Counter(row[columns.image] for row in rows)
-    for line, row in enumerate(rows, start=2):
-        name = row[columns.image]
-        if not name:
-            lines["the image is not named"].append(line)
-        elif counts[name] > 1:
-            lines[f"{name!r} is there {counts[name]} times"].append(line)
-        if columns.group and not row[columns.group]:
-            lines[f"{columns.group!r} is empty"].append(line)
-        if columns.split and row[columns.split].lower() not in SPLIT_FOLDERS:
-            lines[f"{columns.split!r} is {row[columns.split]!r}, not {', '.join(SPLITS)}"].append(line)
-        for label in columns.labels:
-            value = row[label]
-            if value.lower() in {"", "nan", "na", "null", "none"}:
-                lines[f"{label!r} is {value!r}: no label"].append(line)
-            elif len(columns.labels) > 1 and value not in _BINARY:
-                lines[f"{label!r} is {value!r}, not 0 or 1"].append(line)
+    for row in rows:
+        if row.width != len(header):
+            lines[f"it has {row.width} cells, the header has {len(header)}"].append(row.line)
+            continue
+        name = named.get(row.cells[columns.image], "")
+        if counts[name] > 1:
+            lines[f"the image {name!r} is there {counts[name]} times"].append(row.line)
+        for problem in _in_cells(row.cells, columns):
+            lines[problem].append(row.line)
+    for row in rows if lines else ():
+        if isinstance(place := places.get(row.cells.get(columns.image, "")), str):
+            lines[place].append(row.line)
     for problem, where in lines.items():
         shown = ", ".join(map(str, where[:5])) + (" …" if len(where) > 5 else "")  # noqa: PLR2004
         yield f"{problem} (line{'s' if len(where) > 1 else ''} {shown}: {len(where)} in all)"
+    if columns.split:
+        parts = {SPLIT_FOLDERS.get(row.cells.get(columns.split, "").lower()) for row in rows}
+        yield from (
+            f"{columns.split!r} puts no row into {part}, and rows of the other splits may not go there"
+            for part in ("train", "test")
+            if part not in parts
+        )
 
 
-_BINARY: Mapping[str, int] = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
+def _in_cells(cells: Mapping[str, str], columns: Table) -> Iterator[str]:
+    """What is wrong with a row of the right width."""
+    used = [column for column in (columns.image, *columns.labels, columns.group, columns.split) if column]
+    for column in used:
+        if shown := printable(cells[column]):
+            yield f"{column!r} is {shown!r}: it has control characters"
+    if not cells[columns.image]:
+        yield "the image is not named"
+    if columns.group and not cells[columns.group]:
+        yield f"{columns.group!r} is empty"
+    if columns.split and cells[columns.split].lower() not in SPLIT_FOLDERS:
+        yield f"{columns.split!r} is {cells[columns.split]!r}, not {', '.join(SPLITS)}"
+    for label in columns.labels:
+        value = cells[label]
+        if value.lower() in UNLABELLED:
+            yield f"{label!r} is {value!r}: no label"
+        elif len(columns.labels) > 1 and value not in BINARY:
+            yield f"{label!r} is {value!r}, not 0 or 1"
 
 
-def _classes(rows: Rows, columns: Table) -> tuple[tuple[str, ...], str]:
+def _remedy(rows: Sequence[Row], columns: Table) -> str:
+    if any(_lacks_label(row, columns) for row in rows):
+        return "Correct these rows; --skip-unlabelled leaves out those without a label."
+    return "Correct these rows."
+
+
+def _classes(rows: Sequence[Row], columns: Table) -> tuple[tuple[str, ...], str]:
     if len(columns.labels) > 1:
         return columns.labels, "multilabel"
-    return tuple(sorted({row[columns.labels[0]] for row in rows})), "multiclass"
+    return tuple(sorted({row.cells[columns.labels[0]] for row in rows})), "multiclass"
 
 
-def _label(row: Mapping[str, str], columns: Table, classes: Sequence[str]) -> Label:
+def _label(cells: Mapping[str, str], columns: Table, numbers: Mapping[str, int]) -> Label:
     if len(columns.labels) > 1:
-        return tuple(_BINARY[row[label]] for label in columns.labels)
-    return classes.index(row[columns.labels[0]])
+        return tuple(BINARY[cells[label]] for label in columns.labels)
+    return numbers[cells[columns.labels[0]]]
 
 
 def _by_name(infos: Iterator[ObjectInfo]) -> dict[str, list[ObjectInfo]]:
@@ -184,5 +276,5 @@ def _match(name: str, found: Mapping[str, list[ObjectInfo]]) -> ObjectInfo | str
     if len(infos) == 1:
         return infos[0]
     if not infos:
-        return "the CSV names it, but there is no such image"
+        return "there is no such image, although the table names it"
     return f"it could be {infos[0].key} or {infos[1].key}"
