@@ -196,6 +196,79 @@ def test_a_version_that_lost_a_shard_is_made_whole(toys: PrepareSpec) -> None:
     assert _objects(toys).keys() == before.keys()
 
 
+def test_a_damaged_manifest_is_written_again(
+    toys: PrepareSpec, store_uri: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = replace(toys, store=store_uri)
+    first = prepare(spec)
+    store, key = open_store(spec.store), first.manifest_uri.removeprefix(f"{open_store(spec.store).uri}/")
+    whole = store.read(key)
+    store.write(key, whole[: len(whole) // 2])
+    again = prepare(spec)
+    assert (again.reused, again.encoded, again.dataset_id) == (False, 0, first.dataset_id)
+    assert f"damaged: {key} is not as it was published" in caplog.text
+    assert store.read(key) == whole
+    assert prepare(spec).reused
+
+
+@pytest.fixture
+def sharded(toys: PrepareSpec, store_uri: str, monkeypatch: pytest.MonkeyPatch) -> PrepareSpec:
+    """Toys whose training split has several shards, the last of them small."""
+    monkeypatch.setattr(packing, "SHARD_BYTES", 5 * 32 * 32)
+    spec = replace(toys, store=store_uri, image_size=32)
+    assert [shard.count for shard in prepare(spec).manifest.splits["train"].shards] == [5, 5, 2]
+    return spec
+
+
+def _flip(spec: PrepareSpec, key: str) -> None:
+    store = open_store(spec.store)
+    data = store.read(key)
+    store.write(key, data[:-1] + bytes([data[-1] ^ 1]))
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_damaged_shards_are_found_and_mended_when_verifying(place: int, sharded: PrepareSpec) -> None:
+    """The version stays what it was, also for who trained on it."""
+    first = prepare(sharded)
+    shard, before = first.manifest.splits["train"].shards[place], _objects(sharded)
+    _flip(sharded, shard_key(shard))
+    assert prepare(sharded).reused, "its shards are not read"
+    mended = prepare(replace(sharded, verify=True))
+    assert (mended.reused, mended.encoded) == (False, shard.count)
+    assert mended.dataset_id == first.dataset_id
+    assert len(_content(mended)) == 16
+    assert _objects(sharded).keys() == before.keys()
+    assert prepare(replace(sharded, verify=True)).reused
+
+
+def test_a_shard_that_is_cut_off_is_mended(sharded: PrepareSpec) -> None:
+    """Its size tells."""
+    first = prepare(sharded)
+    open_store(sharded.store).write(shard_key(first.manifest.splits["train"].shards[1]), b"cut")
+    again = prepare(sharded)
+    assert (again.encoded, again.dataset_id) == (5, first.dataset_id)
+    assert len(_content(again)) == 16
+
+
+def test_no_image_is_taken_from_a_damaged_shard(sharded: PrepareSpec) -> None:
+    _flip(sharded, shard_key(prepare(sharded).manifest.splits["train"].shards[1]))
+    other = replace(sharded, split_seed=1)
+    fresh = prepare(replace(other, store=sharded.store + "-2"))
+    assert _content(prepare(replace(other, verify=True))) == _content(fresh)
+
+
+def test_a_damaged_shard_whose_image_cannot_be_read_any_more_is_told(toys: PrepareSpec) -> None:
+    """The file hides its change, as far as it can."""
+    shard = prepare(toys).manifest.splits["train"].shards[0]
+    open_store(toys.store).delete(shard_key(shard))
+    for path in _folder(toys).rglob("*.png"):
+        status = path.stat()
+        path.write_bytes(bytes(status.st_size))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(SourceError, match="it is no image"):
+        prepare(toys)
+
+
 PREPARE = """
 import sys
 from pathlib import Path

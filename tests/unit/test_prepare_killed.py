@@ -13,7 +13,7 @@ from subprocess import PIPE
 
 from samples import an_image
 
-from ddpipe.data.catalogue import damage, versions
+from ddpipe.data.catalogue import damage, shards_of, versions
 from ddpipe.data.manifest import load_manifest
 from ddpipe.prepare.index import read_entries
 from ddpipe.prepare.prepare import prepare
@@ -85,13 +85,13 @@ def test_twenty_kills_at_random_points_break_nothing(tmp_path: Path) -> None:
             kills += int(process.stdout.readline()) == -signal.SIGKILL
             for version in versions(store):
                 manifest = load_manifest(version.uri)
-                assert (manifest.source, damage(manifest, store)) == (whole, [])
+                assert (manifest.source, damage(shards_of(manifest), store)) == (whole, {})
             stored.append(sum(len(entry.members) for entry in read_entries(store, "photos")))
             if versions(store):  # this one was done before its point: the next begins anew
                 shutil.rmtree(folder)
             print(file=process.stdin, flush=True)
         process.kill()
     finished = prepare(spec)
-    assert (finished.manifest.source, damage(finished.manifest, store)) == (whole, [])
+    assert (finished.manifest.source, damage(shards_of(finished.manifest), store)) == (whole, {})
     assert max(stored) > 0, "some had stored something"
     assert finished.encoded == IMAGES - stored[-1], "what the last one had stored is taken over"

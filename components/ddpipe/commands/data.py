@@ -96,12 +96,12 @@ def report_command(dataset: str, output: str | None) -> None:
 def verify_command(dataset: str) -> None:
     """Read every shard of the version with the manifest DATASET, and compare its hash."""
     manifest = load_manifest(dataset)
-    if problems := damage(manifest, store_of(dataset)):
+    if problems := damage(shards_of(manifest), store_of(dataset)):
         raise DatasetError(
             what="a dataset is damaged",
             which=dataset,
-            seen=listed(problems),
-            do="Delete these objects and prepare the dataset again: it writes what is missing.",
+            seen=listed(list(problems.values())),
+            do="Run the same `ddpipe prepare` again with --verify: it writes these shards anew.",
         )
     count, size = len(shards_of(manifest)), sum(shard.bytes for shard in shards_of(manifest))
     tell({"shards": count, "bytes": size}, f"{count} shards, {_megabytes(size)}: all as they were written")

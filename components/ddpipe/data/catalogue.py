@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from ddpipe.cpus import cpus
 from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest
 from ddpipe.data.shards import shard_key
-from ddpipe.errors import StoreError
+from ddpipe.errors import CorruptObject, NoSuchObject
 from ddpipe.storage import ObjectInfo, Store
 
 AT_ONCE = 8
@@ -109,19 +109,20 @@ def shards_of(manifest: DatasetManifest) -> set[ShardRef]:
     return {shard for split in manifest.splits.values() for shard in split.shards}
 
 
-def damage(manifest: DatasetManifest, store: Store) -> list[str]:
-    """Read every shard of a version; what is the matter with each that is not as it was written."""
+def damage(shards: Iterable[ShardRef], store: Store) -> dict[ShardRef, str]:
+    """Read shards; what is the matter with each that is not as it was written."""
 
     def check(shard: ShardRef) -> str | None:
         try:
             found = hashlib.sha256(store.read(shard_key(shard))).hexdigest()
-        except StoreError as error:
+        except (NoSuchObject, CorruptObject) as error:
             return f"{shard_key(shard)}: {error.seen}"
         return None if found == shard.sha256 else f"{shard_key(shard)}: its content has the hash {found}"
 
+    ordered = sorted(shards, key=lambda shard: shard.sha256)
     with ThreadPoolExecutor(cpus()) as pool:
-        problems = list(pool.map(check, sorted(shards_of(manifest), key=lambda shard: shard.sha256)))
-    return [problem for problem in problems if problem]
+        problems = list(pool.map(check, ordered))
+    return {shard: problem for shard, problem in zip(ordered, problems, strict=True) if problem}
 
 
 def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:

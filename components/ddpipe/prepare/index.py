@@ -12,12 +12,14 @@ from __future__ import annotations
 import gzip
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple, dataclass
 
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import shard_key
+from ddpipe.errors import CorruptObject, NoSuchObject
 from ddpipe.prepare.encoding import Moments
 from ddpipe.prepare.images import Shape
 from ddpipe.storage import Store
@@ -79,12 +81,16 @@ def write_entry(store: Store, name: str, entry: Entry) -> None:
 
 
 def read_entries(store: Store, name: str) -> list[Entry]:
-    """The entries of all shards that are in the store with the size that they should have."""
-    sizes = {info.key: info.size for info in store.list("shards/")}
+    """All entries that can be read."""
     keys = [info.key for info in store.list(_folder(name))]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        entries = [entry for found in pool.map(lambda key: _read(store, key), keys) for entry in found]
-    return [entry for entry in entries if sizes.get(shard_key(entry.shard)) == entry.shard.bytes]
+        return [entry for found in pool.map(lambda key: _read(store, key), keys) for entry in found]
+
+
+def lost(entries: Iterable[Entry], store: Store) -> set[str]:
+    """Hashes of the shards that are not in the store, or not with the size that they should have."""
+    sizes = {info.key: info.size for info in store.list("shards/")}
+    return {entry.shard.sha256 for entry in entries if sizes.get(shard_key(entry.shard)) != entry.shard.bytes}
 
 
 def _folder(name: str) -> str:
@@ -98,7 +104,9 @@ def _read(store: Store, key: str) -> Sequence[Entry]:
             return []
         members = tuple(_members(content["members"]))
         return [Entry(ShardRef(**content["shard"]), content["encoding"], members)]
-    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+    except NoSuchObject:  # removed since it was listed
+        return []
+    except (CorruptObject, OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as error:
         log.warning("%s/%s is ignored: %r", store.uri, key, error)
         return []
 

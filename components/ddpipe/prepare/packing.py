@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -81,22 +81,41 @@ class Plan:
 
     Attributes:
         kept: Shards that stay as they are.
+        broken: The samples of those of them that are lost or damaged, by hash; they have to be read.
         taken: Encoded images that move from other shards, by sample id.
         samples: What the new shards hold, in their order; what is not in `taken` has to be read.
     """
 
     kept: tuple[Entry, ...]
+    broken: Mapping[str, tuple[Sample, ...]]
     taken: Mapping[str, Take]
     samples: tuple[Sample, ...]
 
+    @property
+    def encoded(self) -> int:
+        """How many samples have to be read and encoded."""
+        return len(self.samples) - len(self.taken) + sum(map(len, self.broken.values()))
+
 
 def planned(
-    samples: Sequence[Sample], known: Mapping[str, Known], entries: Iterable[Entry], encoding: Encoding
+    samples: Sequence[Sample],
+    known: Mapping[str, Known],
+    entries: Iterable[Entry],
+    encoding: Encoding,
+    broken: Collection[str],
 ) -> Plan:
     """Take over what earlier prepares stored with the same encoding from the same content.
 
     A shard stays if all of its images are wanted. If something is new, small shards do not stay but are
     merged with it: otherwise every small change would leave a small shard behind, for ever.
+
+    Args:
+        samples: Of the split.
+        known: What is known of the files, by sample id.
+        entries: What earlier prepares stored.
+        encoding: How images are kept now.
+        broken: Hashes of shards that are lost or damaged. Where such a shard would stay, it is made again
+            from the same samples, so that this and every other version of it is whole again.
     """
     wanted = {sample.id: sample for sample in samples}
 
@@ -115,12 +134,18 @@ def planned(
     taken = {
         member.id: Take(entry.shard, index, member)
         for entry in fitting
+        if entry.shard.sha256 not in broken
         for index, member in enumerate(entry.members)
         if member.id not in covered and is_current(member)
     }
     order = {sample.id: place for place, sample in enumerate(samples)}
     return Plan(
         kept=tuple(sorted(kept, key=lambda entry: order[entry.members[0].id])),
+        broken={
+            entry.shard.sha256: tuple(wanted[member.id] for member in entry.members)
+            for entry in kept
+            if entry.shard.sha256 in broken
+        },
         taken=taken,
         samples=tuple(sample for sample in samples if sample.id not in covered),
     )
@@ -179,14 +204,21 @@ class Packer:
             return self._stored(encoding, content)
 
         keep_memory()
-        total = sum(len(plan.samples) for plan in plans.values())
+        total = sum(len(plan.taken) + plan.encoded for plan in plans.values())
         entries = {}
         with TemporaryDirectory() as folder, _progress("encoding", total) as progress:
             stored = StoredShards(self._store, encoding, Path(folder))
             for split, plan in plans.items():
-                good = self._good(partial(self._encode, encoding, plan, stored), plan.samples, progress)
+                encode = partial(self._encode, encoding, plan, stored)
+                kept = []
+                for entry in plan.kept:
+                    if again := plan.broken.get(entry.shard.sha256):
+                        content = list(self._good(encode, again, progress))
+                        kept += [store(content)] if content and may_store() else []
+                    else:
+                        kept.append(self._restamped(entry))
+                good = self._good(encode, plan.samples, progress)
                 contents = (content for content in _cut(part for part in good if may_store()) if may_store())
-                kept = [self._restamped(entry) for entry in plan.kept]
                 entries[split] = [*kept, *prefetched(store, contents, threads=1)]
         return entries
 
@@ -233,10 +265,12 @@ class Packer:
         return member, encoded.data
 
     def _stored(self, encoding: Encoding, content: Content) -> Entry:
-        """Write a shard that is not there yet, then what is known of it."""
+        """Write a shard, then what is known of it.
+
+        Also if there is one of this name: it may be damaged, or so old that it is about to be cleaned up.
+        """
         shard, data = encoding.pack([part for _, part in content])
-        if not self._store.exists(shard_key(shard)):
-            self._store.write(shard_key(shard), data)
+        self._store.write(shard_key(shard), data)
         entry = Entry(shard, encoding.facts, tuple(member for member, _ in content))
         write_entry(self._store, self._name, entry)
         return entry

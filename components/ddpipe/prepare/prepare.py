@@ -21,12 +21,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddpipe.data.catalogue import shards_of
+from ddpipe.data.catalogue import damage, shards_of
 from ddpipe.data.manifest import SPLITS, DatasetManifest, Split, manifest_key
 from ddpipe.data.shards import shard_key
-from ddpipe.errors import DatasetError, SourceError, listed
+from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, SourceError, listed
 from ddpipe.prepare.encoding import SMALL, Encoding, chosen
-from ddpipe.prepare.index import Entry, Member, read_entries
+from ddpipe.prepare.index import Entry, Member, lost, read_entries
 from ddpipe.prepare.packing import Known, Packer, planned
 from ddpipe.prepare.report import copies, lookalikes
 from ddpipe.prepare.sources import Sample, Survey, open_source
@@ -76,10 +76,11 @@ def prepare(spec: PrepareSpec) -> Prepared:
     survey = source.survey()
     _refuse(survey.problems, spec)
     packer = Packer(source, store, spec.name, remote="://" in spec.source_path)
-    version = _version(spec, survey, packer, read_entries(store, spec.name))
+    entries = read_entries(store, spec.name)
+    version = _version(spec, survey, packer, entries, _broken(spec, store, entries))
     manifest = version.manifest
     key = manifest_key(spec.name, manifest.dataset_id)
-    reused = store.exists(key) and not version.encoded
+    reused = _is_published(store, manifest) and not version.encoded
     if not reused:
         _refuse_if_lost(store, manifest)
         store.write(key, manifest.to_json().encode())
@@ -94,6 +95,30 @@ def prepare(spec: PrepareSpec) -> Prepared:
         skipped=list(manifest.skipped),
         seconds=time.monotonic() - started,
     )
+
+
+def _broken(spec: PrepareSpec, store: Store, entries: Sequence[Entry]) -> set[str]:
+    """Hashes of the shards that cannot be taken over: what is lost, and on request what is damaged."""
+    if not spec.verify:
+        return lost(entries, store)
+    found = damage({entry.shard for entry in entries}, store)
+    for problem in found.values():
+        log.warning("damaged: %s", problem)
+    return {shard.sha256 for shard in found}
+
+
+def _is_published(store: Store, manifest: DatasetManifest) -> bool:
+    """Whether the manifest is in its place, whole."""
+    key, content = manifest_key(manifest.name, manifest.dataset_id), manifest.to_json().encode()
+    try:
+        if store.read(key) == content:
+            return True
+    except NoSuchObject:
+        return False
+    except CorruptObject:
+        pass
+    log.warning("damaged: %s is not as it was published and is written again", key)
+    return False
 
 
 def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
@@ -116,7 +141,9 @@ class _Version:
     encoded: int
 
 
-def _version(spec: PrepareSpec, survey: Survey, packer: Packer, entries: list[Entry]) -> _Version:
+def _version(
+    spec: PrepareSpec, survey: Survey, packer: Packer, entries: list[Entry], broken: set[str]
+) -> _Version:
     """Store what is not there yet; the manifest is yet to be published."""
     _refuse_small_classes(spec, survey.classes, survey.samples)
     encoding = _encoding(spec, survey.samples, packer, entries)
@@ -127,15 +154,16 @@ def _version(spec: PrepareSpec, survey: Survey, packer: Packer, entries: list[En
         if spec.skip_bad:
             _refuse_small_classes(spec, survey.classes, samples)
         dealt = _dealt(spec, samples)
-        plans = {split: planned(dealt[split], packer.known, entries, encoding) for split in SPLITS}
+        plans = {split: planned(dealt[split], packer.known, entries, encoding, broken) for split in SPLITS}
         shards = packer.pack(plans, encoding, keep_going=spec.skip_bad)
         _refuse(packer.problems, spec)
-        encoded += sum(len(plan.samples) - len(plan.taken) for plan in plans.values())
+        encoded += sum(plan.encoded for plan in plans.values())
         if len(packer.problems) == problems_before:
             break
         # Some cannot be read: deal out again without them, and take over what is stored by now.
         encoded -= len(packer.problems) - problems_before
         entries = [*entries, *(entry for split in SPLITS for entry in shards[split])]
+        broken = broken - {entry.shard.sha256 for split in SPLITS for entry in shards[split]}
         packer.known.update(_unchanged(samples, entries))
     problems = {**survey.problems, **packer.problems}
     for name, reason in sorted(problems.items()):
