@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ from launch_samples import PODS, a_job, ended
 
 from ddpipe.errors import LaunchError, NotInstalled, PreflightFailed, ReplicaFailed
 from ddpipe.launch import backends, resources, rights
-from ddpipe.launch.backend import Backend, Controller
-from ddpipe.launch.backends import all_backends
+from ddpipe.launch.backend import Backend, Controller, all_backends
 from ddpipe.launch.job import TrainingJob
 from ddpipe.launch.labels import annotate, labels_of
 from ddpipe.launch.launcher import launch
@@ -65,8 +65,7 @@ class Relays:
 @pytest.fixture(autouse=True)
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(backends.BACKENDS, "relay", "relays")  # type: ignore[arg-type]
-    real = backends.import_module
-    monkeypatch.setattr(backends, "import_module", lambda name: Relays if name == "relays" else real(name))
+    monkeypatch.setitem(sys.modules, "relays", Relays)  # type: ignore[arg-type]
 
 
 def a_server() -> FakeApiServer:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
+from ddpipe.launch.backends import BACKENDS
 from ddpipe.launch.job import TrainingJob
 from ddpipe.launch.resources import Object, Resource
 from ddpipe.launch.status import JobStatus, Phase
@@ -49,3 +51,14 @@ class Backend:
     phase: Callable[[Object], Phase]
     status: Callable[[TrainingJob, Object, Sequence[Object]], JobStatus]
     owns: Callable[[Object, Object], bool]
+
+
+def backend(name: str) -> Backend:
+    """The backend of this name; its module is imported now."""
+    found: Backend = import_module(BACKENDS[name]).BACKEND
+    return found
+
+
+def all_backends() -> tuple[Backend, ...]:
+    """Every backend."""
+    return tuple(map(backend, BACKENDS))

@@ -21,7 +21,7 @@ from typing import TextIO
 from ddpipe.errors import ClusterUnreachable, Forbidden, JobDeleted, LaunchError, OutputMissing
 from ddpipe.launch import diagnosis
 from ddpipe.launch.adoption import Launching, adopt_or_create
-from ddpipe.launch.backends import backend
+from ddpipe.launch.backend import backend
 from ddpipe.launch.cluster import Cluster, Refused
 from ddpipe.launch.following import Ended, Follower
 from ddpipe.launch.job import Keep, TrainingJob

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ddpipe.errors import LaunchError, NotRemoved, listed
-from ddpipe.launch.backend import Backend
-from ddpipe.launch.backends import all_backends
+from ddpipe.launch.backend import Backend, all_backends
 from ddpipe.launch.cluster import Cluster, Refused
 from ddpipe.launch.discovery import is_served
 from ddpipe.launch.job import Keep, Owner

@@ -41,7 +41,8 @@ from ddpipe.train.schedule import learning_rate
 from ddpipe.train.step import TrainingStep
 from ddpipe.train.step_metrics import StepMetrics
 from ddpipe.train.stop import Request, Watch
-from ddpipe.train.strategy import Strategy, strategy_named
+from ddpipe.train.strategies import strategy_named
+from ddpipe.train.strategy import Strategy
 from ddpipe.train.usage import Usage
 from ddpipe.train.validation import validate
 
