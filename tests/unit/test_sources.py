@@ -545,3 +545,62 @@ def test_a_cut_off_tar_is_named(tmp_path: Path) -> None:
     path = tmp_path / "tars" / "val-000.tar"
     path.write_bytes(path.read_bytes()[:700])
     assert "val-000.tar: it is no whole tar" in _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
+
+
+def test_tars_without_files_are_refused(tmp_path: Path) -> None:
+    _tar(tmp_path / "tars" / "a.tar", {})
+    _tar(tmp_path / "tars" / "b.tar", {})
+    assert "its 2 .tar hold no files" in _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
+
+
+def test_data_of_which_nothing_can_be_read_is_refused_also_with_skip_bad(tmp_path: Path) -> None:
+    _tar(tmp_path / "tars" / "a.tar", {"1.cls": b"0", "2.cls": b"1"})
+    spec = _spec(tmp_path, "webdataset", tmp_path / "tars", skip_bad=True)
+    assert "a.tar/1: it has no image" in _seen(spec)
+
+
+def test_a_name_that_stands_for_two_samples_in_a_tar_is_told(tmp_path: Path) -> None:
+    image = an_image(tmp_path / "x.png").read_bytes()
+    path = tmp_path / "tars" / "a.tar"
+    _tar(path, {"1.png": image, "1.cls": b"cat", "2.png": image, "2.jpg": image, "2.cls": b"cat"})
+    more = {"1.cls": b"dog", "3.png": image, "3.cls": b"cat", "3.json": b'{"label": "cat"}'}
+    with tarfile.open(path, "a") as tar:
+        for name, content in more.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    seen = _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
+    assert "a.tar/1: its files disagree about its label: 'cat', 'dog'" in seen
+    assert "a.tar/2: it has 2 images of this name" in seen
+    assert "a.tar/3" not in seen
+
+
+def test_packing_samples_into_other_tars_moves_none_to_another_split(tmp_path: Path) -> None:
+    files: dict[str, bytes] = {}
+    for number in range(40):
+        image = an_image(tmp_path / "x.png", seed=number).read_bytes()
+        files |= {f"{number:03d}.png": image, f"{number:03d}.cls": str(number % 2).encode()}
+    _tar(tmp_path / "one" / "all.tar", files)
+    names = sorted(files)
+    _tar(tmp_path / "two" / "a.tar", {f"./{name}": files[name] for name in names[:30]})
+    _tar(tmp_path / "two" / "b.tar", {name: files[name] for name in names[30:]})
+    one = prepare(_spec(tmp_path, "webdataset", tmp_path / "one"))
+    two = prepare(_spec(tmp_path, "webdataset", tmp_path / "two"))
+    assert set(_places(one)) == {f"{number:03d}" for number in range(40)}
+    assert _places(two) == _places(one)
+
+
+def test_a_label_of_absurd_size_is_not_read(tmp_path: Path) -> None:
+    image = an_image(tmp_path / "x.png").read_bytes()
+    huge = {"1.png": image, "1.cls": b"x" * (2**20 + 1), "2.png": image, "2.json": b"[" * 2**20}
+    _tar(tmp_path / "tars" / "a.tar", huge)
+    seen = _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
+    assert "a.tar/1: its .cls has 1,048,577 bytes" in seen
+    assert "a.tar/2: it has no label" in seen
+
+
+@pytest.mark.parametrize("label", ["null", "true", "[1]", '{"a": 1}', "1.5", '" "'])
+def test_what_is_no_class_in_a_json_is_no_label(label: str, tmp_path: Path) -> None:
+    image = an_image(tmp_path / "x.png").read_bytes()
+    _tar(tmp_path / "tars" / "a.tar", {"1.png": image, "1.json": f'{{"label": {label}}}'.encode()})
+    assert "a.tar/1: it has no label" in _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))

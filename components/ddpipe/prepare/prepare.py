@@ -145,6 +145,7 @@ def _version(
     spec: PrepareSpec, survey: Survey, packer: Packer, entries: list[Entry], broken: set[str]
 ) -> _Version:
     """Store what is not there yet; the manifest is yet to be published."""
+    _refuse_if_none_is_left(spec, survey.samples, survey.problems)
     _refuse_small_classes(spec, survey.classes, survey.samples)
     encoding = _encoding(spec, survey.samples, packer, entries)
     encoded = 0
@@ -152,6 +153,7 @@ def _version(
         problems_before = len(packer.problems)
         samples = [sample for sample in survey.samples if sample.id not in packer.problems]
         if spec.skip_bad:
+            _refuse_if_none_is_left(spec, samples, {**survey.problems, **packer.problems})
             _refuse_small_classes(spec, survey.classes, samples)
         dealt = _dealt(spec, samples)
         plans = {split: planned(dealt[split], packer.known, entries, encoding, broken) for split in SPLITS}
@@ -322,12 +324,29 @@ def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Se
         )
 
 
+def _refuse_if_none_is_left(
+    spec: PrepareSpec, samples: Sequence[Sample], problems: Mapping[str, str]
+) -> None:
+    """Without what cannot be read there has to be something."""
+    if not samples:
+        raise SourceError(
+            what="the raw data cannot become a dataset",
+            which=spec.where,
+            seen=f"no image is left without those that cannot be read; {_told(problems)}",
+            do="Replace these files, or give the path of other data.",
+        )
+
+
+def _told(problems: Mapping[str, str]) -> str:
+    return listed([f"{name}: {reason}" for name, reason in sorted(problems.items())])
+
+
 def _refuse(problems: Mapping[str, str], spec: PrepareSpec) -> None:
     """Samples that cannot be read are an error, unless the user wants to go on without them."""
     if problems and not spec.skip_bad:
         raise SourceError(
             what="some images cannot be read",
             which=spec.where,
-            seen=listed([f"{name}: {reason}" for name, reason in sorted(problems.items())]),
+            seen=_told(problems),
             do="Replace or remove these files, or leave them out with --skip-bad.",
         )

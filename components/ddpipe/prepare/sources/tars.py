@@ -1,4 +1,8 @@
-"""WebDataset tars: files with one name up to the first dot are a sample, <name>.jpg with <name>.cls."""
+"""WebDataset tars: files with one name up to the first dot are a sample, <name>.jpg with <name>.cls.
+
+Where no two tars have a name in common, the name alone is the sample's id: packing the samples into other
+tars then moves none of them to another split. Elsewhere the tar's path is a part of it.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ import io
 import json
 import re
 import tarfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ddpipe.prepare.sources.base import Sample, Survey, refused, sorted_out
 from ddpipe.prepare.sources.folder import SPLIT_FOLDERS, files, stamp
@@ -18,16 +23,45 @@ IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "ppm", "pgm")
 PIECE = 4 * 2**20
 """Bytes of a tar that one request fetches."""
 
+LABEL_BYTES = 2**20
+"""Larger files are no labels; a .json may hold more than the label."""
+
+LONGEST_NUMBER = 20
+"""Digits of a class that counts as a number."""
+
 AT_ONCE = 8
 """Tars that are listed at the same time."""
 
 
 @dataclass(slots=True)
 class _Member:
-    """A sample as it is put together."""
+    """A sample as it is put together.
 
-    image: str = ""
-    label: str | None = None
+    Attributes:
+        images: Where they are; there should be one.
+        labels: All that its files say; there should be one.
+        problems: What is wrong with its files.
+    """
+
+    images: list[str] = field(default_factory=list)
+    labels: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot be used; empty if it can."""
+        return "; ".join(self._problems())
+
+    def _problems(self) -> Iterator[str]:
+        yield from self.problems
+        if not self.images:
+            yield f"it has no image ({', '.join(IMAGES)})"
+        if len(self.images) > 1:
+            yield f"it has {len(self.images)} images of this name"
+        if len(self.labels) > 1:
+            yield f"its files disagree about its label: {', '.join(map(repr, sorted(self.labels)))}"
+        if not (self.labels or self.problems):
+            yield "it has no label: a .cls, or a .json with a label"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +82,31 @@ class Tars:
         splits = [_split(info.key) for info in infos]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             listings = list(pool.map(self._listing, infos))
-        members = {
-            (info.key, split if all(splits) and "train" in splits else "", name): member
+        if not any(listings):
+            raise refused(
+                self.path, f"its {len(infos)} .tar hold no files", "Give the folder or prefix of the tars."
+            )
+        members = [
+            (info.key, split if all(splits) and "train" in splits else "", name, member)
             for info, split, listing in zip(infos, splits, listings, strict=True)
             for name, member in listing.items()
-        }
-        names = {member.label for member in members.values() if member.label is not None}
-        classes = sorted(
-            names, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name)
-        )
+        ]
+        names = {label for _, _, _, member in members for label in member.labels}
+        classes = sorted(names, key=_place)
         labels = {name: label for label, name in enumerate(classes)}
-        problems = {f"{key}/{name}": _problem(member) for (key, _, name), member in members.items()}
+        is_unique = len({name for _, _, name, _ in members}) == len(members)
         samples, unprintable = sorted_out(
-            Sample(f"{key}/{name}", labels[member.label], member.image, where=member.image, split=split)
-            for (key, split, name), member in members.items()
-            if member.label is not None and not problems[f"{key}/{name}"]
+            Sample(
+                name if is_unique else f"{key}/{name}",
+                labels[next(iter(member.labels))],
+                member.images[0],
+                where=member.images[0],
+                split=split,
+            )
+            for key, split, name, member in members
+            if not member.problem
         )
-        bad = {name: problem for name, problem in problems.items() if problem}
+        bad = {f"{key}/{name}": member.problem for key, _, name, member in members if member.problem}
         return Survey(classes=tuple(classes), samples=samples, problems=bad | unprintable)
 
     def read(self, sample: Sample) -> bytes:
@@ -77,15 +119,15 @@ class Tars:
         try:
             with tarfile.open(fileobj=_buffered(open_store(self.path), info)) as tar:
                 for item in tar:
-                    folder, slash, base = item.name.rpartition("/")
+                    folder, slash, base = item.name.removeprefix("./").rpartition("/")
                     name, _, ending = base.partition(".")
                     if item.isreg() and name:
                         member = members.setdefault(f"{folder}{slash}{name}", _Member())
                         if ending.lower() in IMAGES:
-                            member.image = f"{info.key}:{item.offset_data}:{item.size}:{stamp(info)}"
+                            place = f"{info.key}:{item.offset_data}:{item.size}:{stamp(info)}"
+                            member.images.append(place)
                         elif ending in {"cls", "json"}:
-                            content = tar.extractfile(item)
-                            member.label = _label(ending, content.read() if content else b"")
+                            _note_label(member, ending, tar, item)
         except (tarfile.TarError, EOFError) as error:
             which = f"{self.path}/{info.key}"
             raise refused(which, f"it is no whole tar: {error}", "Get the tar again.") from error
@@ -125,19 +167,32 @@ def _buffered(store: Store, info: ObjectInfo) -> io.BufferedReader:
     return io.BufferedReader(_Ranges(store, info), PIECE)
 
 
+def _note_label(member: _Member, ending: str, tar: tarfile.TarFile, item: tarfile.TarInfo) -> None:
+    """Note what a label file says, if it says anything."""
+    if item.size > LABEL_BYTES:
+        member.problems.append(f"its .{ending} has {item.size:,} bytes, a label's at most {LABEL_BYTES:,}")
+        return
+    content = tar.extractfile(item)
+    label = _label(ending, content.read() if content else b"")
+    if label:
+        member.labels.add(label)
+
+
 def _label(ending: str, content: bytes) -> str | None:
-    """The text of a .cls, or what a .json calls "label"."""
+    """The text of a .cls, or what a .json calls "label": text or a whole number."""
     try:
         text = content.decode()
-        return str(json.loads(text)["label"]) if ending == "json" else text.strip() or None
-    except (ValueError, KeyError, TypeError):
+        label = json.loads(text)["label"] if ending == "json" else text
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
+    is_label = isinstance(label, str | int) and not isinstance(label, bool)
+    return str(label).strip() if is_label else None
 
 
-def _problem(member: _Member) -> str:
-    if not member.image:
-        return f"it has no image ({', '.join(IMAGES)})"
-    return "" if member.label is not None else "it has no label: a .cls, or a .json with a label"
+def _place(name: str) -> tuple[bool, int, str]:
+    """Where a class comes: numbers in their order, then names."""
+    is_number = name.isdecimal() and len(name) < LONGEST_NUMBER
+    return not is_number, int(name) if is_number else 0, name
 
 
 def _split(key: str) -> str:
