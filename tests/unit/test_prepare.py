@@ -450,10 +450,14 @@ def test_unreadable_images_are_skipped_and_listed_if_so_asked(
         prepared = prepare(replace(toys, skip_bad=True))
     assert prepared.skipped == ["ball/cut.png", "ball/text.jpg", "kite/void.png"]
     assert prepared.manifest.skipped == tuple(prepared.skipped)
-    assert [record.message.split(":")[0] for record in caplog.records] == [
-        f"skipped {x}" for x in prepared.skipped
-    ]
+    told = [record.message.split(":")[0] for record in caplog.records]
+    assert [text for text in told if text != "doubtful"] == [f"skipped {x}" for x in prepared.skipped]
     assert _content(prepared) == clean
+
+
+def test_a_doubtful_set_is_prepared_and_told(toys: PrepareSpec, caplog: pytest.LogCaptureFixture) -> None:
+    prepare(toys)
+    assert "doubtful: the test split has" in caplog.text
 
 
 def test_a_version_with_skipped_images_is_not_reused_by_the_strict(toys: PrepareSpec) -> None:

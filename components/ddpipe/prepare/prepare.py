@@ -25,6 +25,7 @@ from ddpipe.data.catalogue import damage, shards_of
 from ddpipe.data.manifest import SPLITS, DatasetManifest, Split, manifest_key
 from ddpipe.data.shards import shard_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, SourceError, listed
+from ddpipe.prepare.doubts import doubts
 from ddpipe.prepare.encoding import SMALL, Encoding, chosen
 from ddpipe.prepare.index import Entry, Member, lost, read_entries
 from ddpipe.prepare.packing import Known, Packer, planned
@@ -170,6 +171,8 @@ def _version(
     problems = {**survey.problems, **packer.problems}
     for name, reason in sorted(problems.items()):
         log.warning("skipped %s: %s", name, reason)
+    for doubt in doubts(survey.classes, dealt):
+        log.warning("doubtful: %s", doubt)
     _warn_of_copies(shards)
     return _Version(_manifest(spec, survey, encoding, shards, sorted(problems)), encoded)
 

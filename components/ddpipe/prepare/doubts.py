@@ -1,0 +1,48 @@
+"""What makes a dataset version doubtful although it can be trained on: it is told, and nothing is refused."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from ddpipe.prepare.sources import Sample
+
+WIDEST = 0.2
+"""Of a 95 % interval of an accuracy that is worth reporting."""
+
+_Z = 1.96
+"""Standard deviations to each side of a 95 % interval."""
+
+
+def doubts(classes: Sequence[str], splits: Mapping[str, Sequence[Sample]]) -> Iterator[str]:
+    """Whatever is doubtful about samples that were dealt out to splits.
+
+    Args:
+        classes: Their names.
+        splits: The samples of each split.
+    """
+    for name in ("validation", "test"):
+        count = len(splits[name])
+        if count > 0 and (width := interval_width(count)) > WIDEST:
+            yield (
+                f"the {name} split has {count} image{'s' if count > 1 else ''}: an accuracy on it says "
+                f"little (its 95 % interval is up to {width:.2f} wide)"
+            )
+    groups = [sample.group for found in splits.values() for sample in found if sample.group]
+    if len(groups) > 1 and len(set(groups)) == len(groups):
+        yield f"every group has one image, such as {groups[0]!r}: does it name what belongs together?"
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for name in classes:
+        spellings["".join(name.split()).casefold()].append(name)
+    for alike in spellings.values():
+        if len(alike) > 1:
+            yield f"classes {', '.join(map(repr, alike))} differ by case or spaces only"
+
+
+def interval_width(count: int) -> float:
+    """Width of the 95 % interval of an accuracy of a half, measured on `count` images.
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
+    """
+    return _Z / math.sqrt(count + _Z**2)

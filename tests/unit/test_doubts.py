@@ -1,0 +1,57 @@
+"""What is told about a dataset that can be trained on and yet is not what somebody wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from ddpipe.prepare.doubts import doubts, interval_width
+from ddpipe.prepare.sources import Sample
+
+PLENTY = 200
+
+
+def samples(count: int, groups: int = 0) -> list[Sample]:
+    return [
+        Sample(id=f"{number}", label=0, stamp="", group=f"patient {number % groups}" if groups else "")
+        for number in range(count)
+    ]
+
+
+def told(
+    classes: Sequence[str] = ("cat", "dog"), count: int = PLENTY, groups: int = 0, validation: int = PLENTY
+) -> list[str]:
+    everything = samples(count, groups)
+    return list(
+        doubts(classes, {"train": everything, "validation": samples(validation), "test": samples(PLENTY)})
+    )
+
+
+def test_nothing_is_told_of_a_set_without_doubts() -> None:
+    assert told(groups=PLENTY // 2) == []
+
+
+@pytest.mark.parametrize(("count", "width"), [(1, 0.89), (10, 0.53), (93, 0.20), (1000, 0.06)])
+def test_the_interval_of_an_accuracy_narrows_with_the_images(count: int, width: float) -> None:
+    assert interval_width(count) == pytest.approx(width, abs=0.01)
+
+
+def test_a_split_of_few_images_is_told_with_what_that_means() -> None:
+    (only,) = told(validation=10)
+    assert only.startswith("the validation split has 10 images")
+    assert "up to 0.53 wide" in only
+    assert told(validation=93) == []
+    assert told(validation=0) == []
+
+
+def test_groups_of_one_image_each_are_told() -> None:
+    (only,) = told(groups=PLENTY)
+    assert "'patient 0'" in only
+
+
+@pytest.mark.parametrize("alike", [("cat", "Cat"), ("guinea pig", "guineapig"), ("cat", "cat ")])
+def test_classes_that_differ_by_case_or_spaces_are_told(alike: tuple[str, str]) -> None:
+    (only,) = told(classes=("dog", *alike))
+    assert all(repr(name) in only for name in alike)
+    assert "'dog'" not in only
