@@ -16,7 +16,7 @@ from ddpipe.__main__ import cli
 from ddpipe.data.catalogue import difference, versions
 from ddpipe.data.manifest import SPLITS, ShardRef, Split
 from ddpipe.data.reader import open_split
-from ddpipe.errors import DatasetError, NotWritable
+from ddpipe.errors import DatasetError, NotWritable, ParameterError
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
@@ -135,3 +135,17 @@ def test_only_shards_that_no_version_needs_are_garbage(toys: PrepareSpec) -> Non
     for split in SPLITS:
         open_split(second.manifest_uri, split)
     assert prepare(toys).reused
+
+
+@pytest.mark.parametrize("grace", ["-1", "nan", "inf"])
+def test_a_grace_that_is_no_time_is_refused(grace: str, tmp_path: Path) -> None:
+    code, output = _ddpipe("gc", "--store", str(tmp_path), "--grace", grace, "--json")
+    assert code == ParameterError.exit_code
+    assert f"grace is {float(grace)}, not a number from 0" in json.loads(output)["seen"]
+
+
+@pytest.mark.parametrize("command", ["ls", "gc"])
+def test_an_empty_address_of_a_store_is_refused(command: str) -> None:
+    """It is not the folder that one happens to be in."""
+    code, output = _ddpipe(command, "--store", "", "--json")
+    assert (code, json.loads(output)["seen"]) == (ParameterError.exit_code, "it is empty")

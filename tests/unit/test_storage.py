@@ -163,6 +163,7 @@ def test_an_objects_uri_is_its_folder_and_its_name(uri: str, folder: str, name: 
 @pytest.mark.parametrize(
     ("uri", "seen"),
     [
+        ("", "it is empty"),
         ("gs://bucket/x", "gs:// is not known"),
         ("s3://", "bucket"),
         ("s3:///x", "bucket"),

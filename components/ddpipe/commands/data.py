@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from typing import ClassVar
 
 import click
 
 from ddpipe.commands import json_option, tell
+from ddpipe.commands.options import options
 from ddpipe.data.catalogue import damage, difference, garbage, per_class, remove, shards_of, versions
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.errors import DatasetError, listed
+from ddpipe.parameters import Between, Parameters, parameter
 from ddpipe.storage import open_store, write_uri
+
+LONGEST_GRACE = 100_000
+"""Hours; more is a slip of the pen."""
 
 SHOWN = 10
 """Sample ids of a kind that are shown to people; --json has them all."""
@@ -19,6 +25,19 @@ SHOWN = 10
 store_option = click.option(
     "--store", default="store", help="Where datasets are kept: s3://bucket/prefix or a folder."
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GcOptions(Parameters):
+    """What may be cleaned up."""
+
+    what: ClassVar[str] = "nothing can be cleaned up"
+
+    grace: float = parameter(
+        24.0,
+        "Minimum age in hours of a shard that may be deleted.",
+        Between(0, LONGEST_GRACE),
+    )
 
 
 @click.group("data")
@@ -126,11 +145,12 @@ def diff_command(old: str, new: str) -> None:
 
 @data_command.command("gc")
 @store_option
-@click.option("--grace", default=24.0, help="Minimum age in hours of a shard that may be deleted.")
+@options(GcOptions)
 @click.option("--delete", is_flag=True, help="Delete them; without this, only show what would be deleted.")
 @json_option
 def gc_command(store: str, grace: float, delete: bool) -> None:
     """Find shards that no version needs any more; --delete deletes them."""
+    GcOptions(grace=grace).validated()
     place = open_store(store)
     objects = garbage(place, timedelta(hours=grace), datetime.now(UTC))
     size = sum(info.size for info in objects)

@@ -13,8 +13,10 @@ def open_store(uri: str) -> Store:
     """The store at `uri`; nothing is contacted or created yet.
 
     Raises:
-        ParameterError: The scheme is unknown, or the bucket's name cannot be one.
+        ParameterError: It is empty, the scheme is unknown, or the bucket's name cannot be one.
     """
+    if not uri:
+        raise _not_one("''", "it is empty")
     scheme, separator, rest = uri.partition("://")
     if not separator:
         return FileStore(Path(uri))
@@ -26,10 +28,14 @@ def open_store(uri: str) -> Store:
 
         bucket, _, prefix = rest.partition("/")
         return open_bucket(bucket, prefix)
-    raise ParameterError(
+    raise _not_one(uri, f"{scheme}:// is not known")
+
+
+def _not_one(uri: str, seen: str) -> ParameterError:
+    return ParameterError(
         what="the store cannot be opened",
         which=uri,
-        seen=f"{scheme}:// is not known",
+        seen=seen,
         do="Give s3://bucket/prefix, minio://bucket/prefix, file:///folder or a plain path.",
     )
 
@@ -37,7 +43,7 @@ def open_store(uri: str) -> Store:
 def split_uri(uri: str) -> tuple[Store, str]:
     """The store of the folder that holds an object, and the object's name in it."""
     folder, _, name = uri.rstrip("/").rpartition("/")
-    return open_store(folder if folder or not uri.startswith("/") else "/"), name
+    return open_store(folder or ("/" if uri.startswith("/") else ".")), name
 
 
 def read_uri(uri: str) -> bytes:
