@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from s3_server import BUCKET, Server
-from samples import a_folder, a_picture, an_image
+from samples import a_folder, a_manifest, a_picture, an_image
 
 from ddpipe.data.catalogue import versions
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
@@ -29,7 +29,7 @@ from ddpipe.errors import DatasetError, DdpipeError, NoSuchBucket, NotWritable, 
 from ddpipe.prepare import packing
 from ddpipe.prepare.index import Entry
 from ddpipe.prepare.prepare import Prepared, prepare
-from ddpipe.prepare.report import data_report_html
+from ddpipe.prepare.report import data_report_html, how_split
 from ddpipe.prepare.sources import Sample
 from ddpipe.prepare.sources.folder import Folder
 from ddpipe.prepare.spec import PrepareSpec
@@ -700,3 +700,46 @@ def test_the_page_tells_the_sizes_of_the_files(photographs: PrepareSpec) -> None
     page = _page(prepare(photographs))
     assert "<li>120 × 90: 30</li>" in page  # noqa: RUF001
     assert "more than once" not in page
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        ({}, "Dealt out image by image, with seed 3."),
+        (
+            {"groups": {"train": 1200, "validation": 10, "test": 12}},
+            (
+                "Dealt out by group, no group in two splits "
+                "(1,200 in train, 10 in validation, 12 in test), with seed 3."
+            ),
+        ),
+        (
+            {"given": ["test", "train"], "folds": 5, "fold": 2},
+            (
+                "The source names the test images; the rest was dealt out image by image, with seed 3; "
+                "validation is fold 2 of 5, counted from 0."
+            ),
+        ),
+        ({"given": ["test", "train", "validation"]}, "The source says which split each image is in."),
+    ],
+)
+def test_a_page_tells_how_the_split_was_made(rule: dict[str, Any], told: str) -> None:
+    assert how_split(a_manifest(split_rule=rule, seed=3)) == told
+
+
+def test_a_grouped_version_counts_the_groups_of_each_split(tmp_path: Path) -> None:
+    rows = [f"images/{number}.png,{'ab'[number % 2]},p{number // 4}" for number in range(40)]
+    a_folder(tmp_path / "raw", {"images": 40})
+    for number, path in enumerate(sorted((tmp_path / "raw/images").iterdir())):
+        path.rename(path.with_name(f"{number}.png"))
+    (tmp_path / "raw/train.csv").write_text("\n".join(["image,label,patient", *rows]))
+    spec = PrepareSpec(
+        source="csv",
+        source_path=str(tmp_path / "raw"),
+        store=str(tmp_path / "store"),
+        label_columns="label",
+        group_column="patient",
+    )
+    counts = prepare(spec).manifest.split_rule["groups"]
+    assert sum(counts.values()) == 10
+    assert all(counts.values())

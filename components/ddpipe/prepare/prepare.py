@@ -246,6 +246,7 @@ def _manifest(
     mean, std = _statistics(members["train"], shape[2])
     content = sorted(f"{member.id}\0{member.sha256}\n" for member in everyone)
     given = sorted({sample.split for sample in survey.samples} - {""})
+    groups = {sample.id: sample.group for sample in survey.samples if sample.group}
     return DatasetManifest(
         name=spec.name,
         task=survey.task,
@@ -263,8 +264,9 @@ def _manifest(
         mean=mean,
         std=std,
         split_rule={
-            "kind": "hash of group" if any(sample.group for sample in survey.samples) else "hash of id",
+            "kind": "hash of group" if groups else "hash of id",
             "fractions": spec.rule.fractions,
+            **({"groups": _counted(groups, members)} if groups else {}),
             **({"given": given} if given else {}),
             **({"folds": spec.folds, "fold": spec.fold} if spec.folds else {}),
         },
@@ -276,6 +278,13 @@ def _manifest(
         },
         skipped=tuple(skipped),
     )
+
+
+def _counted(groups: Mapping[str, str], members: Mapping[str, Sequence[Member]]) -> dict[str, int]:
+    """How many groups each split has."""
+    return {
+        split: len({groups.get(member.id, member.id) for member in found}) for split, found in members.items()
+    }
 
 
 def _statistics(members: Sequence[Member], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
