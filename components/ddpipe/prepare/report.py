@@ -75,23 +75,21 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
 
 
 def how_split(manifest: DatasetManifest) -> str:
-    """How the samples were dealt out to the splits, in a sentence or two."""
-    rule, seed = manifest.split_rule, f"seed {manifest.seed}"
+    """How the samples were dealt out to the splits, in a sentence."""
+    rule = manifest.split_rule
     given = [split for split in rule.get("given", ()) if split != "train"]  # which is dealt out too
     if len(given) == len(SPLITS) - 1:
         return "The source says which split each image is in."
-    parts = (
-        [f"The source has {' and '.join(given)} images; the rest was dealt out"] if given else ["Dealt out"]
-    )
-    counts = rule.get("groups")
-    if counts:
+    dealt = f"The source names the {given[0]} images; the rest was dealt out" if given else "Dealt out"
+    if counts := rule.get("groups"):
         found = ", ".join(f"{counts[split]:,} in {split}" for split in SPLITS)
-        parts.append(f"by group, no group in two splits ({found}), with {seed}")
+        how = f"by group, no group in two splits ({found})"
     else:
-        parts.append(f"image by image, with {seed}")
-    if "folds" in rule:
-        parts.append(f"; validation is fold {rule['fold']} of {rule['folds']}, counted from 0")
-    return " ".join(parts).replace(" ;", ";") + "."
+        how = "image by image"
+    fold = (
+        f"; validation is fold {rule['fold']} of {rule['folds']}, counted from 0" if "folds" in rule else ""
+    )
+    return f"{dealt} {how}, with seed {manifest.seed}{fold}."
 
 
 def copies(members: Mapping[str, Sequence[Member]]) -> list[dict[str, str]]:
