@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from ddpipe.prepare.images import ORIENTATION, Shape, Unreadable, decode, probe, scaled, shrink, wrapped
+from ddpipe.prepare.images import ORIENTATION, Shape, decode, probe, scaled, shrink, wrapped
+from ddpipe.prepare.sources import Unreadable
 
 
 def _file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:

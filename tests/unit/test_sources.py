@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
 import pickle
+import shutil
 import struct
 import tarfile
 from collections import Counter
@@ -24,7 +26,7 @@ from ddpipe.data.reader import open_split
 from ddpipe.errors import SourceError, Unreachable
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html
-from ddpipe.prepare.sources import Table, open_source
+from ddpipe.prepare.sources import Table, listing, open_source
 from ddpipe.prepare.sources.named import CIFAR10, CIFAR100
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
@@ -116,6 +118,109 @@ def test_a_name_that_is_no_utf_8_is_told_and_can_be_skipped(tmp_path: Path) -> N
     spec = _spec(tmp_path, "folder", folder)
     assert "ball/caf\\xe9.png: its name is not UTF-8" in _seen(spec)
     assert prepare(replace(spec, skip_bad=True)).skipped == ["ball/caf\\xe9.png"]
+
+
+def _class_folders(tmp_path: Path) -> Path:
+    return a_folder(tmp_path / "toys", {"ball": 5, "kite": 5})
+
+
+def test_a_class_folder_may_be_a_link(tmp_path: Path) -> None:
+    folder = _class_folders(tmp_path)
+    (a_folder(tmp_path / "elsewhere", {"doll": 4}) / "doll").rename(tmp_path / "dolls")
+    (folder / "doll").symlink_to(tmp_path / "dolls")
+    (folder / "ball" / "more.png").symlink_to(an_image(tmp_path / "one.png", seed=9))
+    prepared = prepare(_spec(tmp_path, "folder", folder))
+    assert prepared.manifest.classes == ("ball", "doll", "kite")
+    assert "ball/more.png" in _places(prepared)
+
+
+def test_what_is_no_file_is_told_at_once_and_can_be_skipped(tmp_path: Path) -> None:
+    """Reading a pipe would wait for ever, and following the circle never end."""
+    folder = _class_folders(tmp_path)
+    os.mkfifo(folder / "ball" / "pipe.png")
+    (folder / "ball" / "circle").symlink_to(folder)
+    (folder / "kite" / "itself.png").symlink_to("itself.png")
+    (folder / "kite" / "gone.png").symlink_to("nothing.png")
+    (folder / "puppet").symlink_to("nowhere")
+    spec = _spec(tmp_path, "folder", folder)
+    seen = _seen(spec)
+    for problem in (
+        "5 problems",
+        "ball/pipe.png: it is neither a file nor a folder",
+        "ball/circle: it is a link to a folder that it lies in",
+        "kite/itself.png: it cannot be read: Too many levels of symbolic links",
+        "kite/gone.png: it is a link to nothing",
+        "puppet: it is a link to nothing",
+    ):
+        assert problem in seen
+    assert len(_places(prepare(replace(spec, skip_bad=True)))) == 10
+
+
+def test_what_this_user_may_not_read_is_told_and_can_be_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root may read everything, the system is made to say no."""
+    folder = _class_folders(tmp_path)
+    a_folder(folder, {"doll": 3, "lost+found": 1})
+    spec = _spec(tmp_path, "folder", folder)
+    real_scandir, real_read = os.scandir, Path.read_bytes
+
+    def scandir(path: str) -> object:
+        if path.endswith(("doll", "lost+found")):
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real_scandir(path)
+
+    def read_bytes(path: Path) -> bytes:
+        if path.parent.name == "ball" and path.name in {"0000.png", "0001.png", "0002.png"}:
+            code = (errno.EACCES, errno.EIO, errno.ENOENT)[int(path.stem)]
+            raise OSError(code, os.strerror(code))
+        return real_read(path)
+
+    monkeypatch.setattr(listing, "scandir", scandir)
+    assert "1 problem:\n  - doll/: this folder cannot be read: Permission denied" in _seen(spec)
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    skipped = ["ball/0000.png", "ball/0001.png", "ball/0002.png", "doll/"]
+    a_folder(folder, {"ball": 3}, start=10)
+    assert prepare(replace(spec, skip_bad=True)).skipped == skipped
+    monkeypatch.setattr(listing, "scandir", real_scandir)
+    shutil.rmtree(folder / "doll")
+    seen = _seen(spec)
+    for problem in (
+        "ball/0000.png: it cannot be read: Permission denied",
+        "ball/0001.png: it cannot be read: Input/output error",
+        "ball/0002.png: it vanished",
+    ):
+        assert problem in seen
+
+
+def test_one_class_is_refused_with_the_folder_below_that_may_be_meant(tmp_path: Path) -> None:
+    folder = _class_folders(tmp_path).rename(tmp_path / "images")
+    with pytest.raises(SourceError) as caught:
+        prepare(_spec(tmp_path, "folder", tmp_path))
+    assert "only one class folder, 'images', which holds the folders ball, kite" in caught.value.seen
+    assert f"give {folder}" in caught.value.do
+
+
+def test_one_class_is_refused_from_every_source(tmp_path: Path) -> None:
+    path = _pictures(tmp_path / "pictures", "file,kind\n0.png,a\n1.png,a\n2.png,a\n")
+    assert "it has only one class, 'a'" in _seen(_spec(tmp_path, "csv", path))
+    image = an_image(tmp_path / "x.png").read_bytes()
+    _tar(tmp_path / "tars" / "a.tar", {"0.png": image, "0.cls": b"x", "1.png": image, "1.cls": b"x"})
+    assert "it has only one class, 'x'" in _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
+    a_folder(tmp_path / "single", {"ball": 3})
+    (tmp_path / "single" / "kite").symlink_to("nowhere")
+    assert "it has only one class, 'ball'" in _seen(
+        _spec(tmp_path, "folder", tmp_path / "single", skip_bad=True)
+    )
+
+
+def test_folds_and_a_validation_split_of_the_source_exclude_each_other(tmp_path: Path) -> None:
+    for split in ("train", "val", "test"):
+        a_folder(tmp_path / "toys" / split, {"ball": 6, "kite": 6})
+    spec = _spec(tmp_path, "folder", tmp_path / "toys", folds=3)
+    assert "folds is 3, but the source itself says which images are for validation" in _seen(spec)
+    shutil.rmtree(tmp_path / "toys" / "val")
+    assert prepare(spec).manifest.split_rule["folds"] == 3
 
 
 # Tables

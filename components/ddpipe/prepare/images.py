@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from ddpipe.prepare.sources.base import Unreadable
+
 try:
     from cykooz_resizer import FilterType, ResizeAlg, ResizeOptions, Resizer
 except ImportError:  # there is none for this kind of machine; Pillow's own filter takes four times as long
@@ -33,10 +35,6 @@ FILTER = Image.Resampling.BICUBIC
 
 Shape = tuple[int, int, int]
 """Height, width and channels (1 or 3)."""
-
-
-class Unreadable(Exception):
-    """This file cannot become pixels; says why."""
 
 
 def probe(data: bytes) -> Shape:

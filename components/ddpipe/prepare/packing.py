@@ -26,9 +26,9 @@ from ddpipe.data.manifest import ShardRef
 from ddpipe.data.prefetch import prefetched
 from ddpipe.data.shards import SHARD_BYTES, shard_key, verify
 from ddpipe.prepare.encoding import Encoding
-from ddpipe.prepare.images import Shape, Unreadable, probe
+from ddpipe.prepare.images import Shape, probe
 from ddpipe.prepare.index import Entry, Member, write_entry
-from ddpipe.prepare.sources import Sample, Source
+from ddpipe.prepare.sources import Sample, Source, Unreadable
 from ddpipe.process import keep_memory
 from ddpipe.storage import Store
 

@@ -209,10 +209,17 @@ def _dealt(spec: PrepareSpec, samples: Sequence[Sample]) -> dict[str, list[Sampl
     """The samples of each split.
 
     Raises:
-        SourceError: The source itself puts parts of one group into different splits.
+        SourceError: The source itself puts parts of one group into different splits, or rules folds out.
     """
     units = [sample.group or sample.id for sample in samples]
     given = [sample.split for sample in samples]
+    if spec.folds and "validation" in given:
+        raise SourceError(
+            what="the raw data cannot become a dataset",
+            which=spec.where,
+            seen=f"folds is {spec.folds}, but the source itself says which images are for validation",
+            do="Set folds to 0, or leave the split to ddpipe.",
+        )
     places = assign(units, [sample.label for sample in samples], spec.rule, given)
     splits: dict[str, set[str]] = defaultdict(set)
     for unit, place in zip(units, places, strict=True):
@@ -312,7 +319,14 @@ def _warn_of_copies(shards: Mapping[str, Sequence[Entry]]) -> None:
 
 
 def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Sequence[Sample]) -> None:
-    """Each class has to be in every split that is ours to fill."""
+    """There have to be two classes, and each in every split that is ours to fill."""
+    if len(classes) < 2:  # noqa: PLR2004
+        raise SourceError(
+            what="the raw data cannot become a dataset",
+            which=spec.where,
+            seen=f"it has only one class, {classes[0]!r}" if classes else "it has no class",
+            do="Give images of at least two classes.",
+        )
     splits = open_splits([sample.split for sample in samples])
     units = {
         (sample.group or sample.id, label)

@@ -64,7 +64,10 @@ class PrepareSpec(Parameters):
         "", "One class column, or several 0/1 columns, separated by commas; empty: all remaining columns."
     )
     group_column: str = parameter("", "Column identifying groups kept together, such as a patient id.")
-    split_column: str = parameter("", "Column assigning each sample to train, validation or test.")
+    split_column: str = parameter(
+        "",
+        "Column assigning each sample to train, validation or test; a missing validation comes out of train.",
+    )
     skip_unlabelled: bool = parameter(default=False, help="Leave out rows of the table that have no label.")
     verify: bool = parameter(default=False, help="Read all files again, even those that appear unchanged.")
     skip_bad: bool = parameter(

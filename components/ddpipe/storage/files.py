@@ -48,6 +48,12 @@ def _not_writable(path: Path, error: OSError) -> NotWritable:
     )
 
 
+def info_of(key: str, status: os.stat_result) -> ObjectInfo:
+    """A file as a listing tells it."""
+    modified = datetime.fromtimestamp(status.st_mtime, UTC)
+    return ObjectInfo(key, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", modified)
+
+
 class FileStore:
     """A folder and everything below it; the folder is made by the first write.
 
@@ -115,8 +121,7 @@ class FileStore:
                 status = self._path(key).stat()
             except FileNotFoundError:  # removed by another process since the walk
                 continue
-            modified = datetime.fromtimestamp(status.st_mtime, UTC)
-            yield ObjectInfo(key, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", modified)
+            yield info_of(key, status)
 
     def delete(self, key: str) -> None:
         """Remove a file; no error if there is none."""

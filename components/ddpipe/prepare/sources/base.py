@@ -50,6 +50,10 @@ class Survey:
     problems: Mapping[str, str] = field(default_factory=dict)
 
 
+class Unreadable(Exception):
+    """This file cannot become pixels; says why."""
+
+
 class Source(Protocol):
     """Raw data that can become a dataset; safe to use from several threads."""
 
@@ -57,7 +61,12 @@ class Source(Protocol):
         """Find out what there is; raises `SourceError` if there is nothing to work with."""
 
     def read(self, sample: Sample) -> bytes:
-        """The image file of a sample; a source of bare pixels wraps them in one (`images.wrapped`)."""
+        """The image file of a sample; a source of bare pixels wraps them in one (`images.wrapped`).
+
+        Raises:
+            Unreadable: It cannot be read any more, while others can.
+            StoreError: None can be read.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from ddpipe.prepare.sources.base import Sample, Survey, printable, refused, sorted_out, store_of
-from ddpipe.storage import ObjectInfo, open_store
+from ddpipe.errors import SourceError
+from ddpipe.prepare.sources.base import Sample, Survey, printable, refused, sorted_out
+from ddpipe.prepare.sources.listing import listed_files, read_file, stamp
+from ddpipe.storage import ObjectInfo
 
 SPLIT_FOLDERS: Mapping[str, str] = {
     "train": "train",
@@ -35,19 +37,17 @@ class Folder:
 
     def survey(self) -> Survey:
         """List what there is; nothing is read."""
-        found = list(_placed(files(self.path)))
+        listing = listed_files(self.path)
+        found = list(_placed(listing.infos))
         classes = tuple(sorted({name for _, name, _ in found if not printable(name)}))
         labels = {name: label for label, name in enumerate(classes)}
-        samples, problems = sorted_out(
+        samples, unprintable = sorted_out(
             Sample(info.key, labels.get(name, 0), stamp(info), where=info.key, split=split)
             for split, name, info in found
         )
-        if not found:
-            raise refused(
-                self.path,
-                "it holds no image in a class folder",
-                "Give a folder, or s3://bucket/prefix, with one folder of images per class.",
-            )
+        problems = {**listing.problems, **unprintable}
+        if len(classes) < 2 and not problems:  # noqa: PLR2004
+            raise self._too_few(listing.infos, classes)
         if self.expected and set(classes) != set(self.expected):
             raise refused(
                 self.path,
@@ -58,19 +58,21 @@ class Folder:
 
     def read(self, sample: Sample) -> bytes:
         """The file."""
-        return open_store(self.path).read(sample.where)
+        return read_file(self.path, sample.where)
 
-
-def files(path: str) -> Iterator[ObjectInfo]:
-    """All objects below a path that no dot hides."""
-    for info in store_of(path).list():
-        if not any(part.startswith(".") for part in info.key.split("/")):
-            yield info
-
-
-def stamp(info: ObjectInfo) -> str:
-    """Changes with the object."""
-    return f"{info.size:x}-{info.etag}"
+    def _too_few(self, infos: Iterable[ObjectInfo], classes: Sequence[str]) -> SourceError:
+        """There are no two classes to tell apart; perhaps they lie one folder deeper."""
+        do = "Give a folder, or s3://bucket/prefix, with one folder of images per class."
+        if not classes:
+            return refused(self.path, "it holds no image in a class folder", do)
+        seen = f"it has only one class folder, {classes[0]!r}"
+        parts = (PurePosixPath(info.key).parts for info in infos)
+        below = sorted({inner for top, inner, *rest in parts if top == classes[0] and rest})
+        if len(below) > 1:
+            shown = ", ".join(below[:5]) + (", …" if len(below) > 5 else "")  # noqa: PLR2004
+            seen = f"{seen}, which holds the folders {shown}"
+            do = f"If these are the classes, give {self.path.rstrip('/')}/{classes[0]}."
+        return refused(self.path, seen, do)
 
 
 def _placed(infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, str, ObjectInfo]]:

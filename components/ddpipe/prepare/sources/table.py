@@ -6,7 +6,7 @@ import csv
 import io
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -15,8 +15,9 @@ from typing import NamedTuple
 from ddpipe.data.manifest import SPLITS, Label
 from ddpipe.errors import NoSuchObject, listed
 from ddpipe.prepare.sources.base import Sample, Survey, Table, printable, refused, sorted_out, store_of
-from ddpipe.prepare.sources.folder import SPLIT_FOLDERS, files, stamp
-from ddpipe.storage import ObjectInfo, open_store, read_uri
+from ddpipe.prepare.sources.folder import SPLIT_FOLDERS
+from ddpipe.prepare.sources.listing import listed_files, read_file, stamp
+from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ class Csv:
         file, data = self._content()
         header, rows = _parsed(file, data)
         columns = _named(file, header, self.table)
-        found = _by_name(files(self.path))
+        listing = listed_files(self.path)
+        found = _by_name(listing.infos)
         if self.table.skip_unlabelled:
             rows = _labelled(file, rows, columns)
         places = {name: _match(name, found) for row in rows if (name := row.cells.get(columns.image))}
@@ -84,11 +86,16 @@ class Csv:
             if not isinstance(place := places[cells[columns.image]], str)
         )
         self._tell_unnamed(found, {place.key for place in places.values() if not isinstance(place, str)})
-        return Survey(classes=classes, samples=samples, task=task, problems=missing | unprintable)
+        return Survey(
+            classes=classes,
+            samples=samples,
+            task=task,
+            problems={**listing.problems, **missing, **unprintable},
+        )
 
     def read(self, sample: Sample) -> bytes:
         """The file."""
-        return open_store(self.path).read(sample.where)
+        return read_file(self.path, sample.where)
 
     def _content(self) -> tuple[str, bytes]:
         """The CSV file: where it is, and what it holds."""
@@ -258,7 +265,7 @@ def _label(cells: Mapping[str, str], columns: Table, numbers: Mapping[str, int])
     return numbers[cells[columns.labels[0]]]
 
 
-def _by_name(infos: Iterator[ObjectInfo]) -> dict[str, list[ObjectInfo]]:
+def _by_name(infos: Iterable[ObjectInfo]) -> dict[str, list[ObjectInfo]]:
     """All files by each of the ways in which a table may name them."""
     found: dict[str, list[ObjectInfo]] = defaultdict(list)
     for info in infos:

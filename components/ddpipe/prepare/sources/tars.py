@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ddpipe.prepare.sources.base import Sample, Survey, refused, sorted_out
-from ddpipe.prepare.sources.folder import SPLIT_FOLDERS, files, stamp
+from ddpipe.prepare.sources.folder import SPLIT_FOLDERS
+from ddpipe.prepare.sources.listing import listed_files, stamp
 from ddpipe.storage import ObjectInfo, Store, open_store
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "ppm", "pgm")
@@ -76,7 +77,8 @@ class Tars:
 
     def survey(self) -> Survey:
         """Walk through the tars once, for names, places and labels."""
-        infos = [info for info in files(self.path) if info.key.endswith(".tar")]
+        listed = listed_files(self.path)
+        infos = [info for info in listed.infos if info.key.endswith(".tar")]
         if not infos:
             raise refused(self.path, "it holds no .tar", "Give the folder or prefix of the tars.")
         splits = [_split(info.key) for info in infos]
@@ -107,7 +109,8 @@ class Tars:
             if not member.problem
         )
         bad = {f"{key}/{name}": member.problem for key, _, name, member in members if member.problem}
-        return Survey(classes=tuple(classes), samples=samples, problems=bad | unprintable)
+        unusable = {**listed.problems, **bad, **unprintable}
+        return Survey(classes=tuple(classes), samples=samples, problems=unusable)
 
     def read(self, sample: Sample) -> bytes:
         """The bytes of the tar that are this image."""

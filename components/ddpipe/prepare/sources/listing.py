@@ -1,0 +1,118 @@
+"""The files of raw data, in a folder or a bucket: which there are, and what cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from os import DirEntry, scandir, stat_result
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+
+from ddpipe.errors import NoAccess, NoSuchObject
+from ddpipe.prepare.sources.base import Unreadable, printable, store_of
+from ddpipe.storage import ObjectInfo, open_store
+from ddpipe.storage.files import info_of
+
+LOST = "lost+found"
+"""What a file system keeps in its topmost folder, for the administrator only."""
+
+Identity = tuple[int, int]
+"""Device and inode: what a folder is, by whichever name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What lies below a path, but for what a dot hides.
+
+    Attributes:
+        infos: The files, in the order of their keys.
+        problems: What is no file that can be read, by its printable key, and why.
+    """
+
+    infos: tuple[ObjectInfo, ...]
+    problems: Mapping[str, str]
+
+
+def listed_files(path: str) -> Listing:
+    """All files below a path; links are followed.
+
+    Raises:
+        SourceError: There is no such folder.
+    """
+    store = store_of(path)
+    root = store.local_path("")
+    if root is None:
+        return Listing(tuple(info for info in store.list() if "/." not in f"/{info.key}"), {})
+    found = list(_walked(root))
+    infos = sorted((item for item in found if isinstance(item, ObjectInfo)), key=lambda info: info.key)
+    bad = dict(item for item in found if not isinstance(item, ObjectInfo))
+    return Listing(tuple(infos), {printable(key) or key: reason for key, reason in sorted(bad.items())})
+
+
+def read_file(path: str, key: str) -> bytes:
+    """A file below a path.
+
+    Raises:
+        Unreadable: It alone cannot be read: it vanished, or this user may not read it.
+        StoreError: Nothing there can be read.
+    """
+    store = open_store(path)
+    try:
+        return store.read(key)
+    except NoSuchObject as error:
+        raise Unreadable("it vanished") from error
+    except NoAccess as error:
+        if store.local_path(key) is None:  # the credentials, for all objects alike
+            raise
+        raise Unreadable(f"it cannot be read: {error.seen}") from error
+    except OSError as error:
+        raise Unreadable(f"it cannot be read: {error.strerror}") from error
+
+
+def stamp(info: ObjectInfo) -> str:
+    """Changes with the object."""
+    return f"{info.size:x}-{info.etag}"
+
+
+def _walked(root: Path) -> Iterator[ObjectInfo | tuple[str, str]]:
+    """Files, or the key of something else and what is the matter with it; in no order."""
+    folders = [(str(root), "", frozenset({_identity(root.stat())}))]
+    while folders:
+        folder, prefix, above = folders.pop()
+        try:
+            entries = list(_visible(folder, prefix))
+        except OSError as error:
+            yield prefix or ".", f"this folder cannot be read: {error.strerror}"
+            continue
+        for key, entry in entries:
+            try:
+                status = entry.stat()
+            except FileNotFoundError:
+                if entry.is_symlink():  # else it was removed since the folder was read
+                    yield key, "it is a link to nothing"
+                continue
+            except OSError as error:
+                yield key, f"it cannot be read: {error.strerror}"
+                continue
+            if S_ISDIR(status.st_mode) and _identity(status) not in above:
+                folders.append((entry.path, f"{key}/", above | {_identity(status)}))
+            else:
+                yield info_of(key, status) if S_ISREG(status.st_mode) else (key, _reason(status))
+
+
+def _visible(folder: str, prefix: str) -> Iterator[tuple[str, DirEntry[str]]]:
+    """What is in a folder, by its key."""
+    for entry in scandir(folder):
+        if not entry.name.startswith(".") and prefix + entry.name != LOST:
+            yield prefix + entry.name, entry
+
+
+def _reason(status: stat_result) -> str:
+    """Why this is nothing to read or to walk through."""
+    if S_ISDIR(status.st_mode):
+        return "it is a link to a folder that it lies in"
+    return "it is neither a file nor a folder, but a pipe, a socket or a device"
+
+
+def _identity(status: stat_result) -> Identity:
+    return status.st_dev, status.st_ino
