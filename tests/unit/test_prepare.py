@@ -8,9 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -21,7 +24,7 @@ from PIL import Image
 from s3_server import BUCKET, Server
 from samples import a_folder, a_manifest, a_picture, an_image
 
-from ddpipe.data.catalogue import versions
+from ddpipe.data.catalogue import clean_up, garbage, versions
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.data.shards import shard_key
@@ -33,7 +36,7 @@ from ddpipe.prepare.report import data_report_html, how_split
 from ddpipe.prepare.sources import Sample
 from ddpipe.prepare.sources.folder import Folder
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.storage import Store, open_store
+from ddpipe.storage import ObjectInfo, Store, open_store
 from ddpipe.storage.files import FileStore
 
 DIGITS = "b5298e606cb80aedef8b0eccd3134f8ae36033fd1c46243d8822551b8801d499"
@@ -303,7 +306,7 @@ def test_a_kill_at_any_point_leaves_no_half_version(toys: PrepareSpec) -> None:
         if outcome.returncode == 0:
             break
         assert outcome.returncode == -signal.SIGKILL
-    assert point == len(_objects(toys)) + 1, "each object was once the one before which it was killed"
+    assert point == len(_objects(toys)) + 2, "each, and the claim, was once what it was killed before"
 
 
 def test_two_prepares_at_once_agree(toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +314,7 @@ def test_two_prepares_at_once_agree(toys: PrepareSpec, monkeypatch: pytest.Monke
     both, real, written = Barrier(2, timeout=30), FileStore.write, Counter[str]()
 
     def in_step(self: FileStore, key: str, data: bytes) -> None:
-        written[key] += 1
+        written[key.partition("/")[0] if key.startswith("claims/") else key] += 1
         both.wait()
         real(self, key, data)
 
@@ -321,7 +324,7 @@ def test_two_prepares_at_once_agree(toys: PrepareSpec, monkeypatch: pytest.Monke
     monkeypatch.undo()
     assert set(written.values()) == {2}
     assert first.manifest == second.manifest
-    assert set(_objects(toys)) == set(written)
+    assert set(_objects(toys)) == set(written) - {"claims"}
     assert len(_content(first)) == 16
     again = prepare(toys)
     assert (again.reused, again.dataset_id) == (True, first.dataset_id)
@@ -350,6 +353,85 @@ def test_a_shard_cleaned_up_while_the_others_are_written_is_told(
     finished = prepare(toys)
     assert finished.dataset_id == grown.dataset_id
     assert _content(finished) == _content(grown)
+
+
+@pytest.fixture
+def forsaken(toys: PrepareSpec) -> PrepareSpec:
+    """Toys of which there are shards, three days old, and no version."""
+    version = prepare(toys)
+    for path in Path(toys.store).rglob("*.*"):
+        os.utime(path, (time.time() - 3 * 86400,) * 2)
+    Path(version.manifest_uri).unlink()
+    return toys
+
+
+DAY = timedelta(days=1)
+
+
+def test_what_is_about_to_be_published_is_not_cleaned_up(
+    forsaken: PrepareSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look at its shards and the manifest."""
+    store, real = FileStore(Path(forsaken.store)), FileStore.write
+    assert garbage(store, DAY, datetime.now(UTC))
+
+    def cleaned_up_before(self: FileStore, key: str, data: bytes) -> None:
+        if key.endswith("manifest.json"):
+            assert clean_up(store, DAY, datetime.now(UTC)) == []
+        real(self, key, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStore, "write", cleaned_up_before)
+        prepared = prepare(forsaken)
+    assert prepared.encoded == 0
+    assert len(_content(prepared)) == 16
+    assert not list(store.list("claims/"))
+
+
+def test_what_is_being_cleaned_up_is_not_published(
+    forsaken: PrepareSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, real, refusals = FileStore(Path(forsaken.store)), FileStore.delete, list[str]()
+
+    def prepared_before(self: FileStore, key: str) -> None:
+        if key.startswith("shards/") and not refusals:
+            refusals.append("")
+            with pytest.raises(DatasetError, match="gc` is deleting"):
+                prepare(forsaken)
+        real(self, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStore, "delete", prepared_before)
+        assert clean_up(store, DAY, datetime.now(UTC))
+    assert refusals
+    assert versions(store) == []
+    assert not list(store.list("cleanings/"))
+    assert len(_content(prepare(forsaken))) == 16
+
+
+def test_the_note_of_who_was_killed_does_not_count_for_ever(forsaken: PrepareSpec) -> None:
+    for folder in ("claims", "cleanings"):
+        note = Path(forsaken.store) / folder / "old.json"
+        FileStore(note.parent).write(note.name, b'["damaged')
+        os.utime(note, (time.time() - 3 * 86400,) * 2)
+    assert prepare(forsaken).encoded == 0
+
+
+def test_an_entry_that_vanishes_while_it_is_read_is_no_error(
+    toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, real = prepare(toys), FileStore.list
+
+    def vanishing(self: FileStore, prefix: str = "") -> Iterator[ObjectInfo]:
+        found = list(real(self, prefix))
+        for info in found:
+            if "/encoded/" in info.key:
+                self.delete(info.key)
+        return iter(found)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStore, "list", vanishing)
+        assert prepare(toys).dataset_id == first.dataset_id
 
 
 # Small shards

@@ -10,7 +10,7 @@ import click
 
 from ddpipe.commands import json_option, tell
 from ddpipe.commands.options import options
-from ddpipe.data.catalogue import damage, difference, garbage, per_class, remove, shards_of, versions
+from ddpipe.data.catalogue import clean_up, damage, difference, garbage, per_class, shards_of, versions
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.errors import DatasetError, listed
 from ddpipe.parameters import Between, Parameters, parameter
@@ -152,13 +152,13 @@ def gc_command(store: str, grace: float, delete: bool) -> None:
     """Find shards that no version needs any more; --delete deletes them."""
     GcOptions(grace=grace).validated()
     place = open_store(store)
-    objects = garbage(place, timedelta(hours=grace), datetime.now(UTC))
+    find = clean_up if delete else garbage
+    objects = find(place, timedelta(hours=grace), datetime.now(UTC))
     size = sum(info.size for info in objects)
-    gone = list(remove(place, objects)) if delete else []
     keys = [info.key for info in objects]
     verb = "deleted" if delete else "to delete (with --delete)"
     tell(
-        {"objects": keys, "bytes": size, "deleted": len(gone)},
+        {"objects": keys, "bytes": size, "deleted": len(objects) if delete else 0},
         "\n".join([*keys, f"{len(objects)} objects, {_megabytes(size)} {verb}"]),
     )
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
 from ddpipe.cpus import cpus
 from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest
+from ddpipe.data.notes import CLAIMS, CLEANINGS, noted, noted_shards
 from ddpipe.data.shards import shard_key
 from ddpipe.errors import CorruptObject, NoSuchObject
 from ddpipe.storage import ObjectInfo, Store
@@ -133,10 +135,13 @@ def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
         grace: A prepare writes its shards long before its manifest: what is younger is left alone.
         now: The present.
     """
-    # Shards are listed before manifests: what is published meanwhile is found to be needed.
+    # Shards come before claims, claims before manifests: what is published meanwhile is found to be needed.
     shards = {PurePosixPath(info.key).stem: info for info in store.list("shards/")}
     listing = list(store.list("datasets/"))
-    needed = {shard.sha256 for version in versions(store) for shard in shards_of(load_manifest(version.uri))}
+    needed = noted_shards(store, CLAIMS)
+    for version in versions(store):
+        with suppress(NoSuchObject):  # removed since it was listed
+            needed |= {shard.sha256 for shard in shards_of(load_manifest(version.uri))}
     old = {name: info for name, info in shards.items() if name not in needed and now - info.modified > grace}
     entries = [info for info in listing if _subject(info.key) in old]
     return [*entries, *old.values()]
@@ -150,9 +155,13 @@ def _subject(key: str) -> str | None:
     return None
 
 
-def remove(store: Store, objects: Sequence[ObjectInfo]) -> Iterator[str]:
-    """Delete objects; gives the key of each that is gone."""
-    keys = [info.key for info in objects]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for key, _ in zip(keys, pool.map(store.delete, keys), strict=True):
-            yield key
+def clean_up(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
+    """Delete `garbage`; gives what is gone."""
+    found = garbage(store, grace, now)
+    with noted(store, CLEANINGS, {PurePosixPath(info.key).stem for info in found}):
+        # A prepare that could not see the note is seen now.
+        still = {info.key for info in garbage(store, grace, now)}
+        gone = [info for info in found if info.key in still]
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(store.delete, [info.key for info in gone]))
+    return gone

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from ddpipe.data.catalogue import damage, shards_of
 from ddpipe.data.manifest import SPLITS, DatasetManifest, Split, manifest_key
+from ddpipe.data.notes import CLAIMS, CLEANINGS, noted, noted_shards
 from ddpipe.data.shards import shard_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, SourceError, listed
 from ddpipe.prepare.doubts import doubts
@@ -83,8 +84,9 @@ def prepare(spec: PrepareSpec) -> Prepared:
     key = manifest_key(spec.name, manifest.dataset_id)
     reused = _is_published(store, manifest) and not version.encoded
     if not reused:
-        _refuse_if_lost(store, manifest)
-        store.write(key, manifest.to_json().encode())
+        with noted(store, CLAIMS, {shard.sha256 for shard in shards_of(manifest)}):
+            _refuse_if_lost(store, manifest)
+            store.write(key, manifest.to_json().encode())
     uri = f"{store.uri}/{key}"
     log.info("dataset %s %s: %s", spec.name, "is unchanged" if reused else "is published", uri)
     return Prepared(
@@ -123,13 +125,21 @@ def _is_published(store: Store, manifest: DatasetManifest) -> bool:
 
 
 def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
-    """A shard that was taken over may have been cleaned up meanwhile."""
-    there = {info.key for info in store.list("shards/")}
-    if lost := sorted(shard_key(shard) for shard in shards_of(manifest) if shard_key(shard) not in there):
+    """A shard that was taken over may have been cleaned up meanwhile, or be about to."""
+    going = noted_shards(store, CLEANINGS)
+    if going & {shard.sha256 for shard in shards_of(manifest)}:
         raise DatasetError(
             what="a dataset cannot be published",
             which=manifest.name,
-            seen=f"of its shards, {', '.join(lost)} vanished while the others were written",
+            seen="`ddpipe data gc` is deleting shards that it needs: no version needed them when it began",
+            do="Run again when that is done: what is missing is encoded anew.",
+        )
+    there = {info.key for info in store.list("shards/")}
+    if gone := sorted(shard_key(shard) for shard in shards_of(manifest) if shard_key(shard) not in there):
+        raise DatasetError(
+            what="a dataset cannot be published",
+            which=manifest.name,
+            seen=f"of its shards, {', '.join(gone)} vanished while the others were written",
             do="Run again: what is missing is encoded anew.",
         )
 
