@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import subprocess
 import sys
@@ -425,6 +426,61 @@ def test_an_object_changed_in_the_store_is_corrupt(s3: Server) -> None:
 def test_an_object_of_another_tool_is_read_without_a_checksum(s3: Server) -> None:
     s3.client.put_object(BUCKET, "a", BytesIO(b"other"), 5)
     assert open_store(f"s3://{BUCKET}").read("a") == b"other"
+
+
+def _packed_by_another_tool(s3: Server, data: bytes) -> Store:
+    s3.client.put_object(BUCKET, "a", BytesIO(data), len(data), metadata={"Content-Encoding": "gzip"})
+    return open_store(f"s3://{BUCKET}")
+
+
+def test_what_another_tool_packed_is_unpacked_when_it_is_read(s3: Server, tmp_path: Path) -> None:
+    """Of several members; a range is of what is stored, as sizes are."""
+    content = os.urandom(3 * 2**20)
+    data = gzip.compress(content[:100]) + gzip.compress(content[100:])
+    store = _packed_by_another_tool(s3, data)
+    assert store.read("a") == content
+    store.download("a", tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == content
+    assert store.read_range("a", 5, 7) == data[5:12]
+    assert [info.size for info in store.list()] == [len(data)]
+
+
+def test_packed_content_goes_on_where_the_connection_broke(proxy: Proxy, s3: Server) -> None:
+    content = os.urandom(3 * 2**20)
+    store = _packed_by_another_tool(s3, gzip.compress(content))
+    proxy.faults.append("cut")
+    assert store.read("a") == content
+
+
+@pytest.mark.parametrize("data", [b"not packed", gzip.compress(os.urandom(1000))[:-9]])
+def test_what_is_only_called_packed_is_corrupt(data: bytes, s3: Server) -> None:
+    with pytest.raises(CorruptObject, match="its Content-Encoding is gzip, but"):
+        _packed_by_another_tool(s3, data).read("a")
+
+
+def test_an_upload_whose_last_answer_got_lost_is_done(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is repeated, and the server knows no such upload any more."""
+    monkeypatch.setenv("S3_RETRIES", "3")
+    store, content = open_store(f"s3://{BUCKET}"), os.urandom(PART_BYTES + 1)
+    (tmp_path / "up").write_bytes(content)
+    store.check_writable()
+    proxy.faults.extend(["", "", "", "cut"])
+    store.upload(tmp_path / "up", "a")
+    ends = [request for request in proxy.requests if request.startswith("POST") and "uploadId" in request]
+    assert len(ends) == 2
+    assert store.read("a") == content
+
+
+def test_an_upload_that_somebody_ended_otherwise_is_told(proxy: Proxy, tmp_path: Path) -> None:
+    store = open_store(f"s3://{BUCKET}")
+    (tmp_path / "up").write_bytes(os.urandom(PART_BYTES + 1))
+    store.write("a", b"old")
+    proxy.faults.extend(["", "", "", "NoSuchUpload"])
+    with pytest.raises(StoreError, match="NoSuchUpload"):
+        store.upload(tmp_path / "up", "a")
+    assert store.read("a") == b"old"
 
 
 def test_every_error_says_which_object_and_what_to_do(s3: Server) -> None:

@@ -7,6 +7,9 @@ Where the server is comes from the environment; who asks, see credentials.py:
     AWS_REGION             of the bucket, where it cannot be asked for
     S3_RETRIES             how often a failed request is tried again; default: 5, about 15 s
 
+What another tool stored with the Content-Encoding gzip is unpacked when it is read whole; sizes and ranges
+are of what is stored.
+
 Content is verified both ways. Each request of an upload carries a hash of its body, which the server checks,
 and the object keeps the SHA-256 of the whole as metadata, which every download of the whole checks.
 """
@@ -17,6 +20,7 @@ import hashlib
 import io
 import os
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -55,6 +59,9 @@ CHECKSUM = "x-amz-meta-sha256"
 
 PART_BYTES = 16 * 2**20
 """Larger objects go up in parts of this size, three at a time."""
+
+GZIP = 16 + zlib.MAX_WBITS
+"""How zlib is told to expect gzip's header."""
 
 PIECE_BYTES = 2**20
 """How much of a download is held in memory."""
@@ -206,18 +213,31 @@ class S3Store:
 
     def _put(self, key: str, stream: BinaryIO, size: int, checksum: str) -> None:
         with self._telling(key):
-            self._client.put_object(
-                self._bucket,
-                self._name(key),
-                stream,
-                size,
-                metadata={CHECKSUM: checksum},
-                part_size=PART_BYTES,
-            )
+            try:
+                self._client.put_object(
+                    self._bucket,
+                    self._name(key),
+                    stream,
+                    size,
+                    metadata={CHECKSUM: checksum},
+                    part_size=PART_BYTES,
+                )
+            except S3Error as error:
+                # The end of a multipart upload was repeated, as its answer got lost: there is none any more.
+                if error.code != "NoSuchUpload" or self._checksum(key) != checksum:
+                    raise
+
+    def _checksum(self, key: str) -> str | None:
+        """What an object was uploaded with, if there is one."""
+        try:
+            metadata = self._client.stat_object(self._bucket, self._name(key)).metadata
+        except S3Error:
+            return None
+        return metadata.get(CHECKSUM) if metadata else None
 
     def _pieces(self, key: str, start: int = 0, length: int = 0) -> Iterator[bytes]:
         """An object's bytes, or `length` from `start`; taken up again where a connection breaks."""
-        digest, done, breaks = hashlib.sha256(), 0, 0
+        digest, done, breaks, packed = hashlib.sha256(), 0, 0, None
         unchanged: dict[str, str | list[str] | tuple[str]] = {}
         while True:
             response = self._client.get_object(
@@ -225,11 +245,19 @@ class S3Store:
             )
             unchanged = {"If-Match": response.headers["ETag"]}
             end = done + int(response.headers["Content-Length"])
+            if (
+                not packed
+                and not (start or length)
+                and "gzip" in response.headers.get("Content-Encoding", "")
+            ):
+                packed = _Packed()
             try:
-                for piece in response.stream(PIECE_BYTES):
+                for piece in response.stream(PIECE_BYTES, decode_content=False):
                     digest.update(piece)
                     done += len(piece)
-                    yield piece
+                    yield packed.unpacked(piece) if packed else piece
+            except zlib.error as error:
+                raise self._corrupt(key, f"its Content-Encoding is gzip, but {error}") from error
             except HTTPError:
                 breaks += 1
                 if breaks > self._connection.retries:
@@ -240,6 +268,8 @@ class S3Store:
                 response.release_conn()
             if done == end:
                 break
+        if packed and not packed.is_whole:
+            raise self._corrupt(key, "its Content-Encoding is gzip, but it is cut off")
         expected = response.headers.get(CHECKSUM)
         if expected and not (start or length) and digest.hexdigest() != expected:
             raise self._corrupt(key, f"its SHA-256 is {digest.hexdigest()}, it was uploaded with {expected}")
@@ -266,6 +296,28 @@ class S3Store:
             seen=seen,
             do="Delete it and run the step again that wrote it.",
         )
+
+
+class _Packed:
+    """A gzip stream, of one member or several, unpacked piece by piece."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(GZIP)
+
+    def unpacked(self, piece: bytes) -> bytes:
+        """What the next piece holds; raises zlib.error if it is not gzip."""
+        content = []
+        while piece:
+            if self._member.eof:
+                self._member = zlib.decompressobj(GZIP)
+            content.append(self._member.decompress(piece))
+            piece = self._member.unused_data
+        return b"".join(content)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the last member is at its end."""
+        return self._member.eof
 
 
 @lru_cache

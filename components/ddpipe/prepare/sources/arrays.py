@@ -26,6 +26,9 @@ from ddpipe.storage import split_uri
 LARGEST = 2**30
 """Bytes that one file of arrays may unpack to."""
 
+IDX = b"\0\0\x08"
+"""How an idx file of bytes begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -121,8 +124,9 @@ class Idx(Arrays):
 
     def _array(self, key: str, data: bytes) -> NDArray[np.uint8]:
         """An idx file: two zero bytes, the type (8: bytes), the number of axes, their lengths, content."""
-        data = unpacked(f"{self.path}/{key}", data) if key.endswith(".gz") else data
-        start = 4 + 4 * sum(data[3:4]) if data[:3] == b"\0\0\x08" else 0
+        if key.endswith(".gz") and not data.startswith(IDX):  # a bucket may have unpacked it already
+            data = unpacked(f"{self.path}/{key}", data)
+        start = 4 + 4 * sum(data[3:4]) if data.startswith(IDX) else 0
         shape = tuple(np.frombuffer(data[4:start].ljust(start - 4, b"\0"), ">u4").tolist())
         content = data[start:]
         if not shape or math.prod(shape) != len(content):
