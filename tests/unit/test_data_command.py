@@ -16,10 +16,10 @@ from ddpipe.__main__ import cli
 from ddpipe.data.catalogue import difference, versions
 from ddpipe.data.manifest import SPLITS, ShardRef, Split
 from ddpipe.data.reader import open_split
-from ddpipe.errors import DatasetError, NotWritable, ParameterError
+from ddpipe.errors import DatasetError, NoSuchObject, NotWritable, ParameterError
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.storage import open_store
+from ddpipe.storage import open_store, write_uri
 
 
 @pytest.fixture
@@ -149,3 +149,57 @@ def test_an_empty_address_of_a_store_is_refused(command: str) -> None:
     """It is not the folder that one happens to be in."""
     code, output = _ddpipe(command, "--store", "", "--json")
     assert (code, json.loads(output)["seen"]) == (ParameterError.exit_code, "it is empty")
+
+
+def test_the_beginning_of_an_id_names_a_version(toys: PrepareSpec) -> None:
+    first, second = prepare(toys), _changed(toys)
+    at = ("--store", toys.store)
+    short = first.dataset_id[:8]
+    assert _facts("show", short, *at)["dataset_id"] == first.dataset_id
+    assert _facts("verify", short, *at)["shards"] == 3
+    assert _facts("diff", short, second.dataset_id, *at)["added"] == ["ball/0050.png"]
+    code, output = _ddpipe("show", "0123abcd", *at, "--json")
+    assert (code, json.loads(output)["seen"]) == (DatasetError.exit_code, "no version does")
+
+
+def test_an_id_that_two_versions_may_have_is_refused(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    for end in "ab":
+        store.write(f"datasets/toys/{'0' * 63}{end}/manifest.json", b"")
+    code, output = _ddpipe("show", "0000", "--store", str(tmp_path), "--json")
+    assert code == DatasetError.exit_code
+    assert json.loads(output)["seen"].count("manifest.json") == 2
+
+
+def test_a_removed_version_leaves_only_its_shards(toys: PrepareSpec) -> None:
+    first, second = prepare(toys), _changed(toys)
+    removed = _facts("rm", first.dataset_id[:8], "--store", toys.store)["removed"]
+    assert removed == first.manifest_uri
+    assert [found.dataset_id for found in versions(open_store(toys.store))] == [second.dataset_id]
+    assert _facts("gc", "--store", toys.store, "--grace", "0")["objects"]
+    assert _ddpipe("rm", first.manifest_uri)[0] == NoSuchObject.exit_code
+
+
+def test_a_damaged_version_can_be_removed(toys: PrepareSpec) -> None:
+    prepared = prepare(toys)
+    write_uri(prepared.manifest_uri, b"damaged")
+    _facts("rm", prepared.manifest_uri)
+    assert versions(open_store(toys.store)) == []
+
+
+def test_only_versions_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "precious.json").write_text("{}")
+    assert _ddpipe("rm", str(tmp_path / "precious.json"))[0] == DatasetError.exit_code
+    assert (tmp_path / "precious.json").exists()
+
+
+@pytest.mark.parametrize("content", [bytes(range(256)) * 99, b"[" * 10**6, b'{"facts": {}}', b""])
+def test_something_else_than_a_manifest_is_called_so(content: bytes, tmp_path: Path) -> None:
+    """In a line, and not with all that it holds."""
+    (tmp_path / "other.json").write_bytes(content)
+    code, output = _ddpipe("show", str(tmp_path / "other.json"), "--json")
+    error = json.loads(output)
+    assert code == DatasetError.exit_code
+    assert error["seen"].startswith("it is not a dataset manifest: ")
+    assert len(error["seen"]) < 200
+    assert "ddpipe data ls" in error["do"]

@@ -466,7 +466,7 @@ def test_an_upload_whose_last_answer_got_lost_is_done(
     store, content = open_store(f"s3://{BUCKET}"), os.urandom(PART_BYTES + 1)
     (tmp_path / "up").write_bytes(content)
     store.check_writable()
-    proxy.faults.extend(["", "", "", "cut"])
+    proxy.faults.extend(["", "", "", "cut", "NoSuchUpload"])
     store.upload(tmp_path / "up", "a")
     ends = [request for request in proxy.requests if request.startswith("POST") and "uploadId" in request]
     assert len(ends) == 2

@@ -1,7 +1,9 @@
-"""The door to dataset versions: `ddpipe data ls|show|report|verify|diff|gc`."""
+"""The door to dataset versions: `ddpipe data ls|show|report|verify|diff|rm|gc`."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar
@@ -10,7 +12,17 @@ import click
 
 from ddpipe.commands import json_option, tell
 from ddpipe.commands.options import options
-from ddpipe.data.catalogue import clean_up, damage, difference, garbage, per_class, shards_of, versions
+from ddpipe.data.catalogue import (
+    address,
+    clean_up,
+    damage,
+    difference,
+    garbage,
+    per_class,
+    remove,
+    shards_of,
+    versions,
+)
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.errors import DatasetError, listed
 from ddpipe.parameters import Between, Parameters, parameter
@@ -25,6 +37,23 @@ SHOWN = 10
 store_option = click.option(
     "--store", default="store", help="Where datasets are kept: s3://bucket/prefix or a folder."
 )
+
+
+def version_argument(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Arguments that name versions, by address or id; the command is given addresses."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def found(store: str, **given: str) -> None:
+            place = open_store(store)
+            command(**given | {name: address(given[name], place) for name in names})
+
+        decorated = store_option(found)
+        for name in reversed(names):
+            decorated = click.argument(name)(decorated)
+        return decorated
+
+    return decorate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +71,10 @@ class GcOptions(Parameters):
 
 @click.group("data")
 def data_command() -> None:
-    """Show, verify, compare and clean up dataset versions."""
+    """Show, verify, compare and clean up dataset versions.
+
+    A version is given by the address of its manifest, or by its id in --store or how that begins.
+    """
 
 
 @data_command.command("ls")
@@ -58,10 +90,10 @@ def list_command(name: str | None, store: str) -> None:
 
 
 @data_command.command("show")
-@click.argument("dataset")
+@version_argument("dataset")
 @json_option
 def show_command(dataset: str) -> None:
-    """Describe the dataset version whose manifest is DATASET."""
+    """Describe the version DATASET."""
     manifest = load_manifest(dataset)
     size = sum(shard.bytes for shard in shards_of(manifest))
     facts = {
@@ -96,24 +128,24 @@ def show_command(dataset: str) -> None:
 
 
 @data_command.command("report")
-@click.argument("dataset")
+@version_argument("dataset")
 @click.option("--output", help="File or s3://bucket/key to write.  [default: NAME-ID.html]")
 @json_option
 def report_command(dataset: str, output: str | None) -> None:
-    """Write a report on the dataset version whose manifest is DATASET: classes, samples, sizes, copies."""
+    """Write a report on the version DATASET: classes, samples, sizes, copies."""
     from ddpipe.prepare.report import data_report_html  # noqa: PLC0415 - only this command needs it
 
     manifest = load_manifest(dataset)
-    address = output or f"{manifest.name}-{manifest.dataset_id[:12]}.html"
-    write_uri(address, data_report_html(manifest, store_of(dataset)).encode())
-    tell({"report": address}, address)
+    page = output or f"{manifest.name}-{manifest.dataset_id[:12]}.html"
+    write_uri(page, data_report_html(manifest, store_of(dataset)).encode())
+    tell({"report": page}, page)
 
 
 @data_command.command("verify")
-@click.argument("dataset")
+@version_argument("dataset")
 @json_option
 def verify_command(dataset: str) -> None:
-    """Read every shard of the version with the manifest DATASET, and compare its hash."""
+    """Read every shard of the version DATASET, and compare its hash."""
     manifest = load_manifest(dataset)
     if problems := damage(shards_of(manifest), store_of(dataset)):
         raise DatasetError(
@@ -127,11 +159,10 @@ def verify_command(dataset: str) -> None:
 
 
 @data_command.command("diff")
-@click.argument("old")
-@click.argument("new")
+@version_argument("old", "new")
 @json_option
 def diff_command(old: str, new: str) -> None:
-    """Show what changed from OLD to NEW, both addresses of manifests."""
+    """Show what changed from the version OLD to the version NEW."""
     found = difference(load_manifest(old), load_manifest(new))
     lines = [
         *_some("added", list(found.added)),
@@ -141,6 +172,15 @@ def diff_command(old: str, new: str) -> None:
         f"{_megabytes(found.shared_bytes)} in common",
     ]
     tell(asdict(found), "\n".join(lines))
+
+
+@data_command.command("rm")
+@version_argument("dataset")
+@json_option
+def remove_command(dataset: str) -> None:
+    """Remove the version DATASET; its shards stay until `ddpipe data gc --delete`."""
+    remove(dataset)
+    tell({"removed": dataset}, f"removed {dataset}")
 
 
 @data_command.command("gc")

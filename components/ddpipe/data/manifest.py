@@ -125,15 +125,18 @@ class DatasetManifest:
         """
         try:
             fields = json.loads(text)
-            schema = fields["schema"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise _refused(origin, f"it is not a dataset manifest ({error!r})") from error
+        except (ValueError, RecursionError) as error:
+            raise _no_manifest(origin, str(error)) from error
+        if not isinstance(fields, dict) or "schema" not in fields:
+            raise _no_manifest(origin, "it has no schema")
+        schema = fields["schema"]
         if schema != SCHEMA:
             raise DatasetError(
                 what="a dataset cannot be read",
                 which=origin,
-                seen=f"its manifest has schema {schema}, this ddpipe reads schema {SCHEMA}",
-                do="Upgrade ddpipe, or prepare the dataset again with this one.",
+                seen=f"it has schema {schema}, this ddpipe reads manifests of schema {SCHEMA}",
+                do="Upgrade ddpipe, or prepare the dataset again with this one; if this is no manifest, give "
+                "the address of one, as `ddpipe data ls` lists them.",
             )
         try:
             manifest = cls(**_typed(fields))
@@ -157,12 +160,11 @@ def load_manifest(uri: str) -> DatasetManifest:
         StoreError: It cannot be fetched.
     """
     data = read_uri(uri)
-    manifest = DatasetManifest.from_json(data, uri)
     location = _LOCATION.fullmatch(uri)
     found = hashlib.sha256(data).hexdigest()
     if location and location["dataset_id"] != found:
         raise _refused(uri, f"its content has the id {found}: it was changed after it was published")
-    return manifest
+    return DatasetManifest.from_json(data, uri)
 
 
 def store_of(manifest_uri: str) -> Store:
@@ -232,6 +234,15 @@ def _label_fits(label: int | tuple[int, ...], manifest: DatasetManifest) -> bool
     if manifest.task == "multilabel":
         return isinstance(label, tuple) and len(label) == len(manifest.classes) and set(label) <= {0, 1}
     return isinstance(label, int) and 0 <= label < len(manifest.classes)
+
+
+def _no_manifest(which: str, reason: str) -> DatasetError:
+    return DatasetError(
+        what="a dataset cannot be read",
+        which=which,
+        seen=f"it is not a dataset manifest: {reason}",
+        do="Give the address of a manifest.json, as `ddpipe data ls` lists them.",
+    )
 
 
 def _refused(which: str, seen: str) -> DatasetError:
