@@ -29,14 +29,14 @@ def _pixels(data: bytes, shape: Shape) -> NDArray[np.uint8]:
 
 def test_grey_pixels_are_kept_as_they_are() -> None:
     data = _file(_gradient())
-    assert probe(data) == (4, 6, 1)
+    assert probe(data).shape == (4, 6, 1)
     np.testing.assert_array_equal(_pixels(data, (4, 6, 1))[..., 0], np.arange(24).reshape(4, 6))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "CMYK"])
 def test_colour_has_three_channels(mode: str) -> None:
     data = _file(Image.new("RGB", (6, 4), "red").convert(mode), "TIFF")
-    assert probe(data) == (4, 6, 3)
+    assert probe(data).shape == (4, 6, 3)
     red, green, blue = _pixels(data, (4, 6, 3))[0, 0]
     assert red > 200
     assert max(green, blue) < 60
@@ -52,9 +52,23 @@ def test_sixteen_bits_become_the_upper_eight(kind: str) -> None:
     """As medical images come: Pillow's own conversion would make nearly all of it white."""
     deep = np.linspace(0, 65535, 24, dtype=np.uint16).reshape(4, 6)
     data = _file(Image.fromarray(deep), kind)
-    assert probe(data) == (4, 6, 1)
+    assert probe(data).shape == (4, 6, 1)
     np.testing.assert_array_equal(_pixels(data, (4, 6, 1))[..., 0], deep >> 8)
     np.testing.assert_array_equal(_pixels(data, (4, 6, 3))[..., 2], deep >> 8)
+
+
+@pytest.mark.parametrize(
+    ("brightest", "depth"), [(0, 8), (255, 8), (256, 9), (4095, 12), (4096, 13), (65535, 16)]
+)
+def test_the_depth_of_an_image_is_what_its_brightest_value_needs(brightest: int, depth: int) -> None:
+    deep = np.full((4, 6), brightest, np.uint16)
+    data = _file(Image.fromarray(deep))
+    assert probe(data).depth == depth
+    assert np.asarray(decode(data, (4, 6, 1), depth)).max() == brightest >> (depth - 8)
+    assert (
+        np.asarray(decode(_file(Image.fromarray(np.full_like(deep, 65535))), (4, 6, 1), depth)).min() == 255
+    )
+    assert probe(_file(_gradient())).depth == 0
 
 
 def test_numbers_of_an_unknown_range_are_refused() -> None:
@@ -75,7 +89,7 @@ def test_the_camera_s_orientation_is_undone() -> None:
     exif = Image.Exif()
     exif[ORIENTATION] = 6  # the camera was held upright: turn the picture a quarter clockwise
     data = _file(_gradient(), exif=exif)
-    assert probe(data) == (6, 4, 1)
+    assert probe(data).shape == (6, 4, 1)
     np.testing.assert_array_equal(_pixels(data, (6, 4, 1))[..., 0], np.rot90(np.arange(24).reshape(4, 6), -1))
 
 

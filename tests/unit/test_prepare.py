@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 from s3_server import BUCKET, Server
 from samples import a_folder, a_manifest, a_picture, an_image
@@ -652,6 +653,53 @@ def test_large_images_become_jpegs_by_themselves_and_small_ones_pixels(photograp
         an_image(_folder(photographs) / "a" / f"large{number}.jpg", (400, 300))
     found = prepare(replace(photographs, image_format="auto", image_size=0)).manifest
     assert found.source["encoding"] == {"kind": "jpeg", "side": 256, "quality": 90, "filter": "bicubic"}
+
+
+# Images of 16 bits
+
+
+def _deep(spec: PrepareSpec, name: str, brightest: int) -> NDArray[np.uint16]:
+    """Write a PNG of 16 bits whose values reach just so far; its pixels."""
+    pixels = np.linspace(0, brightest, 24, dtype=np.uint16).reshape(4, 6)
+    path = _folder(spec) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+    return pixels
+
+
+def test_the_bits_that_16_bit_images_use_are_those_that_are_kept(
+    toys: PrepareSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of 12 bits the upper 8 of 16 would be nearly black; a dark image stays dark among brighter ones."""
+    bright, dark = _deep(toys, "ball/bright.png", 4095), _deep(toys, "ball/dark.png", 700)
+    with caplog.at_level(logging.INFO, "ddpipe"):
+        twelve = prepare(toys)
+    assert twelve.manifest.source["encoding"]["depth"] == 12
+    assert "16-bit images use 12 bits at most" in caplog.text
+    content = _content(twelve)
+    assert content["ball/bright.png"][1] == (bright >> 4).astype(np.uint8).tobytes()
+    assert content["ball/dark.png"][1] == (dark >> 4).astype(np.uint8).tobytes()
+    deepest = _deep(toys, "ball/deepest.png", 65535)
+    sixteen = prepare(toys)
+    assert _content(sixteen)["ball/dark.png"][1] == (dark >> 8).astype(np.uint8).tobytes()
+    assert _content(sixteen)["ball/deepest.png"][1] == (deepest >> 8).astype(np.uint8).tobytes()
+    assert prepare(toys).reused
+    (_folder(toys) / "ball" / "deepest.png").unlink()
+    assert prepare(toys).dataset_id == twelve.dataset_id
+
+
+def test_a_deep_image_that_is_met_late_counts_for_all(toys: PrepareSpec) -> None:
+    """JPEGs are not looked at before they are encoded, but for the first ones."""
+    spec = replace(toys, image_format="jpeg", image_size=4)
+    late = _deep(spec, "kite/late.png", 4095)
+    prepared = prepare(spec)
+    assert prepared.manifest.source["encoding"]["depth"] == 12
+    assert prepared.encoded == 17
+    name = "kite/late.png"
+    (split,) = (key for key in SPLITS if name in prepared.manifest.splits[key].sample_ids)
+    reader = open_split(prepared.manifest_uri, split)
+    middle = reader.images([reader.sample_ids.index(name)])[0, ..., 0]
+    assert np.abs(middle - (late >> 4)[:, 1:5].astype(float)).max() < 30
 
 
 # Only what changed

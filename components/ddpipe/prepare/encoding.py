@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -47,6 +47,13 @@ class Encoding(Protocol):
     """From an image file to what a shard holds of it."""
 
     @property
+    def depth(self) -> int:
+        """Bits that values of 16-bit images use; 0: there are no such images."""
+
+    def with_depth(self, depth: int) -> Encoding:
+        """The same for images of another depth."""
+
+    @property
     def facts(self) -> Mapping[str, object]:
         """What decides about the outcome; equal facts, equal shards."""
 
@@ -68,11 +75,16 @@ class Raw:
     """Pixels: nothing to decode when training."""
 
     shape: Shape
+    depth: int = 0
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """The shape."""
-        return {"kind": "raw", "shape": list(self.shape)}
+        """The shape, and the depth of images of 16 bits."""
+        return {"kind": "raw", "shape": list(self.shape), **_deep(self.depth)}
+
+    def with_depth(self, depth: int) -> Raw:
+        """Other values become black and white."""
+        return replace(self, depth=depth)
 
     def handed_out(self, channels: int) -> Shape:  # noqa: ARG002 - as all
         """Exactly this shape."""
@@ -80,7 +92,7 @@ class Raw:
 
     def encode(self, data: bytes) -> Encoded:
         """Scaled and cropped to the shape."""
-        image = decode(data, self.shape)
+        image = decode(data, self.shape, self.depth)
         return Encoded(image.tobytes(), moments(image), perceptual_hash(image))
 
     def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
@@ -105,15 +117,22 @@ class Jpeg:
     Attributes:
         side: The shorter side, in pixels.
         quality: Of the JPEGs, 1 to 95.
+        depth: See `Encoding`.
     """
 
     side: int
     quality: int
+    depth: int = 0
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Side, quality, and the filter by which it is scaled."""
-        return {"kind": "jpeg", "side": self.side, "quality": self.quality, "filter": FILTER.name.lower()}
+        """Side, quality, the filter by which it is scaled, and the depth of images of 16 bits."""
+        facts = {"kind": "jpeg", "side": self.side, "quality": self.quality, "filter": FILTER.name.lower()}
+        return {**facts, **_deep(self.depth)}
+
+    def with_depth(self, depth: int) -> Jpeg:
+        """Other values become black and white."""
+        return replace(self, depth=depth)
 
     def handed_out(self, channels: int) -> Shape:
         """A square, cut from the middle."""
@@ -121,7 +140,7 @@ class Jpeg:
 
     def encode(self, data: bytes) -> Encoded:
         """Scaled to the shorter side; grey stays grey."""
-        image, buffer = shrink(data, self.side), io.BytesIO()
+        image, buffer = shrink(data, self.side, self.depth), io.BytesIO()
         image.save(buffer, "JPEG", quality=self.quality)
         return Encoded(buffer.getvalue(), moments(image), perceptual_hash(image))
 
@@ -132,6 +151,10 @@ class Jpeg:
     def unpack(self, path: Path, shard: ShardRef) -> Callable[[int], bytes]:
         """The JPEG file of an image."""
         return JpegShard(path, shard, (self.side, self.side, 3)).file
+
+
+def _deep(depth: int) -> dict[str, int]:
+    return {"depth": depth} if depth else {}
 
 
 def moments(image: Image.Image) -> Moments:

@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +38,21 @@ Shape = tuple[int, int, int]
 """Height, width and channels (1 or 3)."""
 
 
-def probe(data: bytes) -> Shape:
-    """The shape that an image has upright, from its header alone.
+class Probed(NamedTuple):
+    """What decides how an image is kept.
+
+    Attributes:
+        shape: Upright.
+        depth: Bits that the values of a 16-bit image use, at least 8, as files do not tell: those of medicine
+            often have 10 or 12; 0: the image has no 16 bits.
+    """
+
+    shape: Shape
+    depth: int
+
+
+def probe(data: bytes) -> Probed:
+    """Look at an image's header, and through its pixels only where there are 16 bits.
 
     Raises:
         Unreadable: This is no image, or one of absurd size.
@@ -47,11 +61,17 @@ def probe(data: bytes) -> Shape:
         width, height = image.size
         if image.getexif().get(ORIENTATION) in SIDEWAYS:
             width, height = height, width
-        return height, width, 1 if _is_grey(image) else 3
+        depth = max(8, int(np.asarray(image).max()).bit_length()) if _is_deep(image) else 0
+        return Probed((height, width, 1 if _is_grey(image) else 3), depth)
 
 
-def decode(data: bytes, shape: Shape) -> Image.Image:
+def decode(data: bytes, shape: Shape, depth: int = 0) -> Image.Image:
     """An image file, upright, scaled to this shape with its proportions kept, and cropped around the centre.
+
+    Args:
+        data: The file.
+        shape: Wanted.
+        depth: Bits that values of 16-bit images use, of which the upper 8 are kept; 0: all 16.
 
     Raises:
         Unreadable: The file is truncated or damaged.
@@ -59,18 +79,18 @@ def decode(data: bytes, shape: Shape) -> Image.Image:
     height, width, channels = shape
     mode = "L" if channels == 1 else "RGB"
     with _opened(data) as file:
-        image = _upright(file, lambda size: max(width / size[0], height / size[1])).convert(mode)
+        image = _upright(file, lambda size: max(width / size[0], height / size[1]), depth).convert(mode)
         return image if image.size == (width, height) else ImageOps.fit(image, (width, height), FILTER)
 
 
-def shrink(data: bytes, side: int) -> Image.Image:
-    """An image file, upright, grey or colour, its shorter side scaled to `side` pixels.
+def shrink(data: bytes, side: int, depth: int = 0) -> Image.Image:
+    """An image file, upright, grey or colour, its shorter side scaled to `side` pixels; depth: as `decode`.
 
     Raises:
         Unreadable: The file is truncated or damaged.
     """
     with _opened(data) as file:
-        image = _upright(file, lambda size: side / min(size))
+        image = _upright(file, lambda size: side / min(size), depth)
         factor = side / min(image.size)
         width, height = (max(side, round(length * factor)) for length in image.size)
         if image.size == (width, height):
@@ -95,7 +115,7 @@ def wrapped(pixels: NDArray[np.uint8]) -> bytes:
     return f"{'P6' if colour else 'P5'} {width} {height} 255\n".encode() + pixels.tobytes()
 
 
-def _upright(file: Image.Image, factor: Callable[[tuple[int, int]], float]) -> Image.Image:
+def _upright(file: Image.Image, factor: Callable[[tuple[int, int]], float], depth: int) -> Image.Image:
     """In mode L or RGB, as large as the file or still large enough to be scaled by `factor` of its size.
 
     A JPEG is made of 8 by 8 frequencies: leaving out the higher ones gives a half, a quarter or an eighth of
@@ -106,21 +126,22 @@ def _upright(file: Image.Image, factor: Callable[[tuple[int, int]], float]) -> I
     if file.format == "JPEG" and scale < 1:
         file.draft(None, tuple(math.ceil(length * scale) for length in file.size))  # type: ignore[arg-type]
     if orientation in TURNED:
-        return plain(ImageOps.exif_transpose(file))
+        return plain(ImageOps.exif_transpose(file), depth)
     file.load()
-    return plain(file)
+    return plain(file, depth)
 
 
-def plain(image: Image.Image) -> Image.Image:
-    """The image in mode L or RGB: 16 bits keep their upper 8, what is transparent shows white.
+def plain(image: Image.Image, depth: int = 0) -> Image.Image:
+    """The image in mode L or RGB: 16 bits keep the upper 8 of those in use, what is transparent shows white.
 
     Raises:
         Unreadable: The pixels are numbers whose range nobody knows.
     """
     mode = "L" if _is_grey(image) else "RGB"
-    if image.mode.startswith("I;16"):
+    if _is_deep(image):
         # Pillow's own conversion clips: all above 255 would become white.
-        return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        upper = np.asarray(image) >> (depth or 16) - 8
+        return Image.fromarray(np.minimum(upper, 255).astype(np.uint8))
     if image.mode in {"I", "F"}:
         raise Unreadable("its pixels are 32-bit numbers of an unknown range: save it with 8 or 16 bits")
     if image.has_transparency_data:
@@ -155,4 +176,8 @@ def _reason(data: bytes, error: Exception) -> str:
 
 
 def _is_grey(image: Image.Image) -> bool:
-    return image.mode in {"1", "L", "LA", "La", "I", "F"} or image.mode.startswith("I;16")
+    return image.mode in {"1", "L", "LA", "La", "I", "F"} or _is_deep(image)
+
+
+def _is_deep(image: Image.Image) -> bool:
+    return image.mode.startswith("I;16")

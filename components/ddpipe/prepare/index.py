@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, astuple, dataclass
+from typing import Any
 
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import shard_key
@@ -26,7 +27,7 @@ from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 2
+SCHEMA = 3
 
 AT_ONCE = 16
 """Entries that are fetched at the same time."""
@@ -43,6 +44,7 @@ class Member:
         shape: Of its image, before it was scaled.
         moments: Of what the shard holds of it.
         phash: Of the same, see `ddpipe.prepare.duplicates`.
+        depth: Of its image, see `ddpipe.prepare.images.Probed`.
     """
 
     id: str
@@ -51,6 +53,7 @@ class Member:
     shape: Shape
     moments: Moments
     phash: str
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,6 @@ def _read(store: Store, key: str) -> Sequence[Entry]:
         return []
 
 
-def _members(rows: Sequence[Sequence[object]]) -> Iterator[Member]:
-    for name, stamp, sha256, shape, moments, phash in rows:
-        yield Member(str(name), str(stamp), str(sha256), tuple(shape), tuple(moments), str(phash))  # type: ignore[arg-type]
+def _members(rows: Sequence[Sequence[Any]]) -> Iterator[Member]:
+    for name, stamp, sha256, shape, moments, phash, depth in rows:
+        yield Member(name, stamp, sha256, tuple(shape), tuple(moments), phash, depth)

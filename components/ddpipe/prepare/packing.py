@@ -58,12 +58,14 @@ class Known:
         stamp: Of the file when it was read.
         sha256: Of its content, in hex.
         shape: Of its image.
+        depth: Of its image, see `ddpipe.prepare.images.Probed`.
     """
 
     id: str
     stamp: str
     sha256: str
     shape: Shape
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,7 @@ class Packer:
 
     def _inspect(self, sample: Sample) -> Known:
         data = self._source.read(sample)
-        return Known(sample.id, sample.stamp, hashlib.sha256(data).hexdigest(), probe(data))
+        return Known(sample.id, sample.stamp, hashlib.sha256(data).hexdigest(), *probe(data))
 
     def _encode(
         self, encoding: Encoding, plan: Plan, stored: StoredShards, sample: Sample
@@ -259,9 +261,9 @@ class Packer:
         data = self._source.read(sample)
         encoded = encoding.encode(data)
         known = self.known.get(sample.id)
-        shape = known.shape if known else probe(data)
+        shape, depth = (known.shape, known.depth) if known else probe(data)
         sha256 = hashlib.sha256(data).hexdigest()
-        member = Member(sample.id, sample.stamp, sha256, shape, encoded.moments, encoded.phash)
+        member = Member(sample.id, sample.stamp, sha256, shape, encoded.moments, encoded.phash, depth)
         return member, encoded.data
 
     def _stored(self, encoding: Encoding, content: Content) -> Entry:

@@ -38,6 +38,9 @@ from ddpipe.storage import Store, open_store
 
 log = logging.getLogger(__name__)
 
+FIRST = 16
+"""Files of a new data set that show how many bits its images use, so that they are rarely encoded twice."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -171,6 +174,14 @@ def _version(
         shards = packer.pack(plans, encoding, keep_going=spec.skip_bad)
         _refuse(packer.problems, spec)
         encoded += sum(plan.encoded for plan in plans.values())
+        depth = max(
+            (member.depth for split in SPLITS for entry in shards[split] for member in entry.members),
+            default=encoding.depth,
+        )
+        if depth != encoding.depth:
+            # Known only now; all images are scaled alike, by what the deepest of them uses.
+            encoding, encoded = encoding.with_depth(depth), 0
+            continue
         if len(packer.problems) == problems_before:
             break
         # Some cannot be read: deal out again without them, and take over what is stored by now.
@@ -183,6 +194,8 @@ def _version(
         log.warning("skipped %s: %s", name, reason)
     for doubt in doubts(survey.classes, dealt):
         log.warning("doubtful: %s", doubt)
+    if encoding.depth:
+        log.info("16-bit images use %d bits at most: the upper 8 of these are kept", encoding.depth)
     _warn_of_copies(shards)
     return _Version(_manifest(spec, survey, encoding, shards, sorted(problems)), encoded)
 
@@ -200,8 +213,11 @@ def _encoding(
     packer.inspect(
         [sample for sample in samples if sample.id not in packer.known and (decides or sample.id in seen)]
     )
+    if not packer.known:
+        packer.inspect(samples[:FIRST])
     shapes = [known.shape for known in packer.known.values()] if decides else []
-    return chosen(shapes, spec.image_format, spec.image_size, spec.quality)
+    depth = max((known.depth for known in packer.known.values()), default=0)
+    return chosen(shapes, spec.image_format, spec.image_size, spec.quality).with_depth(depth)
 
 
 def _unchanged(samples: Sequence[Sample], entries: Sequence[Entry]) -> dict[str, Known]:
@@ -209,7 +225,7 @@ def _unchanged(samples: Sequence[Sample], entries: Sequence[Entry]) -> dict[str,
     members = {(member.id, member.stamp): member for entry in entries for member in entry.members}
     found = {sample.id: members.get((sample.id, sample.stamp)) for sample in samples}
     return {
-        name: Known(name, member.stamp, member.sha256, member.shape)
+        name: Known(name, member.stamp, member.sha256, member.shape, member.depth)
         for name, member in found.items()
         if member
     }
