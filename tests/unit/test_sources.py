@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import errno
 import gzip
 import io
@@ -410,6 +411,54 @@ def test_labels_and_images_that_are_missing_are_told_together(tmp_path: Path) ->
         "--skip-unlabelled leaves out those without a label",
     ):
         assert problem in refusal
+
+
+def _read_back(path: str) -> dict[str, str] | None:
+    """The class of each image, or None if the table or a row is refused."""
+    try:
+        survey = open_source("csv", path, Table()).survey()
+    except SourceError:
+        return None
+    labels = {sample.id: survey.classes[int(str(sample.label))] for sample in survey.samples}
+    return None if survey.problems else labels
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_any_text_is_its_own_label_or_refused(separator: str, tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    _pictures(tmp_path, "")
+    for _ in range(60):
+        texts = ["".join(random.choice(list("ab ,;\t|\"'\n\r\0é"), random.integers(0, 5))) for _ in range(6)]
+        rows = [["file", "kind"], *([f"{number}.png", text] for number, text in enumerate(texts))]
+        with (tmp_path / "train.csv").open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, delimiter=separator).writerows(rows)
+        labels = _read_back(str(tmp_path))
+        own = [text.strip() for text in texts]
+        if all(text and text.isprintable() for text in own):
+            assert labels == {f"{number}.png": text for number, text in enumerate(own)}
+        else:
+            assert labels is None
+
+
+def test_a_slip_in_a_table_gives_no_image_another_s_label(tmp_path: Path) -> None:
+    """A character too many or too few, anywhere below the header."""
+    random = np.random.default_rng(0)
+    own = {f"{number}.png": f"class {number}" for number in range(6)}
+    header, body = "file,kind\n", "".join(f"{name},{label}\n" for name, label in own.items())
+    _pictures(tmp_path, "")
+    accepted = 0
+    for _ in range(300):
+        place = int(random.integers(len(body)))
+        slip = str(random.choice(['"', ",", "\n", "\r", ";", " ", ""]))
+        text = header + body[:place] + slip + body[place + (not slip) :]
+        (tmp_path / "train.csv").write_bytes(text.encode())
+        labels = _read_back(str(tmp_path)) or {}
+        changed = {name for name, label in labels.items() if label != own[name]}
+        accepted += bool(labels)
+        assert len(changed) <= 1, "but for a slip in the label itself"
+        assert not labels or labels.keys() == own.keys(), "no image is lost"
+        assert not {labels[name] for name in changed} & set(own.values())
+    assert accepted > 20
 
 
 def test_rows_without_a_label_are_left_out_and_counted_if_so_asked(
