@@ -685,11 +685,20 @@ def test_samples_without_image_or_label_are_named(tmp_path: Path) -> None:
     image = an_image(tmp_path / "x.png").read_bytes()
     _tar(
         tmp_path / "tars" / "a.tar",
-        {"1.png": image, "2.cls": b"0", "3.png": image, "3.json": b'{"label": "cat"}', "../4.png": image},
+        {
+            "1.png": image,
+            "2.cls": b"0",
+            "5.png": image,
+            "5.cls": b"a\0",
+            "3.png": image,
+            "3.json": b'{"label": "cat"}',
+            "../4.png": image,
+        },
     )
     seen = _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
     assert "a.tar/1: it has no label" in seen
     assert "a.tar/2: it has no image" in seen
+    assert "a.tar/5: its label is 'a\\\\x00': it has control characters" in seen
     assert "a.tar/../4: it has no label" in seen
     assert "a.tar/3" not in seen
 

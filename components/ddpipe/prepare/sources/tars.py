@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ddpipe.prepare.sources.base import Sample, Survey, refused, sorted_out
+from ddpipe.prepare.sources.base import Sample, Survey, printable, refused, sorted_out
 from ddpipe.prepare.sources.folder import SPLIT_FOLDERS
 from ddpipe.prepare.sources.listing import listed_files, stamp
 from ddpipe.storage import ObjectInfo, Store, open_store
@@ -61,6 +61,8 @@ class _Member:
             yield f"it has {len(self.images)} images of this name"
         if len(self.labels) > 1:
             yield f"its files disagree about its label: {', '.join(map(repr, sorted(self.labels)))}"
+        for shown in filter(None, map(printable, sorted(self.labels))):
+            yield f"its label is {shown!r}: it has control characters"
         if not (self.labels or self.problems):
             yield "it has no label: a .cls, or a .json with a label"
 
