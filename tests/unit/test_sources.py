@@ -539,6 +539,12 @@ def test_a_damaged_idx_file_is_named(content: bytes, tmp_path: Path) -> None:
     assert f"{path}: it is no whole idx file" in _seen(_spec(tmp_path, "mnist", tmp_path / "idx"))
 
 
+def test_a_pipe_with_the_name_of_an_idx_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "train-images-idx3-ubyte")
+    (tmp_path / "train-labels-idx1-ubyte").touch()
+    assert "it holds no train-images-idx3-ubyte" in _seen(_spec(tmp_path, "mnist", tmp_path))
+
+
 def test_a_damaged_gz_is_named(tmp_path: Path) -> None:
     _mnist(tmp_path / "idx", packed=True)
     path = tmp_path / "idx" / "t10k-labels-idx1-ubyte.gz"

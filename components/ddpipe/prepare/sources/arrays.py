@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.prepare.images import wrapped
-from ddpipe.prepare.sources.base import Sample, Survey, refused, store_of
-from ddpipe.storage import split_uri
+from ddpipe.prepare.sources.base import Sample, Survey, refused
+from ddpipe.prepare.sources.listing import listed_files
+from ddpipe.storage import open_store, split_uri
 
 LARGEST = 2**30
 """Bytes that one file of arrays may unpack to."""
@@ -106,8 +107,8 @@ class Idx(Arrays):
 
     def load(self) -> tuple[Sequence[str], Sequence[Part]]:
         """Parse what is there."""
-        store = store_of(self.path)
-        keys = {info.key.removesuffix(".gz").replace(".idx", "-idx"): info.key for info in store.list()}
+        store, infos = open_store(self.path), listed_files(self.path).infos
+        keys = {info.key.removesuffix(".gz").replace(".idx", "-idx"): info.key for info in infos}
         parts = []
         for split, prefix in self.PAIRS.items():
             pair = [keys.get(f"{prefix}-{name}-ubyte") for name in ("images-idx3", "labels-idx1")]
