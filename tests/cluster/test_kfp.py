@@ -18,10 +18,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 import s3_server
 from kfp import Client
 from kfp_run import NAMESPACE, Run, package_with_test_images
+from nbclient import NotebookClient
 from PIL import Image
 from place import OUR_IMAGES, Place, a_place, delete, eventually
 from sklearn.datasets import load_digits
@@ -168,6 +170,37 @@ def test_a_run_without_a_secret_of_keys_says_that_it_has_none(submit: Submit) ->
     run = submit(s3_secret="there-is-none")  # noqa: S106 - a name
     assert run.ended() == "FAILED", run.told()
     assert "credentials" in run.log("prepare"), run.told()
+
+
+def test_the_notebook_trains_on_two_pods_and_leaves_one_schedule(
+    client: Client, root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry, _, tag = OUR_IMAGES.partition("ddpipe-{}:")
+    monkeypatch.setenv("DDPIPE_REGISTRY", registry.rstrip("/") or "docker.io/library")
+    monkeypatch.setenv("DDPIPE_TAG", tag)
+    notebook = nbformat.read(COMPILED.parent / "training.ipynb", as_version=4)
+    place = next(number for number, cell in enumerate(notebook.cells) if "cluster = {" in cell.source) + 1
+    changes = {**SMALL, "runs": f"{root}/notebook", "store": f"{root}/store"}
+    cell = nbformat.v4.new_code_cell(f"cluster |= {changes!r}\nruns = cluster['runs']")
+    notebook.cells.insert(place, cell)
+    try:
+        NotebookClient(notebook, resources={"metadata": {"path": tmp_path}}).execute()
+        experiment = client.get_experiment(experiment_name="notebook").experiment_id
+        made = client.list_recurring_runs(experiment_id=experiment).recurring_runs
+        assert [schedule.display_name for schedule in made] == ["nightly"]
+        assert str(root) in str(notebook.cells[-4].outputs)
+    finally:
+        remove_experiment(client, "notebook")
+
+
+def remove_experiment(client: Client, name: str) -> None:
+    """An experiment with its schedules and runs."""
+    experiment = client.get_experiment(experiment_name=name).experiment_id
+    for schedule in client.list_recurring_runs(experiment_id=experiment).recurring_runs or ():
+        client.delete_recurring_run(schedule.recurring_run_id)
+    for run in client.list_runs(experiment_id=experiment).runs or ():
+        client.delete_run(run.run_id)
+    client.delete_experiment(experiment)
 
 
 def has_trained(run: Run) -> bool:

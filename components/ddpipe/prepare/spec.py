@@ -69,7 +69,10 @@ class PrepareSpec(Parameters):
         "Column assigning each sample to train, validation or test; a missing validation comes out of train.",
     )
     skip_unlabelled: bool = parameter(default=False, help="Leave out rows of the table that have no label.")
-    verify: bool = parameter(default=False, help="Read all files again, even those that appear unchanged.")
+    verify: bool = parameter(
+        default=False,
+        help="Read all files and shards again, even those that appear unchanged; damaged shards are mended.",
+    )
     skip_bad: bool = parameter(
         default=False, help="Leave out unreadable images and list them, instead of refusing the data."
     )
