@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import subprocess
@@ -238,6 +239,23 @@ def test_a_store_below_a_file_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotWritable, match="file"):
         open_store(str(tmp_path / "file" / "store")).check_writable()
+
+
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root may read everything, the system is made to say no."""
+    store, scandir = open_store(str(tmp_path)), os.scandir
+    store.write("closed/file", b"")
+
+    def refusing(path: str) -> object:
+        if path.endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    with pytest.raises(NoAccess, match="closed: Permission denied"):
+        list(store.list())
 
 
 def test_what_cannot_be_removed_is_named(tmp_path: Path) -> None:

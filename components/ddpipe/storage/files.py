@@ -54,6 +54,18 @@ def info_of(key: str, status: os.stat_result) -> ObjectInfo:
     return ObjectInfo(key, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", modified)
 
 
+def _cannot_be_listed(error: OSError) -> None:
+    """What is not seen would be taken for not there, and what it needs cleaned up."""
+    if isinstance(error, FileNotFoundError):  # removed by another process since it was seen
+        return
+    raise NoAccess(
+        what="a folder cannot be listed",
+        which=str(error.filename),
+        seen=error.strerror or str(error),
+        do="Give this user the right to read it.",
+    ) from error
+
+
 class FileStore:
     """A folder and everything below it; the folder is made by the first write.
 
@@ -112,7 +124,7 @@ class FileStore:
         top = self._root / prefix.rpartition("/")[0]
         keys = (
             (Path(folder) / name).relative_to(self._root).as_posix()
-            for folder, _, names in os.walk(top)
+            for folder, _, names in os.walk(top, onerror=_cannot_be_listed)
             for name in names
             if not name.startswith(PARTIAL)
         )
