@@ -18,7 +18,7 @@ class Preset:
     Attributes:
         help: One sentence: what it is for.
         values: By names of `Recipe`; all others keep their defaults.
-        measured: What it reached where; empty if nobody measured it yet.
+        measured: What it reached where (tests/bench/bench_training.py); empty if nobody measured it yet.
     """
 
     help: str
@@ -51,6 +51,7 @@ PRESETS: Mapping[str, Preset] = {
             "weight_decay": 0.0,
             "precision": "fp32",
         },
+        "CIFAR-10 as JPEGs: at best 0.699; two processes take 0.38 of the time of the tutorial's own loop.",
     ),
     "quick-32": Preset(
         "A first answer on images of about 32x32 pixels, in one epoch.",
@@ -61,6 +62,7 @@ PRESETS: Mapping[str, Preset] = {
             "initial_resolution": 0.5,
             "full_resolution_from": 0.6,
         },
+        "CIFAR-10 as JPEGs: accuracy 0.720 (0.731 with test-time flips) in 0.05 of that time.",
     ),
     "fast-32": Preset(
         "A good network for images of about 32x32 pixels, in twelve epochs.",
@@ -71,6 +73,7 @@ PRESETS: Mapping[str, Preset] = {
             "initial_resolution": 0.75,
             "full_resolution_from": 0.5,
         },
+        "CIFAR-10 as JPEGs: accuracy 0.899 (0.908 with test-time flips) in 1.84 of that time.",
     ),
     "finetune": Preset(
         "ResNet-18 with torchvision's pretrained weights, for some thousand photographs: its head first.",
