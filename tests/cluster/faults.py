@@ -543,11 +543,18 @@ def missing_secret(place: Place) -> Ended:
     return launch(place, BRIEF, "--volumes", "secret:nope:/secret", *SOON).end()
 
 
+_SECRET = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "nope", "key": "key"}}}
+NEEDS_A_SECRET = (
+    "--patch",
+    json.dumps({"spec": {"containers": [{"name": "pytorch", "env": [_SECRET]}]}}),
+)
+
+
 @fault(
     "a missing secret in the environment", code=52, words=("CreateContainerConfigError", '"nope" not found')
 )
 def missing_credentials(place: Place) -> Ended:
-    return launch(place, BRIEF, "--s3-secret", "nope", *SOON).end()
+    return launch(place, BRIEF, *NEEDS_A_SECRET, *SOON).end()
 
 
 @fault("a missing claim", code=44, words=("PersistentVolumeClaim nope does not exist",), jobs_ever=0)
@@ -784,7 +791,7 @@ def late_images(place: Place) -> Ended:
 
 @fault("containers do not start in time", code=49, words=("not all containers", "nope", "running"))
 def late_containers(place: Place) -> Ended:
-    return launch(place, BRIEF, "--s3-secret", "nope", "--deadlines", "running=4").end()
+    return launch(place, BRIEF, *NEEDS_A_SECRET, "--deadlines", "running=4").end()
 
 
 @fault("training does not end in time", code=49, words=("did not end in time", "still running after 4 s"))

@@ -610,7 +610,9 @@ def test_an_archive_that_would_run_something_is_refused(tmp_path: Path) -> None:
     assert "it asks for posix.system" in _seen(_spec(tmp_path, "cifar10", tmp_path))
 
 
-@pytest.mark.parametrize("content", [b"", b"not an archive", gzip.compress(b"x")])
+@pytest.mark.parametrize(
+    "content", [b"", b"not an archive", gzip.compress(b"x")], ids=["empty", "text", "packed text"]
+)
 def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(content)
     assert "not the archive it should be" in _seen(_spec(tmp_path, "cifar10", tmp_path))
