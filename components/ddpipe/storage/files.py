@@ -56,7 +56,7 @@ def info_of(key: str, status: os.stat_result) -> ObjectInfo:
 
 def _cannot_be_listed(error: OSError) -> None:
     """What is not seen would be taken for not there, and what it needs cleaned up."""
-    if isinstance(error, FileNotFoundError):  # removed by another process since it was seen
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):  # none, or none any more
         return
     raise NoAccess(
         what="a folder cannot be listed",
