@@ -70,7 +70,6 @@ CAUSES = {
     "a pod is evicted while it runs": "[Ee]vict",
     "the right to follow is taken away (403)": "403|may not",
     "a replica fails, is started again and succeeds": "",
-    "containers restart again and again: no line of a log comes twice": "",
     "the job cannot be removed after its failure: the cause comes first": "exit ?code.*1",
     "a GPU that no node has": "nvidia.com/gpu|ddpipe.dev/gpu",
     "GPU nodes exist, all of them tainted": "taint",
