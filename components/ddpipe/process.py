@@ -1,4 +1,4 @@
-"""Main programs that start and end fast, although torch is large.
+"""Processes: main programs that start and end fast, although torch is large; and whether one lives.
 
 Importing torch makes a million objects that stay. With Python's own settings they are searched for garbage
 again and again meanwhile, a third of the time that a rank takes to start; and more than a second goes by when
@@ -37,6 +37,17 @@ def keep_memory() -> None:
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_MMAP_MAX, 0)
         mallopt(_TRIM_THRESHOLD, -1)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process on this machine, whoever owns it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def leave(exit_code: int) -> NoReturn:

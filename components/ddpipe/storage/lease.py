@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from ddpipe.errors import ParameterError, StoreError
+from ddpipe.process import is_alive
 from ddpipe.storage.base import Store
 
 _log = logging.getLogger(__name__)
@@ -112,15 +113,7 @@ def _keep(own: _Lease, renewal: float, ended: threading.Event) -> None:
 def _is_gone(key: str) -> bool:
     """Whether its process was one of this machine, and is no more."""
     host, pid = _holder(key)
-    if host != socket.gethostname():
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+    return host == socket.gethostname() and not is_alive(pid)
 
 
 def _holder(key: str) -> tuple[str, int]:

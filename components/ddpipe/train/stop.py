@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 from ddpipe.distributed import World
+from ddpipe.process import is_alive
 from ddpipe.signals import on_stop
 
 
@@ -50,7 +51,7 @@ class Watch:
 
     def _orphaned(self) -> bool:
         """Whether torchrun or who started that is gone, killed before it could pass anything on."""
-        return os.getppid() != self._parent or not _alive(self._launcher)
+        return os.getppid() != self._parent or not is_alive(self._launcher)
 
 
 @contextmanager
@@ -59,13 +60,3 @@ def watching(minutes: float) -> Iterator[Watch]:
     watch = Watch(minutes)
     with on_stop(watch.tell):
         yield watch
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
