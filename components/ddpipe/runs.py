@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from ddpipe.errors import DdpipeError, ParameterError
+from ddpipe.errors import DdpipeError, NoSuchObject, ParameterError
 from ddpipe.parameters import Parameters, parameter
 from ddpipe.storage import open_store
 
@@ -138,8 +138,11 @@ class Run:
 
     def facts(self, step: str) -> dict[str, Any]:
         """The facts of a step's last record; none if it never ran."""
-        recorded: dict[str, dict[str, Any]] = {record["step"]: record["facts"] for record in self.steps()}
-        return recorded.get(step, {})
+        try:
+            record: dict[str, dict[str, Any]] = json.loads(open_store(self.uri).read(f"steps/{step}.json"))
+        except NoSuchObject:
+            return {}
+        return record["facts"]
 
     def steps(self) -> list[dict[str, Any]]:
         """The records of the steps so far, in the order in which they started."""

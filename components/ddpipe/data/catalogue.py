@@ -68,7 +68,7 @@ def address(given: str, store: Store) -> str:
     found = [version for version in versions(store) if version.dataset_id.startswith(given)]
     if len(found) == 1:
         return found[0].uri
-    several = f"several versions do:{''.join(f'{chr(10)}  - {version.uri}' for version in found)}"
+    several = f"several versions do: {', '.join(version.uri for version in found)}"
     raise DatasetError(
         what="no single dataset version has an id that begins so",
         which=f"{given} in {store.uri}",
