@@ -411,16 +411,20 @@ def test_a_download_that_keeps_breaking_leaves_nothing(proxy: Proxy, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_multipart_uploads_ride_out_errors_too(
-    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def two_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that goes up in two parts."""
     monkeypatch.setenv("S3_RETRIES", "3")
-    store, content = open_store(f"s3://{BUCKET}"), os.urandom(PART_BYTES + 1)
-    (tmp_path / "up").write_bytes(content)
+    (tmp_path / "up").write_bytes(os.urandom(PART_BYTES + 1))
+    return tmp_path / "up"
+
+
+def test_multipart_uploads_ride_out_errors_too(proxy: Proxy, two_parts: Path) -> None:
+    store = open_store(f"s3://{BUCKET}")
     store.check_writable()
     proxy.faults.extend([503, 503, "", 503])
-    store.upload(tmp_path / "up", "a")
-    assert store.read("a") == content
+    store.upload(two_parts, "a")
+    assert store.read("a") == two_parts.read_bytes()
 
 
 def test_an_object_changed_on_the_way_is_corrupt(proxy: Proxy, tmp_path: Path) -> None:
@@ -476,28 +480,23 @@ def test_what_is_only_called_packed_is_corrupt(data: bytes, s3: Server) -> None:
         _packed_by_another_tool(s3, data).read("a")
 
 
-def test_an_upload_whose_last_answer_got_lost_is_done(
-    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_whose_last_answer_got_lost_is_done(proxy: Proxy, two_parts: Path) -> None:
     """The request is repeated, and the server knows no such upload any more."""
-    monkeypatch.setenv("S3_RETRIES", "3")
-    store, content = open_store(f"s3://{BUCKET}"), os.urandom(PART_BYTES + 1)
-    (tmp_path / "up").write_bytes(content)
+    store = open_store(f"s3://{BUCKET}")
     store.check_writable()
     proxy.faults.extend(["", "", "", "cut", "NoSuchUpload"])
-    store.upload(tmp_path / "up", "a")
+    store.upload(two_parts, "a")
     ends = [request for request in proxy.requests if request.startswith("POST") and "uploadId" in request]
     assert len(ends) == 2
-    assert store.read("a") == content
+    assert store.read("a") == two_parts.read_bytes()
 
 
-def test_an_upload_that_somebody_ended_otherwise_is_told(proxy: Proxy, tmp_path: Path) -> None:
+def test_an_upload_that_somebody_ended_otherwise_is_told(proxy: Proxy, two_parts: Path) -> None:
     store = open_store(f"s3://{BUCKET}")
-    (tmp_path / "up").write_bytes(os.urandom(PART_BYTES + 1))
     store.write("a", b"old")
     proxy.faults.extend(["", "", "", "NoSuchUpload"])
     with pytest.raises(StoreError, match="NoSuchUpload"):
-        store.upload(tmp_path / "up", "a")
+        store.upload(two_parts, "a")
     assert store.read("a") == b"old"
 
 
