@@ -15,7 +15,7 @@ from samples import published, some_images
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.data.shards import Images
-from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, ParameterError
+from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, NotWritable, ParameterError
 from ddpipe.storage import open_store
 
 TRAIN = some_images(7)
@@ -100,22 +100,110 @@ def test_a_shard_changed_on_the_way_is_not_kept(proxy: Proxy, tmp_path: Path) ->
     np.testing.assert_array_equal(open_split(uri, "train", tmp_path).images([0]), TRAIN[:1])
 
 
-def test_several_processes_at_once_fetch_each_shard_once(proxy: Proxy, tmp_path: Path) -> None:
+COUNTING = """
+import hashlib, sys
+from ddpipe.data.reader import open_split
+
+hashed, file_digest = [], hashlib.file_digest
+hashlib.file_digest = lambda *given: hashed.append(given) or file_digest(*given)
+pixels = open_split(sys.argv[1], "train").images([6]).sum()
+print(len(hashed), pixels)
+"""
+
+
+def _processes(uri: str, cache: Path) -> list[int]:
+    """How many shards each of three processes hashes that open the same split at once."""
+    environment = os.environ | {"DDPIPE_CACHE": str(cache)}
+    command = [sys.executable, "-c", COUNTING, uri]
+    started = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    outputs = [process.communicate(timeout=60)[0].split() for process in started]
+    assert [pixels for _, pixels in outputs] == [str(TRAIN[6].sum())] * 3
+    return [int(hashed) for hashed, _ in outputs]
+
+
+def test_several_processes_at_once_fetch_and_hash_each_shard_once(proxy: Proxy, tmp_path: Path) -> None:
     uri = _dataset(f"s3://{BUCKET}")
     proxy.requests.clear()
-    script = (
-        "import sys; from ddpipe.data.reader import open_split\n"
-        "print(open_split(sys.argv[1], 'train').images([6]).sum())"
-    )
-    environment = os.environ | {"DDPIPE_CACHE": str(tmp_path)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, uri], env=environment, stdout=subprocess.PIPE, text=True
+    assert sum(_processes(uri, tmp_path)) == 3
+    fetches = [request for request in proxy.requests if request.startswith("GET") and "shards" in request]
+    assert len(fetches) == 3
+    assert sum(_processes(uri, tmp_path)) == 0, "nor do they at the next start"
+
+
+def test_processes_on_a_shared_folder_hash_each_shard_once(tmp_path: Path) -> None:
+    uri = _dataset(str(tmp_path / "store"))
+    assert sum(_processes(uri, tmp_path / "cache")) == 3
+    assert sum(_processes(uri, tmp_path / "cache")) == 0
+    assert sum(_processes(uri, tmp_path / "another-node")) == 3
+
+
+def _flip(path: Path, place: int = -1) -> None:
+    """Change one byte, as a program or a slip of a person would."""
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_cached_shard_that_was_damaged_is_fetched_again(
+    proxy: Proxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = _dataset(f"s3://{BUCKET}", [TRAIN])
+    open_split(uri, "train", tmp_path)
+    (copy,) = (tmp_path / "shards").glob("*.npy")
+    _flip(copy)
+    np.testing.assert_array_equal(open_split(uri, "train", tmp_path).images(range(7)), TRAIN)
+    assert "fetched again" in caplog.text
+    proxy.requests.clear()
+    open_split(uri, "train", tmp_path)
+    assert not [request for request in proxy.requests if "shards" in request]
+
+
+def test_a_cached_shard_cut_short_is_fetched_again(proxy: Proxy, tmp_path: Path) -> None:
+    uri = _dataset(f"s3://{BUCKET}", [TRAIN])
+    open_split(uri, "train", tmp_path)
+    (copy,) = (tmp_path / "shards").glob("*.npy")
+    os.truncate(copy, 100)
+    np.testing.assert_array_equal(open_split(uri, "train", tmp_path).images(range(7)), TRAIN)
+    assert proxy.requests
+
+
+def test_a_shard_that_changed_since_it_was_verified_is_refused(tmp_path: Path) -> None:
+    """Also at once: no change hides in the time that the file system cannot tell apart."""
+    uri = _dataset(str(tmp_path), [TRAIN])
+    for _ in range(5):
+        open_split(uri, "train")
+        (shard,) = (
+            path for path in (tmp_path / "shards").iterdir() if path.stat().st_size == 128 + TRAIN.size
         )
-        for _ in range(3)
-    ]
-    outputs = [process.communicate(timeout=60)[0].strip() for process in processes]
-    assert outputs == [str(TRAIN[6].sum())] * 3
-    assert (
-        len([request for request in proxy.requests if request.startswith("GET") and "shards" in request]) == 3
-    )
+        _flip(shard)
+        with pytest.raises(DatasetError, match="hash"):
+            open_split(uri, "train")
+        _flip(shard)
+
+
+@pytest.mark.parametrize("left", ["", "{", "[]", '{"sha256": 1}'])
+def test_a_damaged_proof_proves_nothing(left: str, tmp_path: Path) -> None:
+    uri = _dataset(str(tmp_path / "store"), [TRAIN])
+    open_split(uri, "train", tmp_path)
+    (proof,) = (tmp_path / "proofs").glob("*.json")
+    whole = proof.read_text()
+    proof.write_text(left)
+    open_split(uri, "train", tmp_path)
+    assert proof.read_text() == whole
+
+
+def test_a_store_on_disk_is_read_without_a_cache_that_can_be_written_to(tmp_path: Path) -> None:
+    """A claim in a pod whose user has no home."""
+    uri = _dataset(str(tmp_path / "store"))
+    (tmp_path / "file").touch()
+    assert len(open_split(uri, "train", tmp_path / "file" / "cache")) == 7
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_cache_that_cannot_take_a_copy_is_named(tmp_path: Path) -> None:
+    uri = _dataset(f"s3://{BUCKET}")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotWritable, match="DDPIPE_CACHE"):
+        open_split(uri, "train", tmp_path / "file" / "cache")

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ddpipe.errors import NotWritable
+
 
 def default_cache() -> Path:
     """`$DDPIPE_CACHE`, or ~/.cache/ddpipe."""
@@ -20,8 +22,20 @@ def locked(path: Path) -> Iterator[None]:
 
     Args:
         path: Of the lock file; it stays.
+
+    Raises:
+        NotWritable: There can be no such file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
         fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        raise NotWritable(
+            what="the cache of this machine cannot be written to",
+            which=str(path),
+            seen=error.strerror or str(error),
+            do="Name a folder that this user may write to with DDPIPE_CACHE.",
+        ) from error
+    with file:
         yield

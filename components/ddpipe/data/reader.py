@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpipe.data.cache import default_cache, locked
+from ddpipe.data.cache import default_cache
+from ddpipe.data.fetching import fetched
 from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest, store_of
-from ddpipe.data.shards import Images, Shard, open_shard, shard_key, verify
+from ddpipe.data.shards import Images, Shard, open_shard
 from ddpipe.errors import ParameterError
 from ddpipe.storage import Store
 
@@ -24,13 +25,14 @@ def open_split(
 ) -> SplitReader:
     """Open one split of a dataset version; every shard is verified before the first sample is read.
 
-    Several processes of one machine may open the same split at once: one fetches, the others wait for it.
+    Several processes of one machine may open the same split at once: one fetches and verifies each shard, the
+    others wait for it; what is unchanged since then is not read again.
 
     Args:
         dataset: The manifest's URI, or the manifest and the store of its shards.
         split: "train", "validation" or "test".
-        cache: Folder on this machine for the shards of a remote store. Default: `$DDPIPE_CACHE`, or
-            ~/.cache/ddpipe.
+        cache: Folder on this machine for copies of remote shards, and for proofs of what was verified.
+            Default: `$DDPIPE_CACHE`, or ~/.cache/ddpipe.
 
     Raises:
         ParameterError: There is no such split.
@@ -48,7 +50,7 @@ def open_split(
     folder = cache or default_cache()
 
     def opened(shard: ShardRef) -> Shard:
-        return open_shard(_fetched(store, shard, folder), shard, manifest.shape)
+        return open_shard(fetched(store, shard, folder), shard, manifest.shape)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         shards = list(pool.map(opened, manifest.splits[split].shards))
@@ -86,20 +88,3 @@ class SplitReader:
             for row, image in zip(np.flatnonzero(chosen).tolist(), shard.each(inside), strict=True):
                 images[row] = image
         return images
-
-
-def _fetched(store: Store, shard: ShardRef, cache: Path) -> Path:
-    """A verified shard on this machine."""
-    if local := store.local_path(shard_key(shard)):
-        if not local.is_file():
-            store.read(shard_key(shard))  # raises what is the matter
-        verify(local, shard)
-        return local
-    path = cache / shard_key(shard)
-    with locked(path.with_suffix(".lock")):
-        if not path.is_file():
-            incoming = path.with_suffix(".incoming")
-            store.download(shard_key(shard), incoming)
-            verify(incoming, shard)
-            incoming.replace(path)
-    return path

@@ -197,5 +197,5 @@ def _damaged(path: Path, seen: str) -> DatasetError:
         what="a shard is damaged",
         which=str(path),
         seen=seen,
-        do="Delete this file; unless it is a cached copy, run `ddpipe prepare` again to write it anew.",
+        do="Run the same `ddpipe prepare` again with --verify: it writes damaged shards anew.",
     )

@@ -1,0 +1,107 @@
+"""A shard's file on this machine: fetched if its store is elsewhere, and verified once for all processes.
+
+    <cache>/shards/<sha256>.npy or .tar       copies of what remote stores hold
+    <cache>/proofs/<hash of a path>.json      what the file at that path looked like when it was verified
+    <cache>/proofs/<hash of a path>.lock      of several processes that need this file one works, the others wait
+
+A file that looks as its proof says is not read again; one that was written since then is. So the ranks of a
+node, and its next start, read each shard once. `ddpipe data verify` reads the shards of a store in any case,
+and without the folder of proofs everything is verified anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from ddpipe.data.cache import locked
+from ddpipe.data.manifest import ShardRef
+from ddpipe.data.shards import shard_key, verify
+from ddpipe.errors import DatasetError, NotWritable
+from ddpipe.storage import Store
+
+_log = logging.getLogger(__name__)
+
+TICK = 0.02
+"""Seconds between two times that a file system can tell apart."""
+
+
+def fetched(store: Store, shard: ShardRef, cache: Path) -> Path:
+    """A verified shard on this machine; a damaged copy of a remote one is fetched again.
+
+    Args:
+        store: Where the shard is.
+        shard: Which one.
+        cache: Folder for copies and proofs, shared by all processes of this machine.
+
+    Raises:
+        DatasetError: What the store holds is not what the manifest says.
+        NotWritable: The cache has to take a copy and cannot.
+        StoreError: It cannot be fetched.
+    """
+    key = shard_key(shard)
+    if not (local := store.local_path(key)):
+        return _copy(store, shard, cache)
+    if not local.is_file():
+        store.read(key)  # raises what is the matter
+    proof = _proof(local, cache)
+    try:
+        with locked(proof.with_suffix(".lock")):
+            _verify_once(local, shard, proof)
+    except NotWritable:
+        verify(local, shard)
+    return local
+
+
+def _copy(store: Store, shard: ShardRef, cache: Path) -> Path:
+    path = cache / shard_key(shard)
+    proof = _proof(path, cache)
+    with locked(proof.with_suffix(".lock")):
+        if path.is_file():
+            try:
+                _verify_once(path, shard, proof)
+            except DatasetError as error:
+                _log.warning("%s; it is fetched again", error.seen)
+            else:
+                return path
+        incoming = path.with_suffix(".incoming")
+        store.download(shard_key(shard), incoming)
+        _verify_once(incoming, shard, proof)
+        incoming.replace(path)
+    return path
+
+
+def _proof(path: Path, cache: Path) -> Path:
+    name = hashlib.sha256(os.fsencode(path.absolute())).hexdigest()
+    return cache / "proofs" / f"{name}.json"
+
+
+def _verify_once(path: Path, shard: ShardRef, proof: Path) -> None:
+    """Compare a file's hash unless that was done since it was last written; its lock is held meanwhile."""
+    status = path.stat()
+    # The file itself, not its name: renaming a verified file changes nothing of it.
+    facts = {
+        "sha256": shard.sha256,
+        "bytes": status.st_size,
+        "modified": status.st_mtime_ns,
+        "inode": status.st_ino,
+    }
+    if _read(proof) == facts:
+        return
+    if 0 <= time.time() - status.st_mtime < TICK:
+        time.sleep(TICK)  # what is written from now on shows in the time
+    verify(path, shard)
+    with suppress(OSError):  # a full disk: without a proof it is read again
+        proof.write_text(json.dumps(facts))
+
+
+def _read(proof: Path) -> object:
+    try:
+        return json.loads(proof.read_bytes())
+    except (FileNotFoundError, ValueError):  # none yet, or its writer died
+        return None
