@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 from samples import a_folder, a_manifest, a_split
 
 from ddpipe.__main__ import cli
-from ddpipe.data.catalogue import difference, versions
+from ddpipe.data.catalogue import clean_up, difference, garbage, versions
 from ddpipe.data.manifest import SPLITS, ShardRef, Split
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, NoSuchObject, NotWritable, ParameterError
@@ -135,6 +136,17 @@ def test_only_shards_that_no_version_needs_are_garbage(toys: PrepareSpec) -> Non
     for split in SPLITS:
         open_split(second.manifest_uri, split)
     assert prepare(toys).reused
+
+
+def test_notes_of_killed_processes_go_when_their_writers_are_certainly_dead(store_uri: str) -> None:
+    store, now, grace = open_store(store_uri), datetime.now(UTC), timedelta(days=30)
+    notes = ["claims/1.json", "cleanings/2.json"]
+    for note in notes:
+        store.write(note, b"[]")
+    assert clean_up(store, grace, now + timedelta(hours=23)) == []
+    assert [info.key for info in garbage(store, grace, now + timedelta(hours=25))] == notes
+    assert [info.key for info in clean_up(store, grace, now + timedelta(hours=25))] == notes
+    assert list(store.list()) == []
 
 
 @pytest.mark.parametrize("grace", ["-1", "nan", "inf"])

@@ -189,7 +189,7 @@ def remove_command(dataset: str) -> None:
 @click.option("--delete", is_flag=True, help="Delete them; without this, only show what would be deleted.")
 @json_option
 def gc_command(store: str, grace: float, delete: bool) -> None:
-    """Find shards that no version needs any more; --delete deletes them."""
+    """Find shards that no version needs any more, and notes of killed processes; --delete deletes them."""
     GcOptions(grace=grace).validated()
     place = open_store(store)
     find = clean_up if delete else garbage

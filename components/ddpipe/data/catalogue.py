@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from ddpipe.cpus import cpus
 from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest, store_of
-from ddpipe.data.notes import CLAIMS, CLEANINGS, noted, noted_shards
+from ddpipe.data.notes import CLAIMS, CLEANINGS, dead_notes, noted, noted_shards
 from ddpipe.data.shards import shard_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject
 from ddpipe.storage import ObjectInfo, Store, split_uri
@@ -175,7 +175,7 @@ def damage(shards: Iterable[ShardRef], store: Store) -> dict[ShardRef, str]:
 
 
 def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
-    """Shards that no version needs and nobody wrote lately, and the entries about them.
+    """Shards that no version needs and nobody wrote lately, the entries about them, and notes of the dead.
 
     Args:
         store: Where to look.
@@ -191,7 +191,7 @@ def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
             needed |= {shard.sha256 for shard in shards_of(load_manifest(version.uri))}
     old = {name: info for name, info in shards.items() if name not in needed and now - info.modified > grace}
     entries = [info for info in listing if _subject(info.key) in old]
-    return [*entries, *old.values()]
+    return [*entries, *old.values(), *dead_notes(store, now)]
 
 
 def _subject(key: str) -> str | None:

@@ -2,7 +2,7 @@
 
     <cache>/shards/<sha256>.npy or .tar       copies of what remote stores hold
     <cache>/proofs/<hash of a path>.json      what the file at that path looked like when it was verified
-    <cache>/proofs/<hash of a path>.lock      of several processes that need this file one works, the others wait
+    <cache>/proofs/<hash of a path>.lock      of the processes that need it one works, the others wait
 
 A file that looks as its proof says is not read again; one that was written since then is. So the ranks of a
 node, and its next start, read each shard once. `ddpipe data verify` reads the shards of a store in any case,

@@ -4,7 +4,8 @@
     <store>/cleanings/<uuid>.json    somebody is about to delete these shards
 
 Neither can look and act in one instant. So both leave their note first, and only then look for the other's:
-whoever looks last sees the other, and gives way. The note of a process that was killed counts for an hour.
+whoever looks last sees the other, and gives way. The note of a process that was killed counts for an hour,
+and a day later cleaning up removes it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
 from ddpipe.errors import NoAccess, NoSuchObject
-from ddpipe.storage import Store
+from ddpipe.storage import ObjectInfo, Store
 
 CLAIMS = "claims/"
 CLEANINGS = "cleanings/"
 
 VALID = timedelta(hours=1)
 """Much longer than publishing or deleting takes."""
+
+KEPT = timedelta(days=1)
+"""Until nobody can doubt, whatever the clocks say, that the note's writer is dead."""
 
 
 @contextmanager
@@ -45,3 +49,10 @@ def noted_shards(store: Store, folder: str) -> set[str]:
             with suppress(NoSuchObject):  # done since it was listed
                 shards.update(json.loads(store.read(info.key)))
     return shards
+
+
+def dead_notes(store: Store, now: datetime) -> list[ObjectInfo]:
+    """Notes that killed processes have left."""
+    return [
+        info for folder in (CLAIMS, CLEANINGS) for info in store.list(folder) if now - info.modified > KEPT
+    ]
