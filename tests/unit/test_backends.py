@@ -55,7 +55,7 @@ class Relays:
         resource=RESOURCE,
         controller=Controller(name="Referee", find="kubectl get referees", webhook="", install="Hire one"),
         manifest=manifest,
-        pod=lambda body: body["spec"]["team"],
+        pod=lambda job: template(job, CONTAINER),
         phase=phase,
         status=status,
         owns=owns,

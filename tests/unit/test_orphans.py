@@ -106,7 +106,7 @@ def test_the_latest_condition_is_a_job_s_state() -> None:
         list_jobs(a_server(an_object(a_job(), *conditions)), "team")[0].state
         for conditions in ([], ["Created", "Running"], ["Created", "Running=False", "Failed"])
     ]
-    assert states == ["New", "Running", "Failed"]
+    assert states == ["Active", "Running", "Failed"]
 
 
 def test_a_cluster_without_such_jobs_has_none() -> None:

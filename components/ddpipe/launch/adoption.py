@@ -13,7 +13,7 @@ from ddpipe.launch.backend import Backend
 from ddpipe.launch.cluster import ApiError, Cluster, Refused
 from ddpipe.launch.discovery import spec_schema
 from ddpipe.launch.job import TrainingJob
-from ddpipe.launch.labels import JOB, SPEC, owner_of
+from ddpipe.launch.labels import SPEC, owner_of
 from ddpipe.launch.orphans import sweep
 from ddpipe.launch.ownership import owner_references
 from ddpipe.launch.resources import PODS, Object
@@ -175,7 +175,8 @@ def _await_free_names(launching: Launching) -> None:
     Raises:
         NameTaken: The removed job itself stays.
     """
-    path, selector = PODS.path(launching.job.namespace), {"labelSelector": f"{JOB}={launching.job.name}"}
+    path = PODS.path(launching.job.namespace)
+    selector = {"labelSelector": launching.backend.selector(launching.job)}
     until = time.monotonic() + _REMOVAL_SECONDS
     for tried, pause in enumerate(backoff()):
         pods = with_retries(lambda: launching.cluster.get(path, selector)["items"], launching.job.outage)

@@ -104,7 +104,7 @@ def _refused(job: TrainingJob, backend: Backend, events: Sequence[Object]) -> La
     messages = [
         str(event.get("message", ""))
         for event in events
-        if event.get("reason") in {"FailedCreatePod", "FailedCreate"}
+        if event.get("reason") in backend.controller.refusals
     ]
     # A pod of a removed job that is still going makes room by itself.
     refusals = [message for message in messages if "object is being deleted" not in message]
@@ -151,7 +151,7 @@ def late(job: TrainingJob, backend: Backend, status: JobStatus, seconds: float) 
                 which=name_of(job, backend),
                 seen=f"after {seconds:.0f} s: {seen}",
                 do=f"See that nodes can start {job.image}: kubectl describe pods -n {job.namespace} "
-                f"-l ddpipe.dev/job={job.name}; or give "
+                f"-l {backend.selector(job)}; or give "
                 f"deadlines.{field} more time.",
             )
         case Stage.FINISHED:

@@ -14,7 +14,6 @@ from ddpipe.launch import diagnosis
 from ddpipe.launch.backend import Backend
 from ddpipe.launch.cluster import Cluster
 from ddpipe.launch.job import Success, TrainingJob
-from ddpipe.launch.labels import JOB
 from ddpipe.launch.limits import Limits
 from ddpipe.launch.logs import Logs
 from ddpipe.launch.resources import EVENTS, PODS, Object
@@ -102,7 +101,7 @@ class Follower:
             Source(
                 name="pods",
                 path=PODS.path(namespace),
-                select={"labelSelector": f"{JOB}={self.job.name}"},
+                select={"labelSelector": self.backend.selector(self.job)},
             ),
             Source(
                 name="events",
@@ -160,7 +159,7 @@ class Follower:
         self._remember(status, self.backend.status(self.job, found, self._lost).replicas)
         if status.phase.is_terminal:
             return self._end(status, now)
-        self._check_hopeless(status, now)
+        self._check_hopeless(status, found, now)
         self._check_deadline(status, now)
         return None
 
@@ -224,19 +223,24 @@ class Follower:
         """Seconds; a refusal may be one of a server that has just started and does not know its roles yet."""
         return self.job.outage if is_transient(trouble.error) else self.limits.deadlines.hopeless
 
-    def _check_hopeless(self, status: JobStatus, now: float) -> None:
-        error = None if status.phase is Phase.SUSPENDED else self._hopeless(status)
+    def _check_hopeless(self, status: JobStatus, found: Object, now: float) -> None:
+        error = None if status.phase is Phase.SUSPENDED else self._hopeless(status, found)
         if self.limits.is_hopeless(now, looks_so=error is not None) and error:
             raise error
 
-    def _hopeless(self, status: JobStatus) -> LaunchError | None:
-        ours = {self.uid, *(replica.uid for replica in status.replicas)}
+    def _hopeless(self, status: JobStatus, found: Object) -> LaunchError | None:
+        pods = {replica.uid for replica in status.replicas}
+
+        def is_ours(event: Object) -> bool:
+            named = event["involvedObject"]
+            return named.get("uid") in pods or self.backend.concerns(found, named)
+
         events = sorted(self._pictures.get("events", {}).values(), key=_version)
         return diagnosis.hopeless(
             self.job,
             self.backend,
             status,
-            [event for event in events if event["involvedObject"].get("uid") in ours],
+            list(filter(is_ours, events)),
         )
 
     def _check_deadline(self, status: JobStatus, now: float) -> None:

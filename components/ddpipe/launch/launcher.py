@@ -117,7 +117,7 @@ def _launch(launching: Launching, output: Output, exists: Callable[[str], bool])
     if problem:
         raise _told_with(problem, left)
     if left:
-        launching.say(f"{left}; the cluster itself does so {job.finished_ttl / 3600:g} h after the job's end")
+        launching.say(f"{left}; {_later(launching)}")
     return Outcome(
         name=job.name,
         namespace=job.namespace,
@@ -152,6 +152,13 @@ def _left(launching: Launching, uid: str) -> str | None:
         cause = error.seen if isinstance(error, LaunchError) else str(error)
         return f"{launching.title} could not be removed: {cause}"
     return None
+
+
+def _later(launching: Launching) -> str:
+    """When a job goes that could not be removed."""
+    if launching.backend.expires:
+        return f"the cluster itself does so {launching.job.finished_ttl / 3600:g} h after the job's end"
+    return f"do so later: ddpipe jobs sweep --run-id {launching.job.owner.run_id}"
 
 
 def _told_with(problem: LaunchError, left: str | None) -> LaunchError:

@@ -34,7 +34,7 @@ class FoundJob:
         uid: Which object it is.
         owner: The step of the run that owns it.
         created: When, as RFC 3339.
-        state: Its latest condition: Created, Running, Succeeded, Failed; New if it has none.
+        state: Its latest condition: Created, Running, Succeeded, Failed; Active if it has none.
         run_over: Whether its run has ended; None if that cannot be known.
         kept: Whether it has ended and stays on purpose.
     """
@@ -151,7 +151,7 @@ def _found(cluster: Cluster, backend: Backend, item: Object, owner: Owner) -> Fo
         uid=metadata["uid"],
         owner=owner,
         created=metadata["creationTimestamp"],
-        state=["New", *true_conditions(item)][-1],
+        state=[phase.capitalize(), *true_conditions(item)][-1],
         run_over=run_is_over(cluster, item),
         kept=phase.is_terminal and keep.keeps(failed=phase is Phase.FAILED),
     )

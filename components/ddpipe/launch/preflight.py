@@ -37,13 +37,13 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
         PreflightFailed: Something would keep the job from running; all of it is listed.
     """
     _check_installed(cluster, job, backend)
-    room = _room(cluster, job, backend.pod(manifest)["spec"])
+    room = _room(cluster, job, backend.pod(job)["spec"])
     problems = [
         *_missing_rights(cluster, job.namespace, backend.resource),
         *_dry_run(cluster, job, backend, manifest),
         *_missing_objects(cluster, job),
         *room.problems,
-        *_beyond_quota(cluster, job, backend, manifest),
+        *_beyond_quota(cluster, job, backend),
     ]
     if problems and job.preflight == Preflight.ENFORCE:
         raise _failed(job, backend, problems, "preflight=warn goes on in spite of them.")
@@ -158,11 +158,9 @@ def _room(cluster: Cluster, job: TrainingJob, pod: Object) -> capacity.Room:
     return capacity.room(pod, job.nodes, nodes["items"], pods["items"] if pods else None)
 
 
-def _beyond_quota(
-    cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mapping[str, Any]
-) -> Iterator[Problem]:
+def _beyond_quota(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
     found = readable(lambda: cluster.get(QUOTAS.path(job.namespace)))
-    pod, jobs = backend.pod(manifest)["spec"], {f"count/{backend.resource.full_name}": 1.0}
+    pod, jobs = backend.pod(job)["spec"], {f"count/{backend.resource.full_name}": 1.0}
     for quota in (found or {}).get("items", ()):
         for shortage in quotas.shortages(quota, pod, job.nodes, jobs):
             yield f"quota {quota['metadata']['name']} of namespace {job.namespace} {shortage}"

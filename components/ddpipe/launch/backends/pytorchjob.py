@@ -109,11 +109,9 @@ def _ranks(job: TrainingJob) -> list[dict[str, Any]]:
     ]
 
 
-def pod(body: Object) -> Object:
-    """The template of the pods; master and workers have the same."""
-    specs = body["spec"]["pytorchReplicaSpecs"]
-    found: Object = next(iter(specs.values()))["template"]
-    return found
+def pod(job: TrainingJob) -> Object:
+    """The template of the pods; master and workers have the same but for the ranks."""
+    return template(job, CONTAINER)
 
 
 def phase(found: Object) -> Phase:
