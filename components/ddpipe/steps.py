@@ -41,7 +41,10 @@ class DatasetOptions(Parameters):
 
     heading: ClassVar[str] = "Data"
 
-    dataset: str = parameter(None, "Address of the dataset version: the manifest.json that prepare names.")
+    dataset: str = parameter(
+        None, "Dataset version: the address of its manifest, or its id in the store or how that begins."
+    )
+    store: str = parameter("store", "Where datasets are kept, for a dataset that is given by its id.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

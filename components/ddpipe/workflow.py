@@ -18,6 +18,7 @@ from ddpipe.steps import LOCAL, TrainOptions
 from ddpipe.storage import exists, open_store, write_uri
 
 if TYPE_CHECKING:
+    from ddpipe.data.manifest import DatasetManifest
     from ddpipe.evaluate.spec import EvaluateSpec
     from ddpipe.launch.job import Owner
     from ddpipe.model.evaluation import Evaluation
@@ -30,22 +31,31 @@ if TYPE_CHECKING:
 def prepare(run: Run, spec: PrepareSpec) -> Prepared:
     """Turn raw data into a dataset version, unless it is there unchanged, and write a page about it."""
     with run.step("prepare") as facts:
-        from ddpipe.data.manifest import store_of
         from ddpipe.prepare.prepare import prepare as step
-        from ddpipe.prepare.report import data_report_html
 
         facts.update(run.facts("prepare"))
         prepared = step(spec)
-        _check_same_dataset(run, facts.get("dataset_id"), prepared.dataset_id)
-        page = data_report_html(prepared.manifest, store_of(prepared.manifest_uri))
-        write_uri(run.data_report, page.encode())
-        facts.update(
-            dataset=prepared.manifest_uri,
-            dataset_id=prepared.dataset_id,
-            reused=prepared.reused,
-            skipped=len(prepared.skipped),
-        )
+        _take(run, facts, prepared.manifest_uri, prepared.manifest, reused=prepared.reused)
     return prepared
+
+
+def take(run: Run, dataset: str) -> None:
+    """Use a dataset version that is there, in place of preparing one, and write a page about it."""
+    with run.step("prepare") as facts:
+        from ddpipe.data.manifest import load_manifest
+
+        facts.update(run.facts("prepare"))
+        _take(run, facts, dataset, load_manifest(dataset), reused=True)
+
+
+def _take(run: Run, facts: dict[str, Any], uri: str, manifest: DatasetManifest, *, reused: bool) -> None:
+    """Settle which dataset version the run works on; its facts so far say which one it was."""
+    from ddpipe.data.manifest import store_of
+    from ddpipe.prepare.report import data_report_html
+
+    _check_same_dataset(run, facts.get("dataset_id"), manifest.dataset_id)
+    write_uri(run.data_report, data_report_html(manifest, store_of(uri)).encode())
+    facts.update(dataset=uri, dataset_id=manifest.dataset_id, reused=reused, skipped=len(manifest.skipped))
 
 
 def _check_same_dataset(run: Run, before: str | None, now: str) -> None:

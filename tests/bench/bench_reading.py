@@ -88,8 +88,8 @@ def litdata(folder: Path) -> int:
 @cache
 def _opened(folder: Path, kind: str) -> SplitReader:
     """Opened and verified once, as for a training of many epochs."""
-    from ddpipe.data.catalogue import versions  # noqa: PLC0415
     from ddpipe.data.reader import open_split  # noqa: PLC0415
+    from ddpipe.data.versions import versions  # noqa: PLC0415
     from ddpipe.storage import open_store  # noqa: PLC0415
 
     (version,) = versions(open_store(str(folder / "store")), kind)

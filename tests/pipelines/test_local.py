@@ -112,6 +112,29 @@ def test_a_run_keeps_to_its_dataset(folder: Path, first: dict[str, Any]) -> None
     assert [page.read_bytes() for page in pages] == before
 
 
+def test_a_dataset_version_is_used_by_its_short_id(folder: Path, first: dict[str, Any]) -> None:
+    short = first["dataset_id"][:8]
+    done = ddpipe_run(folder, "--run", "short", "--dataset", short, "--epochs", "1")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["dataset_id"], summary["reused"]) == (first["dataset_id"], True)
+    assert first["dataset_id"] in (folder / summary["data_report"]).read_text()
+    again = [*DDPIPE, "evaluate", "--run", "short", "--dataset", short, "--json"]
+    evaluated = subprocess.run(again, cwd=folder, capture_output=True, text=True, check=True)
+    assert json.loads(evaluated.stdout)["accuracy"] == summary["metrics"]["test"]["accuracy"]["value"]
+
+
+def test_a_run_of_one_dataset_does_not_go_on_with_another_that_is_given(
+    folder: Path, first: dict[str, Any]
+) -> None:
+    other = subprocess.run(
+        [*DDPIPE, "prepare", "--split-seed", "7"], cwd=folder, capture_output=True, text=True, check=True
+    )
+    refused = ddpipe_run(folder, "--run", "first", "--dataset", other.stdout.strip())
+    assert json.loads(refused.stdout)["error"] == "ParameterError"
+    assert "trained on another dataset version" in refused.stderr
+
+
 def test_nothing_outlives_a_run_that_was_killed(folder: Path, first: dict[str, Any]) -> None:
     """Neither torchrun nor the ranks; what they did is saved."""
     command = [*DDPIPE, "run", "--run", "killed", "--epochs", "100000"]

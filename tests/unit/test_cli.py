@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ddpipe.__main__ import COMMANDS, cli
-from ddpipe.errors import NotWritable, ParameterError, SourceError
+from ddpipe.errors import DatasetError, NotWritable, ParameterError, SourceError
+from ddpipe.storage import open_store
 
 
 def ddpipe(*arguments: str) -> Result:
@@ -98,3 +99,26 @@ def test_wrong_input_to_prepare_is_refused(
     told = ddpipe("prepare", "--store", str(tmp_path / "store"), *arguments)
     assert told.exit_code == error.exit_code, told.output
     assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize("command", ["run", "train", "evaluate", "export"])
+@pytest.mark.parametrize(("short", "seen"), [("abcd", "no version does"), ("0000", "several versions do: ")])
+def test_a_short_id_that_names_no_single_version_is_refused(
+    command: str, short: str, seen: str, tmp_path: Path
+) -> None:
+    store = open_store(str(tmp_path))
+    for end in "ab":
+        store.write(f"datasets/toys/{'0' * 63}{end}/manifest.json", b"")
+    told = ddpipe(command, "--dataset", short, "--store", str(tmp_path), "--run", "first", "--json")
+    assert told.exit_code == DatasetError.exit_code
+    error = json.loads(told.stdout)
+    assert error["which"] == f"{short} in {tmp_path}"
+    assert error["seen"].startswith(seen)
+    assert "ddpipe data ls" in error["do"]
+
+
+def test_a_run_takes_a_dataset_or_prepares_one_but_not_both(tmp_path: Path) -> None:
+    given = ("--dataset", "abcd", "--store", str(tmp_path), "--source", "mnist", "--run", "first")
+    told = ddpipe("run", *given, "--json")
+    assert told.exit_code == ParameterError.exit_code
+    assert "options for preparing" in json.loads(told.stdout)["seen"]

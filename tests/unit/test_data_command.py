@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from samples import a_folder, a_manifest, a_split
+from samples import a_folder, a_manifest, a_split, an_image
 
 from ddpipe.__main__ import cli
-from ddpipe.data.catalogue import clean_up, difference, garbage, versions
+from ddpipe.data.catalogue import clean_up, difference, garbage, shards_of
 from ddpipe.data.manifest import SPLITS, ShardRef, Split
 from ddpipe.data.reader import open_split
+from ddpipe.data.shards import shard_key
+from ddpipe.data.versions import versions
 from ddpipe.errors import DatasetError, NoSuchObject, NotWritable, ParameterError
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.spec import PrepareSpec
@@ -104,7 +106,38 @@ def test_what_differs_is_told_sample_by_sample(toys: PrepareSpec) -> None:
     facts = _facts("diff", first.manifest_uri, second.manifest_uri)
     assert facts["added"] == ["ball/0050.png"]
     assert facts["removed"] == ["kite/0000.png"]
+    assert facts["changed"] == []
     assert "1 added" in _ddpipe("diff", first.manifest_uri, second.manifest_uri)[1]
+
+
+@pytest.mark.parametrize("image_format", ["raw", "jpeg"])
+def test_images_with_other_pixels_are_told_by_their_ids(toys: PrepareSpec, image_format: str) -> None:
+    """Others that lie in the same shards, which are written anew, are not."""
+    spec = replace(toys, image_format=image_format)
+    first = prepare(spec)
+    for name in ("ball/0003.png", "kite/0002.png"):
+        an_image(Path(spec.source_path) / name, seed=12345)
+    second = prepare(spec)
+    facts = _facts("diff", first.manifest_uri, second.manifest_uri)
+    assert facts["changed"] == ["ball/0003.png", "kite/0002.png"]
+    assert facts["relabelled"] == {}
+    text = _ddpipe("diff", first.manifest_uri, second.manifest_uri)[1]
+    assert "2 changed pixels of\n  ball/0003.png\n  kite/0002.png" in text
+
+
+def test_of_another_size_all_images_are_changed(toys: PrepareSpec) -> None:
+    first, second = prepare(toys), prepare(replace(toys, image_size=5))
+    assert len(_facts("diff", first.manifest_uri, second.manifest_uri)["changed"]) == 16
+
+
+def test_only_shards_that_differ_are_compared(toys: PrepareSpec) -> None:
+    first, second = prepare(toys), _changed(toys)
+    before, after = shards_of(first.manifest), shards_of(second.manifest)
+    store = open_store(toys.store)
+    assert before & after
+    for shard in before & after:
+        store.delete(shard_key(shard))
+    assert _facts("diff", first.manifest_uri, second.manifest_uri)["changed"] == []
 
 
 def test_what_differs_tells_who_moved_or_has_another_label() -> None:

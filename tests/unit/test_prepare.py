@@ -25,10 +25,11 @@ from PIL import Image
 from s3_server import BUCKET, Server
 from samples import a_folder, a_manifest, a_picture, an_image
 
-from ddpipe.data.catalogue import clean_up, garbage, versions
+from ddpipe.data.catalogue import clean_up, garbage
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.data.shards import shard_key
+from ddpipe.data.versions import versions
 from ddpipe.errors import DatasetError, DdpipeError, NoSuchBucket, NotWritable, ParameterError, SourceError
 from ddpipe.prepare import packing
 from ddpipe.prepare.index import Entry

@@ -13,8 +13,9 @@ from subprocess import PIPE
 
 from samples import an_image
 
-from ddpipe.data.catalogue import damage, shards_of, versions
+from ddpipe.data.catalogue import damage, shards_of
 from ddpipe.data.manifest import load_manifest
+from ddpipe.data.versions import versions
 from ddpipe.prepare.index import read_entries
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec

@@ -12,18 +12,10 @@ import click
 
 from ddpipe.commands import json_option, tell
 from ddpipe.commands.options import options
-from ddpipe.data.catalogue import (
-    address,
-    clean_up,
-    damage,
-    difference,
-    garbage,
-    per_class,
-    remove,
-    shards_of,
-    versions,
-)
+from ddpipe.data.catalogue import clean_up, damage, difference, garbage, per_class, shards_of
+from ddpipe.data.changes import changed_images
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
+from ddpipe.data.versions import address, remove, versions
 from ddpipe.errors import DatasetError, listed
 from ddpipe.parameters import Between, Parameters, parameter
 from ddpipe.storage import open_store, write_uri
@@ -45,8 +37,7 @@ def version_argument(*names: str) -> Callable[[Callable[..., None]], Callable[..
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def found(store: str, **given: str) -> None:
-            place = open_store(store)
-            command(**given | {name: address(given[name], place) for name in names})
+            command(**given | {name: address(given[name], store) for name in names})
 
         decorated = store_option(found)
         for name in reversed(names):
@@ -162,16 +153,19 @@ def verify_command(dataset: str) -> None:
 @version_argument("old", "new")
 @json_option
 def diff_command(old: str, new: str) -> None:
-    """Show what changed from the version OLD to the version NEW."""
-    found = difference(load_manifest(old), load_manifest(new))
+    """Show what changed from the version OLD to the version NEW; images that may differ are compared."""
+    before, after = load_manifest(old), load_manifest(new)
+    found = difference(before, after)
+    changed = changed_images((before, store_of(old)), (after, store_of(new)))
     lines = [
         *_some("added", list(found.added)),
         *_some("removed", list(found.removed)),
         *_some("moved", [f"{name}: {a} -> {b}" for name, (a, b) in found.moved.items()]),
         *_some("relabelled", [f"{name}: {a} -> {b}" for name, (a, b) in found.relabelled.items()]),
+        *_some("changed pixels of", list(changed)),
         f"{_megabytes(found.shared_bytes)} in common",
     ]
-    tell(asdict(found), "\n".join(lines))
+    tell({**asdict(found), "changed": changed}, "\n".join(lines))
 
 
 @data_command.command("rm")

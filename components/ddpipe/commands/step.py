@@ -13,8 +13,9 @@ import click
 from ddpipe.commands import json_option
 from ddpipe.commands.options import SectionedCommand, options, parsed
 from ddpipe.commands.results import EXECUTOR, WRITE, Outcome, check_writable, files_of, tell
+from ddpipe.data.versions import address
 from ddpipe.parameters import refuse
-from ddpipe.steps import LATER, Step
+from ddpipe.steps import LATER, DatasetOptions, Step
 
 Values = dict[str, Any]
 
@@ -41,6 +42,8 @@ def step_command(
             problems = [problem for group in step.groups for problem in group.problems_in(given)]
             refuse(f"{step.name} cannot start", dict.fromkeys([*problems, *_later_problems(dict(check))]))
             _use_endpoint(given)
+            if DatasetOptions in step.groups:
+                given["dataset"] = address(given["dataset"], given.pop("store"))
             tell(body(**given))
 
         command.__doc__ = step.help

@@ -1,0 +1,86 @@
+"""The dataset versions of a store: listed, found by their ids, removed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePosixPath
+
+from ddpipe.data.manifest import store_of
+from ddpipe.errors import DatasetError, NoSuchObject
+from ddpipe.storage import Store, open_store, split_uri
+
+_ID = re.compile(r"[0-9a-f]{4,64}")
+"""A version's id, or enough of it to be meant as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A dataset version of a store.
+
+    Attributes:
+        name: Of the dataset.
+        dataset_id: Of the version.
+        uri: Of its manifest.
+        published: When.
+    """
+
+    name: str
+    dataset_id: str
+    uri: str
+    published: datetime
+
+
+def versions(store: Store, name: str | None = None) -> list[Version]:
+    """The versions of one dataset, or of all, the newest last."""
+    found = []
+    for info in store.list(f"datasets/{name}/" if name else "datasets/"):
+        match PurePosixPath(info.key).parts:
+            case (_, dataset, dataset_id, "manifest.json"):
+                found.append(Version(dataset, dataset_id, f"{store.uri}/{info.key}", info.modified))
+    return sorted(found, key=lambda version: (version.name, version.published))
+
+
+def address(given: str, store: str) -> str:
+    """The address of a version's manifest.
+
+    Args:
+        given: This address itself, or the version's id, or how the id begins.
+        store: Address of the store in which to look for an id.
+
+    Raises:
+        DatasetError: No version of the store has such an id, or several have.
+    """
+    if not _ID.fullmatch(given):
+        return given
+    place = open_store(store)
+    found = [version for version in versions(place) if version.dataset_id.startswith(given)]
+    if len(found) == 1:
+        return found[0].uri
+    several = f"several versions do: {', '.join(version.uri for version in found)}"
+    raise DatasetError(
+        what="no single dataset version has an id that begins so",
+        which=f"{given} in {place.uri}",
+        seen=several if found else "no version does",
+        do="Give more of the id, the right --store, or the address of the manifest: see `ddpipe data ls`.",
+    )
+
+
+def remove(uri: str) -> None:
+    """Delete the manifest of a version, whole or damaged; its shards stay until they are cleaned up.
+
+    Raises:
+        DatasetError: This is not where a store keeps a manifest.
+        NoSuchObject: There is none.
+    """
+    store_of(uri)
+    folder, name = split_uri(uri)
+    if not folder.exists(name):
+        raise NoSuchObject(
+            what="a dataset version cannot be removed",
+            which=uri,
+            seen="there is no such manifest",
+            do="Check the address: `ddpipe data ls` lists the versions of a store.",
+        )
+    folder.delete(name)
