@@ -55,6 +55,10 @@ def a_job(place: Place) -> Ended:
     return launch(place, BRIEF).end()
 
 
+def an_indexed_job(place: Place) -> Ended:
+    return launch(place, BRIEF, "--backend", "indexedjob").end()
+
+
 def naming(resource: str) -> Callable[[Place], Ended]:
     options = {
         "configmaps": ("--volumes", "config:nope:/config"),
@@ -102,10 +106,10 @@ def left_by(version: str, kind: str) -> Callable[[Place], Ended]:
     return act
 
 
-def refused(verb: str, resource: str) -> Loss:
+def refused(verb: str, resource: str, act: Callable[[Place], Ended] = a_job) -> Loss:
     """A launch says at once that it needs this, and how to give it."""
     words = rf"this account may not {verb} {resource} in .*resources: \[\"{resource}\"\], verbs: \[{verb}\]"
-    return Loss(a_job, (0, "succeeded"), (44, words))
+    return Loss(act, (0, "succeeded"), (44, words))
 
 
 LOSSES: dict[Verb, Loss] = {
@@ -113,6 +117,11 @@ LOSSES: dict[Verb, Loss] = {
         (RESOURCE.group, RESOURCE.plural, verb): refused(verb, RESOURCE.plural)
         for verb in ("create", "get", "list", "watch", "delete")
     },
+    **{
+        ("batch", "jobs", verb): refused(verb, "jobs", an_indexed_job)
+        for verb in ("create", "get", "list", "watch", "delete")
+    },
+    **{("", "services", verb): refused(verb, "services", an_indexed_job) for verb in ("create", "get")},
     ("", "pods", "list"): refused("list", "pods"),
     ("", "pods", "watch"): refused("watch", "pods"),
     ("", "pods/log", "get"): refused("get", "pods/log"),
@@ -129,7 +138,6 @@ LOSSES: dict[Verb, Loss] = {
     ("", "serviceaccounts", "get"): Loss(
         naming("serviceaccounts"), (44, "nope does not exist"), (52, 'serviceaccount "nope" not found')
     ),
-    ("batch", "jobs", "get"): Loss(left_by("batch/v1", "Job"), (0, r"\(over\)"), (0, r"\(end unknown\)")),
     ("argoproj.io", "workflows", "get"): Loss(
         left_by("argoproj.io/v1alpha1", "Workflow"), (0, r"\(over\)"), (0, r"\(end unknown\)")
     ),
@@ -179,7 +187,10 @@ def _act(admin: ApiServer, right: Verb, has: bool) -> Ended:
 
 # That a job runs with the whole Role is told by the fault matrix.
 CASES = [
-    (right, has) for right in LOSSES for has in (True, False) if not (has and LOSSES[right].act is a_job)
+    (right, has)
+    for right, loss in LOSSES.items()
+    for has in (True, False)
+    if not (has and loss.act in {a_job, an_indexed_job})
 ]
 
 

@@ -12,7 +12,7 @@ from launch_samples import JOBS, PODS, a_job, a_server, an_object
 from ddpipe.__main__ import cli
 from ddpipe.commands import jobs
 from ddpipe.errors import NotRemoved
-from ddpipe.launch import orphans
+from ddpipe.launch import orphans, resources
 from ddpipe.launch.backends.pytorchjob import RESOURCE
 from ddpipe.launch.cluster import ApiError, Refused, Unanswered
 from ddpipe.launch.job import Owner, TrainingJob
@@ -182,6 +182,17 @@ def test_a_sweep_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(jobs, "connect", lambda: server)
     done = CliRunner().invoke(cli, ["jobs", "sweep", "--run-id", "run-1"])
     assert done.exit_code == NotRemoved.exit_code
+
+
+def test_kinds_that_this_account_may_not_list_do_not_hide_the_others() -> None:
+    server = a_server(orphan(a_job(), "Running"))
+    server.serve(resources.JOBS)
+    refusal = Refused(403, "Forbidden", "may not list")
+    server.fail(lambda request: request.path == resources.JOBS.path("team"), refusal)
+    assert [job.kind for job in list_jobs(server, "team")] == ["PyTorchJob"]
+    server.fail(lambda request: request.path == JOBS, refusal)
+    with pytest.raises(Refused, match="may not list"):
+        list_jobs(server, "team")
 
 
 def test_an_outage_is_no_empty_list() -> None:

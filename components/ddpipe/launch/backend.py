@@ -42,6 +42,23 @@ def _same(found: Object, named: Object) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """An object that a job needs beside it; it belongs to the job, and goes with it.
+
+    Attributes:
+        resource: The kind of object.
+        manifest: The object to create.
+    """
+
+    resource: Resource
+    manifest: Object
+
+
+def _no_companions(_job: TrainingJob) -> tuple[Companion, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
     """One way to run a training job: pure functions, an address, and what people need to know of it.
 
@@ -56,6 +73,7 @@ class Backend:
         selector: (job) -> the labels by which its pods are found, as a query has them.
         concerns: (object, what an event is about) -> whether that is the job, or what it is made of.
         expires: Whether the cluster itself removes a job some time after its end.
+        companions: (job) -> what it needs beside it.
     """
 
     resource: Resource
@@ -68,6 +86,7 @@ class Backend:
     selector: Callable[[TrainingJob], str] = _labelled
     concerns: Callable[[Object, Object], bool] = _same
     expires: bool = True
+    companions: Callable[[TrainingJob], Sequence[Companion]] = _no_companions
 
 
 def backend(name: str) -> Backend:

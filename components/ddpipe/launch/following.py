@@ -156,7 +156,8 @@ class Follower:
         if found is None:
             raise diagnosis.deleted(self.job, self.backend)
         status = self.backend.status(self.job, found, list(self._pictures["pods"].values()))
-        self._remember(status, self.backend.status(self.job, found, self._lost).replicas)
+        lost = self.backend.status(self.job, found, self._lost)
+        self._remember(status, (*lost.replaced, *lost.replicas, *status.replaced))
         if status.phase.is_terminal:
             return self._end(status, now)
         self._check_hopeless(status, found, now)

@@ -17,6 +17,7 @@ RUN = "ddpipe.dev/run"
 OWNER = "ddpipe.dev/owner"
 SPEC = "ddpipe.dev/spec"
 KEEP = "ddpipe.dev/keep"
+QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 def label_value(text: str) -> str:
@@ -32,6 +33,16 @@ def labels_of(job: TrainingJob) -> dict[str, str]:
         JOB: job.name,
         PIPELINE: label_value(job.owner.pipeline),
         RUN: label_value(job.owner.run_id),
+    }
+
+
+def metadata_of(job: TrainingJob) -> dict[str, Any]:
+    """The metadata of the object that stands for a job; Kueue reads the queue's name from a label."""
+    return {
+        "name": job.name,
+        "namespace": job.namespace,
+        "labels": {**labels_of(job), **({QUEUE: job.queue} if job.queue else {})},
+        "annotations": dict(job.annotations),
     }
 
 

@@ -3,7 +3,7 @@
 name        from the run, the task and the step: a retry finds the same job
 adopt       ours and active: follow it; succeeded: conclude; failed: remove it and start anew
 preflight   all that would keep it from running, before anything is created
-create      of two launchers at once one creates, the other adopts
+create      of two launchers at once one creates, the other adopts; then what the job needs beside it
 follow      watch it, its pods and its logs; every stage has its deadline
 conclude    only a success whose outputs exist is a success; a failure names its root cause
 clean       by the keep policy; the cluster's own clean-up stands behind it
@@ -23,13 +23,14 @@ from ddpipe.launch import diagnosis
 from ddpipe.launch.adoption import Launching, adopt_or_create
 from ddpipe.launch.backend import backend
 from ddpipe.launch.cluster import Cluster, Refused
+from ddpipe.launch.companions import accompany
 from ddpipe.launch.following import Ended, Follower
 from ddpipe.launch.job import Keep, TrainingJob
 from ddpipe.launch.limits import Limits
 from ddpipe.launch.logs import Logs
 from ddpipe.launch.output import Output
 from ddpipe.launch.ownership import own_pod_path
-from ddpipe.launch.resources import PODS
+from ddpipe.launch.resources import PODS, Object
 from ddpipe.launch.retrying import delete, refused
 from ddpipe.launch.status import Phase
 from ddpipe.launch.stopping import Target, deletes_when_told_to_stop
@@ -108,7 +109,7 @@ def _launch(launching: Launching, output: Output, exists: Callable[[str], bool])
     found, adopted = adopt_or_create(launching)
     uid: str = found["metadata"]["uid"]
     logs = Logs(launching.cluster, PODS.path(job.namespace), output.log)
-    ended = _follow(launching, uid, logs)
+    ended = _follow(launching, found, logs)
     for rank in logs.finish():
         launching.say(f"the log of {rank} could not be read to its end")
     problem = _problem(launching, ended, logs, exists)
@@ -130,11 +131,14 @@ def _launch(launching: Launching, output: Output, exists: Callable[[str], bool])
     )
 
 
-def _follow(launching: Launching, uid: str, logs: Logs) -> Ended:
+def _follow(launching: Launching, found: Object, logs: Logs) -> Ended:
     """The job's end; a job that is given up while it is active is stopped, for nobody would watch it."""
+    uid: str = found["metadata"]["uid"]
     limits = Limits(launching.job.limits)
     follower = Follower(launching.cluster, launching.job, launching.backend, uid, logs, launching.say, limits)
     try:
+        if not launching.backend.phase(found).is_terminal:
+            accompany(launching, found)
         return follower.follow()
     except (ClusterUnreachable, Forbidden, JobDeleted):
         # What cannot be reached, or with a token that is no longer known, cannot be removed either.

@@ -19,6 +19,7 @@ from ddpipe.launch.resources import Object
 from ddpipe.launch.retrying import delete
 from ddpipe.launch.status import Phase, true_conditions
 
+_FORBIDDEN = 403
 # For so many seconds a server that is busy or away is asked again.
 _PATIENCE = 20.0
 
@@ -54,18 +55,27 @@ def list_jobs(cluster: Cluster, namespace: str, *, pipeline: str | None = None) 
     """All jobs that ddpipe created in a namespace, of one pipeline or of all, whatever runs them.
 
     Raises:
-        Refused: This account may not list them.
+        Refused: This account may list none of them.
         Unanswered: The API server is away.
     """
     labels = {MANAGED: "ddpipe"} | ({PIPELINE: label_value(pipeline)} if pipeline is not None else {})
     selector = ",".join(f"{name}={value}" for name, value in labels.items())
-    found = [
-        (backend, item)
-        for backend in all_backends()
-        if is_served(cluster, backend.resource)
-        for item in cluster.get(backend.resource.path(namespace), {"labelSelector": selector})["items"]
-    ]
-    return [_found(cluster, backend, item, owner) for backend, item in found if (owner := owner_of(item))]
+    found: list[FoundJob] = []
+    refusals: list[Refused] = []
+    kinds = [backend for backend in all_backends() if is_served(cluster, backend.resource)]
+    for kind in kinds:
+        try:
+            items = cluster.get(kind.resource.path(namespace), {"labelSelector": selector})["items"]
+        except Refused as error:
+            # A kind that this account may not use has no jobs of its.
+            if error.status != _FORBIDDEN:
+                raise
+            refusals.append(error)
+        else:
+            found += (_found(cluster, kind, item, owner) for item in items if (owner := owner_of(item)))
+    if refusals and len(refusals) == len(kinds):
+        raise refusals[0]
+    return found
 
 
 @dataclass(frozen=True, slots=True)

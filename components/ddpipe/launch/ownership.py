@@ -47,13 +47,14 @@ def owner_references(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
     owners = pod["metadata"].get("ownerReferences") or []
     controller = next((owner for owner in owners if owner.get("controller")), None)
     if controller is None:
-        return [_reference("v1", "Pod", pod["metadata"])]
+        return [reference("v1", "Pod", pod["metadata"])]
     if controller["kind"] in _SERVICES:
         return []
-    return [_reference(controller["apiVersion"], controller["kind"], controller)]
+    return [reference(controller["apiVersion"], controller["kind"], controller)]
 
 
-def _reference(version: str, kind: str, named: Mapping[str, Any]) -> dict[str, Any]:
+def reference(version: str, kind: str, named: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes an object belong to another one, of this metadata."""
     return {"apiVersion": version, "kind": kind, "name": named["name"], "uid": named["uid"]}
 
 

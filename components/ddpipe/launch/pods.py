@@ -30,6 +30,29 @@ def template(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]] 
     return patched
 
 
+def ranks(job: TrainingJob, address: str, port: int, index: str) -> list[dict[str, Any]]:
+    """Who a pod is among the others: for torchrun (PET_*) and for scripts without it.
+
+    Args:
+        job: The job.
+        address: Host name of rank 0's pod.
+        port: Where it listens.
+        index: The field of a pod that holds its number.
+    """
+    values = {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": str(port),
+        "WORLD_SIZE": str(job.nodes * job.processes),
+    }
+    own = {"fieldRef": {"fieldPath": index}}
+    return [
+        *({"name": name, "value": value} for name, value in values.items()),
+        *({"name": name, "valueFrom": own} for name in ("RANK", "PET_NODE_RANK")),
+    ]
+
+
 def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     optional = {
         "nodeSelector": dict(job.node_selector),

@@ -15,7 +15,7 @@ from ddpipe.launch.cluster import Cluster, Refused
 from ddpipe.launch.diagnosis import name_of, webhook_silent
 from ddpipe.launch.discovery import is_served, readable
 from ddpipe.launch.job import Preflight, TrainingJob, VolumeKind
-from ddpipe.launch.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, Object, Resource
+from ddpipe.launch.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, Object
 from ddpipe.launch.retrying import is_transient
 from ddpipe.launch.rights import needed
 
@@ -39,7 +39,7 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
     _check_installed(cluster, job, backend)
     room = _room(cluster, job, backend.pod(job)["spec"])
     problems = [
-        *_missing_rights(cluster, job.namespace, backend.resource),
+        *_missing_rights(cluster, job, backend),
         *_dry_run(cluster, job, backend, manifest),
         *_missing_objects(cluster, job),
         *room.problems,
@@ -56,7 +56,7 @@ def check_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:
     Raises:
         PreflightFailed: All of it is listed.
     """
-    problems = list(_missing_rights(cluster, job.namespace, backend.resource))
+    problems = list(_missing_rights(cluster, job, backend))
     if problems:
         raise _failed(job, backend, problems)
 
@@ -83,9 +83,10 @@ def _check_installed(cluster: Cluster, job: TrainingJob, backend: Backend) -> No
         )
 
 
-def _missing_rights(cluster: Cluster, namespace: str, resource: Resource) -> Iterator[Problem]:
+def _missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
     """One line per missing rule, as it has to stand in the Role."""
-    for right in needed(resource):
+    namespace, beside = job.namespace, (companion.resource for companion in backend.companions(job))
+    for right in needed(backend.resource, *beside):
         group = right.resource.group
         where = {"namespace": namespace, "group": group, "resource": right.resource.plural}
         where |= {"subresource": right.subresource}
@@ -113,6 +114,8 @@ def _dry_run(
     query = {"dryRun": "All", "fieldValidation": "Strict"}
     try:
         cluster.create(backend.resource.path(job.namespace), manifest, query)
+        for companion in backend.companions(job):
+            cluster.create(companion.resource.path(job.namespace), companion.manifest, query)
     except Refused as error:
         if silent := webhook_silent(job, backend, error):
             raise silent from error
@@ -160,7 +163,8 @@ def _room(cluster: Cluster, job: TrainingJob, pod: Object) -> capacity.Room:
 
 def _beyond_quota(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
     found = readable(lambda: cluster.get(QUOTAS.path(job.namespace)))
-    pod, jobs = backend.pod(job)["spec"], {f"count/{backend.resource.full_name}": 1.0}
+    kinds = [backend.resource, *(companion.resource for companion in backend.companions(job))]
+    pod, objects = backend.pod(job)["spec"], {f"count/{kind.full_name}": 1.0 for kind in kinds}
     for quota in (found or {}).get("items", ()):
-        for shortage in quotas.shortages(quota, pod, job.nodes, jobs):
+        for shortage in quotas.shortages(quota, pod, job.nodes, objects):
             yield f"quota {quota['metadata']['name']} of namespace {job.namespace} {shortage}"

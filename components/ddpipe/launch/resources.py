@@ -31,9 +31,14 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
+    def api_version(self) -> str:
+        """Group and version, as objects name them."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
     def root(self) -> str:
         """The URL path of the group and version."""
-        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        return f"/apis/{self.api_version}" if self.group else f"/api/{self.version}"
 
     def path(self, namespace: str, name: str = "") -> str:
         """The URL path of the collection, or of one object."""
@@ -46,7 +51,14 @@ SECRETS = Resource(group="", version="v1", plural="secrets", kind="Secret")
 CLAIMS = Resource(group="", version="v1", plural="persistentvolumeclaims", kind="PersistentVolumeClaim")
 CONFIGS = Resource(group="", version="v1", plural="configmaps", kind="ConfigMap")
 ACCOUNTS = Resource(group="", version="v1", plural="serviceaccounts", kind="ServiceAccount")
+SERVICES = Resource(group="", version="v1", plural="services", kind="Service")
 QUOTAS = Resource(group="", version="v1", plural="resourcequotas", kind="ResourceQuota")
 QUEUES = Resource(group="kueue.x-k8s.io", version="v1beta1", plural="localqueues", kind="LocalQueue")
 WORKFLOWS = Resource(group="argoproj.io", version="v1alpha1", plural="workflows", kind="Workflow")
 JOBS = Resource(group="batch", version="v1", plural="jobs", kind="Job")
+
+
+def owns(owner: Object, item: Object) -> bool:
+    """Whether an object belongs to this very one, and not to another one of the same name."""
+    references = item["metadata"].get("ownerReferences") or ()
+    return any(reference["uid"] == owner["metadata"]["uid"] for reference in references)

@@ -37,12 +37,13 @@ class Right:
         return "/".join(filter(None, (self.resource.plural, self.subresource)))
 
 
-def needed(resource: Resource) -> tuple[Right, ...]:
-    """Without these no job of this kind can be launched."""
+def needed(resource: Resource, *beside: Resource) -> tuple[Right, ...]:
+    """Without these no job of this kind can be launched, with objects of those kinds beside it."""
     return (
         Right(resource, ("create", "get", "list", "watch", "delete")),
         Right(PODS, ("list", "watch")),
         Right(PODS, ("get",), "log"),
+        *(Right(companion, ("create", "get")) for companion in beside),
     )
 
 

@@ -119,12 +119,14 @@ class JobStatus:
         stage: What the slowest replica waits for.
         message: The operator's own words about the end.
         replicas: Its pods, in the order of their ranks.
+        replaced: Pods that are still there though another one has taken their place.
     """
 
     phase: Phase
     stage: Stage
     message: str
     replicas: tuple[Replica, ...]
+    replaced: tuple[Replica, ...] = ()
 
     @property
     def restarts(self) -> int:

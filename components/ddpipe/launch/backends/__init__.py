@@ -4,5 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-BACKENDS: Mapping[str, str] = {"pytorchjob": "ddpipe.launch.backends.pytorchjob"}
+BACKENDS: Mapping[str, str] = {
+    "pytorchjob": "ddpipe.launch.backends.pytorchjob",
+    "indexedjob": "ddpipe.launch.backends.indexedjob",
+}
 """The module of each backend, by name; its `BACKEND` is a `launch.backend.Backend`."""

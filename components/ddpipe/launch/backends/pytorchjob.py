@@ -12,9 +12,9 @@ from typing import Any
 
 from ddpipe.launch.backend import Backend, Controller
 from ddpipe.launch.job import Restart, Success, TrainingJob
-from ddpipe.launch.labels import annotate, labels_of
-from ddpipe.launch.pods import template
-from ddpipe.launch.resources import Object, Resource
+from ddpipe.launch.labels import annotate, metadata_of
+from ddpipe.launch.pods import ranks, template
+from ddpipe.launch.resources import Object, Resource, owns
 from ddpipe.launch.status import JobStatus, Phase, Replica, Stage, condition, replica_of
 
 RESOURCE = Resource(group="kubeflow.org", version="v1", plural="pytorchjobs", kind="PyTorchJob")
@@ -28,7 +28,7 @@ CONTAINER = "pytorch"
 """The name that the operator's webhook insists on."""
 PORT = 23456
 """The operator's default port of rank 0."""
-QUEUE = "kueue.x-k8s.io/queue-name"
+INDEX = "metadata.labels['training.kubeflow.org/replica-index']"
 
 
 def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
@@ -40,16 +40,10 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
     """
     known = _spec_fields(schema)
     with_master = job.success == Success.RANK0 or "elasticPolicy" not in known
-    labels = {**labels_of(job), **({QUEUE: job.queue} if job.queue else {})}
     body = {
-        "apiVersion": f"{RESOURCE.group}/{RESOURCE.version}",
+        "apiVersion": RESOURCE.api_version,
         "kind": RESOURCE.kind,
-        "metadata": {
-            "name": job.name,
-            "namespace": job.namespace,
-            "labels": labels,
-            "annotations": dict(job.annotations),
-        },
+        "metadata": metadata_of(job),
         "spec": {
             "pytorchReplicaSpecs": _replica_specs(job, with_master=with_master),
             **({"nprocPerNode": str(job.processes)} if "nprocPerNode" in known else {}),
@@ -86,27 +80,11 @@ def _replica_specs(job: TrainingJob, *, with_master: bool) -> dict[str, Any]:
 
     nodes = job.nodes
     if not with_master:
-        return {"Worker": replicas(nodes, template(job, CONTAINER, _ranks(job)))}
+        env = ranks(job, f"{job.name}-worker-0", PORT, INDEX)
+        return {"Worker": replicas(nodes, template(job, CONTAINER, env))}
     pod = template(job, CONTAINER)
     others = {"Worker": replicas(nodes - 1, pod)} if nodes > 1 else {}
     return {"Master": replicas(1, pod), **others}
-
-
-def _ranks(job: TrainingJob) -> list[dict[str, Any]]:
-    """What the operator sets where there is a master: for torchrun (PET_*) and for scripts without it."""
-    address, port = f"{job.name}-worker-0", str(PORT)
-    index = {"fieldRef": {"fieldPath": "metadata.labels['training.kubeflow.org/replica-index']"}}
-    values = {
-        "MASTER_ADDR": address,
-        "MASTER_PORT": port,
-        "PET_MASTER_ADDR": address,
-        "PET_MASTER_PORT": port,
-        "WORLD_SIZE": str(job.nodes * job.processes),
-    }
-    return [
-        *({"name": name, "value": value} for name, value in values.items()),
-        *({"name": name, "valueFrom": index} for name in ("RANK", "PET_NODE_RANK")),
-    ]
 
 
 def pod(job: TrainingJob) -> Object:
@@ -138,12 +116,6 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object]) -> JobStatus
     if told is Phase.SUCCEEDED and job.success == Success.ALL:
         told, message = _judged(job, found, replicas, message)
     return JobStatus(phase=told, stage=_stage(job, found, replicas), message=message, replicas=replicas)
-
-
-def owns(found: Object, item: Object) -> bool:
-    """Whether a pod is one of this very job's, and not of another one of the same name."""
-    owners = item["metadata"].get("ownerReferences") or ()
-    return any(owner["uid"] == found["metadata"]["uid"] for owner in owners)
 
 
 def _rank(found: Object, item: Object) -> str:
