@@ -52,17 +52,17 @@ def compile_all(folder: Path = COMPILED, claim: str = "") -> list[Path]:
 
 def compile_v2(folder: Path, claim: str = "") -> None:
     """Write the packages for KFP 2."""
-    for name, pipeline in PIPELINES.items():
+    for pipeline in PIPELINES.values():
         graph = pipeline_of(replace(pipeline, claim=claim))
-        compiler.Compiler().compile(graph, str(folder / f"{name}.yaml"))
+        compiler.Compiler().compile(graph, str(folder / f"{pipeline.name}.yaml"))
 
 
 def compile_v1(folder: Path, claim: str = "") -> None:
     """Write the packages for KFP 1.x."""
-    for name, pipeline in PIPELINES.items():
-        described = folder / f"{name}.json"
+    for pipeline in PIPELINES.values():
+        described = folder / f"{pipeline.name}.json"
         described.write_text(json.dumps(replace(pipeline, claim=claim).describe()))
-        _run(_python_v1(), str(_V1_SCRIPT), str(described), str(folder / f"{name}-v1.yaml"))
+        _run(_python_v1(), str(_V1_SCRIPT), str(described), str(folder / f"{pipeline.name}-minikf.yaml"))
 
 
 def compile_components(folder: Path) -> None:

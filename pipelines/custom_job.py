@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ddpipe import steps
-from ddpipe.pipelines.wiring import STORE_SECRET, Engine, Pipeline, Task
+from ddpipe.components import image_of
+from ddpipe.pipelines.wiring import DAY, HOUR, STORE_SECRET, Engine, Pipeline, Task
 from ddpipe.storage.base import KUBEFLOW_ENDPOINT
 
 NAME = "ddpipe-custom-job"
@@ -14,7 +15,14 @@ CUSTOM_JOB = Pipeline(
     name=NAME,
     title="ddpipe: run any training job",
     help=steps.PYTORCH_JOB.help,
-    tasks=(Task(step=steps.PYTORCH_JOB, settled=_OWNER, resources="launcher", cpu="100m", memory="512Mi"),),
-    last=Task(step=steps.CLEAN_UP, settled=_SWEPT, resources="launcher", cpu="100m", memory="512Mi"),
-    defaults={"s3_endpoint": KUBEFLOW_ENDPOINT, "s3_secret": STORE_SECRET},
+    tasks=(Task(step=steps.PYTORCH_JOB, settled=_OWNER, cpu="100m", memory="512Mi", timeout=30 * DAY),),
+    last=Task(step=steps.CLEAN_UP, settled=_SWEPT, cpu="100m", memory="512Mi", timeout=HOUR),
+    defaults={
+        "image": image_of(steps.PYTORCH_JOB),
+        "command": ["python", "-c", "import platform; print('hello from', platform.node())"],
+        "cpu": "100m",
+        "memory": "128Mi",
+        "s3_endpoint": KUBEFLOW_ENDPOINT,
+        "s3_secret": STORE_SECRET,
+    },
 )

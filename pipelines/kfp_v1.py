@@ -3,7 +3,7 @@
 kfp 1.8 cannot be installed beside kfp 2, so `ddpipe compile` runs this file with another Python, which has
 kfp 1.8 and nothing of ddpipe, on what `wiring.Pipeline.describe` says:
 
-    python kfp_v1.py training.json training-v1.yaml
+    python kfp_v1.py training.json ddpipe-training-minikf.yaml
 """
 
 from __future__ import annotations
@@ -93,6 +93,7 @@ def _step(
     step.execution_options.caching_strategy.max_cache_staleness = "P0D"
     # Lost pods only: every step goes on where its lost pod was. What failed fails again.
     step.set_retry(2, policy="OnError")
+    step.set_timeout(task["timeout"])
     return step
 
 
@@ -109,7 +110,7 @@ def compile_workflow(pipeline: Described) -> str:
     tasks = {task["name"]: task for task in (*pipeline["tasks"], pipeline["last"])}
     for template in spec["templates"]:
         if "container" in template:
-            template["container"] |= RESTRICTED | _data(pipeline["claim"])
+            template["container"] |= RESTRICTED | _data(pipeline)
             template["podSpecPatch"] = json.dumps(_resources(tasks[template["name"]]))
     if pipeline["claim"]:
         spec["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": pipeline["claim"]}}]
@@ -117,12 +118,12 @@ def compile_workflow(pipeline: Described) -> str:
     return text
 
 
-def _data(claim: str) -> dict[str, Any]:
+def _data(pipeline: Described) -> dict[str, Any]:
     """The claim, or the object store's credentials, where the namespace has them; never their values."""
-    if claim:
+    if pipeline["claim"]:
         return {"volumeMounts": [{"name": "data", "mountPath": MOUNT}]}
     keys = {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "secretkey"}
-    secret = {"name": "{{workflow.parameters.s3_secret}}", "optional": True}
+    secret = {"name": f"{{{{workflow.parameters.{pipeline['secret']}}}}}", "optional": True}
     return {
         "env": [
             {"name": variable, "valueFrom": {"secretKeyRef": {**secret, "key": key}}}
@@ -133,8 +134,12 @@ def _data(claim: str) -> dict[str, Any]:
 
 def _resources(task: Described) -> dict[str, Any]:
     """The engine fills these in when it makes the pod; a container's own fields it checks before."""
-    cpu, memory = (f"{{{{workflow.parameters.{task[name]}}}}}" for name in ("cpu", "memory"))
-    resources = {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}
+    match task["memory"]:
+        case {"given": name}:
+            memory = f"{{{{workflow.parameters.{name}}}}}"
+        case memory:
+            pass
+    resources = {"requests": {"cpu": task["cpu"], "memory": memory}, "limits": {"memory": memory}}
     return {"containers": [{"name": "main", "resources": resources}]}
 
 

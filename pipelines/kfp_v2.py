@@ -8,7 +8,7 @@ from typing import Any
 from kfp import dsl, kubernetes
 
 from ddpipe.components import argument, component, described
-from ddpipe.pipelines.wiring import MOUNT, Engine, Given, Made, Pipeline, Task, Value
+from ddpipe.pipelines.wiring import MOUNT, SECRET, Engine, Given, Made, Pipeline, Task, Value
 
 _PLACEHOLDERS = {
     Engine.RUN_ID: dsl.PIPELINE_JOB_ID_PLACEHOLDER,
@@ -49,16 +49,18 @@ def _task(
 
     checked = pipeline.checked if task is pipeline.tasks[0] else ()
     inputs = {name: filled(value) for name, value in task.arguments.items()}
-    checks = {item.name: given[item.name] for item in checked}
-    made = component(task.step, checked)(**inputs, **checks)
+    checks = {item.name: given[item.form] for item in checked}
+    made = component(task.step, task.own, task.objects, checked)(**inputs, **checks)
     # The engine cannot see whether the data behind an address changed: each step finds that out itself.
     made.set_caching_options(enable_caching=False)
-    cpu, memory = (given[item.name] for item in task.pod)
-    # Only registered channels are handed to the group that a task is in, and resources register none.
-    made.register_pipeline_channels([cpu, memory])
-    made.set_cpu_request(cpu).set_memory_request(memory).set_memory_limit(memory)
+    memory = filled(task.memory)
+    if isinstance(task.memory, Given):
+        # Only registered channels are handed to the group that a task is in, and resources register none.
+        made.register_pipeline_channels([memory])
+    made.set_cpu_request(task.cpu).set_memory_request(memory).set_memory_limit(memory)
+    kubernetes.set_timeout(made, task.timeout)
     if pipeline.claim:
         kubernetes.mount_pvc(made, pipeline.claim, MOUNT)
     else:
-        kubernetes.use_secret_as_env(made, given["s3_secret"], _CREDENTIALS, optional=True)
+        kubernetes.use_secret_as_env(made, given[SECRET], _CREDENTIALS, optional=True)
     return made

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from ddpipe import steps
 from ddpipe.components import image_of
-from ddpipe.pipelines.wiring import STORE_SECRET, Engine, Made, Pipeline, Task, Value
+from ddpipe.pipelines.wiring import DAY, HOUR, STEP_MEMORY, STORE_SECRET, Engine, Made, Pipeline, Task, Value
 from ddpipe.storage.base import KUBEFLOW_ENDPOINT
 
 NAME = "ddpipe-training"
-_RUN: dict[str, Value] = {"run_id": Engine.RUN_ID}
+_RUN: dict[str, Value] = {"run": "", "run_id": Engine.RUN_ID}
 _DATASET: dict[str, Value] = {**_RUN, "dataset": Made("prepare", "dataset")}
 _OWNER: dict[str, Value] = {**_DATASET, "pipeline": NAME, "task_id": Engine.TASK_ID, "step": "train"}
 
@@ -20,17 +20,17 @@ TRAINING = Pipeline(
     title="ddpipe: train a model",
     help="Train an image classifier: prepare the data, train, evaluate on the test split, export.",
     tasks=(
-        Task(step=steps.PREPARE, settled=_RUN, resources="prepare", cpu="1", memory="4Gi"),
-        Task(step=steps.TRAIN, settled=_OWNER, resources="launcher", cpu="100m", memory="512Mi"),
-        Task(step=steps.EVALUATE, settled=_DATASET, resources="evaluate", cpu="1", memory="4Gi"),
-        Task(step=steps.EXPORT, settled=_DATASET, resources="export", cpu="1", memory="4Gi"),
+        Task(step=steps.PREPARE, settled=_RUN, cpu="500m", memory=STEP_MEMORY, timeout=DAY),
+        Task(step=steps.TRAIN, settled=_OWNER, cpu="100m", memory="512Mi", timeout=30 * DAY),
+        Task(step=steps.EVALUATE, settled=_DATASET, cpu="500m", memory=STEP_MEMORY, timeout=DAY),
+        Task(step=steps.EXPORT, settled=_DATASET, cpu="500m", memory=STEP_MEMORY, timeout=DAY),
     ),
     last=Task(
         step=steps.CLEAN_UP,
-        settled={**_RUN, "pipeline": NAME},
-        resources="launcher",
+        settled={"run_id": Engine.RUN_ID, "pipeline": NAME},
         cpu="100m",
         memory="512Mi",
+        timeout=HOUR,
     ),
     defaults={
         "runs": "s3://mlpipeline/ddpipe/runs",

@@ -10,9 +10,13 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from ddpipe import form
 from ddpipe.components import image_of, option
-from ddpipe.parameters import Parameter
+from ddpipe.parameters import Parameter, Parameters, declared, parameter
 from ddpipe.steps import Step
+
+HOUR, DAY = 3600, 24 * 3600
+"""Seconds."""
 
 MOUNT = "/data"
 """Where a claim is mounted, in every step and in the job."""
@@ -47,41 +51,57 @@ Value = Given | Made | Engine | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StepOptions(Parameters):
+    """The pods of the steps that work on data themselves."""
+
+    step_memory: str = parameter(
+        "4Gi", "Memory of the pods of prepare, evaluate and export.", form="cluster_step_memory"
+    )
+
+
+STEP_MEMORY = Given("cluster_step_memory")
+SECRET = "storage_secret"  # noqa: S105 - the name of a field
+"""The field that names the secret, whose keys every step has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """One step of a pipeline.
 
     Attributes:
         step: What it does.
         settled: Values of the step's parameters that the pipeline does not take from its user, by name.
-        resources: What the names of the pipeline's parameters for its pod begin with.
-        cpu: Default CPU request of its pod.
-        memory: Default memory limit of its pod.
+        cpu: CPU request of its pod; it may use more.
+        memory: Memory of its pod: request and limit.
+        timeout: Seconds after which its pod is stopped.
     """
 
     step: Step
     settled: Mapping[str, Value] = field(default_factory=dict)
-    resources: str
     cpu: str
-    memory: str
-
-    @property
-    def arguments(self) -> dict[str, Value]:
-        """The value of each of the step's parameters, by name."""
-        return {item.name: self.settled.get(item.name, Given(item.name)) for item in self.step.parameters}
+    memory: str | Given
+    timeout: int
 
     @property
     def open(self) -> tuple[Parameter, ...]:
-        """The step's parameters that are the pipeline's too."""
+        """The step's parameters that the pipeline's user gives."""
         return tuple(item for item in self.step.parameters if item.name not in self.settled)
 
     @property
-    def pod(self) -> tuple[Parameter, Parameter]:
-        """The parameters of its pod: CPU and memory."""
-        name, pod = self.resources, f"the {self.resources} step's pod"
-        return (
-            Parameter(name=f"{name}_cpu", kind=str, default=self.cpu, help=f"CPUs requested for {pod}."),
-            Parameter(name=f"{name}_memory", kind=str, default=self.memory, help=f"Memory limit of {pod}."),
-        )
+    def own(self) -> tuple[Parameter, ...]:
+        """The step's parameters that are given one by one."""
+        return tuple(item for item in self.step.parameters if item.alone or item.name in self.settled)
+
+    @property
+    def objects(self) -> tuple[Parameter, ...]:
+        """The fields of the form that hold its other parameters."""
+        return form.fields([item for item in self.open if not item.alone], {})
+
+    @property
+    def arguments(self) -> dict[str, Value]:
+        """The value of each of these, by name."""
+        own = {item.name: self.settled.get(item.name, Given(item.form)) for item in self.own}
+        return own | {item.name: Given(item.name) for item in self.objects}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +114,7 @@ class Pipeline:
         help: What it does, in a sentence or two.
         tasks: One after the other.
         last: What runs however the others end.
-        defaults: Of parameters whose declared default does not suit a cluster.
+        defaults: By the parameters' own names, where the declared ones do not suit a cluster.
         claim: A volume claim that holds all data; empty for an object store.
     """
 
@@ -108,21 +128,40 @@ class Pipeline:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What its user gives, each name once."""
-        found: dict[str, Parameter] = {}
-        for task in self.tasks:
-            for item in (*task.open, *task.pod):
-                found.setdefault(item.name, item)
+        """What its user gives: the fields of its form."""
         defaults = {**self.defaults, **(_on(self.claim) if self.claim else {})}
-        return tuple(replace(item, default=defaults.get(name, item.default)) for name, item in found.items())
+        return tuple(self._with_takers(item) for item in form.fields(self._open, defaults))
+
+    def _with_takers(self, item: Parameter) -> Parameter:
+        """A field that is for several steps says so."""
+        tasks = (*self.tasks, self.last)
+        names = [task.step.name for task in tasks if item.form == SECRET or item.form in _given(task)]
+        return replace(item, help=f"{item.help} For {', '.join(names)}.") if len(names) > 1 else item
+
+    @property
+    def _open(self) -> tuple[Parameter, ...]:
+        pods = declared(StepOptions) if any(isinstance(task.memory, Given) for task in self.tasks) else ()
+        return (*(item for task in self.tasks for item in task.open), *pods)
+
+    def filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What a client gives, from values by the parameters' own names, as the command line has them.
+
+        Raises:
+            ParameterError: Names that are no parameters of the pipeline.
+        """
+        return form.filled(self._open, values)
 
     @property
     def checked(self) -> tuple[Parameter, ...]:
-        """The parameters of later tasks, which the first one checks."""
+        """What the first task checks for later ones: parameters, and objects that hold them."""
         first, *later = self.tasks
-        own = {item.name for item in first.step.parameters}
-        theirs = {item.name for task in later for item in task.open} - own
-        return tuple(item for item in self.parameters if item.name in theirs)
+        found = {
+            item.name: item
+            for task in later
+            for item in (*task.own, *task.objects)
+            if item.name not in task.settled and item.name not in first.arguments
+        }
+        return tuple(found.values())
 
     def describe(self) -> dict[str, Any]:
         """All of it as plain values, fit for JSON, with each task's command spelled out.
@@ -133,6 +172,7 @@ class Pipeline:
             "name": self.name,
             "help": self.help,
             "claim": self.claim,
+            "secret": SECRET,
             "parameters": [
                 {"name": item.name, "kind": item.kind.__name__, "default": item.default, "help": item.help}
                 for item in self.parameters
@@ -142,19 +182,26 @@ class Pipeline:
         }
 
     def _described(self, task: Task) -> dict[str, Any]:
-        options = [part for name, value in task.arguments.items() for part in (option(name), _plain(value))]
+        values = task.arguments
+        own = [part for item in task.own for part in (option(item.name), _plain(values[item.name]))]
+        objects = [part for item in task.objects for part in ("--options", _plain(values[item.name]))]
         checked = self.checked if task is self.tasks[0] else ()
-        checks = [part for item in checked for part in ("--check", item.name, {"given": item.name})]
-        cpu, memory = task.pod
+        checks = [part for item in checked for part in ("--check", item.name, {"given": item.form})]
         return {
             "name": task.step.name.replace("_", "-"),
             "image": image_of(task.step),
-            "command": ["ddpipe", *task.step.command, *options, *checks],
+            "command": ["ddpipe", *task.step.command, *own, *objects, *checks],
             "values": [result.name for result in task.step.results if result.kind.is_value],
             "shows": any(not result.kind.is_value for result in task.step.results),
-            "cpu": cpu.name,
-            "memory": memory.name,
+            "cpu": task.cpu,
+            "memory": _plain(task.memory),
+            "timeout": task.timeout,
         }
+
+
+def _given(task: Task) -> set[str]:
+    """The fields that a task takes."""
+    return {value.name for value in task.arguments.values() if isinstance(value, Given)}
 
 
 def _plain(value: Value) -> object:

@@ -46,18 +46,27 @@ def image_of(step: Step) -> str:
     return f"{REGISTRY}/ddpipe-{step.image}:{TAG}"
 
 
-def component(step: Step, checked: Sequence[Parameter] = ()) -> dsl.base_component.BaseComponent:
+def component(
+    step: Step,
+    own: Sequence[Parameter] | None = None,
+    objects: Sequence[Parameter] = (),
+    checked: Sequence[Parameter] = (),
+) -> dsl.base_component.BaseComponent:
     """A step as a component.
 
     Args:
         step: The step.
-        checked: Parameters of later steps, further inputs, that this one checks before it works.
+        own: Those of its parameters that are an input each; None: all.
+        objects: Fields of a form, further inputs, that hold others of its parameters by name.
+        checked: Parameters of later steps, or such fields, that this one checks before it works.
     """
-    taken = (*step.parameters, *checked)
+    own = step.parameters if own is None else own
+    taken = (*own, *objects, *checked)
 
     def container(*values: Any) -> dsl.ContainerSpec:  # noqa: ANN401 - placeholders
         given = dict(zip(names, values, strict=True))
-        options = [part for item in step.parameters for part in (option(item.name), given[item.name])]
+        options = [part for item in own for part in (option(item.name), given[item.name])]
+        options += [part for item in objects for part in ("--options", given[item.name])]
         checks = [part for item in checked for part in ("--check", item.name, given[item.name])]
         files = [part for result in step.results for part in _written(result, given[result.name])]
         return dsl.ContainerSpec(

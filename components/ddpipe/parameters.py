@@ -5,7 +5,8 @@
         epochs: int = parameter(15, "Number of epochs.", Between(1, 100_000))
 
 The options of the command line, the inputs of pipeline components and the parameters of the compiled packages
-are generated from these fields; nothing repeats them.
+are generated from these fields; nothing repeats them. The few that have a field of their own in a pipeline's
+form say so (`form="train_epochs"`); the others of a group share one, its `others` (form.py).
 """
 
 from __future__ import annotations
@@ -96,6 +97,8 @@ class Parameter:
         help: One sentence.
         allowed: Its values.
         items: Type of what a list or an object holds, if it is text.
+        form: The field of a pipeline's form that holds it; empty: it is in no form.
+        alone: Whether that field holds nothing else.
     """
 
     name: str
@@ -104,6 +107,8 @@ class Parameter:
     help: str
     allowed: Allowed = ANYTHING
     items: type = object
+    form: str = ""
+    alone: bool = False
 
     @property
     def required(self) -> bool:
@@ -136,6 +141,7 @@ def parameter(
     allowed: Allowed = ANYTHING,
     *,
     compare: bool = True,
+    form: str = "",
 ) -> Any:  # noqa: ANN401
     """A field of a dataclass of parameters.
 
@@ -144,8 +150,9 @@ def parameter(
         help: One sentence, for people.
         allowed: The values that it may have.
         compare: Whether another value makes another result.
+        form: Its field in a pipeline's form; empty: it is given in its group's `others`.
     """
-    metadata = {"help": help, "allowed": allowed}
+    metadata = {"help": help, "allowed": allowed, "form": form}
     if isinstance(default, (list, dict)):
         return field(default_factory=default.copy, compare=compare, metadata=metadata)
     return field(default=MISSING if default is None else default, compare=compare, metadata=metadata)
@@ -162,6 +169,8 @@ def declared(group: type[Parameters]) -> tuple[Parameter, ...]:
             help=item.metadata["help"],
             allowed=item.metadata["allowed"],
             items=str if get_args(kinds[item.name])[-1:] == (str,) else object,
+            form=item.metadata["form"] or group.others,
+            alone=bool(item.metadata["form"]),
         )
         for item in fields(group)
         if "help" in item.metadata
@@ -189,6 +198,9 @@ class Parameters:
 
     heading: ClassVar[str] = "Options"
     """What stands above these parameters in a list of many."""
+
+    others: ClassVar[str] = ""
+    """The field of a pipeline's form that holds those without one of their own, as one object."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

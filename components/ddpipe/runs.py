@@ -29,7 +29,7 @@ class RunOptions(Parameters):
     heading: ClassVar[str] = "Run"
 
     run: str = parameter("", "Name of the run; an unfinished run is resumed; empty uses the run's id.")
-    runs: str = parameter("runs", "Folder of all runs: s3://bucket/prefix or a path.")
+    runs: str = parameter("runs", "Folder of all runs: s3://bucket/prefix or a path.", form="storage_runs")
     run_id: str = parameter("", "Run id assigned by the engine, the same for a retry.")
 
     @property

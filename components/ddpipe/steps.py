@@ -31,7 +31,9 @@ class StoreOptions(Parameters):
     heading: ClassVar[str] = "Object store"
 
     s3_endpoint: str = parameter(
-        "", "Object store as host:port; empty: S3_ENDPOINT, or AWS; inside Kubernetes Kubeflow's own."
+        "",
+        "Object store as host:port; empty: S3_ENDPOINT, or AWS; inside Kubernetes Kubeflow's own.",
+        form="storage_endpoint",
     )
 
 
@@ -44,7 +46,9 @@ class DatasetOptions(Parameters):
     dataset: str = parameter(
         None, "Dataset version: the address of its manifest, or its id in the store or how that begins."
     )
-    store: str = parameter("store", "Where datasets are kept, for a dataset that is given by its id.")
+    store: str = parameter(
+        "store", "Where datasets are kept, for a dataset that is given by its id.", form="storage_datasets"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +59,7 @@ class TrainOptions(JobOptions):
         LOCAL,
         f"Where training runs: {LOCAL} (this machine), or the pods of a job ({', '.join(BACKENDS)}).",
         OneOf((LOCAL, *BACKENDS)),
+        form="cluster_backend",
     )
 
     def conflicts(self) -> Iterator[str]:

@@ -20,8 +20,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
-from place import Place, a_place  # noqa: E402
-from test_workflow import SECRET, SMALL, Ran, pods_of, workflow_of, workflows_of  # noqa: E402
+from place import STORE_SECRET, Place, a_place  # noqa: E402
+from test_workflow import SMALL, Ran, pods_of, workflow_of, workflows_of  # noqa: E402
 
 from ddpipe.launch.cluster import ApiServer, connect  # noqa: E402
 
@@ -49,7 +49,7 @@ def containers(place: Place, workflow: str) -> dict[str, float]:
 def measured(place: Place, number: int) -> tuple[float, dict[str, float]]:
     """Seconds from the workflow's creation to its end, and of its containers."""
     root = f"s3://mlpipeline/ddpipe-bench-{uuid.uuid4().hex[:8]}"
-    parameters = {**SMALL, "runs": f"{root}/runs", "store": f"{root}/store", "split_seed": str(number)}
+    parameters = {**SMALL, "runs": f"{root}/runs", "store": f"{root}/store", "split_seed": number}
     made = place.admin.create(workflows_of(place), workflow_of(parameters))
     ran = Ran(place, made["metadata"]["name"], f"{root}/runs")
     if ran.ended() != "Succeeded":
@@ -62,8 +62,8 @@ def measured(place: Place, number: int) -> tuple[float, dict[str, float]]:
 def runs(admin: ApiServer, count: int) -> Iterator[str]:
     """The table."""
     with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder)) as place:
-        secret = admin.get(f"/api/v1/namespaces/kubeflow/secrets/{SECRET}")
-        place.create("/api/v1/secrets", {**secret, "metadata": {"name": SECRET}})
+        secret = admin.get(f"/api/v1/namespaces/kubeflow/secrets/{STORE_SECRET}")
+        place.create("/api/v1/secrets", {**secret, "metadata": {"name": STORE_SECRET}})
         found = [measured(place, number) for number in range(count)]
     steps = {name: statistics.median(own[name] for _, own in found) for name in found[0][1]}
     yield f"| what | seconds, median of {count} |"

@@ -32,13 +32,12 @@ from uploads import upload_photographs, upload_xrays
 from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import DdpipeError
 from ddpipe.launch.cluster import ApiServer
-from ddpipe.pipelines.compile import COMPILED
+from ddpipe.pipelines.compile import COMPILED, PIPELINES
 from ddpipe.storage import open_store, read_uri
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
-STEPS = {f"{step}_cpu": "200m" for step in ("prepare", "evaluate", "export")}
-SMALL = {"nodes": 2, "cpu": "400m", "memory": "2Gi", "epochs": 3, **STEPS}
+SMALL = {"nodes": 2, "cpu": "400m", "memory": "2Gi", "epochs": 3, "step_memory": "2Gi"}
 NEVER_ENDING = {**SMALL, "nodes": 1, "epochs": 100_000}
 ODD = """Käthe's "Bilder" """.strip()
 
@@ -65,13 +64,15 @@ def experiment(client: Client) -> Iterator[str]:
 def start(
     client: Client, admin: ApiServer, experiment: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Submit]:
-    """Starts a run of one of the packages."""
+    """Starts a run of one of the packages, with parameters as the command line names them."""
     folder = tmp_path_factory.mktemp("packages")
     runs = []
 
     def started(package: str, runs_folder: str = "", **parameters: object) -> Run:
+        pipeline = PIPELINES[package]
+        file = package_with_test_images(COMPILED / f"{pipeline.name}.yaml", folder)
         made = client.create_run_from_pipeline_package(
-            package_with_test_images(COMPILED / package, folder), parameters, experiment_id=experiment
+            file, pipeline.filled(parameters), experiment_id=experiment
         )
         runs.append(Run(client, admin, made.run_id, f"{runs_folder}/{made.run_id}"))
         return runs[-1]
@@ -87,7 +88,7 @@ def submit(start: Submit, root: str) -> Submit:
 
     def submitted(**parameters: object) -> Run:
         arguments = {**SMALL, "runs": f"{root}/runs", "store": f"{root}/store", **parameters}
-        return start("training.yaml", arguments["runs"], **arguments)
+        return start("training", arguments["runs"], **arguments)
 
     return submitted
 
@@ -159,7 +160,7 @@ def test_a_terminated_run_leaves_no_job(client: Client, submit: Submit) -> None:
 def test_any_command_on_two_pods_shows_the_lines_of_both(start: Submit) -> None:
     arguments = {"image": OUR_IMAGES.format("launcher"), "nodes": 2, "cpu": "100m", "memory": "128Mi"}
     command = ["python", "-c", f"import os; print({ODD!r}, 'of rank', os.environ['RANK'])"]
-    run = start("custom-job.yaml", command=command, **arguments)
+    run = start("custom-job", command=command, **arguments)
     assert run.ended() == "SUCCEEDED", run.told()
     log = run.log("pytorch-job")
     assert all(f"{ODD} of rank {rank}" in log for rank in (0, 1)), log

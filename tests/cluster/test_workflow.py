@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,23 +29,20 @@ from ddpipe.data.reader import open_split
 from ddpipe.errors import DdpipeError
 from ddpipe.launch.cluster import ApiError, ApiServer
 from ddpipe.pipelines.compile import COMPILED, compile_v1
+from ddpipe.pipelines.training import TRAINING
 from ddpipe.storage import open_store, read_uri
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
-WORKFLOW = COMPILED / "training-v1.yaml"
+WORKFLOW = COMPILED / "ddpipe-training-minikf.yaml"
 OURS = r"[\w./:-]+/ddpipe-(launcher|trainer):[\w.]+"
 ENDED = {"Succeeded", "Failed", "Error"}
 SMALL = {
-    "nodes": "2",
+    "nodes": 2,
     "cpu": "500m",
     "memory": "2Gi",
-    "epochs": "3",
-    **{
-        f"{step}_{what}": size
-        for step in ("prepare", "evaluate", "export")
-        for what, size in (("cpu", "500m"), ("memory", "2Gi"))
-    },
+    "epochs": 3,
+    "step_memory": "2Gi",
 }
 
 
@@ -135,7 +132,7 @@ def place(argo: ApiServer, root: str, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="module")
 def submit(place: Place, root: str) -> Submit:
-    def submitted(**parameters: str) -> Ran:
+    def submitted(**parameters: object) -> Ran:
         body = workflow_of({**SMALL, "runs": f"{root}/runs", "store": f"{root}/store", **parameters})
         made = place.admin.create(workflows_of(place), body)
         return Ran(place, made["metadata"]["name"], f"{root}/runs")
@@ -151,13 +148,15 @@ def pods_of(place: Place) -> str:
     return f"/api/v1/namespaces/{place.namespace}/pods"
 
 
-def workflow_of(parameters: dict[str, str], package: Path = WORKFLOW) -> dict[str, Any]:
+def workflow_of(parameters: Mapping[str, object], package: Path = WORKFLOW) -> dict[str, Any]:
     """The package as it is compiled, but for the names of the images and the service account."""
     text = re.sub(OURS, lambda match: OUR_IMAGES.format(match[1]), package.read_text())
     workflow: dict[str, Any] = yaml.safe_load(text)
     workflow["spec"]["serviceAccountName"] = ACCOUNT
+    given = TRAINING.filled(parameters)
     for one in workflow["spec"]["arguments"]["parameters"]:
-        one["value"] = parameters.get(one["name"], one["value"])
+        value = given.get(one["name"], one["value"])
+        one["value"] = value if isinstance(value, str) else json.dumps(value)
     return workflow
 
 
@@ -219,7 +218,7 @@ def test_preparing_the_same_data_again_is_a_no_op(digits: Ran, submit: Submit) -
 
 def test_a_killed_step_is_retried_and_takes_its_job_up_again(place: Place, submit: Submit) -> None:
     before = place.jobs_ever()
-    ran = submit(epochs="150")
+    ran = submit(epochs=150)
     victim = ran.pod_of("train")
     assert eventually(lambda: _steps_of(ran), bool, 180), "training never made a step"
     delete(ran.place.admin, f"{pods_of(ran.place)}/{victim}")
@@ -228,7 +227,7 @@ def test_a_killed_step_is_retried_and_takes_its_job_up_again(place: Place, submi
 
 
 def test_what_a_killed_launcher_leaves_is_removed_at_the_end(submit: Submit) -> None:
-    ran = submit(epochs="100000")
+    ran = submit(epochs=100_000)
     assert eventually(lambda: _steps_of(ran), bool, 240), ran.told()
     _kill_launcher(ran, ran.pod_of("train"))
     assert ran.ended() == "Failed", ran.told()
@@ -266,7 +265,7 @@ def _kill_launcher(ran: Ran, pod: str) -> None:
     "stop", [{"shutdown": "Terminate"}, {"activeDeadlineSeconds": 0}], ids=["terminated", "deadline"]
 )
 def test_a_stopped_workflow_leaves_no_job(submit: Submit, stop: dict[str, Any]) -> None:
-    ran = submit(epochs="100000")
+    ran = submit(epochs=100_000)
     assert eventually(lambda: _steps_of(ran), bool, 240), ran.told()
     ran.place.patch(ran.path, {"spec": stop})
     assert eventually(ran.place.jobs, lambda jobs: not jobs, 30) == []
@@ -277,7 +276,7 @@ def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: st
     if "DDPIPE_TEST_CIFAR" not in os.environ:
         pytest.skip("no photographs: set DDPIPE_TEST_CIFAR")
     upload_photographs(Path(os.environ["DDPIPE_TEST_CIFAR"]), f"{root}/cifar", per_class=500)
-    ran = submit(source="folder", source_path=f"{root}/cifar", dataset_name="cifar", epochs="1")
+    ran = submit(source="folder", source_path=f"{root}/cifar", dataset_name="cifar", epochs=1)
     assert ran.ended(900) == "Succeeded", ran.told()
     assert accuracy_of_the_package(ran, ran.step("prepare")["facts"]["dataset"]) == pytest.approx(
         reported_accuracy(ran)
@@ -286,7 +285,7 @@ def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: st
 
 def test_xrays_with_several_labels_each_train_the_same_way(submit: Submit, root: str, tmp_path: Path) -> None:
     upload_xrays(tmp_path, f"{root}/xrays")
-    ran = submit(source="ranzcr", source_path=f"{root}/xrays", dataset_name="xrays", batch_size="16")
+    ran = submit(source="ranzcr", source_path=f"{root}/xrays", dataset_name="xrays", batch_size=16)
     assert ran.ended() == "Succeeded", ran.told()
     assert ran.step("train")["facts"]["nodes"] == 2
     scores = json.loads(read_uri(f"{ran.folder}/evaluation/metrics.json"))["scores"]
@@ -298,7 +297,7 @@ def test_without_an_object_store_all_data_is_on_a_claim(place: Place, tmp_path: 
     wanted = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     place.create("/api/v1/persistentvolumeclaims", {"metadata": {"name": "photos"}, "spec": wanted})
     _let_everybody_write(place, "photos")
-    workflow = workflow_of({**SMALL, "run": "first"}, tmp_path / "training-v1.yaml")
+    workflow = workflow_of(SMALL, tmp_path / "ddpipe-training-minikf.yaml")
     made = place.admin.create(workflows_of(place), workflow)
     ran = Ran(place, made["metadata"]["name"], "/data/ddpipe/runs")
     assert ran.ended() == "Succeeded", ran.told()

@@ -33,7 +33,7 @@ def test_without_a_server_it_trains_here_and_shows_what_came_out(
     assert report.startswith("<iframe srcdoc=")
     assert "runs/first" in table
     assert "runs/second" in table
-    assert (tmp_path / "packages/training.yaml").is_file()
+    assert (tmp_path / "packages/ddpipe-training.yaml").is_file()
 
 
 def test_it_is_committed_without_outputs() -> None:

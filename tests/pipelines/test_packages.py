@@ -12,9 +12,10 @@ from kfp import components as kfp_components
 from kfp import dsl
 
 from ddpipe.__main__ import cli
-from ddpipe.parameters import Parameter
+from ddpipe.errors import ParameterError
+from ddpipe.parameters import Parameter, declared
 from ddpipe.pipelines.compile import COMPILED, OFFERED, PIPELINES, compile_all, compile_v1, compile_v2
-from ddpipe.pipelines.wiring import MOUNT, Pipeline
+from ddpipe.pipelines.wiring import MOUNT, Task
 from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN, Step
 from ddpipe.train.recipe import Recipe
 
@@ -51,7 +52,7 @@ OTHERS: dict[type, Any] = {
 
 
 def package(name: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))
+    found: dict[str, Any] = next(yaml.safe_load_all((COMPILED / f"ddpipe-{name}.yaml").read_text()))
     return found
 
 
@@ -63,7 +64,7 @@ def containers(name: str) -> dict[str, dict[str, Any]]:
 
 def templates(name: str) -> dict[str, dict[str, Any]]:
     """Of the package for KFP 1, by step."""
-    found = package(f"{name}-v1")["spec"]["templates"]
+    found = package(f"{name}-minikf")["spec"]["templates"]
     return {one["name"].replace("-", "_"): one for one in found if "container" in one}
 
 
@@ -103,9 +104,29 @@ def v1_command(template: dict[str, Any], values: dict[str, Any]) -> list[str]:
     return [filled(part) for part in template["container"]["command"]]
 
 
-def fresh_values(pipeline: Pipeline, step: Step) -> dict[str, Any]:
-    """Another value than the default for each parameter of a step, and of those that it checks."""
-    return {item.name: OTHERS[item.kind] for item in (*step.parameters, *pipeline.checked)}
+def task_of(name: str, step: Step) -> Task:
+    pipeline = PIPELINES[name]
+    (task,) = [one for one in (*pipeline.tasks, pipeline.last) if one.step is step]
+    return task
+
+
+def fresh_values(name: str, step: Step) -> dict[str, Any]:
+    """Another value than the default for all that a step takes and checks, as arguments and as fields."""
+    task = task_of(name, step)
+    values = {item.name: OTHERS[item.kind] for item in task.own}
+    for place in task.objects:
+        inside = [item for item in step.parameters if item.form == place.name and not item.alone]
+        values[place.name] = {item.name: OTHERS[item.kind] for item in inside}
+    fields = {item.form: values[item.name] for item in task.own}
+    checked = {item.name: OTHERS[item.kind] for item in PIPELINES[name].checked}
+    checked_fields = {item.form: OTHERS[item.kind] for item in PIPELINES[name].checked}
+    return {**checked, **checked_fields, **fields, **values}
+
+
+def reached(step: Step, seen: dict[str, Any]) -> dict[str, Any]:
+    """What each of a step's parameters is in the end."""
+    values = {**seen, **seen["options"]} if "options" in seen else seen
+    return {item.name: values[item.name] for item in step.parameters}
 
 
 @pytest.mark.timeout(600)
@@ -120,7 +141,7 @@ def test_both_packages_have_the_parameters_that_are_declared(name: str) -> None:
     """Name, type, default and description, one by one."""
     wanted = {item.name: item for item in PIPELINES[name].parameters}
     v2 = package(name)["root"]["inputDefinitions"]["parameters"]
-    annotations = package(f"{name}-v1")["metadata"]["annotations"]
+    annotations = package(f"{name}-minikf")["metadata"]["annotations"]
     shown = json.loads(annotations["pipelines.kubeflow.org/pipeline_spec"])["inputs"]
     v1 = {one["name"]: one for one in shown}
     assert set(v2) == set(v1) == set(wanted)
@@ -147,30 +168,57 @@ def test_a_pipeline_runs_without_a_single_parameter(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "step"), CASES)
 def test_every_value_reaches_the_command_unharmed_on_kfp_2(name: str, step: Step, tmp_path: Path) -> None:
-    values = fresh_values(PIPELINES[name], step)
+    values = fresh_values(name, step)
     seen = understood(v2_command(containers(name)[step.name], values, tmp_path))
-    assert {item.name: seen[item.name] for item in step.parameters} == {
-        item.name: values[item.name] for item in step.parameters
-    }
+    assert reached(step, seen) == {item.name: OTHERS[item.kind] for item in step.parameters}
 
 
 @pytest.mark.parametrize(("name", "step"), CASES)
 def test_every_value_reaches_the_command_unharmed_on_kfp_1(name: str, step: Step) -> None:
-    values = fresh_values(PIPELINES[name], step)
-    seen = understood(v1_command(templates(name)[step.name], values))
-    first = [*PIPELINES[name].tasks, PIPELINES[name].last]
-    (task,) = [one for one in first if one.step is step]
+    values = fresh_values(name, step)
+    seen = reached(step, understood(v1_command(templates(name)[step.name], values)))
+    settled = task_of(name, step).settled
     for item in step.parameters:
-        if item.name not in task.settled or item.name == "dataset":
-            assert seen[item.name] == values[item.name], item.name
+        if item.name not in settled or item.name == "dataset":
+            assert seen[item.name] == OTHERS[item.kind], item.name
 
 
-def test_the_first_step_is_given_every_hyperparameter_to_check(tmp_path: Path) -> None:
-    values = fresh_values(PIPELINES["training"], PREPARE)
+def test_the_first_step_is_given_all_that_later_steps_take_to_check(tmp_path: Path) -> None:
+    values = fresh_values("training", PREPARE)
     v2 = understood(v2_command(containers("training")["prepare"], values, tmp_path))
     v1 = understood(v1_command(templates("training")["prepare"], values))
-    names = set(Recipe().to_dict())
-    assert names <= {name for name, _ in v2["check"]} & {name for name, _ in v1["check"]}
+    assert dict(v2["check"]) == dict(v1["check"])
+    places = {item.name for item in declared(Recipe) if item.alone} | {"train_options", "cluster_options"}
+    assert places <= dict(v2["check"]).keys()
+
+
+def test_a_form_has_about_twenty_fields_that_sort_into_groups() -> None:
+    names = [item.name for item in PIPELINES["training"].parameters]
+    assert len(names) <= 22
+    assert {name.partition("_")[0] for name in names} == {"cluster", "data", "evaluate", "storage", "train"}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_each_parameter_has_its_place_in_the_form_or_is_settled(name: str) -> None:
+    for task in (*PIPELINES[name].tasks, PIPELINES[name].last):
+        assert [item.name for item in task.open if not item.form] == []
+
+
+def test_what_is_for_several_steps_says_for_which() -> None:
+    texts = {item.name: item.help for item in PIPELINES["training"].parameters}
+    assert texts["storage_endpoint"].endswith("For prepare, train, evaluate, export.")
+    assert texts["storage_secret"].endswith("For prepare, train, evaluate, export, clean_up.")
+
+
+def test_values_by_the_command_lines_names_become_fields() -> None:
+    values = {"epochs": 3, "label_smoothing": 0.1, "optimizer": "adamw", "source": "mnist"}
+    assert PIPELINES["training"].filled(values) == {
+        "train_epochs": 3,
+        "train_options": {"label_smoothing": 0.1, "optimizer": "adamw"},
+        "data_source": "mnist",
+    }
+    with pytest.raises(ParameterError, match="'epoch' is no parameter here; is it epochs"):
+        PIPELINES["training"].filled({"epoch": 3})
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -178,9 +226,9 @@ def test_what_is_left_is_cleaned_up_however_the_steps_end(name: str) -> None:
     cleaned = package(name)["root"]["dag"]["tasks"]["clean-up"]
     assert cleaned["dependentTasks"] == ["exit-handler-1"]
     assert cleaned["triggerPolicy"]["strategy"] == "ALL_UPSTREAM_TASKS_COMPLETED"
-    assert package(f"{name}-v1")["spec"]["onExit"] == "clean-up"
+    assert package(f"{name}-minikf")["spec"]["onExit"] == "clean-up"
     launcher = TRAIN if name == "training" else PYTORCH_JOB
-    values = fresh_values(PIPELINES[name], launcher)
+    values = fresh_values(name, launcher)
     swept, launched = (
         understood(v1_command(templates(name)[step.name], values)) for step in (CLEAN_UP, launcher)
     )
@@ -190,7 +238,7 @@ def test_what_is_left_is_cleaned_up_however_the_steps_end(name: str) -> None:
 
 @pytest.mark.parametrize("name", PIPELINES)
 def test_a_retry_is_for_lost_pods_only(name: str) -> None:
-    assert "retryPolicy" not in (COMPILED / f"{name}.yaml").read_text()
+    assert "retryPolicy" not in (COMPILED / f"ddpipe-{name}.yaml").read_text()
     for template in templates(name).values():
         assert template["retryStrategy"] == {"limit": 2, "retryPolicy": "OnError"}
 
@@ -202,15 +250,13 @@ def test_credentials_come_from_the_secret_that_the_user_names_and_from_nowhere_e
         for variable in template["container"]["env"]:
             assert set(variable) == {"name", "valueFrom"}
             secret = variable["valueFrom"]["secretKeyRef"]
-            assert (secret["name"], secret["optional"]) == ("{{workflow.parameters.s3_secret}}", True)
-    platform = list(yaml.safe_load_all((COMPILED / f"{name}.yaml").read_text()))[1]
+            assert (secret["name"], secret["optional"]) == ("{{workflow.parameters.storage_secret}}", True)
+    platform = list(yaml.safe_load_all((COMPILED / f"ddpipe-{name}.yaml").read_text()))[1]
     kubernetes = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
     assert len(kubernetes) == len(STEPS[name])
     for one in kubernetes.values():
         (secret,) = one["secretAsEnv"]
-        assert secret["secretNameParameter"] == {"componentInputParameter": "s3_secret"} or (
-            "pipelinechannel--s3_secret" in str(secret["secretNameParameter"])
-        )
+        assert "storage_secret" in str(secret["secretNameParameter"])
     assert not any("env" in container for container in containers(name).values())
 
 
@@ -222,10 +268,13 @@ def test_every_step_passes_the_restricted_level_and_has_the_pod_that_the_user_as
     assert template["container"]["securityContext"]["runAsNonRoot"]
     assert not template["container"]["securityContext"]["allowPrivilegeEscalation"]
     (patched,) = json.loads(template["podSpecPatch"])["containers"]
-    asked = re.findall(r"workflow\.parameters\.(\w+)", json.dumps(patched["resources"]))
+    asked = json.dumps(patched["resources"])
     resources = containers(name)[step.name]["resources"]
-    assert len(set(asked)) == 2
-    assert set(resources) == {"resourceCpuRequest", "resourceMemoryRequest", "resourceMemoryLimit"}
+    assert {"resourceCpuRequest", "resourceMemoryRequest", "resourceMemoryLimit"} <= set(resources)
+    for_data = step in {PREPARE, EVALUATE, EXPORT}
+    assert ("workflow.parameters.cluster_step_memory" in asked) is for_data
+    assert ("cluster_step_memory" in str(resources)) is for_data
+    assert template["activeDeadlineSeconds"] == task_of(name, step).timeout
 
 
 @pytest.mark.parametrize("name", PIPELINES)
@@ -249,22 +298,23 @@ def test_only_what_talks_to_the_cluster_uses_the_small_image() -> None:
 def test_on_a_claim_all_data_is_on_the_volume_of_every_step_and_of_the_job(tmp_path: Path) -> None:
     compile_v2(tmp_path, "photos")
     compile_v1(tmp_path, "photos")
-    workflow = yaml.safe_load((tmp_path / "training-v1.yaml").read_text())
+    workflow = yaml.safe_load((tmp_path / "ddpipe-training-minikf.yaml").read_text())
     mounts = [one["container"]["volumeMounts"] for one in workflow["spec"]["templates"] if "container" in one]
     assert mounts == [[{"name": "data", "mountPath": MOUNT}]] * 5
     assert workflow["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": "photos"}
-    spec, platform = yaml.safe_load_all((tmp_path / "training.yaml").read_text())
+    spec, platform = yaml.safe_load_all((tmp_path / "ddpipe-training.yaml").read_text())
     for one in platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values():
         assert [(mount["mountPath"], mount["constant"]) for mount in one["pvcMount"]] == [(MOUNT, "photos")]
     v2 = spec["root"]["inputDefinitions"]["parameters"]
     v1 = {one["name"]: one["value"] for one in workflow["spec"]["arguments"]["parameters"]}
-    for name in ("store", "runs"):
-        assert v2[name]["defaultValue"] == v1[name] == f"{MOUNT}/ddpipe/{name}"
-    assert v2["volumes"]["defaultValue"] == json.loads(v1["volumes"]) == [f"claim:photos:{MOUNT}"]
+    for field, name in (("storage_datasets", "store"), ("storage_runs", "runs")):
+        assert v2[field]["defaultValue"] == v1[field] == f"{MOUNT}/ddpipe/{name}"
+    mounted = {"volumes": [f"claim:photos:{MOUNT}"]}
+    assert v2["cluster_options"]["defaultValue"] == json.loads(v1["cluster_options"]) == mounted
 
 
 def test_a_failed_compilation_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "training.yaml").write_text("old")
+    (tmp_path / "ddpipe-training.yaml").write_text("old")
 
     def die(*_: object, **__: object) -> None:
         raise OSError("disk full")
@@ -272,8 +322,8 @@ def test_a_failed_compilation_leaves_the_old_files(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("ddpipe.pipelines.compile.compile_v1", die)
     with pytest.raises(OSError, match="disk full"):
         compile_all(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["training.yaml"]
-    assert (tmp_path / "training.yaml").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["ddpipe-training.yaml"]
+    assert (tmp_path / "ddpipe-training.yaml").read_text() == "old"
 
 
 @pytest.mark.parametrize("step", OFFERED, ids=lambda step: step.name)

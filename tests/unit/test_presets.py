@@ -56,12 +56,16 @@ def test_presets_are_known_where_there_is_no_torch() -> None:
             ["--preset", "documents", "--epochs", "15", "--momentum", "0.5", "--write", "training", "out"],
             recipe_of("documents", {"momentum": 0.5}),
         ),
+        (
+            ["--preset", "documents", "--options", '{"momentum": 0.9}', "--write", "training", "out"],
+            recipe_of("documents", {"momentum": 0.9}),
+        ),
     ],
-    ids=["a value", "the default", "no preset", "an engine gives its defaults too"],
+    ids=["a value", "the default", "no preset", "an engine gives its defaults too", "among the options"],
 )
 def test_what_is_given_overrides_the_preset(
     arguments: list[str], recipe: Recipe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with train_command.make_context("train", ["--dataset", "m", *arguments]) as context:
-        assert chosen_recipe(context.params) == recipe
+        assert chosen_recipe({**context.params, **context.params["options"]}) == recipe

@@ -152,3 +152,45 @@ def test_what_is_wrong_with_any_step_of_a_run_is_refused_by_the_first_all_at_onc
     ):
         assert problem in told.output, told.output
     assert not (tmp_path / "store").exists()
+
+
+def refused(tmp_path: Path, *arguments: str) -> str:
+    """What prepare says; it has not begun."""
+    told = CliRunner().invoke(cli, ["prepare", "--store", str(tmp_path / "store"), *arguments])
+    assert told.exit_code == ParameterError.exit_code
+    assert not (tmp_path / "store").exists()
+    return told.output
+
+
+def test_objects_of_later_options_are_checked_name_by_name(tmp_path: Path) -> None:
+    train = {"label_smothing": 0.1, "momentum": 2, "epochs": 3, "keep": "failed"}
+    told = refused(
+        tmp_path, "--check", "train_options", json.dumps(train), "--check", "cluster_options", "[1]"
+    )
+    for problem in (
+        "'label_smothing' is no parameter here; is it label_smoothing?",
+        "epochs does not belong in train_options: it is given as train_epochs",
+        "keep does not belong in train_options: it is given as cluster_options",
+        "cluster_options is '[1]', not an object of names and values",
+        "momentum is 2, not a number from 0 to below 1",
+    ):
+        assert problem in told, told
+
+
+def test_options_in_an_object_are_as_good_as_given_one_by_one(tmp_path: Path) -> None:
+    told = [
+        json.loads(CliRunner().invoke(cli, ["prepare", "--store", str(tmp_path), "--json", *given]).stdout)
+        for given in (["--options", '{"split_seed": 7}'], ["--split-seed", "7"])
+    ]
+    assert [one["reused"] for one in told] == [False, True]
+
+
+def test_options_in_an_object_are_refused_like_any_other(tmp_path: Path) -> None:
+    options = json.dumps({"quality": 0, "qality": 80, "folds": 3})
+    told = refused(tmp_path, "--folds", "5", "--options", options)
+    for problem in (
+        "quality is 0, not a whole number from 1 to 95",
+        "'qality' is no parameter here; is it quality?",
+        "folds is given twice: by itself, and among the options",
+    ):
+        assert problem in told, told

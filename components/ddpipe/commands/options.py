@@ -43,7 +43,7 @@ def options(
 
     def decorate(command: T) -> T:
         for heading, item in reversed(chosen.values()):
-            command = _option(item, heading)(command)
+            command = as_option(item, heading)(command)
         return command
 
     return decorate
@@ -89,8 +89,8 @@ def parsed(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the paramete
         return text
 
 
-def _option(item: Parameter, heading: str) -> Callable[[T], T]:
-    """One parameter as an option."""
+def as_option(item: Parameter, heading: str) -> Callable[[T], T]:
+    """One parameter as an option, below a heading."""
     name, default = f"--{item.name.replace('_', '-')}", item.default
     shared: dict[str, Any] = {
         "cls": _SectionedOption,

@@ -16,7 +16,8 @@ from ddpipe.train.recipe import Recipe
 def chosen_recipe(values: Mapping[str, Any]) -> Recipe:
     """The recipe of the preset, but for the hyperparameters that were given.
 
-    An engine, which takes results as files, gives every parameter: one that has its default was not meant.
+    An engine, which takes results as files, gives every parameter that has an option of its own: one that has
+    its default was not meant.
 
     Raises:
         ParameterError: There is no such preset, or values are invalid; all are listed.
@@ -26,8 +27,11 @@ def chosen_recipe(values: Mapping[str, Any]) -> Recipe:
     given = {
         name: values[name]
         for name, default in defaults.items()
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        and not (by_engine and values[name] == default)
+        if name in context.params.get("options", ())
+        or (
+            context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            and not (by_engine and values[name] == default)
+        )
     }
     return recipe_of(PresetOptions.picked(values).preset, given)
 

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from ddpipe import form
 from ddpipe.commands import json_option
-from ddpipe.commands.options import SectionedCommand, options, parsed
+from ddpipe.commands.options import SectionedCommand, as_option, options, parsed
 from ddpipe.commands.results import EXECUTOR, WRITE, Outcome, check_writable, files_of, tell
 from ddpipe.data.versions import address
-from ddpipe.parameters import refuse
+from ddpipe.parameters import Parameter, refuse
 from ddpipe.steps import LATER, DatasetOptions, Step
 
 Values = dict[str, Any]
+Checks = tuple[tuple[str, str], ...]
 
 
 def step_command(
@@ -27,24 +30,28 @@ def step_command(
     """The command of a step, from a function of its parameters' values by name.
 
     Everything wrong with the parameters, and with those of later steps that --check names, is refused at once
-    before the function is called. `settings` are click's own.
+    before the function is called. What --options holds is as good as given one by one. `settings` are click's
+    own.
     """
 
     def decorate(body: Callable[..., Outcome]) -> click.Command:
         @click.command(step.command[-1], cls=SectionedCommand, help=step.help, **settings)
         @options(*step.groups)
+        @_more_option
         @_check_option
         @_write_option(step)
         @_executor_option
         @json_option
         @functools.wraps(body)
-        def command(check: tuple[tuple[str, str], ...], **given: Any) -> None:  # noqa: ANN401 - by their names
-            problems = [problem for group in step.groups for problem in group.problems_in(given)]
-            refuse(f"{step.name} cannot start", dict.fromkeys([*problems, *_later_problems(dict(check))]))
-            _use_endpoint(given)
+        def command(options: Values, check: Checks, **given: Any) -> None:  # noqa: ANN401 - by their names
+            values = {**given, **options}
+            problems = [problem for group in step.groups for problem in group.problems_in(values)]
+            found = [*_misplaced(step, options), *problems, *_later_problems(dict(check))]
+            refuse(f"{step.name} cannot start", dict.fromkeys(found))
+            _use_endpoint(values)
             if DatasetOptions in step.groups:
-                given["dataset"] = address(given["dataset"], given.pop("store"))
-            tell(body(**given))
+                values["dataset"] = address(values["dataset"], values.pop("store"))
+            tell(body(**values))
 
         command.__doc__ = step.help
         return command
@@ -52,14 +59,35 @@ def step_command(
     return decorate
 
 
+def _misplaced(step: Step, options: Mapping[str, Any]) -> list[str]:
+    """Names in --options that are none of the step's, or that were given by themselves as well."""
+    names = [item.name for item in step.parameters]
+    source = click.get_current_context().get_parameter_source
+    twice = [name for name in options if source(name) is ParameterSource.COMMANDLINE]
+    return [
+        *(form.unknown(name, names) for name in options if name not in names),
+        *(f"{name} is given twice: by itself, and among the options" for name in twice),
+    ]
+
+
 def _later_problems(named: Mapping[str, str]) -> list[str]:
     """What is wrong with the parameters of later steps, each group's together."""
-    kinds = {item.name: item for step in LATER for item in step.parameters}
-    unknown = [f"{name!r} is no parameter of a later step" for name in named if name not in kinds]
-    values = {name: parsed(kinds[name], text) for name, text in named.items() if name in kinds}
+    items = {item.name: item for step in LATER for item in step.parameters}
+    objects = {item.name: item for item in form.objects(items.values())}
+    known = {**items, **objects}
+    values: Values = {}
+    problems = [form.unknown(name, known) for name in named if name not in known]
+    for name in filter(known.__contains__, named):
+        value = parsed(known[name], named[name])
+        if name in objects:
+            inside, wrong = form.opened(name, value, items)
+            values |= inside
+            problems += wrong
+        else:
+            values[name] = value
     groups = dict.fromkeys(group for step in LATER for group in step.groups)
     found = [problem for group in groups if _concerns(group, values) for problem in group.problems_in(values)]
-    return [*unknown, *found]
+    return [*problems, *found]
 
 
 def _concerns(group: type[Any], values: Mapping[str, Any]) -> bool:
@@ -72,12 +100,23 @@ def _use_endpoint(given: Mapping[str, Any]) -> None:
         os.environ.setdefault("S3_ENDPOINT", given["s3_endpoint"])
 
 
+_more_option = as_option(
+    Parameter(
+        name="options",
+        kind=dict,
+        default={},
+        help="Further options as one JSON object of names, with underscores, and values; or @ and its file.",
+    ),
+    "Options",
+)
+
 _check_option = click.option(
     "--check",
     nargs=2,
     multiple=True,
     metavar="NAME VALUE",
-    help="Parameter of a later step, to be checked before any work; repeatable.",
+    help="Parameter of a later step, or an object of several (train_options), to be checked before any work; "
+    "repeatable.",
 )
 
 

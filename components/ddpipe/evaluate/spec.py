@@ -14,6 +14,7 @@ class EvaluateSpec(Parameters):
 
     what: ClassVar[str] = "evaluation cannot start"
     heading: ClassVar[str] = "Evaluation"
+    others: ClassVar[str] = "evaluate_options"
 
     evaluation_batch_size: int = parameter(128, "Samples per forward pass.", Between(1, 1_000_000))
     test_time_flips: bool = parameter(

@@ -175,14 +175,20 @@ class JobOptions(Parameters):
 
     what: ClassVar[str] = "the training job cannot work"
     heading: ClassVar[str] = "Job on the cluster"
+    others: ClassVar[str] = "cluster_options"
 
-    backend: str = parameter("pytorchjob", f"What runs the pods: {', '.join(BACKENDS)}.", OneOf(BACKENDS))
-    image: str = parameter("", "Container image of the pods.")
-    nodes: int = parameter(1, "Number of pods.", Between(1, 10_000))
+    backend: str = parameter(
+        "pytorchjob",
+        f"What runs the pods: {', '.join(BACKENDS)}.",
+        OneOf(BACKENDS),
+        form="cluster_backend",
+    )
+    image: str = parameter("", "Container image of the pods.", form="cluster_image")
+    nodes: int = parameter(1, "Number of pods.", Between(1, 10_000), form="cluster_nodes")
     processes: int = parameter(1, "Training processes per pod; one per GPU is usual.", Between(1, 256))
-    cpu: str = parameter("1", "CPUs per pod.")
-    memory: str = parameter("4Gi", "Memory per pod.")
-    gpus: int = parameter(0, "GPUs per pod.", Between(0, 64))
+    cpu: str = parameter("1", "CPUs per pod.", form="cluster_cpu")
+    memory: str = parameter("4Gi", "Memory per pod.", form="cluster_memory")
+    gpus: int = parameter(0, "GPUs per pod.", Between(0, 64), form="cluster_gpus")
     gpu_resource: str = parameter(
         "nvidia.com/gpu", "Resource name of a GPU, as the device plugin registers it."
     )
@@ -192,10 +198,14 @@ class JobOptions(Parameters):
         [], f"Volumes of every pod, as KIND:NAME:/PATH[:ro]; KIND is one of {', '.join(VolumeKind)}."
     )
     s3_endpoint: str = parameter(
-        "", "Object store as host:port, as seen from the cluster; empty: Kubeflow's own."
+        "",
+        "Object store as host:port, as seen from the cluster; empty: Kubeflow's own.",
+        form="storage_endpoint",
     )
     s3_secret: str = parameter(
-        "", "Secret with the object store's accesskey and secretkey; for none, name one that does not exist."
+        "",
+        "Secret with the object store's accesskey and secretkey; for none, name one that does not exist.",
+        form="storage_secret",
     )
     node_selector: Mapping[str, str] = parameter({}, "Labels that nodes must have.")
     tolerations: Sequence[Mapping[str, Any]] = parameter([], "Tolerations, as in a pod.")
@@ -297,9 +307,13 @@ class JobOptions(Parameters):
 class LaunchOptions(JobOptions):
     """What a person chooses about a job that runs their own command."""
 
-    command: Sequence[str] = parameter([], "Command and arguments of the pods; empty: the image's own.")
+    command: Sequence[str] = parameter(
+        [], "Command and arguments of the pods; empty: the image's own.", form="job_command"
+    )
     outputs: Sequence[str] = parameter(
-        [], "URIs that must exist before the job counts as a success; one ending in / is a folder."
+        [],
+        "URIs that must exist before the job counts as a success; one ending in / is a folder.",
+        form="job_outputs",
     )
 
 

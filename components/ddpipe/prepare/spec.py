@@ -27,13 +27,22 @@ class PrepareSpec(Parameters):
 
     what: ClassVar[str] = "the data cannot be prepared"
     heading: ClassVar[str] = "Data"
+    others: ClassVar[str] = "data_options"
 
-    source: str = parameter("digits", f"Kind of raw data: {', '.join(SOURCES)}.", OneOf(SOURCES))
-    source_path: str = parameter(
-        "", "Folder or s3://bucket/prefix of the raw data; empty for sources that are built in or downloaded."
+    source: str = parameter(
+        "digits", f"Kind of raw data: {', '.join(SOURCES)}.", OneOf(SOURCES), form="data_source"
     )
-    dataset_name: str = parameter("", "Name of the dataset, shared by its versions; empty: the source's.")
-    store: str = parameter("store", "Where datasets are kept: a folder or s3://bucket/prefix.")
+    source_path: str = parameter(
+        "",
+        "Folder or s3://bucket/prefix of the raw data; empty for sources that are built in or downloaded.",
+        form="data_path",
+    )
+    dataset_name: str = parameter(
+        "", "Name of the dataset, shared by its versions; empty: the source's.", form="data_name"
+    )
+    store: str = parameter(
+        "store", "Where datasets are kept: a folder or s3://bucket/prefix.", form="storage_datasets"
+    )
     image_size: int = parameter(
         0, "Side of all images in pixels; 0 uses the most common size.", Between(0, LARGEST_SIDE)
     )

@@ -120,9 +120,11 @@ class PresetOptions(Parameters):
 
     what: ClassVar[str] = Recipe.what
     heading: ClassVar[str] = Recipe.heading
+    others: ClassVar[str] = Recipe.others
 
     preset: str = parameter(
         "",
         f"Recipe by name: {', '.join(PRESETS)}; hyperparameters that are given override it.",
         OneOf(("", *PRESETS)),
+        form="train_preset",
     )

@@ -17,16 +17,20 @@ class Recipe(Parameters):
 
     what: ClassVar[str] = "training cannot start"
     heading: ClassVar[str] = "Hyperparameters"
+    others: ClassVar[str] = "train_options"
 
     model: str = parameter(
-        "digits-cnn", f"Network to train: {ModelNames()} (auto chooses by image size).", ModelNames()
+        "digits-cnn",
+        f"Network to train: {ModelNames()} (auto chooses by image size).",
+        ModelNames(),
+        form="train_model",
     )
     pretrained: str = parameter(
         "",
         "Weights to start from: torchvision (its own, downloaded), or the path or s3:// address of a file "
         "(state dict or safetensors); empty starts from random ones.",
     )
-    epochs: int = parameter(15, "Number of epochs.", Between(1, 100_000))
+    epochs: int = parameter(15, "Number of epochs.", Between(1, 100_000), form="train_epochs")
     batch_size: int = parameter(
         64, "Samples in one step, over all processes together.", Between(1, 1_000_000)
     )
@@ -41,7 +45,10 @@ class Recipe(Parameters):
         OneOf(("sgd", "adamw", "muon")),
     )
     learning_rate: float = parameter(
-        0.1, "Peak learning rate, reached after the warm-up.", Between(0, 10, open_low=True)
+        0.1,
+        "Peak learning rate, reached after the warm-up.",
+        Between(0, 10, open_low=True),
+        form="train_learning_rate",
     )
     schedule: str = parameter(
         "cosine",
