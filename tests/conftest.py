@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import s3_server
 
 from ddpipe.process import search_rarely
 
+# Few examples, the same ones each time; --hypothesis-profile=default explores.
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, database=None, deadline=None, max_examples=40
+)
+hypothesis.settings.load_profile("repeatable")
 search_rarely()  # a test runner with torch, too, spends a third of its time on garbage that is none
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import NamedTuple
+from unicodedata import category
 
 from ddpipe.data.manifest import SPLITS, Label
 from ddpipe.errors import NoSuchObject, listed
@@ -28,6 +30,14 @@ SEPARATORS = ",;\t|"
 
 UNLABELLED = frozenset({"", "nan", "na", "null", "none"})
 """What stands for a missing label, in any case."""
+
+SPACES = "\t" + "".join(char for char in map(chr, range(0x3001)) if category(char) == "Zs")
+"""What may surround a cell; a line's end may not: it would hide rows that a quote swallowed."""
+
+QUOTED = re.compile(r'(?<![^,;\t|])"(?:[^"]|"")*+"')
+"""A cell in quotes, whatever separates it from the one before."""
+
+HEADER = re.compile(rf"(?:{QUOTED.pattern}|[^\r\n])*+")
 
 BINARY: Mapping[str, int] = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 
@@ -120,26 +130,43 @@ class Csv:
             )
 
 
-def _text(data: bytes) -> str:
-    """UTF-8, with or without its mark; UTF-16 with its mark; else what Windows writes in the West."""
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return data.decode("utf-16", errors="replace")
+def _text(file: str, data: bytes) -> str:
+    """UTF-8, with or without its mark; UTF-16 with its mark; else what Windows writes in the West.
+
+    Raises:
+        SourceError: It is none of these. UTF-8 with a slip is not taken for Windows', whose every byte is a
+            character: all its labels would be read wrong.
+    """
     try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("cp1252", errors="replace")
+        if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+            return data.decode("utf-16")
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            if not data.decode(errors="ignore").isascii():
+                raise
+            return data.decode("cp1252")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        seen = f"line {line} is no text as {error.encoding}: {error.reason} (byte {error.start} of the file)"
+        raise refused(file, seen, "Save it as UTF-8.") from error
+
+
+def _separator(text: str) -> str:
+    """What is between the names of the columns most often."""
+    first = HEADER.match(text.lstrip("\r\n"))
+    return max(SEPARATORS, key=QUOTED.sub("", first[0] if first else "").count)
 
 
 def _parsed(file: str, data: bytes) -> tuple[Sequence[str], list[Row]]:
     """The names of the columns, and the rows that are not empty."""
-    text = _text(data)
-    separator = max(SEPARATORS, key=text.partition("\n")[0].count)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    text = _text(file, data)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
     records: list[tuple[int, list[str]]] = []
     line = 1
     try:
         for record in reader:
-            cells = [cell.strip() for cell in record]
+            cells = [cell.strip(SPACES) for cell in record]
             if any(cells):
                 records.append((line, cells))
             line = reader.line_num + 1
