@@ -19,6 +19,11 @@ def _assigned(count: int, *, classes: int = 4, rule: SplitRule = RULE) -> dict[s
     return dict(zip(ids, assign(ids, [index % classes for index in range(count)], rule), strict=True))
 
 
+def _alone(position: float, rule: SplitRule, *given: str) -> str:
+    """The split of a unit whose class is everywhere."""
+    return rule.split_of(_place(position, rule.pieces(given)))
+
+
 def test_the_same_seed_gives_the_same_splits_and_another_others() -> None:
     assert _assigned(400) == _assigned(400)
     assert _assigned(400) != _assigned(400, rule=replace(RULE, seed=1))
@@ -67,7 +72,7 @@ def test_the_order_of_the_samples_does_not_matter_where_classes_are_small() -> N
     ],
 )
 def test_the_fractions_cut_the_line_of_positions(position: float, rule: SplitRule, split: str) -> None:
-    assert _place(position, SPLITS, rule) == split
+    assert _alone(position, rule) == split
 
 
 @pytest.mark.parametrize("fixed", ["test", "validation"])
@@ -79,8 +84,8 @@ def test_a_split_that_the_source_lacks_gets_its_share_of_what_is_left(fixed: str
     (ours,) = {"test", "validation"} - {fixed}
     assert counts[fixed] == 900
     assert counts[ours] == pytest.approx(8100 / 9, rel=0.1)
-    assert _place(0.11, ("train", ours), RULE) == ours
-    assert _place(0.112, ("train", ours), RULE) == "train"
+    assert _alone(0.11, RULE, fixed) == ours
+    assert _alone(0.112, RULE, fixed) == "train"
 
 
 @pytest.mark.parametrize("fixed", ["test", "validation"])
@@ -101,7 +106,7 @@ def test_no_split_gives_the_last_sample_of_a_class_away() -> None:
     for seed in range(200):
         ids = [f"{seed}/{index}.png" for index in range(8)]
         labels = [tuple(map(int, row)) for row in random.random((8, 3)) < 0.4]
-        before = [_place(_position(name, 0), SPLITS, RULE) for name in ids]
+        before = [_alone(_position(name, 0), RULE) for name in ids]
         after = assign(ids, labels, RULE)
         for split in SPLITS:
             had, has = (

@@ -33,7 +33,7 @@ from ddpipe.prepare.packing import Known, Packer, planned
 from ddpipe.prepare.report import copies, lookalikes
 from ddpipe.prepare.sources import Sample, Survey, open_source
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.prepare.split import assign, open_splits, shown
+from ddpipe.prepare.split import assign, shown
 from ddpipe.storage import Store, open_store
 
 log = logging.getLogger(__name__)
@@ -301,6 +301,7 @@ def _manifest(
             "fractions": spec.rule.fractions,
             **({"groups": _counted(groups, members)} if groups else {}),
             **({"given": given} if given else {}),
+            **({"stratify": spec.stratify} if spec.rule.exact else {}),
             **({"folds": spec.folds, "fold": spec.fold} if spec.folds else {}),
         },
         seed=spec.split_seed,
@@ -345,7 +346,7 @@ def _warn_of_copies(shards: Mapping[str, Sequence[Entry]]) -> None:
 
 
 def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Sequence[Sample]) -> None:
-    """There have to be two classes, and each in every split that is ours to fill."""
+    """There have to be two classes, and each in every split or fold that is ours to fill."""
     if len(classes) < 2:  # noqa: PLR2004
         raise SourceError(
             what="the raw data cannot become a dataset",
@@ -353,7 +354,7 @@ def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Se
             seen=f"it has only one class, {classes[0]!r}" if classes else "it has no class",
             do="Give images of at least two classes.",
         )
-    splits = open_splits([sample.split for sample in samples])
+    pieces = spec.rule.pieces({sample.split for sample in samples})
     units = {
         (sample.group or sample.id, label)
         for sample in samples
@@ -365,14 +366,15 @@ def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Se
     small = [
         f"class {name!r} has {counts[label]} {noun}{'s' if counts[label] != 1 else ''}"
         for label, name in enumerate(classes)
-        if counts[label] < len(splits)
+        if counts[label] < len(pieces)
     ]
     if small:
         raise SourceError(
             what="the raw data cannot become a dataset",
             which=spec.where,
             seen=listed(small),
-            do=f"Give every class at least {len(splits)} of them ({', '.join(splits)}), or remove the class.",
+            do=f"Give every class at least {len(pieces)} of them ({', '.join(reversed(pieces))}), or remove "
+            "the class.",
         )
 
 

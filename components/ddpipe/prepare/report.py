@@ -89,7 +89,12 @@ def how_split(manifest: DatasetManifest) -> str:
     fold = (
         f"; validation is fold {rule['fold']} of {rule['folds']}, counted from 0" if "folds" in rule else ""
     )
-    return f"{dealt} {how}, with seed {manifest.seed}{fold}."
+    shares = (
+        "; each class has its share within one, so adding images may move others"
+        if rule.get("stratify") == "exact"
+        else ""
+    )
+    return f"{dealt} {how}, with seed {manifest.seed}{fold}{shares}."
 
 
 def copies(members: Mapping[str, Sequence[Member]]) -> list[dict[str, str]]:

@@ -15,6 +15,8 @@ from ddpipe.prepare.split import SplitRule
 
 FORMATS = ("auto", "raw", "jpeg")
 
+STRATIFY = ("average", "exact")
+
 LARGEST_SIDE = 4096
 """Of an image in a shard, in pixels; more is a slip of the pen."""
 
@@ -56,6 +58,12 @@ class PrepareSpec(Parameters):
     )
     split_seed: int = parameter(
         0, "Seed that decides which sample goes to which split.", Between(0, 2**32 - 1)
+    )
+    stratify: str = parameter(
+        STRATIFY[0],
+        "How well each class's share is met: average (adding images moves none) or exact (within one image "
+        "or group; adding images may move others).",
+        OneOf(STRATIFY),
     )
     image_format: str = parameter(
         "auto",
@@ -116,7 +124,13 @@ class PrepareSpec(Parameters):
             "validation": self.validation_fraction,
             "test": self.test_fraction,
         }
-        return SplitRule(fractions=fractions, seed=self.split_seed, folds=self.folds, fold=self.fold)
+        return SplitRule(
+            fractions=fractions,
+            seed=self.split_seed,
+            folds=self.folds,
+            fold=self.fold,
+            exact=self.stratify == "exact",
+        )
 
     def conflicts(self) -> Iterator[str]:
         """What is wrong with values that are valid one by one."""

@@ -9,19 +9,26 @@ and the fractions cut that line:
 With k folds, all that is not test is cut into k pieces of one length, and one of them is validation. Samples
 of one group (the X-rays of one patient) have the group's position, so no group is in two splits.
 
-Each class gets into every split: where the positions leave a class out of a split, one unit (a sample, or a
-whole group) with that class moves over, if the split that gives it away keeps all of its own classes. The
-price is that shares are met on average, not to the image: a class of 1,000 has 100 ± 10 in a tenth.
+Each class gets into every piece: where the positions leave a class out, one unit (a sample, or a whole group)
+with that class moves over, if the piece that gives it away keeps all of its own classes. These few units are
+the only ones that adding images may move. The price is that shares are met on average, not to the image: a
+class of 1,000 has 100 ± 10 in a tenth. A small set may rather want exact shares: stratify.py deals them.
 """
 
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from ddpipe.data.manifest import SPLITS, Label
+from ddpipe.data.manifest import Label
+from ddpipe.prepare.stratify import exact_shares
+
+CUT = ("test", "validation", "train")
+"""The splits in the order in which they lie on the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,17 +40,32 @@ class SplitRule:
         seed: Another seed, other splits.
         folds: Pieces for cross-validation; 0: none, validation has its own share.
         fold: Which of them is validation, from 0.
+        exact: Whether each class's share is met within one unit; then adding samples may move others.
     """
 
     fractions: Mapping[str, float]
     seed: int = 0
     folds: int = 0
     fold: int = 0
+    exact: bool = False
 
+    def pieces(self, given: Collection[str]) -> dict[str, float]:
+        """What the line of positions is cut into: splits or folds, in their order, with their shares.
 
-def open_splits(given: Sequence[str]) -> tuple[str, ...]:
-    """The splits that are filled from what the source calls training or does not place at all."""
-    return tuple(split for split in SPLITS if split == "train" or split not in given)
+        Args:
+            given: The splits that the source fills itself.
+        """
+        shares = {split: self.fractions[split] for split in CUT if split == "train" or split not in given}
+        if self.folds and "validation" in shares:
+            rest = shares.pop("validation") + shares.pop("train")
+            shares |= {f"fold {fold}": rest / self.folds for fold in range(self.folds)}
+        return {piece: share / sum(shares.values()) for piece, share in shares.items()}
+
+    def split_of(self, piece: str) -> str:
+        """The split that a piece is, or is a part of."""
+        if piece in CUT:
+            return piece
+        return "validation" if piece == f"fold {self.fold}" else "train"
 
 
 def assign(
@@ -61,16 +83,21 @@ def assign(
         The name of each sample's split.
     """
     given = given or [""] * len(units)
-    splits = open_splits(given)
+    pieces = rule.pieces(given)
     classes: dict[str, set[int]] = defaultdict(set)
     for unit, label, fixed in zip(units, labels, given, strict=True):
         if fixed in {"", "train"}:
             classes[unit] |= shown(label)
     positions = {unit: _position(unit, rule.seed) for unit in classes}
-    places = {unit: _place(position, splits, rule) for unit, position in positions.items()}
-    _fill(places, splits, classes, positions)
+    ordered = {unit: classes[unit] for unit in sorted(classes, key=lambda unit: (positions[unit], unit))}
+    if rule.exact:
+        places = exact_shares(ordered, pieces)
+    else:
+        places = {unit: _place(positions[unit], pieces) for unit in ordered}
+    _fill(places, tuple(pieces)[::-1], ordered)
     return [
-        places[unit] if fixed in {"", "train"} else fixed for unit, fixed in zip(units, given, strict=True)
+        rule.split_of(places[unit]) if fixed in {"", "train"} else fixed
+        for unit, fixed in zip(units, given, strict=True)
     ]
 
 
@@ -79,36 +106,31 @@ def shown(label: Label) -> set[int]:
     return {label} if isinstance(label, int) else {index for index, value in enumerate(label) if value}
 
 
-def _place(position: float, splits: Sequence[str], rule: SplitRule) -> str:
-    shares = {split: rule.fractions[split] for split in splits}
-    test, validation = (shares.get(split, 0) / sum(shares.values()) for split in ("test", "validation"))
-    if position < test:
-        return "test"
-    if "validation" in splits and rule.folds:
-        chosen = int((position - test) / (1 - test) * rule.folds) == rule.fold
-    else:
-        chosen = position < test + validation
-    return "validation" if chosen else "train"
+def _place(position: float, pieces: Mapping[str, float]) -> str:
+    """The piece that a position lies in."""
+    *ends, _ = accumulate(pieces.values())
+    return tuple(pieces)[bisect_right(ends, position)]
 
 
-def _fill(
-    places: dict[str, str],
-    splits: Sequence[str],
-    classes: Mapping[str, set[int]],
-    positions: Mapping[str, float],
-) -> None:
-    """Move units, so that every class is in every split as far as that can be; the rarest come first."""
+def _fill(places: dict[str, str], pieces: Sequence[str], classes: Mapping[str, set[int]]) -> None:
+    """Move units, so that every class is in every piece as far as that can be; the rarest come first.
+
+    Args:
+        places: The piece of each unit.
+        pieces: All pieces, in the order in which they are served.
+        classes: That each unit shows; in an order that is always the same.
+    """
     holders: dict[int, list[str]] = defaultdict(list)
-    counts: dict[str, Counter[int]] = {split: Counter() for split in splits}
-    for unit in sorted(classes, key=lambda unit: (positions[unit], unit)):
-        counts[places[unit]].update(classes[unit])
-        for label in classes[unit]:
+    counts: dict[str, Counter[int]] = {piece: Counter() for piece in pieces}
+    for unit, found in classes.items():
+        counts[places[unit]].update(found)
+        for label in found:
             holders[label].append(unit)
     for label in sorted(holders, key=lambda label: (len(holders[label]), label)):
-        for split in splits:
-            if counts[split][label]:
+        for piece in pieces:
+            if counts[piece][label]:
                 continue
-            giver = max(splits, key=lambda name: counts[name][label])
+            giver = max(pieces, key=lambda name: counts[name][label])
             spare = [
                 unit
                 for unit in holders[label]
@@ -116,8 +138,8 @@ def _fill(
             ]
             for unit in spare[:1]:
                 counts[giver].subtract(classes[unit])
-                counts[split].update(classes[unit])
-                places[unit] = split
+                counts[piece].update(classes[unit])
+                places[unit] = piece
 
 
 def _position(name: str, seed: int) -> float:
