@@ -226,9 +226,7 @@ class FakeApiServer:
                     continue
             for number, change, at, body in news:
                 version = number
-                if _parent(at) == request.path and (
-                    change == "BOOKMARK" or _is_selected(body, request.query)
-                ):
+                if _parent(at) == request.path and _is_told(change, body, request.query):
                     yield json.dumps({"type": change, "object": body}).encode()
 
     def _break_if_told(self, request: Request) -> None:
@@ -274,6 +272,12 @@ def _marked(body: Mapping[str, Any]) -> dict[str, Any]:
 def _belongs(body: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
     uids = {reference["uid"] for reference in body["metadata"].get("ownerReferences") or ()}
     return owner["metadata"]["uid"] in uids
+
+
+def _is_told(change: str, body: Mapping[str, Any], query: Query) -> bool:
+    if change == "BOOKMARK":
+        return query.get("allowWatchBookmarks") == "true"
+    return _is_selected(body, query)
 
 
 def _is_selected(body: Mapping[str, Any], query: Query) -> bool:

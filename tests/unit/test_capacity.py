@@ -139,6 +139,32 @@ def test_labels_that_no_node_has_are_told() -> None:
     assert "the cluster has no node" in room(a_pod(), 1, [], None).problems[0]
 
 
+def test_of_many_nodes_the_roomiest_are_named() -> None:
+    nodes = [a_node(f"n{number}", cpu=f"{number}00m") for number in range(5, 10)]
+    (problem,) = room(a_pod("500m"), 6, nodes, []).problems
+    assert "5 of the job's 6 pods" in problem
+    roomiest = "n9 has 0.9 of cpu free, n8 has 0.8 of cpu free, n7 has 0.7 of cpu free"
+    assert f"{roomiest}, and 2 nodes have no more: ask for less" in problem
+
+
+def test_what_is_short_on_a_node_is_what_is_named() -> None:
+    node = a_node(cpu="64")
+    node["status"]["allocatable"]["memory"] = "1536Mi"
+    assert "n1 has 1.5Gi of memory free" in room(a_pod(), 2, [node], []).problems[0]
+
+
+def test_a_pod_of_nobody_ends_some_day() -> None:
+    lonely = {"metadata": {}, "spec": {**a_pod("500m"), "nodeName": "n1"}}
+    adopted = running("500m", "ReplicaSet")
+    adopted["metadata"]["ownerReferences"][0]["controller"] = False
+    for pod in (lonely, adopted):
+        assert not room(a_pod(), 2, [a_node()], [pod]).problems
+
+
+def test_pods_without_a_node_take_no_room() -> None:
+    assert room(a_pod(), 2, [a_node()], [running("2", "DaemonSet", node="")]) == Room()
+
+
 def test_all_containers_of_a_pod_count_and_of_those_before_them_the_largest() -> None:
     pod = a_pod("1")
     pod["containers"].append({"name": "helper", "resources": {"limits": {"cpu": "500m"}}})

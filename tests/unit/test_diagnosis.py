@@ -82,6 +82,33 @@ def test_a_command_that_does_not_exist_is_no_failed_training() -> None:
     assert "its command cannot be started: exec: nope" in error.seen
 
 
+def test_a_command_that_cannot_be_started_is_what_to_correct() -> None:
+    job = a_job(command=["python", "trian.py"])
+    for reason in ("StartError", "ContainerCannotRun"):
+        broken = replica(state=ended(128, reason=reason, message="not found"))
+        error = diagnosis.failure(job, BACKEND, "", replicas=[broken], tail=lambda _: (), notes=())
+        assert error.seen.startswith("its command cannot be started: not found")
+        assert error.do.endswith("python trian.py")
+
+
+def test_a_pod_that_was_taken_away_could_have_come_back_by_itself() -> None:
+    assert "restart=ExitCode" in failure(replica(status={"reason": "Evicted"})).do
+
+
+def test_of_two_ends_the_one_that_has_a_time_came_first() -> None:
+    timeless = replica("worker-0", state={"terminated": {"exitCode": 3}})
+    error = failure(timeless, replica("worker-1", state=ended(1)))
+    assert error.which.startswith("worker-1")
+    assert "then worker-0: exit code 3" in error.seen
+
+
+def test_of_a_failure_and_a_removal_in_one_second_the_failure_is_the_cause() -> None:
+    asked = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
+    removed = replica("worker-0", "Running", state={"running": {}}, metadata=asked)
+    error = failure(removed, replica("worker-1", state=ended(1, at="2026-01-01T00:00:10Z")))
+    assert error.which.startswith("worker-1")
+
+
 def test_the_last_lines_of_the_log_are_shown() -> None:
     assert failure(replica(state=ended(1)), tail=("one", "two")).seen.endswith("    one\n    two")
 
@@ -152,6 +179,7 @@ def test_what_only_takes_time_is_not_hopeless() -> None:
         ("pods is forbidden: exceeded quota: small", "raise the quota"),
         ('violates PodSecurity "restricted"', "what the policy asks for"),
         ('admission webhook "x" denied the request', "what the webhook objects to"),
+        ("no such service account", "See: kubectl describe pytorchjobs.kubeflow.org -n team"),
     ],
 )
 def test_pods_that_are_refused_show_in_the_job_s_events(message: str, way_out: str) -> None:
@@ -255,18 +283,35 @@ def test_of_several_refusals_the_latest_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "error", "words"),
+    ("pod", "words", "option"),
     [
-        ({"phase": "Pending", "state": {}}, DeadlineExceeded, "not all images were ready"),
-        (waiting("CreateContainerConfigError"), DeadlineExceeded, "not all containers were ready"),
-        ({}, DeadlineExceeded, "training did not end in time"),
+        ({"phase": "Pending", "state": {}}, "not all images were ready", "pulled"),
+        (waiting("CreateContainerConfigError"), "not all containers were ready", "running"),
+        ({}, "training did not end in time", "finished"),
     ],
 )
-def test_each_later_stage_has_its_own_words(pod: dict[str, Any], error: type, words: str) -> None:
+def test_each_later_stage_has_its_own_words_and_deadline(
+    pod: dict[str, Any], words: str, option: str
+) -> None:
     pods = [a_pod(JOB, **pod), a_pod(JOB, "worker-1")]
     late = diagnosis.late(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), pods), 5)
-    assert type(late) is error
+    assert type(late) is DeadlineExceeded
     assert words in str(late)
+    assert f"deadlines.{option} more time" in late.do
+
+
+def test_pods_that_are_late_without_a_word_are_counted() -> None:
+    late = diagnosis.late(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), [a_pod(JOB)]), 5)
+    assert late.seen == "after 5 s: 1 of 2 pods exist"
+
+
+def test_what_the_scheduler_does_not_find_is_not_waited_for() -> None:
+    message = 'persistentvolumeclaim "data" not found'
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    unscheduled = a_pod(JOB, phase="Pending", node="", state={}, status={"conditions": [said]})
+    error = hopeless(unscheduled, a_pod(JOB, "worker-1"))
+    assert isinstance(error, PodRefused)
+    assert error.seen == message
 
 
 def test_a_pod_that_succeeded_was_not_taken_away() -> None:

@@ -203,6 +203,31 @@ def test_what_the_events_of_the_job_say_is_heard(uid: str) -> None:
     assert followed.error(PodRefused).seen in {"exceeded quota: small", 'secret "nope" not found'}
 
 
+def test_nothing_but_the_job_its_pods_and_warnings_is_asked_for() -> None:
+    """Pictures of everything in a namespace would cost an API server dearly."""
+    followed = Followed()
+    asked = {
+        request.path: dict(request.query) for request in followed.server.asked if "watch" in request.query
+    }
+    assert asked[JOBS]["fieldSelector"] == f"metadata.name={JOB.name}"
+    assert asked[PODS]["labelSelector"] == f"ddpipe.dev/job={JOB.name}"
+    assert asked[EVENTS]["fieldSelector"] == "type=Warning"
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.pod(1, "Succeeded", state=ended(0))
+    followed.job_is("Succeeded")
+    followed.outcome()
+
+
+def test_restarts_are_told_while_they_happen() -> None:
+    followed = Followed()
+    followed.pod(1, container={"restartCount": 2})
+    followed.saw("running: 2 of 2 pods, 2 restarts")
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.pod(1, "Succeeded", state=ended(0), container={"restartCount": 2})
+    followed.job_is("Succeeded")
+    assert followed.outcome().restarts == 2
+
+
 HURRIED = replace(JOB, deadlines={"hopeless": 1e-9})
 
 
@@ -225,6 +250,13 @@ def one_pod_missing(*events: dict[str, Any]) -> tuple[Picture, ...]:
 def test_what_others_events_say_is_not_heard() -> None:
     theirs = refusal("5", "exceeded quota: theirs", uid="somebody-else")
     assert looked_at(*one_pod_missing(theirs), job=HURRIED) is None
+
+
+def test_a_suspended_job_has_no_hopeless_pods() -> None:
+    """What its pods were refused for may be why it was suspended."""
+    suspended = an_object(JOB, "Created", runPolicy={"suspend": True})
+    _, pods, seen, again = one_pod_missing(refusal("5", "exceeded quota: ours"))
+    assert looked_at(picture("job", suspended), pods, seen, again, job=HURRIED) is None
 
 
 def test_of_several_refusals_the_latest_counts_in_whatever_order_they_are_shown() -> None:

@@ -326,6 +326,18 @@ def test_a_silent_operator_is_waited_for_a_while_and_named() -> None:
     assert not any(map(creates, server.asked))
 
 
+def test_an_operator_that_is_back_in_time_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(adoption.time, "sleep", pauses.append)
+    job = a_job(deadlines={"hopeless": 30})
+    server = operated(job)
+    words = 'failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": connection refused'
+    silent = Refused(500, "", words)
+    server.fail(lambda request: request.method == "POST" and request.path == JOBS, silent, times=2)
+    assert not launched(job, server).adopted
+    assert pauses[:2] == [1, 1]
+
+
 def test_a_stranger_s_webhook_is_not_the_operator() -> None:
     job = a_job(deadlines={"hopeless": 0.1})
     server = a_server()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ddpipe.launch.job import Deadlines
 from ddpipe.launch.limits import Limits
 from ddpipe.launch.status import Stage
@@ -43,12 +45,33 @@ def test_a_stage_without_a_deadline_may_last_for_ever() -> None:
     assert clock.exceeded(Stage.FINISHED, 1e9, running=True) is None
 
 
+@pytest.mark.parametrize("stage", list(Stage))
+def test_every_stage_has_its_own_deadline(stage: Stage) -> None:
+    clock = Limits(Deadlines(**{name.name.lower(): 10 + name for name in Stage}))
+    clock.exceeded(stage, 100, running=True)
+    assert clock.exceeded(stage, 110 + stage, running=True) is None
+    assert clock.exceeded(stage, 110.5 + stage, running=True) == 10 + stage
+
+
 def test_what_looks_hopeless_must_do_so_without_a_break() -> None:
     clock = limits()
     assert not clock.is_hopeless(100, looks_so=True)
     assert not clock.is_hopeless(102, looks_so=False)
     assert not clock.is_hopeless(104, looks_so=True)
     assert clock.is_hopeless(107, looks_so=True)
+
+
+def test_the_last_states_of_pods_are_waited_for_two_seconds() -> None:
+    clock = limits()
+    assert [clock.has_settled(now) for now in (100, 101, 102, 102.1)] == [False, False, False, True]
+
+
+def test_where_nothing_can_be_too_late_somebody_looks_once_a_minute_and_never_at_once() -> None:
+    clock = Limits(Deadlines(reconciled=1000))
+    assert clock.patience(100) == 60, "its clock does not run yet"
+    clock.exceeded(Stage.FINISHED, 100, running=True)
+    assert clock.patience(100) == 60
+    assert clock.patience(100, [90]) == 0.02
 
 
 def test_the_next_look_is_due_when_something_could_be_too_late() -> None:

@@ -95,6 +95,66 @@ def test_a_busy_server_is_no_answer_to_a_dry_run() -> None:
         checked(server, a_job())
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"volumes": ["secret:key:/k"]}, "Secret key"),
+        ({"volumes": ["config:c:/c"]}, "ConfigMap c"),
+        ({"pull_secrets": ["registry"]}, "Secret registry"),
+        ({"s3_secret": "s3"}, "Secret s3"),
+        ({"service_account": "me"}, "ServiceAccount me"),
+        ({"queue": "gpus"}, "LocalQueue gpus"),
+    ],
+)
+def test_whatever_a_job_names_has_to_exist(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(PreflightFailed, match=f"1 problem:\n.*{problem} does not exist in namespace team"):
+        checked(a_server(), a_job(**options))
+
+
+def test_a_server_that_is_busy_does_not_mean_that_something_is_missing() -> None:
+    server = a_server()
+    server.fail(lambda request: "persistentvolumeclaims" in request.path, Refused(500, "", "etcd"))
+    with pytest.raises(Refused, match="500"):
+        checked(server, a_job(volumes=["claim:data:/data"]))
+
+
+def test_a_namespace_that_does_not_exist_is_told() -> None:
+    server = a_server()
+    server.fail(lambda request: "dryRun" in request.query, Refused(404, "NotFound", "no"))
+    with pytest.raises(PreflightFailed, match="namespace team does not exist: create it"):
+        checked(server, a_job())
+
+
+def test_a_right_that_is_missing_is_told_once() -> None:
+    """By the review of rights; the dry run is refused for the same reason."""
+    server = a_server()
+    server.allowed = lambda asked: asked["verb"] != "create"
+    words = 'pytorchjobs is forbidden: User "me" cannot create resource "pytorchjobs"'
+    server.fail(lambda request: "dryRun" in request.query, Refused(403, "Forbidden", words))
+    with pytest.raises(PreflightFailed, match="1 problem") as caught:
+        checked(server, a_job())
+    assert "verbs: [create]" in str(caught.value)
+
+
+def test_a_dry_run_changes_nothing_and_refuses_what_is_not_known() -> None:
+    server = a_server()
+    checked(server, a_job())
+    (query,) = (request.query for request in server.asked if request.path == JOBS and request.query)
+    assert query == {"dryRun": "All", "fieldValidation": "Strict"}
+
+
+def test_only_pods_that_have_not_ended_take_room() -> None:
+    server = a_server()
+    server.know("/api/v1/nodes", a_node())
+    spec = {"containers": [{"resources": {"requests": {"cpu": "8"}}}], "nodeName": "n1"}
+    ended = [
+        {"metadata": {"name": phase}, "spec": spec, "status": {"phase": phase}}
+        for phase in ("Succeeded", "Failed")
+    ]
+    server.know("/api/v1/pods", *ended)
+    assert checked(server, a_job()) == []
+
+
 def test_a_priority_class_that_does_not_exist_is_told() -> None:
     with pytest.raises(PreflightFailed, match="priority class high does not exist"):
         checked(a_server(), a_job(priority_class="high"))

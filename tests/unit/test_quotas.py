@@ -77,6 +77,17 @@ def test_a_quota_for_other_pods_refuses_no_job(spec: dict[str, Any], applies: bo
     assert bool(short({"pods": "0"}, a_pod(priorityClassName="high"), **spec)) is applies
 
 
+def test_what_a_quota_does_not_limit_is_free_and_a_device_counts_by_its_requests_alone() -> None:
+    assert short({}) == short({"nvidia.com/gpu": "0", "services": "0"}) == []
+    quota = {"spec": {}, "status": {}}
+    assert list(shortages(quota, a_pod(), 2, JOBS)) == [], "one that the controller has not seen yet"
+
+
+def test_what_else_a_job_counts_for_is_not_a_pod_s_quota() -> None:
+    """A quota with scopes is of pods alone."""
+    assert short({"count/pytorchjobs.kubeflow.org": "0"}, scopes=["NotTerminating"]) == []
+
+
 def test_a_job_without_a_class_is_none_of_a_class_s_quota() -> None:
     assert short({"pods": "0"}, scopes=["PriorityClass"]) == []
     assert short({"pods": "0"}, **one("PriorityClass", "DoesNotExist"))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import pytest
 
 from ddpipe.errors import ClusterUnreachable, Forbidden, PodRefused
 from ddpipe.launch.cluster import ApiError, Refused, Unanswered
-from ddpipe.launch.retrying import answered, is_transient, with_retries
+from ddpipe.launch.retrying import answered, backoff, is_transient, with_retries
 
 
 def giving(*answers: Any) -> Any:
@@ -26,6 +27,11 @@ def giving(*answers: Any) -> Any:
 def test_an_outage_is_ridden_out() -> None:
     answers = giving(Unanswered("refused"), Refused(429, "", ""), Refused(500, "", ""), "here")
     assert with_retries(answers, budget=5) == "here"
+
+
+def test_tries_come_soon_at_first_and_then_every_two_seconds() -> None:
+    assert list(islice(backoff(), 7)) == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2, 2])
+    assert max(islice(backoff(longest=30), 20)) == 30
 
 
 def test_a_refusal_is_not() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -16,7 +17,7 @@ from launch_samples import JOBS, PODS, a_job, a_server, an_object
 
 from ddpipe.launch import stopping
 from ddpipe.launch.cluster import ApiError, Refused, Unanswered
-from ddpipe.launch.stopping import Target, _stop
+from ddpipe.launch.stopping import Target, _stop, deletes_when_told_to_stop
 
 JOB = a_job()
 PATH = f"{JOBS}/{JOB.name}"
@@ -112,10 +113,39 @@ def test_when_its_own_pod_stays_the_work_is_what_has_to_go() -> None:
     assert _stop(server, FROM_POD).endswith("is deleted")
 
 
-def test_a_pod_that_cannot_be_seen_is_no_reason_to_leave_the_job() -> None:
+@pytest.mark.parametrize("error", [Unanswered("cut"), Refused(403, "Forbidden", "no")])
+def test_a_pod_that_cannot_be_seen_is_no_reason_to_leave_the_job(error: ApiError) -> None:
     server = a_server(an_object(JOB, "Running"))
-    server.fail(lambda request: request.path == OWN_POD, Unanswered("cut"))
+    server.fail(lambda request: request.path == OWN_POD, error)
     assert _stop(server, FROM_POD).endswith("is deleted")
+
+
+def test_afterwards_signals_are_as_before_and_nothing_is_left_open() -> None:
+    server = a_server(an_object(JOB, "Running"))
+
+    def state() -> tuple[object, ...]:
+        woken = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(woken)
+        return signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), woken
+
+    before = state()
+    with deletes_when_told_to_stop(server, FROM_POD):
+        assert state() != before
+        (guard,) = (thread for thread in threading.enumerate() if thread.name == "stopping")
+        server.awaited(lambda request: request.path == PATH)
+        files = set(Path("/proc/self/fd").iterdir())
+    guard.join(5)
+    assert not guard.is_alive()
+    assert state() == before
+    assert len(files - set(Path("/proc/self/fd").iterdir())) >= 2, "both ends of its pipe"
+    assert is_there(server)
+
+
+def test_the_guard_keeps_its_connection_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_WARM", 0.01)
+    server = a_server(an_object(JOB, "Running"))
+    with deletes_when_told_to_stop(server, TARGET):
+        server.awaited(lambda _: server.methods(PATH).count("GET") > 2)
 
 
 PROGRAM = """

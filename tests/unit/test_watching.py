@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -12,7 +13,7 @@ from fake_api import FakeApiServer, Request
 from launch_samples import PODS, a_job, a_pod, a_server
 
 from ddpipe.launch import watching
-from ddpipe.launch.cluster import Refused, Unanswered
+from ddpipe.launch.cluster import Query, Refused, Unanswered
 from ddpipe.launch.watching import Message, Picture, Source, Trouble, start
 
 SOURCE = Source(name="pods", path=PODS, select={"labelSelector": f"ddpipe.dev/job={a_job().name}"})
@@ -108,6 +109,44 @@ def test_a_watch_that_ends_at_once_is_trouble_not_a_loop() -> None:
         trouble = messages.get(timeout=5)
     assert isinstance(trouble, Trouble)
     assert "ended as soon as it began" in str(trouble.error)
+
+
+@pytest.mark.parametrize(("bookmarked", "seconds", "idle"), [(True, 3300, 100), (False, 1800, 1900)])
+def test_where_no_bookmark_comes_silence_tells_nothing_before_the_watch_ends(
+    bookmarked: bool, seconds: int, idle: int
+) -> None:
+    server = a_server(None, pod(0))
+    silences: list[float] = []
+    lines = server.lines
+
+    def noted(path: str, query: Query, silence: float) -> Iterator[bytes]:
+        silences.append(silence)
+        return lines(path, query, silence)
+
+    server.lines = noted  # type: ignore[method-assign]
+    with watched(server, Source(name="pods", path=PODS, select={}, bookmarked=bookmarked)):
+        query = server.awaited(a_watch).query
+    assert (query["timeoutSeconds"], query["allowWatchBookmarks"]) == (str(seconds), "true")
+    assert silences[0] == idle
+
+
+def test_an_error_that_a_watch_shows_is_trouble_in_the_server_s_words() -> None:
+    server = a_server(None, pod(0))
+    told = {"type": "ERROR", "object": {"code": 500, "message": "etcdserver: no leader"}}
+    server.lines = lambda *_: iter([json.dumps(told).encode()])  # type: ignore[method-assign]
+    with watched(server) as messages:
+        messages.get(timeout=5)
+        trouble = messages.get(timeout=5)
+    assert isinstance(trouble, Trouble)
+    assert str(trouble.error) == "HTTP 500 etcdserver: no leader"
+
+
+def test_what_is_optional_and_away_for_a_moment_is_looked_for_again() -> None:
+    server = a_server(None, pod(0))
+    server.fail(lambda request: request.path == PODS, Unanswered("cut"), times=1)
+    with watched(server, Source(name="pods", path=PODS, select={}, optional=True)) as messages:
+        assert isinstance(messages.get(timeout=5), Trouble)
+        assert names(messages.get(timeout=5)) == {"0"}
 
 
 def test_what_is_optional_and_forbidden_is_gone_without() -> None:

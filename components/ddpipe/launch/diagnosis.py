@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
@@ -251,9 +252,10 @@ def _when(replica: Replica) -> tuple[float, int]:
     if replica.removed or ending is None:
         return replica.removed_at // 1, 2
     told = torch_error(ending.message)[1]
-    if told is None:
-        told = datetime.fromisoformat(ending.finished).timestamp() if ending.finished else float("inf")
-    return told // 1, int(ending.code == 1)
+    if told is None and ending.finished:
+        told = datetime.fromisoformat(ending.finished).timestamp()
+    # One without a time comes last: infinity // 1 would be no number, and in no order at all.
+    return math.inf if told is None else told // 1, int(ending.code == 1)
 
 
 def how(replica: Replica) -> str:

@@ -202,12 +202,16 @@ def _waiting(pod: Object) -> str:
     status = pod.get("status", {})
     for item in status.get("conditions") or ():
         if item["type"] == "PodScheduled" and item["status"] == "False":
-            return f"{item.get('reason', '')}: {item.get('message', '')}"
+            return _words(item)
     for item in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = item.get("state", {}).get("waiting")
         if waiting:
-            return f"{waiting.get('reason', '')}: {waiting.get('message', '')}"
+            return _words(waiting)
     return ""
+
+
+def _words(told: Object) -> str:
+    return ": ".join(filter(None, (told.get("reason"), told.get("message"))))
 
 
 def _ending(terminated: Object) -> Ending:
