@@ -9,10 +9,10 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import torch
-from samples import a_manifest, a_split, published, some_images
+from samples import a_manifest, a_split, published, sample_ids, some_images, written
 from torch import nn
 
-from ddpipe.data.manifest import SPLITS, load_manifest, manifest_key
+from ddpipe.data.manifest import SPLITS, load_manifest
 from ddpipe.evaluate.metrics import best_thresholds, measure
 from ddpipe.evaluate.mistakes import Mistake, wrong_answers
 from ddpipe.evaluate.report import RunRecord, class_curves
@@ -40,15 +40,21 @@ def a_multilabel_dataset(
     store_uri: str, test: int = 37, labels: Sequence[str] = ("bone", "lung", "tube")
 ) -> str:
     """The same noise; sample i shows label k where bit k of i is set; the manifest's URI."""
-    manifest, store = load_manifest(a_dataset(store_uri, test)), open_store(store_uri)
+    uri, store = a_dataset(store_uri, test), open_store(store_uri)
+    manifest = load_manifest(uri)
     splits = {
-        name: replace(split, labels=tuple(some_labels(len(split.labels), len(labels)).tolist()))
+        name: a_split(
+            split.count,
+            len(labels),
+            split.shards,
+            ids=sample_ids(uri, name),
+            labels=some_labels(split.count, len(labels)),
+            store=store,
+        )
         for name, split in manifest.splits.items()
     }
     multilabel = replace(manifest, task="multilabel", classes=tuple(labels), splits=splits)
-    key = manifest_key(multilabel.name, multilabel.dataset_id)
-    store.write(key, multilabel.to_json().encode())
-    return f"{store.uri}/{key}"
+    return written(store, multilabel)
 
 
 def some_labels(samples: int, labels: int) -> IntArray:
@@ -170,10 +176,7 @@ def a_record(
     kind = TASKS[task]
     thresholds = best_thresholds(kind.probabilities(logits), kind.truth(labels, len(classes)))
     metrics = measure(logits, labels, classes, task=task, thresholds=None if kind.exclusive else thresholds)
-    split = replace(
-        a_split(samples),
-        labels=tuple(map(tuple, labels.tolist())) if labels.ndim > 1 else tuple(labels.tolist()),
-    )
+    split = a_split(samples, len(classes), labels=labels)
     with tempfile.TemporaryDirectory() as folder:
         evaluation = publish(open_store(folder), a_subject(), metrics, logits, labels)
         curves, found = class_curves(evaluation), wrong_answers(evaluation)

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image
 
-from ddpipe.data.manifest import DatasetManifest, ShardRef, Split, manifest_key
+from ddpipe.data.columns import text
+from ddpipe.data.index import described, open_index
+from ddpipe.data.manifest import (
+    SPLITS,
+    DatasetManifest,
+    ShardRef,
+    Split,
+    load_manifest,
+    manifest_key,
+    store_of,
+)
 from ddpipe.data.shards import Images, encode, shard_key
 from ddpipe.storage import Store
 
@@ -33,24 +45,44 @@ def some_images(count: int, shape: tuple[int, int, int] = (4, 6, 1), seed: int =
     return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
-def a_split(count: int, classes: int = 2, shards: tuple[ShardRef, ...] | None = None) -> Split:
-    """A split of `count` samples; without `shards`, of one that nobody ever wrote."""
-    return Split(
-        shards=shards or (ShardRef("0" * 64, 1000, count),),
-        sample_ids=tuple(f"{index % classes}/{index}.png" for index in range(count)),
-        labels=tuple(index % classes for index in range(count)),
+def a_split(
+    count: int,
+    classes: int = 2,
+    shards: Sequence[ShardRef] = (),
+    *,
+    ids: Sequence[str] = (),
+    labels: ArrayLike = (),
+    store: Store | None = None,
+) -> Split:
+    """A split of `count` samples, with the columns stored if there is a store.
+
+    Without `shards`, of one that nobody ever wrote; without `ids` and `labels`, of numbered ones in turn.
+    """
+    split, objects = described(
+        shards or (ShardRef("0" * 64, 1000, count),),
+        text(ids or [f"{index % classes}/{index}.png" for index in range(count)]),
+        np.asarray(labels if np.size(labels) else np.arange(count) % classes),
+        classes,
     )
+    for key, data in objects.items() if store else ():
+        store.write(key, data)
+    return split
 
 
 def a_manifest(**changes: object) -> DatasetManifest:
     """A manifest, different from the usual one in `changes`."""
+    classes = changes.get("classes", ("ball", "kité"))
+    assert isinstance(classes, tuple)
     fields: dict[str, object] = {
         "name": "toys",
         "task": "multiclass",
-        "classes": ("ball", "kité"),
+        "classes": classes,
         "shape": (4, 6, 1),
         "dtype": "uint8",
-        "splits": {"train": a_split(6), "validation": a_split(2), "test": a_split(2)},
+        "splits": {
+            name: a_split(count, len(classes))
+            for name, count in (("train", 6), ("validation", 2), ("test", 2))
+        },
         "mean": (0.5,),
         "std": (0.25,),
         "split_rule": {"kind": "hash of id"},
@@ -67,10 +99,31 @@ def published(store: Store, images: dict[str, list[Images]]) -> str:
         encoded = [encode(part) for part in parts]
         for shard, data in encoded:
             store.write(shard_key(shard), data)
-        splits[name] = a_split(sum(map(len, parts)), shards=tuple(shard for shard, _ in encoded))
-    manifest = a_manifest(splits=splits, shape=next(iter(images.values()))[0].shape[1:])
-    store.write(manifest_key(manifest.name, manifest.dataset_id), manifest.to_json().encode())
-    return f"{store.uri}/{manifest_key(manifest.name, manifest.dataset_id)}"
+        splits[name] = a_split(sum(map(len, parts)), shards=[shard for shard, _ in encoded], store=store)
+    return written(store, a_manifest(splits=splits, shape=next(iter(images.values()))[0].shape[1:]))
+
+
+def written(store: Store, manifest: DatasetManifest) -> str:
+    """Publish a manifest; its URI."""
+    key = manifest_key(manifest.name, manifest.dataset_id)
+    store.write(key, manifest.to_json().encode())
+    return f"{store.uri}/{key}"
+
+
+def sample_ids(manifest_uri: str, split: str) -> list[str]:
+    """The ids of a split's samples."""
+    return list(open_index(load_manifest(manifest_uri), split, store_of(manifest_uri)).sample_ids)
+
+
+def labels_by_id(manifest_uri: str) -> dict[str, object]:
+    """The label of every sample of a version."""
+    manifest, store = load_manifest(manifest_uri), store_of(manifest_uri)
+    indices = [open_index(manifest, split, store) for split in SPLITS]
+    return {
+        name: tuple(label) if isinstance(label, list) else label
+        for index in indices
+        for name, label in zip(index.sample_ids, index.labels.tolist(), strict=True)
+    }
 
 
 def a_picture(seed: int, size: tuple[int, int] = (320, 240)) -> Image.Image:

@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from samples import a_manifest
+from samples import a_manifest, a_split, written
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training_ranks import Meddling, train_as_rank
 
-from ddpipe.data.manifest import Split, manifest_key
 from ddpipe.data.shards import encode, shard_key
 from ddpipe.model.checkpoint import Checkpoint, latest
 from ddpipe.prepare.prepare import prepare
@@ -62,13 +61,12 @@ def findings(folder: Path, counts: tuple[int, int] = (210, 53)) -> str:
             images[labels[:, number], row : row + 3, column : column + 3] += 40
         shard, data = encode(images)
         store.write(shard_key(shard), data)
-        ids = tuple(f"{name}-{number}.png" for number in range(count))
-        splits[name] = Split((shard,), ids, tuple(map(tuple, labels.astype(int).tolist())))
+        ids = [f"{name}-{number}.png" for number in range(count)]
+        splits[name] = a_split(count, 3, [shard], ids=ids, labels=labels.astype(int), store=store)
     manifest = a_manifest(
         name="findings", task="multilabel", classes=("a", "b", "c"), shape=(8, 8, 1), splits=splits
     )
-    store.write(manifest_key(manifest.name, manifest.dataset_id), manifest.to_json().encode())
-    return f"{store.uri}/{manifest_key(manifest.name, manifest.dataset_id)}"
+    return written(store, manifest)
 
 
 def run(

@@ -149,6 +149,7 @@ def write_ours(folder: Path, count: int) -> None:
     from photographs import photographs  # noqa: PLC0415
     from PIL import Image  # noqa: PLC0415
 
+    from ddpipe.data.reader import open_split  # noqa: PLC0415
     from ddpipe.data.shards import JpegShard, shard_key  # noqa: PLC0415
     from ddpipe.prepare.prepare import prepare  # noqa: PLC0415
     from ddpipe.prepare.spec import PrepareSpec  # noqa: PLC0415
@@ -168,7 +169,7 @@ def write_ours(folder: Path, count: int) -> None:
         prepared = prepare(spec)
         if kind == "jpeg":
             train = prepared.manifest.splits["train"]
-            names = iter(train.sample_ids)
+            names = iter(open_split(prepared.manifest_uri, "train").sample_ids)
             for shard in train.shards:
                 opened = JpegShard(folder / "store" / shard_key(shard), shard, prepared.manifest.shape)
                 for index, name in zip(range(len(opened)), names, strict=False):

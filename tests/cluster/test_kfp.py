@@ -111,7 +111,7 @@ def test_two_pods_train_from_a_folder_whose_name_needs_quoting(submit: Submit, r
     training = json.loads(read_uri(f"{run.folder}/training/training.json"))
     assert training["world_size"] == 2
     dataset = json.loads(read_uri(f"{run.folder}/steps/prepare.json"))["facts"]["dataset"]
-    assert sum(len(split.sample_ids) for split in load_manifest(dataset).splits.values()) == count
+    assert sum(split.count for split in load_manifest(dataset).splits.values()) == count
     assert read_uri(f"{run.folder}/model/model.onnx")
     assert run.jobs() == []
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import s3_server
 import torch
+from samples import sample_ids
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training_ranks import (
     BrokenNetwork,
@@ -133,16 +134,12 @@ def test_no_rank_ends_before_the_state_is_saved(dataset: str, tmp_path: Path) ->
 
 
 def test_any_number_of_ranks_takes_the_same_global_batches(dataset: str, tmp_path: Path) -> None:
-    manifest = load_manifest(dataset)
-    batches = {}
+    wanted, batches = sample_ids(dataset, "train"), {}
     for ranks in (1, 2):
         folder = tmp_path / f"{ranks}"
         folder.mkdir()
         run(dataset, str(tmp_path / f"training-{ranks}"), ranks=ranks, meddling=[RecordsSamples(folder)])
-        read = [
-            _training_batches(path, set(manifest.splits["train"].sample_ids))
-            for path in sorted(folder.iterdir())
-        ]
+        read = [_training_batches(path, set(wanted)) for path in sorted(folder.iterdir())]
         # shares are dealt like cards, so taking turns among the ranks gives the batch in its order
         batches[ranks] = [
             [sample for turn in zip_longest(*shares) for sample in turn if sample is not None]
@@ -151,7 +148,7 @@ def test_any_number_of_ranks_takes_the_same_global_batches(dataset: str, tmp_pat
     assert batches[1] == batches[2]
     assert [len(batch) for batch in batches[1]] == 2 * ([78] * 18 + [1])
     for epoch in (batches[1][:STEPS_PER_EPOCH], batches[1][STEPS_PER_EPOCH:]):
-        assert sorted(chain.from_iterable(epoch)) == sorted(manifest.splits["train"].sample_ids)
+        assert sorted(chain.from_iterable(epoch)) == sorted(wanted)
 
 
 def _training_batches(path: Path, wanted: set[str]) -> list[list[str]]:
@@ -197,10 +194,10 @@ def test_a_loss_that_is_no_number_names_its_step_and_is_not_saved(dataset: str, 
     ended = run(dataset, output, EVERY_STEP, ranks=2, meddling=[BrokenNetwork()])
     assert ended.codes == [Diverged.exit_code] * 2
     assert ended.errors[0]["seen"].startswith("the loss of step 5 is not a number; its 78 samples")
-    manifest = load_manifest(dataset)
     batch = global_batch(permutation(RECIPE.seed, 0, TRAIN_SAMPLES), 4, RECIPE.batch_size)
     named = json.loads((tmp_path / "training" / "diverged.json").read_text())["samples"]
-    assert named == [manifest.splits["train"].sample_ids[index] for index in batch]
+    ids = sample_ids(dataset, "train")
+    assert named == [ids[index] for index in batch]
     assert final(output).step == 4
     assert all(tensor.isfinite().all() for tensor in final(output).states["model"].values())
 
@@ -249,5 +246,5 @@ def test_a_training_may_live_in_a_bucket(dataset: str, s3: s3_server.Server) -> 
 
 
 def test_the_builders_tell_the_truth(dataset: str) -> None:
-    assert len(load_manifest(dataset).splits["train"].sample_ids) == TRAIN_SAMPLES
+    assert load_manifest(dataset).splits["train"].count == TRAIN_SAMPLES
     assert (STEPS_PER_EPOCH - 1) * RECIPE.batch_size + 1 == TRAIN_SAMPLES

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from samples import sample_ids
 from sklearn.metrics import roc_auc_score
 from training_runs import trained
 from xrays import LABELS, PATIENTS, xrays
@@ -58,8 +59,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
 def test_no_patient_is_in_two_splits(done: Done) -> None:
     splits = {
         (done.patients[sample], name)
-        for name, split in done.manifest.splits.items()
-        for sample in split.sample_ids
+        for name in done.manifest.splits
+        for sample in sample_ids(done.uri, name)
     }
     assert len(splits) == PATIENTS
 

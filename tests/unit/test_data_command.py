@@ -22,7 +22,7 @@ from ddpipe.data.versions import versions
 from ddpipe.errors import DatasetError, NoSuchObject, NotWritable, ParameterError
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.storage import open_store, write_uri
+from ddpipe.storage import Store, open_store, write_uri
 
 
 @pytest.fixture
@@ -140,19 +140,21 @@ def test_only_shards_that_differ_are_compared(toys: PrepareSpec) -> None:
     assert _facts("diff", first.manifest_uri, second.manifest_uri)["changed"] == []
 
 
-def test_what_differs_tells_who_moved_or_has_another_label() -> None:
-    old = a_manifest(splits={"train": a_split(6), "validation": _one("a"), "test": _one("b")})
-    new = a_manifest(splits={"train": a_split(6), "validation": _one("b"), "test": _one("a", label=1)})
-    found = difference(old, new)
+def test_what_differs_tells_who_moved_or_has_another_label(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    train = a_split(6, store=store)
+    old = {"train": train, "validation": _one(store, "a"), "test": _one(store, "b")}
+    new = {"train": train, "validation": _one(store, "b"), "test": _one(store, "a", label=1)}
+    found = difference((a_manifest(splits=old), store), (a_manifest(splits=new), store))
     assert found.moved == {"a": ("validation", "test"), "b": ("test", "validation")}
     assert found.relabelled == {"a": ("ball", "kité")}
     assert (found.added, found.removed) == ((), ())
     assert found.shared_bytes == 1007, "the shards of training and of b"
 
 
-def _one(name: str, label: int = 0) -> Split:
+def _one(store: Store, name: str, label: int = 0) -> Split:
     digest = hashlib.sha256(f"{name} {label}".encode()).hexdigest()
-    return Split(shards=(ShardRef(digest, 7, 1),), sample_ids=(name,), labels=(label,))
+    return a_split(1, shards=[ShardRef(digest, 7, 1)], ids=[name], labels=[label], store=store)
 
 
 def test_only_shards_that_no_version_needs_are_garbage(toys: PrepareSpec) -> None:

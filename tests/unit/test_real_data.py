@@ -31,7 +31,7 @@ def test_all_of_cifar_10_as_class_folders(tmp_path: Path) -> None:
     )
     prepared = prepare(spec)
     assert (prepared.encoded, prepared.manifest.shape) == (60_000, (32, 32, 3))
-    sizes = {name: len(split.sample_ids) for name, split in prepared.manifest.splits.items()}
+    sizes = {name: split.count for name, split in prepared.manifest.splits.items()}
     assert sizes["test"] == 10_000
     assert sizes["validation"] == pytest.approx(50_000 / 9, rel=0.05)
     np.testing.assert_allclose(prepared.manifest.mean, (0.4914, 0.4822, 0.4465), atol=0.01)

@@ -12,7 +12,7 @@ import click
 
 from ddpipe.commands import json_option, tell
 from ddpipe.commands.options import options
-from ddpipe.data.catalogue import clean_up, damage, difference, garbage, per_class, shards_of
+from ddpipe.data.catalogue import clean_up, damage, difference, garbage, objects_of, per_class, shards_of
 from ddpipe.data.changes import changed_images
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.versions import address, remove, versions
@@ -93,7 +93,7 @@ def show_command(dataset: str) -> None:
         "task": manifest.task,
         "classes": manifest.classes,
         "shape": manifest.shape,
-        "samples": {name: len(split.sample_ids) for name, split in manifest.splits.items()},
+        "samples": {name: split.count for name, split in manifest.splits.items()},
         "per_class": {name: per_class(manifest, name) for name in manifest.splits},
         "mean": manifest.mean,
         "std": manifest.std,
@@ -110,7 +110,7 @@ def show_command(dataset: str) -> None:
         f"{manifest.task}, {len(manifest.classes)} classes, {height} x {width} x {channels}",
         f"{len(shards_of(manifest))} shards, {_megabytes(size)}, from source {manifest.source.get('kind')}",
         *(
-            f"{name:>12}: {len(split.sample_ids):,} ({', '.join(_counts(manifest, name))})"
+            f"{name:>12}: {split.count:,} ({', '.join(_counts(manifest, name))})"
             for name, split in manifest.splits.items()
         ),
         *([f"     skipped: {len(manifest.skipped):,}"] if manifest.skipped else []),
@@ -136,17 +136,20 @@ def report_command(dataset: str, output: str | None) -> None:
 @version_argument("dataset")
 @json_option
 def verify_command(dataset: str) -> None:
-    """Read every shard of the version DATASET, and compare its hash."""
+    """Read every shard and column of the version DATASET, and compare its hash."""
     manifest = load_manifest(dataset)
-    if problems := damage(shards_of(manifest), store_of(dataset)):
+    if problems := damage(objects_of(manifest), store_of(dataset)):
         raise DatasetError(
             what="a dataset is damaged",
             which=dataset,
             seen=listed(list(problems.values())),
-            do="Run the same `ddpipe prepare` again with --verify: it writes these shards anew.",
+            do="Run the same `ddpipe prepare` again with --verify: it writes these anew.",
         )
-    count, size = len(shards_of(manifest)), sum(shard.bytes for shard in shards_of(manifest))
-    tell({"shards": count, "bytes": size}, f"{count} shards, {_megabytes(size)}: all as they were written")
+    count, size = len(shards_of(manifest)), sum(item.bytes for item in objects_of(manifest))
+    tell(
+        {"shards": count, "bytes": size},
+        f"{count} shards with ids and labels, {_megabytes(size)}: all as they were written",
+    )
 
 
 @data_command.command("diff")
@@ -154,9 +157,8 @@ def verify_command(dataset: str) -> None:
 @json_option
 def diff_command(old: str, new: str) -> None:
     """Show what changed from the version OLD to the version NEW; images that may differ are compared."""
-    before, after = load_manifest(old), load_manifest(new)
-    found = difference(before, after)
-    changed = changed_images((before, store_of(old)), (after, store_of(new)))
+    before, after = (load_manifest(old), store_of(old)), (load_manifest(new), store_of(new))
+    found, changed = difference(before, after), changed_images(before, after)
     lines = [
         *_some("added", list(found.added)),
         *_some("removed", list(found.removed)),

@@ -27,7 +27,7 @@ def prepare_command(**given: Any) -> Outcome:  # noqa: ANN401 - the step's param
         "dataset": address,
         "dataset_id": prepared.dataset_id,
         "reused": prepared.reused,
-        "samples": {name: len(split.sample_ids) for name, split in manifest.splits.items()},
+        "samples": {name: split.count for name, split in manifest.splits.items()},
         "skipped": prepared.skipped,
         "seconds": round(prepared.seconds, 3),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,12 +11,16 @@ from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
 from ddpipe.cpus import cpus
-from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest
+from ddpipe.data.index import open_index
+from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, load_manifest
 from ddpipe.data.notes import CLAIMS, CLEANINGS, dead_notes, noted, noted_shards
-from ddpipe.data.shards import shard_key
+from ddpipe.data.shards import object_key
 from ddpipe.data.versions import versions
 from ddpipe.errors import CorruptObject, NoSuchObject
 from ddpipe.storage import ObjectInfo, Store
+
+POOLS = ("shards/", "columns/")
+"""Folders of what is named by its content."""
 
 AT_ONCE = 8
 """Objects that are fetched or removed at the same time."""
@@ -42,9 +45,9 @@ class Difference:
     shared_bytes: int
 
 
-def difference(old: DatasetManifest, new: DatasetManifest) -> Difference:
-    """Compare two versions sample by sample."""
-    before, after = _samples(old), _samples(new)
+def difference(old: tuple[DatasetManifest, Store], new: tuple[DatasetManifest, Store]) -> Difference:
+    """Compare two versions, each with its store, sample by sample."""
+    before, after = _samples(*old), _samples(*new)
     both = [name for name in before if name in after]
     return Difference(
         added=tuple(sorted(after.keys() - before.keys())),
@@ -53,11 +56,11 @@ def difference(old: DatasetManifest, new: DatasetManifest) -> Difference:
         relabelled={
             name: (before[name][1], after[name][1]) for name in both if before[name][1] != after[name][1]
         },
-        shared_bytes=sum(shard.bytes for shard in shards_of(old) & shards_of(new)),
+        shared_bytes=sum(shard.bytes for shard in shards_of(old[0]) & shards_of(new[0])),
     )
 
 
-def _samples(manifest: DatasetManifest) -> dict[str, tuple[str, str]]:
+def _samples(manifest: DatasetManifest, store: Store) -> dict[str, tuple[str, str]]:
     """Split and class names of each sample."""
     names = manifest.classes
     return {
@@ -67,17 +70,15 @@ def _samples(manifest: DatasetManifest) -> dict[str, tuple[str, str]]:
             if isinstance(label, int)
             else ", ".join(name for name, value in zip(names, label, strict=True) if value),
         )
-        for split, part in manifest.splits.items()
-        for sample, label in zip(part.sample_ids, part.labels, strict=True)
+        for split in manifest.splits
+        for index in [open_index(manifest, split, store)]
+        for sample, label in zip(index.sample_ids, index.labels.tolist(), strict=True)
     }
 
 
 def per_class(manifest: DatasetManifest, split: str) -> dict[str, int]:
     """How many samples of a split show each class."""
-    counts: Counter[int] = Counter()
-    for label in manifest.splits[split].labels:
-        counts.update([label] if isinstance(label, int) else [i for i, value in enumerate(label) if value])
-    return {name: counts[index] for index, name in enumerate(manifest.classes)}
+    return dict(zip(manifest.classes, manifest.splits[split].per_class, strict=True))
 
 
 def shards_of(manifest: DatasetManifest) -> set[ShardRef]:
@@ -85,38 +86,48 @@ def shards_of(manifest: DatasetManifest) -> set[ShardRef]:
     return {shard for split in manifest.splits.values() for shard in split.shards}
 
 
-def damage(shards: Iterable[ShardRef], store: Store) -> dict[ShardRef, str]:
-    """Read shards; what is the matter with each that is not as it was written."""
+def columns_of(manifest: DatasetManifest) -> set[ColumnRef]:
+    """The ids and labels of a version."""
+    return {column for split in manifest.splits.values() for column in (split.sample_ids, split.labels)}
 
-    def check(shard: ShardRef) -> str | None:
+
+def objects_of(manifest: DatasetManifest) -> set[ShardRef | ColumnRef]:
+    """All that a version needs beside its manifest."""
+    return {*shards_of(manifest), *columns_of(manifest)}
+
+
+def damage(items: Iterable[ShardRef | ColumnRef], store: Store) -> dict[ShardRef | ColumnRef, str]:
+    """Read shards and columns; what is the matter with each that is not as it was written."""
+
+    def check(item: ShardRef | ColumnRef) -> str | None:
         try:
-            found = hashlib.sha256(store.read(shard_key(shard))).hexdigest()
+            found = hashlib.sha256(store.read(object_key(item))).hexdigest()
         except (NoSuchObject, CorruptObject) as error:
-            return f"{shard_key(shard)}: {error.seen}"
-        return None if found == shard.sha256 else f"{shard_key(shard)}: its content has the hash {found}"
+            return f"{object_key(item)}: {error.seen}"
+        return None if found == item.sha256 else f"{object_key(item)}: its content has the hash {found}"
 
-    ordered = sorted(shards, key=lambda shard: shard.sha256)
+    ordered = sorted(items, key=lambda item: item.sha256)
     with ThreadPoolExecutor(cpus()) as pool:
         problems = list(pool.map(check, ordered))
-    return {shard: problem for shard, problem in zip(ordered, problems, strict=True) if problem}
+    return {item: problem for item, problem in zip(ordered, problems, strict=True) if problem}
 
 
 def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
-    """Shards that no version needs and nobody wrote lately, the entries about them, and notes of the dead.
+    """What no version needs and nobody wrote lately, the entries about it, and notes of the dead.
 
     Args:
         store: Where to look.
         grace: A prepare writes its shards long before its manifest: what is younger is left alone.
         now: The present.
     """
-    # Shards come before claims, claims before manifests: what is published meanwhile is found to be needed.
-    shards = {PurePosixPath(info.key).stem: info for info in store.list("shards/")}
+    # They come before claims, claims before manifests: what is published meanwhile is found to be needed.
+    stored = {PurePosixPath(info.key).stem: info for folder in POOLS for info in store.list(folder)}
     listing = list(store.list("datasets/"))
     needed = noted_shards(store, CLAIMS)
     for version in versions(store):
         with suppress(NoSuchObject):  # removed since it was listed
-            needed |= {shard.sha256 for shard in shards_of(load_manifest(version.uri))}
-    old = {name: info for name, info in shards.items() if name not in needed and now - info.modified > grace}
+            needed |= {item.sha256 for item in objects_of(load_manifest(version.uri))}
+    old = {name: info for name, info in stored.items() if name not in needed and now - info.modified > grace}
     entries = [info for info in listing if _subject(info.key) in old]
     return [*entries, *old.values(), *dead_notes(store, now)]
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ddpipe.data.cache import default_cache
 from ddpipe.data.fetching import fetched
+from ddpipe.data.index import open_index
 from ddpipe.data.manifest import DatasetManifest, ShardRef
 from ddpipe.data.shards import Shard, open_shard
 from ddpipe.storage import Store
@@ -39,7 +40,7 @@ def changed_images(old: Opened, new: Opened, cache: Path | None = None) -> tuple
         DatasetError: A shard is damaged.
         StoreError: A shard cannot be fetched.
     """
-    before, after = _places(old[0]), _places(new[0])
+    before, after = _places(*old, cache), _places(*new, cache)
     both = [name for name in before if name in after]
     if old[0].shape != new[0].shape:
         return tuple(sorted(both))
@@ -65,13 +66,13 @@ def changed_images(old: Opened, new: Opened, cache: Path | None = None) -> tuple
     return tuple(sorted(changed))
 
 
-def _places(manifest: DatasetManifest) -> dict[str, Place]:
+def _places(manifest: DatasetManifest, store: Store, cache: Path | None) -> dict[str, Place]:
     """Where the image of each sample is."""
     return {
         name: place
-        for split in manifest.splits.values()
+        for part, split in manifest.splits.items()
         for name, place in zip(
-            split.sample_ids,
+            open_index(manifest, part, store, cache).sample_ids,
             ((shard, index) for shard in split.shards for index in range(shard.count)),
             strict=True,
         )

@@ -1,6 +1,6 @@
-"""A shard's file on this machine: fetched if its store is elsewhere, and verified once for all processes.
+"""A shard or column as a file of this machine: fetched if its store is elsewhere, and verified once for all.
 
-    <cache>/shards/<sha256>.npy or .tar       copies of what remote stores hold
+    <cache>/shards|columns/<sha256>.*         copies of what remote stores hold
     <cache>/proofs/<hash of a path>.json      what the file at that path looked like when it was verified
     <cache>/proofs/<hash of a path>.lock      of the processes that need it one works, the others wait
 
@@ -20,8 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ddpipe.data.cache import locked
-from ddpipe.data.manifest import ShardRef
-from ddpipe.data.shards import shard_key, verify
+from ddpipe.data.manifest import ColumnRef, ShardRef
+from ddpipe.data.shards import object_key, verify
 from ddpipe.errors import DatasetError, NotWritable
 from ddpipe.storage import Store
 
@@ -31,12 +31,12 @@ TICK = 0.02
 """Seconds between two times that a file system can tell apart."""
 
 
-def fetched(store: Store, shard: ShardRef, cache: Path) -> Path:
-    """A verified shard on this machine; a damaged copy of a remote one is fetched again.
+def fetched(store: Store, item: ShardRef | ColumnRef, cache: Path) -> Path:
+    """A verified shard or column on this machine; a damaged copy of a remote one is fetched again.
 
     Args:
-        store: Where the shard is.
-        shard: Which one.
+        store: Where it is.
+        item: What the manifest says of it.
         cache: Folder for copies and proofs, shared by all processes of this machine.
 
     Raises:
@@ -44,34 +44,34 @@ def fetched(store: Store, shard: ShardRef, cache: Path) -> Path:
         NotWritable: The cache has to take a copy and cannot.
         StoreError: It cannot be fetched.
     """
-    key = shard_key(shard)
+    key = object_key(item)
     if not (local := store.local_path(key)):
-        return _copy(store, shard, cache)
+        return _copy(store, item, cache)
     if not local.is_file():
         store.read(key)  # raises what is the matter
     proof = _proof(local, cache)
     try:
         with locked(proof.with_suffix(".lock")):
-            _verify_once(local, shard, proof)
+            _verify_once(local, item, proof)
     except NotWritable:
-        verify(local, shard)
+        verify(local, item)
     return local
 
 
-def _copy(store: Store, shard: ShardRef, cache: Path) -> Path:
-    path = cache / shard_key(shard)
+def _copy(store: Store, item: ShardRef | ColumnRef, cache: Path) -> Path:
+    path = cache / object_key(item)
     proof = _proof(path, cache)
     with locked(proof.with_suffix(".lock")):
         if path.is_file():
             try:
-                _verify_once(path, shard, proof)
+                _verify_once(path, item, proof)
             except DatasetError as error:
                 _log.warning("%s; it is fetched again", error.seen)
             else:
                 return path
         incoming = path.with_suffix(".incoming")
-        store.download(shard_key(shard), incoming)
-        _verify_once(incoming, shard, proof)
+        store.download(object_key(item), incoming)
+        _verify_once(incoming, item, proof)
         incoming.replace(path)
     return path
 
@@ -81,12 +81,12 @@ def _proof(path: Path, cache: Path) -> Path:
     return cache / "proofs" / f"{name}.json"
 
 
-def _verify_once(path: Path, shard: ShardRef, proof: Path) -> None:
+def _verify_once(path: Path, item: ShardRef | ColumnRef, proof: Path) -> None:
     """Compare a file's hash unless that was done since it was last written; its lock is held meanwhile."""
     status = path.stat()
     # The file itself, not its name: renaming a verified file changes nothing of it.
     facts = {
-        "sha256": shard.sha256,
+        "sha256": item.sha256,
         "bytes": status.st_size,
         "modified": status.st_mtime_ns,
         "inode": status.st_ino,
@@ -95,7 +95,7 @@ def _verify_once(path: Path, shard: ShardRef, proof: Path) -> None:
         return
     if 0 <= time.time() - status.st_mtime < TICK:
         time.sleep(TICK)  # what is written from now on shows in the time
-    verify(path, shard)
+    verify(path, item)
     with suppress(OSError):  # a full disk: without a proof it is read again
         proof.write_text(json.dumps(facts))
 

@@ -2,8 +2,10 @@
 
     <store>/datasets/<name>/<dataset_id>/manifest.json   this file, written last
     <store>/shards/<sha256>.npy or .tar                  the images, shared by all versions
+    <store>/columns/<sha256>.npy                         ids and labels of the samples, likewise
 
 The manifest is canonical JSON, and its id is the file's SHA-256: `sha256sum manifest.json` proves a version.
+It stays small however many samples there are, and proves all of them by the hashes of what it names.
 """
 
 from __future__ import annotations
@@ -13,13 +15,14 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from operator import index
 from typing import Any
 
 from ddpipe.errors import DatasetError, listed
 from ddpipe.storage import Store, open_store, read_uri
 
-SCHEMA = 1
-"""The newest manifest schema that this code understands."""
+SCHEMA = 2
+"""The manifest schema that this code understands; schema 1 had ids and labels inside."""
 
 SPLITS = ("train", "validation", "test")
 
@@ -33,8 +36,6 @@ _LOCATION = re.compile(r"(?:(?P<root>.*)/)?datasets/[^/]+/(?P<dataset_id>[^/]+)/
 
 Label = int | tuple[int, ...]
 """Multiclass: the index of a class. Multilabel: 0 or 1 for each class."""
-
-Labels = tuple[Label, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +56,38 @@ class ShardRef:
 
 
 @dataclass(frozen=True, slots=True)
+class ColumnRef:
+    """A column of the samples, named by its content.
+
+    Attributes:
+        sha256: Of the column's file, in hex.
+        bytes: Size of the file.
+    """
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Split:
     """The samples of one split: sample i is the i-th image of the shards laid end to end.
 
     Attributes:
         shards: In the order of the samples.
-        sample_ids: Names that stay with a sample from version to version, such as its path in the source.
-        labels: Multiclass: the index of each sample's class. Multilabel: a row of 0 and 1 per sample.
+        sample_ids: Their names; see `ddpipe.data.index`, also for the labels.
+        labels: What they show.
+        per_class: How many of them show each class.
     """
 
     shards: tuple[ShardRef, ...]
-    sample_ids: tuple[str, ...]
-    labels: Labels
+    sample_ids: ColumnRef
+    labels: ColumnRef
+    per_class: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        """How many samples there are."""
+        return sum(shard.count for shard in self.shards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +142,7 @@ class DatasetManifest:
             origin: Where it comes from, for messages.
 
         Raises:
-            DatasetError: It is no manifest, of a newer schema, or contradicts itself.
+            DatasetError: It is no manifest, of another schema, or contradicts itself.
         """
         try:
             fields = json.loads(text)
@@ -135,8 +156,8 @@ class DatasetManifest:
                 what="a dataset cannot be read",
                 which=origin,
                 seen=f"it has schema {schema}, this ddpipe reads manifests of schema {SCHEMA}",
-                do="Upgrade ddpipe, or prepare the dataset again with this one; if this is no manifest, give "
-                "the address of one, as `ddpipe data ls` lists them.",
+                do="Prepare the dataset again with this ddpipe, or use the one that wrote it; if this is no "
+                "manifest, give the address of one, as `ddpipe data ls` lists them.",
             )
         try:
             manifest = cls(**_typed(fields))
@@ -156,7 +177,7 @@ def load_manifest(uri: str) -> DatasetManifest:
     """The manifest at `uri`, proven to be the version that its path names.
 
     Raises:
-        DatasetError: It is no manifest, of a newer schema, or not the version named.
+        DatasetError: It is no manifest, of another schema, or not the version named.
         StoreError: It cannot be fetched.
     """
     data = read_uri(uri)
@@ -189,8 +210,9 @@ def _typed(fields: dict[str, Any]) -> dict[str, Any]:
     splits = {
         name: Split(
             shards=tuple(ShardRef(**shard) for shard in split["shards"]),
-            sample_ids=tuple(split["sample_ids"]),
-            labels=tuple(tuple(label) if isinstance(label, list) else label for label in split["labels"]),
+            sample_ids=ColumnRef(**split["sample_ids"]),
+            labels=ColumnRef(**split["labels"]),
+            per_class=tuple(map(index, split["per_class"])),
         )
         for name, split in fields["splits"].items()
     }
@@ -212,28 +234,26 @@ def _problems(manifest: DatasetManifest) -> Iterator[str]:
     if set(manifest.splits) != set(SPLITS):
         yield f"splits are {sorted(manifest.splits)}, not {sorted(SPLITS)}"
     for name, split in manifest.splits.items():
-        stored = sum(shard.count for shard in split.shards)
-        if not stored == len(split.sample_ids) == len(split.labels):
-            yield f"{name}: {stored} images, {len(split.sample_ids)} ids and {len(split.labels)} labels"
-        # A shard's name becomes a path: it must not lead anywhere else.
+        # A name by content becomes a path: it must not lead anywhere else.
+        hashes = [item.sha256 for item in split.shards] + [split.sample_ids.sha256, split.labels.sha256]
         yield from (
-            f"{name}: {shard.sha256!r} is not a SHA-256"
-            for shard in split.shards
-            if not _SHA256.fullmatch(shard.sha256)
+            f"{name}: {sha256!r} is not a SHA-256" for sha256 in hashes if not _SHA256.fullmatch(sha256)
         )
         yield from (
             f"{name}: a shard is of the unknown kind {shard.kind!r}"
             for shard in split.shards
             if shard.kind not in KINDS
         )
-        if not all(_label_fits(label, manifest) for label in split.labels):
-            yield f"{name}: a label is outside of the {len(manifest.classes)} classes"
+        if not _counts_fit(split, manifest):
+            yield f"{name}: the counts {list(split.per_class)[:20]} are not those of {split.count} labels"
 
 
-def _label_fits(label: int | tuple[int, ...], manifest: DatasetManifest) -> bool:
-    if manifest.task == "multilabel":
-        return isinstance(label, tuple) and len(label) == len(manifest.classes) and set(label) <= {0, 1}
-    return isinstance(label, int) and 0 <= label < len(manifest.classes)
+def _counts_fit(split: Split, manifest: DatasetManifest) -> bool:
+    if len(split.per_class) != len(manifest.classes):
+        return False
+    if manifest.task == "multiclass" and sum(split.per_class) != split.count:
+        return False
+    return all(0 <= count <= split.count for count in split.per_class)
 
 
 def _no_manifest(which: str, reason: str) -> DatasetError:

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.cache import default_cache
+from ddpipe.data.columns import Strings
 from ddpipe.data.fetching import fetched
+from ddpipe.data.index import Labels, SampleIndex, open_index
 from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest, store_of
 from ddpipe.data.shards import Images, Shard, open_shard
 from ddpipe.errors import ParameterError
@@ -47,14 +49,21 @@ def open_split(
             seen=f"it has no split {split!r}",
             do=f"Choose one of: {', '.join(manifest.splits)}.",
         )
+    shards = open_shards(manifest.splits[split].shards, manifest.shape, store, cache)
+    return SplitReader(manifest.shape, open_index(manifest, split, store, cache), shards)
+
+
+def open_shards(
+    shards: Sequence[ShardRef], shape: tuple[int, int, int], store: Store, cache: Path | None = None
+) -> list[Shard]:
+    """Shards of images of this shape, verified; see `open_split`."""
     folder = cache or default_cache()
 
     def opened(shard: ShardRef) -> Shard:
-        return open_shard(fetched(store, shard, folder), shard, manifest.shape)
+        return open_shard(fetched(store, shard, folder), shard, shape)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        shards = list(pool.map(opened, manifest.splits[split].shards))
-    return SplitReader(manifest, split, shards)
+        return list(pool.map(opened, shards))
 
 
 class SplitReader:
@@ -62,13 +71,14 @@ class SplitReader:
 
     Attributes:
         sample_ids: Name of each sample.
-        labels: int64. Multiclass: (samples,), the index of the class. Multilabel: (samples, classes), 0 or 1.
+        labels: Of each sample, read-only; multiclass: (samples,), the index of the class; multilabel:
+            (samples, classes), 0 or 1.
     """
 
-    def __init__(self, manifest: DatasetManifest, split: str, shards: Sequence[Shard]) -> None:
-        self.sample_ids: tuple[str, ...] = manifest.splits[split].sample_ids
-        self.labels: NDArray[np.int64] = np.asarray(manifest.splits[split].labels, dtype=np.int64)
-        self._shape = manifest.shape
+    def __init__(self, shape: tuple[int, int, int], index: SampleIndex, shards: Sequence[Shard]) -> None:
+        self.sample_ids: Strings = index.sample_ids
+        self.labels: Labels = index.labels
+        self._shape = shape
         self._shards = shards
         self._ends = np.cumsum([len(shard) for shard in shards])
 

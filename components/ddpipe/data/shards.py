@@ -22,7 +22,7 @@ import simplejpeg
 from numpy.typing import NDArray
 
 from ddpipe.cpus import cpus
-from ddpipe.data.manifest import ShardRef
+from ddpipe.data.manifest import ColumnRef, ShardRef
 from ddpipe.errors import DatasetError
 
 Images = NDArray[np.uint8]
@@ -79,7 +79,12 @@ def shard_key(shard: ShardRef) -> str:
     return f"shards/{shard.sha256}.{ENDINGS[shard.kind]}"
 
 
-def verify(path: Path, shard: ShardRef) -> None:
+def object_key(item: ShardRef | ColumnRef) -> str:
+    """Where something that is named by its content lies in its store."""
+    return shard_key(item) if isinstance(item, ShardRef) else f"columns/{item.sha256}.npy"
+
+
+def verify(path: Path, item: ShardRef | ColumnRef) -> None:
     """Read the whole file once and compare its hash.
 
     Raises:
@@ -87,8 +92,8 @@ def verify(path: Path, shard: ShardRef) -> None:
     """
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != shard.sha256:
-        raise _damaged(path, f"its content has the hash {found}, the manifest says {shard.sha256}")
+    if found != item.sha256:
+        raise _damaged(path, f"its content has the hash {found}, the manifest says {item.sha256}")
 
 
 def open_shard(path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> Shard:
@@ -194,8 +199,8 @@ def _padded(size: int) -> int:
 
 def _damaged(path: Path, seen: str) -> DatasetError:
     return DatasetError(
-        what="a shard is damaged",
+        what="a file of a dataset is damaged",
         which=str(path),
         seen=seen,
-        do="Run the same `ddpipe prepare` again with --verify: it writes damaged shards anew.",
+        do="Run the same `ddpipe prepare` again with --verify: it writes what is damaged anew.",
     )

@@ -150,7 +150,7 @@ def _check(checkpoint: Checkpoint, manifest: DatasetManifest, training_uri: str,
             seen=f"it was trained on version {checkpoint.dataset_id}, this is {manifest.dataset_id}",
             do="Name the dataset version of its training: another one's test samples may be in its training.",
         )
-    if not manifest.splits[SPLIT].sample_ids:
+    if not manifest.splits[SPLIT].count:
         raise DatasetError(
             what="a model cannot be evaluated on this dataset",
             which=manifest_uri,

@@ -127,7 +127,7 @@ def render(record: RunRecord) -> str:
         headline=next(iter(metrics.scores)),
         titles=TITLES,
         splits=SPLITS,
-        sizes={split: len(manifest.splits[split].labels) for split in SPLITS},
+        sizes={split: manifest.splits[split].count for split in SPLITS},
         class_counts={name: [counts[split][name] for split in SPLITS] for name in manifest.classes},
         right=right,
         wrong=metrics.samples - right,

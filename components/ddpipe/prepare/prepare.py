@@ -21,10 +21,14 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ddpipe.data.catalogue import damage, shards_of
-from ddpipe.data.manifest import SPLITS, DatasetManifest, Split, manifest_key
+import numpy as np
+
+from ddpipe.data.catalogue import damage, objects_of, shards_of
+from ddpipe.data.columns import text
+from ddpipe.data.index import described
+from ddpipe.data.manifest import SPLITS, DatasetManifest, manifest_key
 from ddpipe.data.notes import CLAIMS, CLEANINGS, noted, noted_shards
-from ddpipe.data.shards import shard_key
+from ddpipe.data.shards import object_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, SourceError, listed
 from ddpipe.prepare.doubts import doubts
 from ddpipe.prepare.encoding import SMALL, Encoding, chosen
@@ -85,11 +89,14 @@ def prepare(spec: PrepareSpec) -> Prepared:
     version = _version(spec, survey, packer, entries, _broken(spec, store, entries))
     manifest = version.manifest
     key = manifest_key(spec.name, manifest.dataset_id)
-    reused = _is_published(store, manifest) and not version.encoded
+    objects = {**version.columns, key: manifest.to_json().encode()}
+    damaged = [key for key, content in objects.items() if not _is_published(store, key, content)]
+    reused = not version.encoded and not damaged
     if not reused:
-        with noted(store, CLAIMS, {shard.sha256 for shard in shards_of(manifest)}):
+        with noted(store, CLAIMS, {item.sha256 for item in objects_of(manifest)}):
             _refuse_if_lost(store, manifest)
-            store.write(key, manifest.to_json().encode())
+            for place, content in objects.items():  # the manifest comes last
+                store.write(place, content)
     uri = f"{store.uri}/{key}"
     log.info("dataset %s %s: %s", spec.name, "is unchanged" if reused else "is published", uri)
     return Prepared(
@@ -113,9 +120,8 @@ def _broken(spec: PrepareSpec, store: Store, entries: Sequence[Entry]) -> set[st
     return {shard.sha256 for shard in found}
 
 
-def _is_published(store: Store, manifest: DatasetManifest) -> bool:
-    """Whether the manifest is in its place, whole."""
-    key, content = manifest_key(manifest.name, manifest.dataset_id), manifest.to_json().encode()
+def _is_published(store: Store, key: str, content: bytes) -> bool:
+    """Whether an object is in its place, whole."""
     try:
         if store.read(key) == content:
             return True
@@ -130,7 +136,7 @@ def _is_published(store: Store, manifest: DatasetManifest) -> bool:
 def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
     """A shard that was taken over may have been cleaned up meanwhile, or be about to."""
     going = noted_shards(store, CLEANINGS)
-    if going & {shard.sha256 for shard in shards_of(manifest)}:
+    if going & {item.sha256 for item in objects_of(manifest)}:
         raise DatasetError(
             what="a dataset cannot be published",
             which=manifest.name,
@@ -138,7 +144,7 @@ def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
             do="Run again when that is done: what is missing is encoded anew.",
         )
     there = {info.key for info in store.list("shards/")}
-    if gone := sorted(shard_key(shard) for shard in shards_of(manifest) if shard_key(shard) not in there):
+    if gone := sorted({object_key(shard) for shard in shards_of(manifest)} - there):
         raise DatasetError(
             what="a dataset cannot be published",
             which=manifest.name,
@@ -149,9 +155,16 @@ def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """A manifest whose shards are stored, and how many of its samples had to be encoded for it."""
+    """A manifest whose shards are stored.
+
+    Attributes:
+        manifest: Yet to be published.
+        columns: Its ids and labels, by their keys: likewise.
+        encoded: How many of its samples had to be encoded for it.
+    """
 
     manifest: DatasetManifest
+    columns: Mapping[str, bytes]
     encoded: int
 
 
@@ -197,7 +210,8 @@ def _version(
     if encoding.depth:
         log.info("16-bit images use %d bits at most: the upper 8 of these are kept", encoding.depth)
     _warn_of_copies(shards)
-    return _Version(_manifest(spec, survey, encoding, shards, sorted(problems)), encoded)
+    manifest, columns = _manifest(spec, survey, encoding, shards, sorted(problems))
+    return _Version(manifest, columns, encoded)
 
 
 def _encoding(
@@ -271,7 +285,7 @@ def _manifest(
     encoding: Encoding,
     shards: Mapping[str, Sequence[Entry]],
     skipped: Sequence[str],
-) -> DatasetManifest:
+) -> tuple[DatasetManifest, dict[str, bytes]]:
     labels = {sample.id: sample.label for sample in survey.samples}
     members = {split: [member for entry in shards[split] for member in entry.members] for split in SPLITS}
     everyone = [member for split in SPLITS for member in members[split]]
@@ -280,20 +294,22 @@ def _manifest(
     content = sorted(f"{member.id}\0{member.sha256}\n" for member in everyone)
     given = sorted({sample.split for sample in survey.samples} - {""})
     groups = {sample.id: sample.group for sample in survey.samples if sample.group}
-    return DatasetManifest(
+    parts = {
+        split: described(
+            [entry.shard for entry in shards[split]],
+            text(member.id for member in members[split]),
+            np.array([labels[member.id] for member in members[split]], np.int64),
+            len(survey.classes),
+        )
+        for split in SPLITS
+    }
+    manifest = DatasetManifest(
         name=spec.name,
         task=survey.task,
         classes=survey.classes,
         shape=shape,
         dtype="uint8",
-        splits={
-            split: Split(
-                shards=tuple(entry.shard for entry in shards[split]),
-                sample_ids=tuple(member.id for member in members[split]),
-                labels=tuple(labels[member.id] for member in members[split]),
-            )
-            for split in SPLITS
-        },
+        splits={split: part for split, (part, _) in parts.items()},
         mean=mean,
         std=std,
         split_rule={
@@ -312,6 +328,7 @@ def _manifest(
         },
         skipped=tuple(skipped),
     )
+    return manifest, {key: data for _, objects in parts.values() for key, data in objects.items()}
 
 
 def _counted(groups: Mapping[str, str], members: Mapping[str, Sequence[Member]]) -> dict[str, int]:

@@ -6,8 +6,6 @@ import base64
 import io
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ddpipe.data.catalogue import per_class
-from ddpipe.data.manifest import SPLITS, DatasetManifest, Split
-from ddpipe.data.reader import open_split
+from ddpipe.data.columns import Strings
+from ddpipe.data.index import SampleIndex, open_index
+from ddpipe.data.manifest import SPLITS, DatasetManifest
+from ddpipe.data.reader import SplitReader, open_shards
 from ddpipe.data.shards import Images
 from ddpipe.prepare.duplicates import near_duplicates
 from ddpipe.prepare.index import Member, read_entries
@@ -44,7 +44,7 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
         cache: See `ddpipe.data.reader.open_split`.
     """
     counts = {split: per_class(manifest, split) for split in SPLITS}
-    train = open_split((_front(manifest), store), "train", cache)
+    train = _front(manifest, store, cache)
     rows = [
         {
             "name": name,
@@ -54,7 +54,7 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
         }
         for label, name in enumerate(manifest.classes)
     ]
-    totals = [len(manifest.splits[split].sample_ids) for split in SPLITS]
+    totals = [manifest.splits[split].count for split in SPLITS]
     members = _members(manifest, store)
     return (
         environment("ddpipe.prepare")
@@ -133,20 +133,16 @@ def _sizes(members: Mapping[str, Sequence[Member]]) -> list[tuple[str, int]]:
     return [(f"{width} × {height}", count) for (height, width), count in counts.most_common()]  # noqa: RUF001
 
 
-def _front(manifest: DatasetManifest) -> DatasetManifest:
-    """The version with only those shards of its training split from which the sheet takes images."""
-    split = manifest.splits["train"]
-    labels = np.asarray(split.labels)
-    place = np.repeat(np.arange(len(split.shards)), [shard.count for shard in split.shards])
-    shown = [_first(labels, label) for label in range(len(manifest.classes))]
-    needed = np.unique(place[np.concatenate(shown)])
-    inside = np.isin(place, needed)
-    part = Split(
-        shards=tuple(split.shards[index] for index in needed),
-        sample_ids=tuple(compress(split.sample_ids, inside)),
-        labels=tuple(compress(split.labels, inside)),
-    )
-    return replace(manifest, splits={"train": part})
+def _front(manifest: DatasetManifest, store: Store, cache: Path | None) -> SplitReader:
+    """The training split with only those of its shards from which the sheet takes images."""
+    shards, index = manifest.splits["train"].shards, open_index(manifest, "train", store, cache)
+    ends = np.cumsum([shard.count for shard in shards])
+    shown = np.concatenate([_first(index.labels, label) for label in range(len(manifest.classes))])
+    needed = np.unique(np.searchsorted(ends, shown, side="right"))
+    inside = np.concatenate([np.arange(ends[place] - shards[place].count, ends[place]) for place in needed])
+    part = SampleIndex(Strings(index.sample_ids.column[inside]), index.labels[inside])
+    opened = open_shards([shards[place] for place in needed], manifest.shape, store, cache)
+    return SplitReader(manifest.shape, part, opened)
 
 
 def _first(labels: NDArray[np.int64], label: int) -> NDArray[np.int64]:

@@ -29,7 +29,6 @@ from ddpipe.storage import Store, open_store
 from ddpipe.train.initial import network_facts
 from ddpipe.train.journal import keep_journal
 from ddpipe.train.loop import Trainer
-from ddpipe.train.objective import scorable
 from ddpipe.train.order import images_seen
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.saver import Saver
@@ -175,9 +174,9 @@ def _make_deterministic() -> None:
 
 
 def _check_trainable(manifest: DatasetManifest, uri: str) -> None:
-    problems = [f"its {name} split is empty" for name in SPLITS if not manifest.splits[name].sample_ids]
-    multilabel = manifest.task == "multilabel"
-    if multilabel and not problems and not scorable(manifest.splits["validation"].labels).any():
+    problems = [f"its {name} split is empty" for name in SPLITS if not manifest.splits[name].count]
+    validation, multilabel = manifest.splits["validation"], manifest.task == "multilabel"
+    if multilabel and not problems and not any(0 < here < validation.count for here in validation.per_class):
         problems.append("no label is both present and absent in its validation split: there is no AUC")
     if problems:
         raise DatasetError(
@@ -232,7 +231,7 @@ def _record(
     (final,) = [line for line in trainer.history if line["step"] == result.step]
     seconds = sum(attempt["seconds"] for attempt in attempts)
     epochs = len(trainer.history)
-    images = epochs * len(manifest.splits["train"].sample_ids)
+    images = epochs * manifest.splits["train"].count
     return {
         "model": network_facts(recipe, manifest)["name"],
         "recipe": recipe.to_dict(),

@@ -1,0 +1,106 @@
+"""Ids and labels as columns: what is written comes back, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import ArrayLike, NDArray
+from samples import a_manifest, a_split
+
+from ddpipe.data.columns import Strings, text
+from ddpipe.data.index import open_index
+from ddpipe.data.manifest import SPLITS, ColumnRef, DatasetManifest, Split
+from ddpipe.data.shards import object_key
+from ddpipe.errors import DatasetError, NoSuchObject
+from ddpipe.storage import open_store
+
+NAMES = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=40)
+"""What may be the name of a sample."""
+
+
+@given(st.lists(NAMES))
+def test_a_column_of_text_gives_back_its_strings(names: list[str]) -> None:
+    column = Strings(text(names))
+    assert list(column) == names
+    assert [column[place] for place in range(len(names))] == names
+    assert list(column[1:]) == names[1:]
+
+
+@given(st.lists(st.tuples(NAMES, st.tuples(*3 * [st.integers(0, 1)])), min_size=1), st.booleans())
+def test_an_index_gives_back_its_samples(samples: list[tuple[str, tuple[int, ...]]], several: bool) -> None:
+    ids = [name for name, _ in samples]
+    labels = [row if several else row[0] for _, row in samples]
+    with TemporaryDirectory() as folder:
+        store = open_store(folder)
+        split = a_split(len(ids), 3, ids=ids, labels=labels, store=store)
+        written = _manifest(split, task="multilabel" if several else "multiclass", classes=("a", "b", "c"))
+        index = open_index(DatasetManifest.from_json(written.to_json()), "train", store, Path(folder))
+        assert list(index.sample_ids) == ids
+        np.testing.assert_array_equal(index.labels, labels)
+
+
+def test_an_index_is_mapped_into_memory_and_cannot_be_changed(tmp_path: Path) -> None:
+    """All processes of a machine share its pages."""
+    store = open_store(str(tmp_path))
+    index = open_index(_manifest(a_split(5, store=store)), "train", store, tmp_path)
+    for column in (index.sample_ids.column, index.labels):
+        assert not column.flags.owndata
+        assert not column.flags.writeable
+
+
+def test_a_column_that_changed_or_is_gone_is_told(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    split = a_split(5, store=store)
+    store.write(object_key(split.labels), b"something else")
+    with pytest.raises(DatasetError, match="has the hash"):
+        open_index(_manifest(split), "train", store, tmp_path)
+    store.delete(object_key(split.labels))
+    with pytest.raises(NoSuchObject):
+        open_index(_manifest(split), "train", store, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "labels", [[0, 1, 2, 0, 1], [0, 1, -1, 0, 1], [1, 1, 1, 0, 0], [0, 1], [[0, 1]] * 5, [[0, 1, 1, 0]] * 5]
+)
+def test_labels_that_the_manifest_does_not_count_so_are_refused(labels: ArrayLike, tmp_path: Path) -> None:
+    """Although their hash is right: somebody made such a manifest."""
+    store = open_store(str(tmp_path))
+    right = a_split(5, store=store)
+    wrong = replace(right, labels=_stored(np.asarray(labels), tmp_path))
+    with pytest.raises(DatasetError, match="5 samples of 2 classes"):
+        open_index(_manifest(wrong), "train", store, tmp_path)
+
+
+def test_columns_of_other_types_are_refused_and_pickles_not_loaded(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    right = a_split(5, store=store)
+    for column in (np.arange(5.0), np.arange(5)):
+        with pytest.raises(DatasetError, match="5 samples of 2 classes"):
+            open_index(
+                _manifest(replace(right, sample_ids=_stored(column, tmp_path))), "train", store, tmp_path
+            )
+    objects = _stored(np.array([print] * 5, dtype=object), tmp_path)
+    with pytest.raises(DatasetError, match="damaged"):
+        open_index(_manifest(replace(right, labels=objects)), "train", store, tmp_path)
+
+
+def _manifest(split: Split, **changes: object) -> DatasetManifest:
+    return a_manifest(splits=dict.fromkeys(SPLITS, split), **changes)
+
+
+def _stored(column: NDArray[Any], folder: Path) -> ColumnRef:
+    """Any array as a column; it may be no good one."""
+    path = folder / "column.npy"
+    np.save(path, column)
+    data = path.read_bytes()
+    ref = ColumnRef(hashlib.sha256(data).hexdigest(), len(data))
+    open_store(str(folder)).write(object_key(ref), data)
+    return ref
