@@ -133,6 +133,13 @@ class FakeApiServer:
         for item in items:
             self.put(path, item)
 
+    def describe(self, resource: Resource, **fields: Any) -> None:
+        """Tell everybody what this kind of object has in its spec."""
+        kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+        schema = {"properties": {"spec": {"properties": fields}}, "x-kubernetes-group-version-kind": [kind]}
+        schemas = {"Other": {}, resource.kind: schema}
+        self._objects[f"/openapi/v3{resource.root}"] = {"components": {"schemas": schemas}}
+
     def put(self, collection: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Have an object, as any other client would write it; the same one again changes it."""
         with self._changed:

@@ -25,6 +25,7 @@ from place import ACCOUNT, RBAC, Place, a_place, delete, eventually
 from step import Ended, Step, launch
 
 from ddpipe.launch.backends.pytorchjob import RESOURCE
+from ddpipe.launch.backends.trainjob import RESOURCE as TRAINJOBS
 from ddpipe.launch.cluster import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -57,6 +58,10 @@ def a_job(place: Place) -> Ended:
 
 def an_indexed_job(place: Place) -> Ended:
     return launch(place, BRIEF, "--backend", "indexedjob").end()
+
+
+def a_trainjob(place: Place) -> Ended:
+    return launch(place, BRIEF, "--backend", "trainjob").end()
 
 
 def naming(resource: str) -> Callable[[Place], Ended]:
@@ -119,6 +124,10 @@ LOSSES: dict[Verb, Loss] = {
     },
     **{
         ("batch", "jobs", verb): refused(verb, "jobs", an_indexed_job)
+        for verb in ("create", "get", "list", "watch", "delete")
+    },
+    **{
+        (TRAINJOBS.group, TRAINJOBS.plural, verb): refused(verb, TRAINJOBS.plural, a_trainjob)
         for verb in ("create", "get", "list", "watch", "delete")
     },
     **{("", "services", verb): refused(verb, "services", an_indexed_job) for verb in ("create", "get")},
@@ -190,7 +199,7 @@ CASES = [
     (right, has)
     for right, loss in LOSSES.items()
     for has in (True, False)
-    if not (has and loss.act in {a_job, an_indexed_job})
+    if not (has and loss.act in {a_job, an_indexed_job, a_trainjob})
 ]
 
 

@@ -8,7 +8,8 @@ import pytest
 from launch_samples import UID, a_job, ended
 
 from ddpipe.errors import ParameterError
-from ddpipe.launch.backends.indexedjob import INDEX, companions, manifest, owns, phase, pod, status
+from ddpipe.launch.backends.indexedjob import companions, manifest, owns, phase, pod, status
+from ddpipe.launch.indexed import INDEX
 from ddpipe.launch.job import Restart, Success, TrainingJob
 from ddpipe.launch.labels import owner_of
 from ddpipe.launch.status import Phase, Stage

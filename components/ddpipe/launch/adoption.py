@@ -79,8 +79,9 @@ def _manifest(launching: Launching) -> dict[str, Any]:
     """The object to create; it goes when the run goes that it belongs to."""
 
     def ask() -> dict[str, Any]:
-        schema = spec_schema(launching.cluster, launching.backend.resource)
-        manifest = launching.backend.manifest(launching.job, schema)
+        backend = launching.backend
+        schema = spec_schema(launching.cluster, backend.resource, needed=backend.needs_schema)
+        manifest = backend.manifest(launching.job, schema)
         owners = owner_references(launching.cluster, launching.job.namespace)
         return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": owners}}
 

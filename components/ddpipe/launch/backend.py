@@ -24,6 +24,7 @@ class Controller:
         webhook: What the names of its webhooks have in common; empty if it has none.
         install: How it gets onto a cluster: an imperative sentence without a full stop.
         refusals: The reasons of its events that tell of pods that it may not create.
+        pods: Where people can set what their pods may be lacking.
     """
 
     name: str
@@ -31,14 +32,15 @@ class Controller:
     webhook: str
     install: str
     refusals: tuple[str, ...] = ("FailedCreate", "FailedCreatePod")
+    pods: str = "the job's patch"
 
 
 def _labelled(job: TrainingJob) -> str:
     return f"{JOB}={job.name}"
 
 
-def _same(found: Object, named: Object) -> bool:
-    return bool(named.get("uid") == found["metadata"]["uid"])
+def _names(found: Object, event: Object) -> bool:
+    return bool(event["involvedObject"].get("uid") == found["metadata"]["uid"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +73,9 @@ class Backend:
         status: (job, object, pods) -> what it is doing.
         owns: (object, pod) -> whether the pod is one of this job's.
         selector: (job) -> the labels by which its pods are found, as a query has them.
-        concerns: (object, what an event is about) -> whether that is the job, or what it is made of.
+        concerns: (object, event) -> whether the event is about the job, or what makes its pods.
         expires: Whether the cluster itself removes a job some time after its end.
+        needs_schema: Whether the manifest is a guess without what the CRD knows.
         companions: (job) -> what it needs beside it.
     """
 
@@ -84,8 +87,9 @@ class Backend:
     status: Callable[[TrainingJob, Object, Sequence[Object]], JobStatus]
     owns: Callable[[Object, Object], bool]
     selector: Callable[[TrainingJob], str] = _labelled
-    concerns: Callable[[Object, Object], bool] = _same
+    concerns: Callable[[Object, Object], bool] = _names
     expires: bool = True
+    needs_schema: bool = False
     companions: Callable[[TrainingJob], Sequence[Companion]] = _no_companions
 
 

@@ -124,7 +124,7 @@ def _way_out(job: TrainingJob, backend: Backend, message: str) -> str:
     if "exceeded quota" in message:
         return f"Ask for less, wait until others finish, or raise the quota of namespace {job.namespace}."
     if "violates PodSecurity" in message:
-        return "Let the job's patch set what the policy asks for, or run it in another namespace."
+        return f"Let {backend.controller.pods} set what the policy asks for, or run it in another namespace."
     if "admission webhook" in message:
         return "Change what the webhook objects to, or ask who runs it."
     return f"See: {kubectl('describe', job, backend)}"

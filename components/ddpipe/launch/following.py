@@ -233,8 +233,8 @@ class Follower:
         pods = {replica.uid for replica in status.replicas}
 
         def is_ours(event: Object) -> bool:
-            named = event["involvedObject"]
-            return named.get("uid") in pods or self.backend.concerns(found, named)
+            is_of_pod = event["involvedObject"].get("uid") in pods
+            return is_of_pod or self.backend.concerns(found, event)
 
         events = sorted(self._pictures.get("events", {}).values(), key=_version)
         return diagnosis.hopeless(

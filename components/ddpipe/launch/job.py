@@ -14,6 +14,9 @@ from typing import Any, ClassVar
 from ddpipe.launch.backends import BACKENDS
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
 
+RUNTIME = "torch-distributed"
+"""The training runtime that Kubeflow Trainer brings along."""
+
 # Operators append "-worker-511" and use the result as a host name, of at most 63 characters.
 NAME_LIMIT = 48
 
@@ -221,6 +224,11 @@ class JobOptions(Parameters):
         {}, "Strategic merge patch for the pod template, for anything not covered here."
     )
     queue: str = parameter("", "Kueue queue that admits the job.")
+    runtime: str = parameter(
+        RUNTIME,
+        "Training runtime of a TrainJob: name of a ClusterTrainingRuntime, or TrainingRuntime/NAME of one in "
+        "the namespace.",
+    )
     scheduling: Mapping[str, Any] = parameter({}, "The operator's schedulingPolicy, for gang scheduling.")
     autoscaling: bool = parameter(
         default=False, help="Whether the cluster can add nodes, so that none that exists has to fit."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 BACKENDS: Mapping[str, str] = {
+    "trainjob": "ddpipe.launch.backends.trainjob",
     "pytorchjob": "ddpipe.launch.backends.pytorchjob",
     "indexedjob": "ddpipe.launch.backends.indexedjob",
 }

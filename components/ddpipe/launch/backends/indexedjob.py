@@ -16,11 +16,12 @@ from typing import Any
 
 from ddpipe.errors import ParameterError
 from ddpipe.launch.backend import Backend, Companion, Controller
+from ddpipe.launch.indexed import INDEX, placed
 from ddpipe.launch.job import Restart, Success, TrainingJob
 from ddpipe.launch.labels import JOB, annotate, labels_of, metadata_of
 from ddpipe.launch.pods import ranks, template
 from ddpipe.launch.resources import JOBS, SERVICES, Object, owns
-from ddpipe.launch.status import JobStatus, Phase, Replica, Stage, condition, replica_of
+from ddpipe.launch.status import JobStatus, Phase, Replica, Stage, condition
 
 CONTROLLER = Controller(
     name="Job controller",
@@ -31,7 +32,6 @@ CONTROLLER = Controller(
 CONTAINER = "pytorch"
 """As in the other kinds of job, so that the same patch fits."""
 PORT = 29500
-INDEX = "batch.kubernetes.io/job-completion-index"
 _PROGRAM_FAILED = list(range(1, 128))
 """Exit codes of a program's own; above them are signals."""
 
@@ -126,14 +126,7 @@ def phase(found: Object) -> Phase:
 
 def status(job: TrainingJob, found: Object, pods: Sequence[Object]) -> JobStatus:
     """What the job is doing. A pod that failed stays when another one takes its place."""
-    present: dict[int, Replica] = {}
-    replaced: list[Replica] = []
-    for item in sorted((item for item in pods if owns(found, item)), key=_age):
-        index = int(item["metadata"]["annotations"][INDEX])
-        if index in present:
-            replaced.append(present[index])
-        present[index] = replica_of(item, f"worker-{index}", CONTAINER)
-    replicas = tuple(present[index] for index in sorted(present))
+    replicas, replaced = placed((item for item in pods if owns(found, item)), CONTAINER)
     endings = ("Failed", "FailureTarget", "Complete", "SuccessCriteriaMet")
     ending: Object = next(filter(None, (condition(found, kind) for kind in endings)), {})
     return JobStatus(
@@ -141,14 +134,8 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object]) -> JobStatus
         stage=_stage(job, found, replicas),
         message=ending.get("message", ""),
         replicas=replicas,
-        replaced=tuple(replaced),
+        replaced=replaced,
     )
-
-
-def _age(item: Object) -> tuple[str, bool]:
-    """Older ones first; of those of one second, one that has ended."""
-    is_over = item["status"].get("phase") in {"Succeeded", "Failed"}
-    return item["metadata"]["creationTimestamp"], not is_over
 
 
 def _stage(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Stage:
