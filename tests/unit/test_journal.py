@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ddpipe.storage import open_store
 from ddpipe.train.journal import keep_journal
@@ -41,7 +42,9 @@ def journal_of_a_training(folder: Path, *, start: int = 0) -> None:
             journal.step(step)
             if step % 3 == 0:
                 history = [an_epoch(epoch) for epoch in range(1, step // 3 + 1)]
-                journal.epoch(history, [0.5] * 3, [0.1] * 3)
+                first = step - 3
+                losses = [float(loss) for loss in range(first, step)]
+                journal.epoch(history, losses, [loss / 100 for loss in losses])
 
 
 def test_a_terminal_shows_images_and_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +76,28 @@ def test_every_epoch_is_one_line_of_json(tmp_path: Path) -> None:
     journal_of_a_training(tmp_path)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [an_epoch(1), an_epoch(2)]
+
+
+def events(folder: Path, name: str) -> list[tuple[int, float]]:
+    """Step and value of each point of a curve."""
+    found = EventAccumulator(str(folder / "tensorboard")).Reload().Scalars(name)
+    return [(event.step, pytest.approx(event.value)) for event in found]
+
+
+def test_tensorboard_shows_each_step_and_each_epoch_once_though_a_training_was_killed(tmp_path: Path) -> None:
+    """The first process wrote of both epochs and died; the next one goes on in the second."""
+    journal_of_a_training(tmp_path)
+    journal_of_a_training(tmp_path, start=3)
+    assert events(tmp_path, "step/loss") == [(step, step - 1) for step in range(1, 7)]
+    assert events(tmp_path, "step/learning_rate") == [(step, (step - 1) / 100) for step in range(1, 7)]
+    assert events(tmp_path, "epoch/validation_accuracy") == [(3, 0.75), (6, 0.75)]
+    assert events(tmp_path, "epoch/epoch") == [(3, 1), (6, 2)]
+
+
+def test_a_rank_that_writes_nothing_has_no_journal(tmp_path: Path) -> None:
+    with keep_journal(open_store(str(tmp_path)), None, step=0, steps=1, seen=int) as journal:
+        assert journal is None
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(("step", "images"), [(0, 0), (1, 4), (2, 8), (3, 10), (4, 14), (6, 20)])

@@ -6,13 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from ddpipe.errors import ParameterError
 from ddpipe.storage import Store, open_store
-from ddpipe.storage.lease import lease
+from ddpipe.storage.lease import _Lease, lease
 
 SOON = {"renewal": 0.05, "patience": 2.0}
 """An object store tells times in whole seconds."""
@@ -53,6 +54,51 @@ def test_a_process_of_this_machine_that_is_gone_blocks_nobody(tmp_path: Path) ->
     left_behind(store, socket.gethostname(), gone.pid)
     with lease(store, renewal=60, patience=3600):
         assert len(leases(store)) == 1
+
+
+def test_of_another_machine_s_processes_nobody_knows_whether_they_live(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left_behind(store, "elsewhere.example", gone.pid)
+    left_behind(store, socket.gethostname(), os.getpid())
+    own = _Lease(store)
+    own.renew()
+    assert len(own.others(3600)) == 2
+    assert own.key not in own.others(3600)
+
+
+@pytest.mark.parametrize(("age", "void"), [(19, False), (21, True)])
+def test_a_lease_is_as_old_as_the_store_says(tmp_path: Path, age: float, void: bool) -> None:
+    store = open_store(str(tmp_path))
+    left_behind(store, "elsewhere.example", 1)
+    own = _Lease(store)
+    own.renew()
+    now = (tmp_path / own.key).stat().st_mtime
+    os.utime(tmp_path / "lease-elsewhere.example.1.0", (now - age, now - age))
+    assert len(own.others(20)) == (not void)
+    assert len(leases(store)) == 2 - void
+
+
+def test_a_lease_that_is_renewed_shows_that_its_holder_lives(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    own, other = _Lease(store), _Lease(store)
+    own.renew()
+    other.renew()
+    before = own.others(20)
+    other.renew()
+    assert own.others(20).keys() == before.keys() == {other.key}
+    assert own.others(20) != before
+
+
+def test_the_holder_renews_until_it_is_done(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with lease(store, **SOON):
+        (key,) = leases(store)
+        began, until = store.read(key), time.monotonic() + 10
+        while store.read(key) == began:
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
 
 def test_a_machine_that_is_silent_for_long_enough_has_lost_it(tmp_path: Path) -> None:

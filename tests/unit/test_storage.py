@@ -7,9 +7,11 @@ import gzip
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import s3_server
@@ -26,6 +28,7 @@ from ddpipe.errors import (
     Unreachable,
 )
 from ddpipe.storage import Store, open_store, read_uri, split_uri
+from ddpipe.storage import s3 as s3_module
 from ddpipe.storage.files import PARTIAL, FileStore, replacing
 from ddpipe.storage.s3 import AWS, CHECKSUM, KUBEFLOW, PART_BYTES, Connection
 
@@ -210,7 +213,83 @@ def test_the_environment_names_the_server(environment: dict[str, str], endpoint:
     assert Connection.from_environment(environment).endpoint == endpoint
 
 
+def test_what_the_environment_does_not_say_has_its_default() -> None:
+    connection = Connection.from_environment({})
+    assert (connection.retries, connection.region) == (5, None)
+    assert Connection.from_environment({"S3_RETRIES": "0"}).retries == 0
+    unencrypted = {"S3_ENDPOINT": "minio:9000", "S3_SECURE": "no"}
+    assert Connection.from_environment(unencrypted).endpoint == "http://minio:9000"
+
+
+def test_secrets_are_not_shown_with_a_connection() -> None:
+    environment = {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "hush"}
+    assert "hush" not in repr(Connection.from_environment(environment))
+
+
 # What can go wrong with a folder
+
+
+def test_content_is_on_the_disk_before_it_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a machine that loses its power has the old object or the new one, and never an empty one."""
+    done, fsync, replace = [], os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append("on disk"), fsync(file)))
+    monkeypatch.setattr(Path, "replace", lambda *paths: (done.append("in place"), replace(*paths))[1])
+    FileStore(tmp_path).write("a", b"content")
+    assert done == ["on disk", "in place"]
+
+
+def test_what_may_not_be_read_is_not_taken_for_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As root may read everything, the system is made to say no."""
+    store = open_store(str(tmp_path))
+    store.write("a", b"")
+
+    def refusing(path: Path) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_bytes", refusing)
+    with pytest.raises(NoAccess, match="/a: Permission denied"):
+        store.read("a")
+
+
+def test_a_folder_is_no_object(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.write("folder/a", b"")
+    assert not store.exists("folder")
+    for key in ("folder", "folder/a/b"):
+        with pytest.raises(NoSuchObject):
+            store.read(key)
+
+
+def test_a_file_that_goes_while_a_folder_is_listed_is_not_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, walk = open_store(str(tmp_path)), os.walk
+    for key in ("a", "b", "c"):
+        store.write(key, b"")
+
+    def meddled(*arguments: Any, **options: Any) -> Iterator[Any]:
+        yield from walk(*arguments, **options)
+        (tmp_path / "b").unlink()
+
+    monkeypatch.setattr(os, "walk", meddled)
+    assert [info.key for info in store.list()] == ["a", "c"]
+
+
+def test_a_home_folder_may_be_named_by_its_sign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert open_store("~/store").uri == str(tmp_path / "store")
+
+
+def test_times_are_told_in_utc(store_uri: str) -> None:
+    store = open_store(store_uri)
+    store.write("a", b"")
+    (info,) = store.list()
+    assert info.modified.utcoffset() == timedelta(0)
+    assert abs(datetime.now(UTC) - info.modified) < timedelta(minutes=1)
 
 
 def test_a_killed_writer_leaves_nothing_to_see(tmp_path: Path) -> None:
@@ -400,6 +479,18 @@ def test_an_object_replaced_during_its_download_is_not_mixed_with_the_new_one(
         store.download("a", tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
     assert store.read("a") == new
+
+
+def test_between_two_breaks_of_a_connection_the_wait_doubles(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("S3_RETRIES", "3")
+    store, pauses = open_store(f"s3://{BUCKET}"), list[float]()
+    store.write("a", os.urandom(3 * 2**20))
+    monkeypatch.setattr(s3_module.time, "sleep", pauses.append)
+    proxy.faults.extend(["cut"] * 3)
+    assert len(store.read("a")) == 3 * 2**20
+    assert pauses == [0.5, 1, 2]
 
 
 def test_a_download_that_keeps_breaking_leaves_nothing(proxy: Proxy, tmp_path: Path) -> None:

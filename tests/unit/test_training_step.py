@@ -19,7 +19,7 @@ from ddpipe.train.freezing import Backbone, head_of
 from ddpipe.train.loader import Batch
 from ddpipe.train.mixing import mixed
 from ddpipe.train.objective import CrossEntropy
-from ddpipe.train.optimizer import build_optimizer
+from ddpipe.train.optimizer import build_optimizer, set_learning_rate
 from ddpipe.train.precision import computes_in_bf16
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.resolution import check_resolution, resized, resolution
@@ -81,6 +81,43 @@ def test_weight_decay_may_leave_biases_and_normalisation_alone() -> None:
     assert len(decayed["params"]) + len(exempt["params"]) == len(list(model.parameters()))
 
 
+@pytest.mark.parametrize("momentum", [0, 0.8])
+def test_sgd_has_nesterov_s_momentum_or_none(momentum: float) -> None:
+    recipe = Recipe(learning_rate=0.2, momentum=momentum, weight_decay=0.1)
+    for group in build_optimizer(recipe, a_classifier(), fused=True).param_groups:
+        assert (group["lr"], group["momentum"], group["nesterov"]) == (0.2, momentum, momentum > 0)
+        assert (group["weight_decay"], group["fused"]) == (0.1, True)
+
+
+def test_a_kernel_that_wants_the_momentum_of_all_weights_is_not_used_where_some_rest() -> None:
+    for fused, frozen, expected in ((True, 1, False), (False, 0, False)):
+        recipe = Recipe(frozen_epochs=frozen)
+        groups = build_optimizer(recipe, a_classifier(), fused=fused).param_groups
+        assert [group["fused"] for group in groups] == [expected] * 2
+
+
+def test_adamw_takes_the_momentum_as_its_first_beta() -> None:
+    recipe = Recipe(optimizer="adamw", learning_rate=0.01, momentum=0.7, weight_decay=0.1)
+    optimizer = build_optimizer(recipe, a_classifier(), fused=True)
+    assert isinstance(optimizer, torch.optim.AdamW)
+    for group in optimizer.param_groups:
+        assert (group["lr"], group["betas"], group["weight_decay"]) == (0.01, (0.7, 0.999), 0.1)
+        assert group["fused"]
+
+
+def test_a_weight_that_rests_is_none_of_the_optimizer_s() -> None:
+    model = a_classifier()
+    resting = next(model.parameters()).requires_grad_(requires_grad=False)
+    groups = build_optimizer(Recipe(), model, fused=False).param_groups
+    assert all(weight is not resting for group in groups for weight in group["params"])
+
+
+def test_a_learning_rate_is_that_of_all_weights() -> None:
+    optimizer = build_optimizer(Recipe(), a_classifier(), fused=False)
+    set_learning_rate(optimizer, 0.03)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.03, 0.03]
+
+
 @pytest.mark.parametrize("how", ["mixup", "cutmix"])
 def test_mixtures_have_labels_in_the_proportion_of_their_pixels(how: str) -> None:
     images = torch.zeros(2, 20, 20, 1, dtype=torch.uint8)
@@ -133,6 +170,47 @@ def test_the_first_weights_are_soon_forgotten() -> None:
     for step in range(10):
         average.update(step)
     assert average.weights["weight"].item() < 1e-3
+
+
+def test_an_average_s_memory_grows_with_the_steps() -> None:
+    """A step's share is 9/10 at first, then 9/11, until it is the recipe's."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 0.0)
+    average = WeightAverage(model, decay=0.999)
+    nn.init.constant_(model.weight, 1.0)
+    shares = []
+    for step in range(2):
+        nn.init.constant_(average.weights["weight"], 0.0)
+        average.update(step)
+        shares.append(average.weights["weight"].item())
+    assert shares == pytest.approx([9 / 10, 9 / 11])
+
+
+def test_only_what_has_a_mean_is_averaged_and_an_average_is_taken_up_again() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    average, other = WeightAverage(model, decay=0.5), WeightAverage(nn.Sequential(*model), decay=0.5)
+    assert {"0.weight", "1.running_mean"} <= average.weights.keys()
+    assert "1.num_batches_tracked" not in average.weights
+    model(torch.randn(8, 2))
+    average.update(100)
+    other.load(average.weights)
+    assert all(torch.equal(average.weights[name], value) for name, value in other.weights.items())
+    assert all(value is not average.weights[name] for name, value in other.weights.items())
+
+
+def test_an_average_gives_the_weights_their_place_back_whatever_happens() -> None:
+    model = nn.Linear(1, 1)
+    average, before = WeightAverage(model, decay=0.5), copy.deepcopy(model.state_dict())
+    nn.init.constant_(average.weights["weight"], 7.0)
+
+    def fail() -> None:
+        with average.in_place():
+            assert model.weight.item() == 7
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
 def test_a_frozen_backbone_rests_and_its_head_learns() -> None:

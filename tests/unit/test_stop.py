@@ -1,0 +1,75 @@
+"""When a training saves and when it stops."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from ddpipe.distributed import World
+from ddpipe.train import stop
+from ddpipe.train.stop import Request, Watch, watching
+
+ALONE = World(0, 1, torch.device("cpu"))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(stop.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_checkpoint_is_asked_for_so_many_minutes_after_the_last_one(clock: list[float]) -> None:
+    watch = Watch(2)
+    asked = []
+    for clock[0] in (1000.0, 1119.0, 1120.0, 1121.0):
+        asked.append(watch.agreed(ALONE))
+    assert asked == [Request.GO_ON, Request.GO_ON, Request.SAVE, Request.SAVE]
+    watch.saved()
+    assert watch.agreed(ALONE) is Request.GO_ON
+    clock[0] += 120
+    assert watch.agreed(ALONE) is Request.SAVE
+
+
+def test_who_is_told_to_stop_stops_whatever_the_time(clock: list[float]) -> None:
+    watch = Watch(1)
+    watch.tell()
+    clock[0] += 3600
+    assert watch.agreed(ALONE) is Request.STOP
+    watch.saved()
+    assert watch.agreed(ALONE) is Request.STOP
+
+
+def test_of_several_ranks_the_most_urgent_decides() -> None:
+    assert max(Request) is Request.STOP
+    assert sorted(Request) == [Request.GO_ON, Request.SAVE, Request.STOP]
+
+
+def test_a_rank_whose_parent_is_gone_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(1)
+    assert watch.agreed(ALONE) is Request.GO_ON
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert watch.agreed(ALONE) is Request.STOP
+
+
+def test_a_rank_stops_when_who_started_torchrun_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as launcher:
+        monkeypatch.setenv("DDPIPE_PARENT", str(launcher.pid))
+        watch = Watch(1)
+        assert watch.agreed(ALONE) is Request.GO_ON
+    assert watch.agreed(ALONE) is Request.STOP
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_heard_inside_and_as_before_outside(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with watching(1) as watch:
+        assert watch.agreed(ALONE) is Request.GO_ON
+        os.kill(os.getpid(), number)
+        assert watch.agreed(ALONE) is Request.STOP
+    assert signal.getsignal(number) is before
