@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from samples import a_folder
+from samples import a_folder, labels_by_id
 
-from ddpipe.data.manifest import SPLITS
 from ddpipe.errors import SourceError
 from ddpipe.prepare.prepare import prepare
-from ddpipe.prepare.report import how_split
+from ddpipe.prepare.report import data_report_html, how_split
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.storage import open_store
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def toys(tmp_path: Path) -> PrepareSpec:
 
 def test_exact_shares_are_met_and_told(toys: PrepareSpec) -> None:
     manifest = prepare(replace(toys, stratify="exact")).manifest
-    counts = {split: manifest.splits[split].per_class for split in SPLITS}
+    counts = {name: split.per_class for name, split in manifest.splits.items()}
     assert counts == {"train": (16, 8), "validation": (2, 1), "test": (2, 1)}
     assert "each class has its share within one, so adding images may move others" in how_split(manifest)
 
@@ -35,3 +35,74 @@ def test_a_class_that_does_not_fill_all_folds_is_refused(toys: PrepareSpec) -> N
     assert "class 'kite' has 10 images" in caught.value.seen
     assert "at least 11 of them (fold 9, " in caught.value.do
     assert prepare(replace(toys, folds=9)).manifest.split_rule["folds"] == 9
+
+
+def _chest_x_rays(root: Path, rows: list[str]) -> PrepareSpec:
+    """A table as CheXpert's: 1, 0, -1 where the report hedges, blank where it says nothing."""
+    a_folder(root, {"images": len(rows)})
+    lines = [f"images/{number:04d}.png,{row}" for number, row in enumerate(rows)]
+    (root / "train.csv").write_text("\n".join(["Path,Edema,Cardiomegaly", *lines]))
+    return PrepareSpec(source="csv", source_path=str(root), store=str(root.parent / "store"))
+
+
+ROWS = [*["1.0,"] * 8, *[",1.0"] * 8, *["0.0,1"] * 8, "-1.0,1", "1,-1", "-1,-1.0"]
+
+
+def test_uncertain_labels_are_refused_with_all_rows_counted_and_the_way_out(tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as caught:
+        prepare(_chest_x_rays(tmp_path / "raw", [*ROWS, ","]))
+    assert "a label is -1, uncertain (lines 26, 27, 28: 3 in all)" in caught.value.seen
+    assert "'Edema' is '': no label (lines 10, 11, 12, 13, 14 …: 9 in all)" in caught.value.seen
+    assert "--uncertain says what -1 is: zero, one, or drop; a blank beside" in caught.value.do
+    assert "--skip-unlabelled" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("policy", "labels", "told"),
+    [
+        ("zero", [(0, 1), (1, 0), (0, 0)], "count as 0"),
+        ("one", [(1, 1), (1, 1), (1, 1)], "count as 1"),
+        ("drop", [], "are left out with their images"),
+    ],
+)
+def test_uncertain_labels_become_what_the_user_says(
+    policy: str, labels: list[tuple[int, int]], told: str, tmp_path: Path
+) -> None:
+    prepared = prepare(replace(_chest_x_rays(tmp_path / "raw", ROWS), uncertain=policy))
+    own = [*[(1, 0)] * 8, *[(0, 1)] * 16, *labels]
+    assert labels_by_id(prepared.manifest_uri) == {
+        f"images/{number:04d}.png": label for number, label in enumerate(own)
+    }
+    assert prepared.manifest.source["uncertain"] == {"as": policy, "labels": 4, "blanks": 16}
+    assert prepared.manifest.left_out == ({"rows with an uncertain label": 3} if policy == "drop" else {})
+    page = data_report_html(prepared.manifest, open_store(str(tmp_path / "store")))
+    assert f"Uncertain labels (-1) {told}, blanks beside other labels count as 0" in page
+    assert ("<li>3 rows with an uncertain label</li>" in page) == (policy == "drop")
+
+
+def test_a_row_that_is_blank_throughout_has_no_label_whatever_the_policy(tmp_path: Path) -> None:
+    spec = replace(_chest_x_rays(tmp_path / "raw", [*ROWS, ",", "nan,"]), uncertain="zero")
+    with pytest.raises(SourceError, match="no label"):
+        prepare(spec)
+    manifest = prepare(replace(spec, skip_unlabelled=True)).manifest
+    assert manifest.left_out == {"rows without a label": 2}
+
+
+def test_a_policy_for_uncertain_labels_needs_several_columns(tmp_path: Path) -> None:
+    spec = replace(_chest_x_rays(tmp_path / "raw", ROWS), uncertain="zero", label_columns="Edema")
+    with pytest.raises(SourceError, match="it has one column of labels, 'Edema'"):
+        prepare(spec)
+
+
+def test_what_was_left_out_is_counted(tmp_path: Path) -> None:
+    spec = replace(_chest_x_rays(tmp_path / "raw", [*ROWS, ","]), uncertain="drop", skip_unlabelled=True)
+    (tmp_path / "raw/images/0000.png").write_bytes(b"no image")
+    manifest = prepare(replace(spec, skip_bad=True)).manifest
+    assert manifest.left_out == {
+        "rows with an uncertain label": 3,
+        "rows without a label": 1,
+        "unreadable images": 1,
+    }
+    page = data_report_html(manifest, open_store(str(tmp_path / "store")))
+    for line in ("3 rows with an uncertain label", "1 rows without a label", "1 unreadable images"):
+        assert f"<li>{line}</li>" in page

@@ -448,7 +448,7 @@ def test_rows_without_a_label_are_left_out_and_counted_if_so_asked(
     path = _pictures(tmp_path, "file,a,b\n0.png,,0\n1.png,0,1\n2.png,1,nan\n3.png,1,1\n")
     survey = open_source("csv", path, Table(skip_unlabelled=True)).survey()
     assert [sample.id for sample in survey.samples] == ["1.png", "3.png"]
-    assert f"2 of 4 rows of {path}/train.csv have no label and are left out" in caplog.text
+    assert f"2 rows without a label of {path}/train.csv are left out, of 4 in all" in caplog.text
 
 
 def test_a_table_without_one_label_is_refused_even_so(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def show_command(dataset: str) -> None:
         "shards": len(shards_of(manifest)),
         "bytes": size,
         "skipped": manifest.skipped,
+        "left_out": manifest.left_out,
     }
     height, width, channels = manifest.shape
     lines = [
@@ -113,7 +114,7 @@ def show_command(dataset: str) -> None:
             f"{name:>12}: {split.count:,} ({', '.join(_counts(manifest, name))})"
             for name, split in manifest.splits.items()
         ),
-        *([f"     skipped: {len(manifest.skipped):,}"] if manifest.skipped else []),
+        *(f"    left out: {count:,} {reason}" for reason, count in manifest.left_out.items()),
     ]
     tell(facts, "\n".join(lines))
 

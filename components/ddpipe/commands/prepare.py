@@ -29,6 +29,7 @@ def prepare_command(**given: Any) -> Outcome:  # noqa: ANN401 - the step's param
         "reused": prepared.reused,
         "samples": {name: split.count for name, split in manifest.splits.items()},
         "skipped": prepared.skipped,
+        "left_out": manifest.left_out,
         "seconds": round(prepared.seconds, 3),
     }
     return Outcome(

@@ -105,7 +105,7 @@ class DatasetManifest:
         std: Likewise the standard deviation.
         split_rule: How samples were dealt out to the splits.
         seed: Of the split rule.
-        source: The source's `kind`, and a `fingerprint` of its content.
+        source: The source's `kind`, a `fingerprint` of its content, and what was decided about it.
         skipped: Samples that the source names but that could not be read.
         schema: Of this manifest.
     """
@@ -128,6 +128,12 @@ class DatasetManifest:
     def dataset_id(self) -> str:
         """SHA-256 of the canonical JSON, in hex."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @property
+    def left_out(self) -> dict[str, int]:
+        """How many rows or images of the source the version lacks, by the reason in a few words."""
+        unreadable = {"unreadable images": len(self.skipped)} if self.skipped else {}
+        return {**self.source.get("left_out", {}), **unreadable}
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, no spaces, ASCII only."""

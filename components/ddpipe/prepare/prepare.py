@@ -325,6 +325,7 @@ def _manifest(
             "kind": spec.source,
             "fingerprint": hashlib.sha256("".join(content).encode()).hexdigest(),
             "encoding": encoding.facts,
+            **survey.facts,
         },
         skipped=tuple(skipped),
     )

@@ -62,6 +62,7 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
         .render(
             manifest=manifest,
             made=how_split(manifest),
+            uncertain=what_is_uncertain(manifest),
             splits=SPLITS,
             rows=rows,
             totals=totals,
@@ -95,6 +96,18 @@ def how_split(manifest: DatasetManifest) -> str:
         else ""
     )
     return f"{dealt} {how}, with seed {manifest.seed}{fold}{shares}."
+
+
+def what_is_uncertain(manifest: DatasetManifest) -> str:
+    """What uncertain and blank labels count as, in a sentence; empty if nothing was said about them."""
+    facts = manifest.source.get("uncertain")
+    if not facts:
+        return ""
+    decision = {"zero": "count as 0", "one": "count as 1", "drop": "are left out with their images"}[
+        facts["as"]
+    ]
+    counts = f"{facts['labels']:,} labels, {facts['blanks']:,} blanks"
+    return f"Uncertain labels (-1) {decision}, blanks beside other labels count as 0 ({counts} in the table)."
 
 
 def copies(members: Mapping[str, Sequence[Member]]) -> list[dict[str, str]]:

@@ -15,6 +15,8 @@ from ddpipe.prepare.split import SplitRule
 
 FORMATS = ("auto", "raw", "jpeg")
 
+UNCERTAIN = ("", "zero", "one", "drop")
+
 STRATIFY = ("average", "exact")
 
 LARGEST_SIDE = 4096
@@ -85,6 +87,12 @@ class PrepareSpec(Parameters):
         "",
         "Column assigning each sample to train, validation or test; a missing validation comes out of train.",
     )
+    uncertain: str = parameter(
+        "",
+        "With several label columns, what CheXpert's -1 counts as: zero, one, or drop (leave the row out); a "
+        "blank beside other labels is then 0. Empty: both are refused.",
+        OneOf(UNCERTAIN),
+    )
     skip_unlabelled: bool = parameter(default=False, help="Leave out rows of the table that have no label.")
     verify: bool = parameter(
         default=False,
@@ -114,6 +122,7 @@ class PrepareSpec(Parameters):
             group=self.group_column,
             split=self.split_column,
             skip_unlabelled=self.skip_unlabelled,
+            uncertain=self.uncertain,
         )
 
     @property

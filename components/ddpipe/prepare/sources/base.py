@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 from unicodedata import category
 
 from ddpipe.data.manifest import Label
@@ -42,12 +42,15 @@ class Survey:
         samples: In an order that is always the same.
         task: "multiclass" or "multilabel".
         problems: Why a sample cannot be used, by a printable name; such samples are not among `samples`.
+        facts: What else the manifest keeps of the source: `left_out`, how many rows were left out for which
+            reason; `uncertain`, what uncertain labels count as.
     """
 
     classes: tuple[str, ...]
     samples: tuple[Sample, ...]
     task: str = "multiclass"
     problems: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Unreadable(Exception):
@@ -80,6 +83,8 @@ class Table:
         group: Column of what must not be torn apart between splits.
         split: Column of train, validation and test.
         skip_unlabelled: Whether rows without a label are left out.
+        uncertain: With several labels, what -1 is: "zero", "one", or "drop" for leaving the row out; a blank
+            beside other labels is then 0. Empty: both are refused.
     """
 
     file: str = "train.csv"
@@ -88,6 +93,7 @@ class Table:
     group: str = ""
     split: str = ""
     skip_unlabelled: bool = False
+    uncertain: str = ""
 
 
 def printable(name: str) -> str | None:

@@ -7,11 +7,11 @@ import io
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unicodedata import category
 
 from ddpipe.data.manifest import SPLITS, Label
@@ -40,6 +40,12 @@ QUOTED = re.compile(r'(?<![^,;\t|])"(?:[^"]|"")*+"')
 HEADER = re.compile(rf"(?:{QUOTED.pattern}|[^\r\n])*+")
 
 BINARY: Mapping[str, int] = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
+
+UNCERTAIN = frozenset({"-1", "-1.0"})
+"""A label that a report hedges about, as in CheXpert and MIMIC-CXR."""
+
+DECISIONS: Mapping[str, str] = {"zero": "0", "one": "1", "drop": "-1"}
+"""What an uncertain label becomes; rows that still have one are left out."""
 
 
 class Row(NamedTuple):
@@ -75,8 +81,8 @@ class Csv:
         columns = _named(file, header, self.table)
         listing = listed_files(self.path)
         found = _by_name(listing.infos)
-        if self.table.skip_unlabelled:
-            rows = _labelled(file, rows, columns)
+        rows, uncertain = _decided(rows, columns)
+        rows, left_out = _labelled(file, rows, columns)
         places = {name: _match(name, found) for row in rows if (name := row.cells.get(columns.image))}
         if problems := list(_problems(header, rows, columns, places)):
             raise refused(file, listed(problems), _remedy(rows, columns))
@@ -101,6 +107,7 @@ class Csv:
             samples=samples,
             task=task,
             problems={**listing.problems, **missing, **unprintable},
+            facts={**uncertain, **({"left_out": left_out} if left_out else {})},
         )
 
     def read(self, sample: Sample) -> bytes:
@@ -201,19 +208,58 @@ def _named(file: str, header: Sequence[str], wanted: Table) -> Table:
     if repeated := [name for name, count in Counter(chosen).items() if count > 1]:
         seen = f"{', '.join(map(repr, repeated))} is given more than once, as image, label, group or split"
         raise refused(file, seen, "Give each column one meaning.")
+    if wanted.uncertain and len(labels) == 1:
+        seen = f"it has one column of labels, {labels[0]!r}: none of its classes is uncertain"
+        raise refused(file, seen, "Leave out --uncertain, or name several columns with --label-columns.")
     return replace(wanted, image=image, labels=labels)
 
 
-def _labelled(file: str, rows: Sequence[Row], columns: Table) -> list[Row]:
-    """Without the rows that lack a label."""
-    kept = [row for row in rows if not _lacks_label(row, columns)]
-    if len(kept) < len(rows):
-        log.warning(
-            "%s of %s rows of %s have no label and are left out", len(rows) - len(kept), len(rows), file
+def _decided(rows: list[Row], columns: Table) -> tuple[list[Row], dict[str, Any]]:
+    """The rows with 0 or 1 for what is uncertain or blank, if so asked, and what the manifest says of it."""
+    if columns.uncertain not in DECISIONS:
+        return rows, {}
+    decision, counts = DECISIONS[columns.uncertain], Counter[str]()
+
+    def decided(value: str) -> str:
+        kind = "labels" if value in UNCERTAIN else "blanks" if value.lower() in UNLABELLED else ""
+        counts[kind] += 1
+        return {"labels": decision, "blanks": "0"}.get(kind, value)
+
+    def settled(row: Row) -> Row:
+        if all(row.cells.get(label, "").lower() in UNLABELLED for label in columns.labels):
+            return row
+        return row._replace(
+            cells={**row.cells, **{label: decided(row.cells[label]) for label in columns.labels}}
         )
-    if not kept:
+
+    rows = [settled(row) for row in rows]
+    facts = {"as": columns.uncertain, "labels": counts["labels"], "blanks": counts["blanks"]}
+    return rows, {"uncertain": facts}
+
+
+def _labelled(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], dict[str, int]]:
+    """Without the rows that are to be left out, and how many these are, by the reason."""
+    reasons: list[tuple[str, Callable[[Row, Table], bool]]] = []
+    if columns.uncertain == "drop":
+        reasons.append(("rows with an uncertain label", _is_uncertain))
+    if columns.skip_unlabelled:
+        reasons.append(("rows without a label", _lacks_label))
+    left_out = {}
+    for reason, is_out in reasons:
+        kept = [row for row in rows if not is_out(row, columns)]
+        if len(kept) < len(rows):
+            left_out[reason] = len(rows) - len(kept)
+            log.warning(
+                "%s %s of %s are left out, of %s in all", f"{left_out[reason]:,}", reason, file, len(rows)
+            )
+        rows = kept
+    if reasons and not rows:
         raise refused(file, "no row has a label", "Name the columns of labels with --label-columns.")
-    return kept
+    return rows, left_out
+
+
+def _is_uncertain(row: Row, columns: Table) -> bool:
+    return any(row.cells.get(label) in UNCERTAIN for label in columns.labels)
 
 
 def _lacks_label(row: Row, columns: Table) -> bool:
@@ -266,18 +312,24 @@ def _in_cells(cells: Mapping[str, str], columns: Table) -> Iterator[str]:
         yield f"{columns.group!r} is empty"
     if columns.split and cells[columns.split].lower() not in SPLIT_FOLDERS:
         yield f"{columns.split!r} is {cells[columns.split]!r}, not {', '.join(SPLITS)}"
+    several = len(columns.labels) > 1
+    if several and any(cells[label] in UNCERTAIN for label in columns.labels):
+        yield "a label is -1, uncertain"
     for label in columns.labels:
         value = cells[label]
         if value.lower() in UNLABELLED:
             yield f"{label!r} is {value!r}: no label"
-        elif len(columns.labels) > 1 and value not in BINARY:
+        elif several and value not in BINARY and value not in UNCERTAIN:
             yield f"{label!r} is {value!r}, not 0 or 1"
 
 
 def _remedy(rows: Sequence[Row], columns: Table) -> str:
+    ways = ["Correct these rows"]
+    if len(columns.labels) > 1 and any(_is_uncertain(row, columns) for row in rows):
+        ways.append("--uncertain says what -1 is: zero, one, or drop; a blank beside other labels is then 0")
     if any(_lacks_label(row, columns) for row in rows):
-        return "Correct these rows; --skip-unlabelled leaves out those without a label."
-    return "Correct these rows."
+        ways.append("--skip-unlabelled leaves out those without a label")
+    return "; ".join(ways) + "."
 
 
 def _classes(rows: Sequence[Row], columns: Table) -> tuple[tuple[str, ...], str]:
