@@ -13,15 +13,13 @@ from enum import StrEnum
 from typing import ClassVar
 
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.launch.backends import BACKENDS
+from ddpipe.launch.backends import BACKENDS, LOCAL
 from ddpipe.launch.job import JobOptions, LaunchOptions, Owner
 from ddpipe.parameters import OneOf, Parameter, Parameters, declared, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
-
-LOCAL = "local"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

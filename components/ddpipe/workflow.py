@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ddpipe.errors import ParameterError
+from ddpipe.launch.backends import LOCAL
 from ddpipe.runs import Run
-from ddpipe.steps import LOCAL, TrainOptions
+from ddpipe.steps import TrainOptions
 from ddpipe.storage import exists, open_store, write_uri
 
 if TYPE_CHECKING:

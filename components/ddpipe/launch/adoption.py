@@ -52,6 +52,25 @@ class Launching:
         return diagnosis.name_of(self.job, self.backend)
 
 
+Begin = Callable[[Launching], tuple[Object, bool]]
+"""Gives this step's job, and whether it was there before."""
+
+
+def adopt(launching: Launching) -> tuple[Object, bool]:
+    """This step's job as it is, also one that has failed; none is created.
+
+    Raises:
+        JobDeleted: There is none any more.
+        NameTaken: It is somebody else's.
+    """
+    found = _find(launching)
+    if found is None:
+        raise diagnosis.deleted(launching.job, launching.backend)
+    _refuse_strangers(launching, found)
+    launching.say(f"adopted {launching.title}, created {found['metadata']['creationTimestamp']}")
+    return found, True
+
+
 def adopt_or_create(launching: Launching) -> tuple[Object, bool]:
     """This step's job, and whether it was there before.
 
@@ -105,14 +124,7 @@ def _is_adoptable(launching: Launching, found: Object, manifest: Object) -> bool
     Raises:
         NameTaken: It is somebody else's, or was asked for differently.
     """
-    if owner_of(found) != launching.job.owner:
-        raise NameTaken(
-            what="the job's name is taken",
-            which=launching.title,
-            seen="an object of this name exists that this step did not create; it was left alone",
-            do="Give this run another id, or see whose it is: "
-            + diagnosis.kubectl("get -o yaml", launching.job, launching.backend),
-        )
+    _refuse_strangers(launching, found)
     if launching.backend.phase(found) is Phase.FAILED or "deletionTimestamp" in found["metadata"]:
         return False
     if found["metadata"]["annotations"].get(SPEC) != manifest["metadata"]["annotations"][SPEC]:
@@ -124,6 +136,17 @@ def _is_adoptable(launching: Launching, found: Object, manifest: Object) -> bool
             f"{launching.job.owner.run_id}",
         )
     return True
+
+
+def _refuse_strangers(launching: Launching, found: Object) -> None:
+    if owner_of(found) != launching.job.owner:
+        raise NameTaken(
+            what="the job's name is taken",
+            which=launching.title,
+            seen="an object of this name exists that this step did not create; it was left alone",
+            do="Give this run another id, or see whose it is: "
+            + diagnosis.kubectl("get -o yaml", launching.job, launching.backend),
+        )
 
 
 def _create(launching: Launching, manifest: Mapping[str, Any]) -> Object | None:

@@ -20,7 +20,7 @@ from typing import TextIO
 
 from ddpipe.errors import ClusterUnreachable, Forbidden, JobDeleted, LaunchError, OutputMissing
 from ddpipe.launch import diagnosis
-from ddpipe.launch.adoption import Launching, adopt_or_create
+from ddpipe.launch.adoption import Begin, Launching, adopt_or_create
 from ddpipe.launch.backend import backend
 from ddpipe.launch.cluster import Cluster, Refused
 from ddpipe.launch.companions import accompany
@@ -71,6 +71,7 @@ def launch(
     exists: Callable[[str], bool],
     out: TextIO = sys.stderr,
     is_process: bool = False,
+    begin: Begin = adopt_or_create,
 ) -> Outcome:
     """Run `job` on `cluster` and wait for its end.
 
@@ -80,6 +81,7 @@ def launch(
         exists: Whether there is something at a URI; asked for the job's outputs.
         out: Where the job's logs and our own remarks go.
         is_process: This process exists for launching: SIGTERM and SIGINT delete the job and end it with 143.
+        begin: Where the job comes from: `adopt` takes what is there, and creates nothing.
 
     Raises:
         ParameterError: The job's options cannot work.
@@ -91,7 +93,7 @@ def launch(
     launching = Launching(cluster, job, kind, output.say)
     try:
         with _guarded(launching) if is_process else nullcontext():
-            return _launch(launching, output, exists)
+            return _launch(launching, output, exists, begin)
     except Refused as error:
         raise refused(error, launching.title) from error
     finally:
@@ -103,10 +105,10 @@ def _guarded(launching: Launching) -> AbstractContextManager[None]:
     return deletes_when_told_to_stop(launching.cluster.spare(), target)
 
 
-def _launch(launching: Launching, output: Output, exists: Callable[[str], bool]) -> Outcome:
+def _launch(launching: Launching, output: Output, exists: Callable[[str], bool], begin: Begin) -> Outcome:
     began = time.monotonic()
     job = launching.job
-    found, adopted = adopt_or_create(launching)
+    found, adopted = begin(launching)
     uid: str = found["metadata"]["uid"]
     logs = Logs(launching.cluster, PODS.path(job.namespace), output.log)
     ended = _follow(launching, found, logs)

@@ -10,3 +10,6 @@ BACKENDS: Mapping[str, str] = {
     "indexedjob": "ddpipe.launch.backends.indexedjob",
 }
 """The module of each backend, by name; its `BACKEND` is a `launch.backend.Backend`."""
+
+LOCAL = "local"
+"""In place of a backend: processes of this machine."""

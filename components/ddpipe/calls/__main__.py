@@ -1,0 +1,39 @@
+"""One rank of a call: `python -m ddpipe.calls FOLDER SHA256`, as torchrun starts it here or in a pod."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from io import TextIOWrapper
+from pathlib import Path
+
+from ddpipe.calls.packing import packed_value, run
+from ddpipe.calls.result import CALL, OUTPUTS, RESULT, VALUE
+from ddpipe.distributed import rank, run_rank
+from ddpipe.storage import Store, open_store
+
+
+def main() -> None:
+    """Fetch the call, run it, and as rank 0 leave what came of it."""
+    _, uri, sha256 = sys.argv
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what is printed is seen at once
+    run_rank(lambda: _work(open_store(uri), sha256))
+
+
+def _work(store: Store, sha256: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="ddpipe-outputs-") as name:
+        os.environ["DDPIPE_OUTPUTS"] = name
+        value = run(store.read(CALL), sha256)
+        if rank():
+            return
+        content, folder = packed_value(value), Path(name)
+        keys = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+        for key in keys:
+            store.upload(folder / key, OUTPUTS + key)
+        RESULT.publish(store, {VALUE: content}, {"outputs": keys})
+
+
+if __name__ == "__main__":
+    main()
