@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Callable, Iterator
@@ -10,20 +11,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from model_packages import a_classifier, a_package
 from samples import published, some_images
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ddpipe.data.manifest import load_manifest
-from ddpipe.errors import CheckpointError, StoreError, Unreachable
+from ddpipe.data.reader import open_split
+from ddpipe.errors import CheckpointError, DatasetError, Diverged, StoreError, Unreachable
 from ddpipe.model.checkpoint import Saved, claim, finished, latest, load_model, newest
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
 from ddpipe.train import train as step
 from ddpipe.train.loader import Batch
 from ddpipe.train.loop import Trainer
+from ddpipe.train.order import global_batch, permutation
 from ddpipe.train.recipe import Recipe
+from ddpipe.train.schedule import learning_rate
+from ddpipe.train.step import TrainingStep
 from ddpipe.train.train import train
 from ddpipe.train.uploads import uploading
 
@@ -108,6 +115,93 @@ def test_the_metrics_of_an_interrupted_epoch_are_those_of_all_its_steps(
     for name in ("train_loss", "train_accuracy", "validation_loss"):
         histories = [record(folder)["history"] for folder in (output, str(tmp_path / "whole"))]
         assert [epoch[name] for epoch in histories[0]] == [epoch[name] for epoch in histories[1]]
+
+
+def test_an_epoch_s_record_tells_of_all_its_steps(dataset: str, output: str) -> None:
+    """The last batch of an epoch has two samples: it counts for half as much as the others."""
+    recipe = replace(RECIPE, batch_size=5, warmup_fraction=0)
+    train(dataset, output, recipe)
+    events = EventAccumulator(f"{output}/tensorboard").Reload()
+    losses, rates = (
+        [event.value for event in events.Scalars(f"step/{name}")] for name in ("loss", "learning_rate")
+    )
+    assert rates == pytest.approx([learning_rate(recipe, step, 9) for step in range(9)])
+    for number, epoch in enumerate(record(output)["history"]):
+        assert (epoch["epoch"], epoch["step"]) == (number + 1, 3 * number + 3)
+        assert epoch["learning_rate"] == pytest.approx(rates[3 * number + 2])
+        three = losses[3 * number : 3 * number + 3]
+        assert epoch["train_loss"] == pytest.approx(np.average(three, weights=[5, 5, 2]))
+        assert 0 <= epoch["train_accuracy"] <= 1
+
+
+def test_the_record_tells_of_the_epoch_that_is_the_result(dataset: str, output: str) -> None:
+    train(dataset, output, replace(RECIPE, model_selection="best", keep_checkpoints=1))
+    done = record(output)
+    (chosen,) = (epoch for epoch in done["history"] if epoch["step"] == result(output).step)
+    assert done["final"] == {name: chosen[name] for name in chosen if name.startswith(("train", "valid"))}
+    assert done["images_per_second"] == pytest.approx(
+        3 * 12 / sum(epoch["seconds"] for epoch in done["history"]), rel=0.01
+    )
+    assert (done["epochs"], done["steps"], done["resumed_from"]) == (3, 9, None)
+
+
+@pytest.mark.parametrize(
+    ("selection", "patience", "best"),
+    [("auto", 0, False), ("auto", 1, True), ("best", 0, True), ("last", 3, False)],
+)
+def test_of_a_training_that_may_stop_early_the_best_epoch_is_the_result(
+    selection: str, patience: int, best: bool
+) -> None:
+    assert step._is_best_wanted(replace(RECIPE, model_selection=selection, patience=patience)) is best
+
+
+@pytest.mark.parametrize(("bad", "noticed"), [(4, 16), (20, 20), (24, 36)])
+def test_a_loss_that_is_no_number_is_noticed_within_sixteen_steps_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int, noticed: int
+) -> None:
+    """With 20 steps in an epoch; at its end all of them are looked at."""
+    splits = {name: [some_images(40, SHAPE)] for name in ("train", "validation")}
+    dataset = published(open_store(str(tmp_path / "forty")), {**splits, "test": [some_images(2, SHAPE)]})
+    taken, take = itertools.count(1), TrainingStep.take
+
+    def broken(training_step: TrainingStep, *arguments: Any) -> torch.Tensor:
+        return take(training_step, *arguments) * (float("nan") if next(taken) == bad else 1)
+
+    monkeypatch.setattr(TrainingStep, "take", broken)
+    recipe = replace(RECIPE, batch_size=2, checkpoint_minutes=1440)
+    with pytest.raises(Diverged, match=f"the loss of step {bad} is not a number; its 2 samples"):
+        train(dataset, str(tmp_path / "output"), recipe)
+    assert next(taken) == noticed + 1
+    epoch, number = divmod(bad - 1, 20)
+    batch = global_batch(permutation(recipe.seed, epoch, 40), number, 2)
+    ids = open_split(dataset, "train").sample_ids
+    named = json.loads((tmp_path / "output" / "diverged.json").read_text())["samples"]
+    assert named == [ids[index] for index in batch]
+    saved = latest(open_store(str(tmp_path / "output")))
+    assert (saved.step if saved else 0) == 20 * epoch, "never a state with such a loss"
+
+
+def test_an_unfinished_epoch_s_seconds_count_when_training_goes_on(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(monkeypatch, 4, lambda: train(dataset, output, RECIPE))
+    store = open_store(output)
+    found = newest(store)
+    assert found
+    claim(store, None).save(replace(found[1], seconds=1000.0))
+    train(dataset, output, RECIPE)
+    seconds = [epoch["seconds"] for epoch in record(output)["history"]]
+    assert [1000 < second < 1100 for second in seconds] == [False, True, False]
+
+
+def test_a_split_without_samples_is_refused(tmp_path: Path) -> None:
+    some = [some_images(4, SHAPE)]
+    for empty in ("train", "validation"):
+        splits = {name: [] if name == empty else some for name in ("test", "train", "validation")}
+        dataset = published(open_store(str(tmp_path / empty)), splits)
+        with pytest.raises(DatasetError, match=f"its {empty} split is empty"):
+            train(dataset, str(tmp_path / "output"), RECIPE)
+    assert not (tmp_path / "output").exists()
 
 
 def test_a_price_makes_a_cost(dataset: str, output: str) -> None:
