@@ -1,4 +1,4 @@
-"""The command line: `ddpipe run|prepare|data|train|evaluate|export|compile|launch|jobs`.
+"""The command line: `ddpipe run|prepare|data|train|evaluate|export|compile|submit|launch|jobs`.
 
 Results go to standard output (with --json as one object), everything else to standard error.
 Exit codes are those of errors.py.
@@ -16,7 +16,18 @@ import click
 from ddpipe.errors import DdpipeError, ParameterError
 from ddpipe.process import clean_up_and_leave, search_rarely
 
-COMMANDS = ("run", "prepare", "data", "train", "evaluate", "export", "compile", "launch", "jobs")
+COMMANDS = (
+    "run",
+    "prepare",
+    "data",
+    "train",
+    "evaluate",
+    "export",
+    "compile",
+    "submit",
+    "launch",
+    "jobs",
+)
 """Each has a file in commands/, imported when it is called: launching does not pay for preparing."""
 
 

@@ -34,6 +34,15 @@ what failed, which object, what was observed, what to do next.
     │   ├── PodRefused           52     quota, webhook or a missing object keeps pods from starting
     │   ├── OperatorSilent       53     the operator never took the job up
     │   └── NotRemoved           54     a job that is over could not be deleted
+    ├── EngineError              70   the pipeline engine's server (Kubeflow Pipelines) refused
+    │   ├── EngineUnreachable    71     it does not answer, or fails again and again
+    │   ├── NotAnEngine          72     what answers is no Kubeflow Pipelines 2
+    │   ├── LoginRequired        73     nobody is logged in, or no longer
+    │   ├── EngineForbidden      74     whoever is logged in may not
+    │   ├── UnknownToEngine      75     no such run, pipeline version or schedule
+    │   ├── EngineConflict       76     the name is taken, or the state does not allow it
+    │   ├── RunFailed            77     a run that was waited for has failed
+    │   └── RunStopped           78     it was stopped
     └── Interrupted             143   told to stop (SIGTERM): state is saved, run again to go on
 
 143 is 128 + SIGTERM: the Training Operator's ExitCode policy retries it, and shells know it. 2 is click's own
@@ -279,6 +288,60 @@ class NotRemoved(LaunchError):
     """A job that is over could not be deleted."""
 
     exit_code = 54
+
+
+class EngineError(DdpipeError):
+    """The pipeline engine's server does not do what was asked."""
+
+    exit_code = 70
+
+
+class EngineUnreachable(EngineError):
+    """The server does not answer, or fails again and again."""
+
+    exit_code = 71
+
+
+class NotAnEngine(EngineError):
+    """What answers is no Kubeflow Pipelines 2."""
+
+    exit_code = 72
+
+
+class LoginRequired(EngineError):
+    """Nobody is logged in, or no longer."""
+
+    exit_code = 73
+
+
+class EngineForbidden(EngineError):
+    """Whoever is logged in may not do this."""
+
+    exit_code = 74
+
+
+class UnknownToEngine(EngineError):
+    """There is no such run, pipeline version or schedule."""
+
+    exit_code = 75
+
+
+class EngineConflict(EngineError):
+    """The name is taken, or the object's state does not allow it."""
+
+    exit_code = 76
+
+
+class RunFailed(EngineError):
+    """A run that was waited for has failed."""
+
+    exit_code = 77
+
+
+class RunStopped(EngineError):
+    """A run that was waited for was stopped."""
+
+    exit_code = 78
 
 
 class Interrupted(DdpipeError):

@@ -64,7 +64,7 @@ class SectionedCommand(click.Command):
         """Write the sections, each in the order of its options."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for item in self.get_params(ctx):
-            if record := item.get_help_record(ctx):
+            if isinstance(item, click.Option) and (record := item.get_help_record(ctx)):
                 sections.setdefault(getattr(item, "heading", "Options"), []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):

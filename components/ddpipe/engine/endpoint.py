@@ -1,0 +1,144 @@
+"""Where the pipeline server is, and who asks: from options, from the environment, from the pod one is in.
+
+| what           | option           | environment      | inside a cluster                                   |
+|----------------|------------------|------------------|----------------------------------------------------|
+| address        | --endpoint       | KFP_ENDPOINT     | the service ml-pipeline of the namespace kubeflow  |
+| namespace      | --namespace      | KFP_NAMESPACE    | the pod's own                                      |
+| token          | --token-file     | KFP_TOKEN        | KF_PIPELINES_SA_TOKEN_PATH, or where KFP mounts it |
+| login's cookies| --cookies-file   | KFP_COOKIES      |                                                    |
+| certificates   | --ca-file        | KFP_CA_FILE      |                                                    |
+
+Tokens and cookies are never options themselves: other users of a machine see a command's arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import urlsplit
+
+from ddpipe.errors import ParameterError
+from ddpipe.parameters import Parameters, parameter
+
+IN_CLUSTER = "http://ml-pipeline.kubeflow.svc.cluster.local:8888"
+_MOUNTED_TOKEN = "/var/run/secrets/kubeflow/pipelines/token"  # noqa: S105 - the path of one
+_OWN_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointOptions(Parameters):
+    """Where the pipeline server is, and who asks."""
+
+    what: ClassVar[str] = "the pipeline server cannot be asked"
+    heading: ClassVar[str] = "Pipeline server"
+
+    endpoint: str = parameter(
+        "",
+        "URL of Kubeflow Pipelines, such as http://127.0.0.1:8888 (port-forward) or "
+        "https://kubeflow.example.com/pipeline; empty: KFP_ENDPOINT, or inside a cluster its own.",
+    )
+    namespace: str = parameter(
+        "", "Namespace of the runs, on a Kubeflow of many users; empty: KFP_NAMESPACE, or the pod's."
+    )
+    token_file: str = parameter(
+        "", "File with a bearer token; empty: KFP_TOKEN, or the token that Kubeflow mounts in a pod."
+    )
+    cookies_file: str = parameter(
+        "",
+        "File with the cookies of a login, NAME=VALUE; NAME=VALUE, as a browser sends them; "
+        "empty: KFP_COOKIES.",
+    )
+    ca_file: str = parameter(
+        "", "File with certificates to trust, for self-signed ones; empty: KFP_CA_FILE, or the public ones."
+    )
+    verify_tls: bool = parameter(default=True, help="Whether to check the server's certificate.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A pipeline server, and what is sent to it.
+
+    Attributes:
+        url: Without a slash at the end.
+        namespace: Of the runs, if the server has several; empty: unknown.
+        token_file: Read again for each request, because tokens are renewed; empty: none.
+        token: A token that stays; empty: none.
+        cookies: As in the header; empty: none.
+        ca_file: Certificates to trust; empty: the public ones.
+        verify_tls: Whether certificates are checked at all.
+    """
+
+    url: str
+    namespace: str = ""
+    token_file: str = ""
+    token: str = field(default="", repr=False)
+    cookies: str = field(default="", repr=False)
+    ca_file: str = ""
+    verify_tls: bool = True
+
+    @property
+    def shown(self) -> str:
+        """The address without user, password and query, for messages."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def resolve(options: EndpointOptions, environment: Mapping[str, str]) -> Endpoint:
+    """What the options say, or else the environment, or else the pod that this is.
+
+    Raises:
+        ParameterError: No address, one that is none, or a file that cannot be read.
+    """
+    inside = "KUBERNETES_SERVICE_HOST" in environment
+    url = options.endpoint or environment.get("KFP_ENDPOINT", "") or (IN_CLUSTER if inside else "")
+    token = "" if options.token_file else environment.get("KFP_TOKEN", "")
+    return Endpoint(
+        url=_checked(url),
+        namespace=options.namespace or environment.get("KFP_NAMESPACE", "") or _own_namespace(),
+        token_file=_readable(options.token_file) if options.token_file else _mounted(token, environment),
+        token=token,
+        cookies=_cookies(options.cookies_file) or environment.get("KFP_COOKIES", ""),
+        ca_file=_readable(options.ca_file or environment.get("KFP_CA_FILE", "")),
+        verify_tls=options.verify_tls,
+    )
+
+
+def _checked(url: str) -> str:
+    if urlsplit(url).scheme in {"http", "https"} and urlsplit(url).hostname:
+        return url.rstrip("/")
+    raise ParameterError(
+        what=EndpointOptions.what,
+        which="--endpoint",
+        seen=f"{url!r} is no URL with http:// or https://" if url else "no address of a server is given",
+        do="Give it, or set KFP_ENDPOINT; for a port-forward: "
+        "kubectl port-forward -n kubeflow svc/ml-pipeline 8888, then http://127.0.0.1:8888",
+    )
+
+
+def _own_namespace() -> str:
+    path = Path(_OWN_NAMESPACE)
+    return path.read_text().strip() if path.is_file() else ""
+
+
+def _mounted(token: str, environment: Mapping[str, str]) -> str:
+    """KFP's projected volume, unless there is a token already."""
+    path = environment.get("KF_PIPELINES_SA_TOKEN_PATH", _MOUNTED_TOKEN)
+    return path if not token and Path(path).is_file() else ""
+
+
+def _cookies(path: str) -> str:
+    """A file's lines, as one header."""
+    if not path:
+        return ""
+    lines = Path(_readable(path)).read_text().splitlines()
+    return "; ".join(line.strip().rstrip(";") for line in lines if line.strip())
+
+
+def _readable(path: str) -> str:
+    if path and not Path(path).is_file():
+        raise ParameterError(
+            what=EndpointOptions.what, which=path, seen="there is no such file", do="Correct the path."
+        )
+    return path

@@ -1,0 +1,152 @@
+"""A compiled package: its name, its parameters, and the hash of its content, which names its version."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ddpipe.errors import InputError
+from ddpipe.parameters import ANYTHING, OneOf, Parameter, refuse
+
+_KINDS: dict[str, type] = {
+    "STRING": str,
+    "NUMBER_INTEGER": int,
+    "NUMBER_DOUBLE": float,
+    "BOOLEAN": bool,
+    "LIST": list,
+    "STRUCT": dict,
+}
+_DIGITS = 12
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The same safe one, in C where PyYAML has it: packages are long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A compiled package.
+
+    Attributes:
+        path: Its file.
+        name: Of the pipeline.
+        help: What the pipeline does.
+        version: The beginning of its content's SHA-256.
+        parameters: What a run may be given.
+        spec: The pipeline in the engine's words.
+    """
+
+    path: Path
+    name: str
+    help: str
+    version: str
+    parameters: tuple[Parameter, ...]
+    spec: Mapping[str, Any]
+
+    def check(self, values: Mapping[str, Any]) -> None:
+        """Refuse values that a run of this package could not take.
+
+        Raises:
+            ParameterError: Unknown names, wrong types, missing values; all of them are listed.
+        """
+        known = {item.name: item for item in self.parameters}
+        unknown = [_unknown(name, list(known)) for name in values if name not in known]
+        wrong = [item.problem(values[name]) for name, item in known.items() if name in values]
+        missing = [
+            f"{item.name} is missing" for item in self.parameters if item.required and item.name not in values
+        ]
+        refuse(f"{self.name} cannot run", [*unknown, *filter(None, wrong), *missing])
+
+
+def read_package(path: Path) -> Package:
+    """The package in a file.
+
+    Raises:
+        InputError: There is no such file, or it is no package for KFP 2.
+    """
+    try:
+        content = path.read_bytes()
+        spec = next(yaml.load_all(content, _LOADER), None)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _no_package(path, " ".join(str(error).split())) from error
+    if not isinstance(spec, dict) or "pipelineInfo" not in spec:
+        kind = "it is an Argo workflow, for KFP 1.x" if _is_workflow(spec) else "it holds no pipeline"
+        raise _no_package(path, kind)
+    info, inputs = spec["pipelineInfo"], spec.get("root", {}).get("inputDefinitions", {})
+    return Package(
+        path=path,
+        name=info["name"],
+        help=info.get("description", ""),
+        version=hashlib.sha256(content).hexdigest()[:_DIGITS],
+        parameters=tuple(_parameter(name, item) for name, item in inputs.get("parameters", {}).items()),
+        spec=spec,
+    )
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """A YAML or JSON file of parameters: names and values.
+
+    Raises:
+        InputError: There is no such file, or it holds something else.
+    """
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise _no_values(path, " ".join(str(error).split())) from error
+    if not isinstance(values, dict):
+        raise _no_values(path, "it holds no names with values")
+    return {str(name): value for name, value in values.items()}
+
+
+def steps_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The tasks of a pipeline that run a container, as the server names them."""
+    inner = spec.get("pipeline_spec", spec)
+    components = inner.get("components", {})
+    groups = [inner.get("root", {}), *components.values()]
+    tasks = [item for group in groups for item in group.get("dag", {}).get("tasks", {}).items()]
+    return tuple(
+        name for name, task in tasks if "executorLabel" in components.get(task["componentRef"]["name"], {})
+    )
+
+
+def _parameter(name: str, item: Mapping[str, Any]) -> Parameter:
+    kind = _KINDS.get(item.get("parameterType", ""), str)
+    optional = item.get("isOptional") or "defaultValue" in item
+    return Parameter(
+        name=name,
+        kind=kind,
+        default=item.get("defaultValue", "") if optional else None,
+        help=item.get("description", ""),
+        allowed=OneOf(tuple(item["literals"])) if item.get("literals") else ANYTHING,
+    )
+
+
+def _unknown(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=3)
+    return f"{name!r} is no parameter" + (f"; is {' or '.join(near)} meant?" if near else "")
+
+
+def _is_workflow(spec: object) -> bool:
+    return isinstance(spec, dict) and spec.get("kind") == "Workflow"
+
+
+def _no_package(path: Path, seen: str) -> InputError:
+    return InputError(
+        what="the package cannot be read",
+        which=str(path),
+        seen=seen,
+        do="Name a package that `ddpipe compile` wrote for KFP 2, such as pipelines/compiled/training.yaml.",
+    )
+
+
+def _no_values(path: Path, seen: str) -> InputError:
+    return InputError(
+        what="the parameters cannot be read",
+        which=str(path),
+        seen=seen,
+        do="Write one `name: value` on each line, as in YAML.",
+    )

@@ -1,0 +1,114 @@
+"""What a pipeline server's no, or its silence, means to the person who asked."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from ddpipe.errors import (
+    EngineConflict,
+    EngineError,
+    EngineForbidden,
+    EngineUnreachable,
+    LoginRequired,
+    NotAnEngine,
+    UnknownToEngine,
+)
+
+WHAT = "Kubeflow Pipelines cannot be used"
+_LOG_IN = (
+    "Log in again, and give the fresh cookies (KFP_COOKIES or --cookies-file) or token "
+    "(KFP_TOKEN or --token-file); inside a cluster the pod needs Kubeflow's token volume."
+)
+_ADDRESS = (
+    "Check --endpoint or KFP_ENDPOINT: it is the address of the service ml-pipeline, or of Kubeflow "
+    "with /pipeline at its end."
+)
+_LOGIN_PAGES = ("dex", "oauth", "login", "auth", "sign_in")
+_LISTS = {
+    "runs": "`ddpipe runs ls` shows the runs.",
+    "recurringruns": "`ddpipe schedule ls` shows the schedules.",
+    "pipelines": "`ddpipe submit` uploads the package again.",
+    "experiments": "Name another with --experiment.",
+}
+_FAILING = "Try again; if it stays so, its log tells more: kubectl logs -n kubeflow deploy/ml-pipeline"
+_CONTRIBUTE = (
+    "Check --namespace, and ask its owner to make you a contributor (Manage Contributors on Kubeflow's page)."
+)
+_MEANING: Mapping[int, tuple[type[EngineError], str]] = {
+    HTTPStatus.UNAUTHORIZED: (LoginRequired, _LOG_IN),
+    HTTPStatus.FORBIDDEN: (EngineForbidden, _CONTRIBUTE),
+    HTTPStatus.NOT_FOUND: (UnknownToEngine, "Correct the id."),
+    HTTPStatus.CONFLICT: (EngineConflict, "Choose another name."),
+    HTTPStatus.TOO_MANY_REQUESTS: (EngineUnreachable, _FAILING),
+}
+_STRANGE = {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
+_SHORT = 100
+_POOL = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): ")
+"""What urllib3 says first: the host, which is told anyway."""
+
+
+def refused(url: str, status: int, body: str) -> EngineError:
+    """The error behind an answer that is none of 2xx."""
+    told = _told(body)
+    if told == "Not Found" or (told is None and status in _STRANGE):
+        return _no_engine(url, f"the server says HTTP {status}, and not in the words of Kubeflow Pipelines")
+    if told is None and status == HTTPStatus.FORBIDDEN:
+        status = HTTPStatus.UNAUTHORIZED  # a proxy's: the server itself tells who may not do what
+    kind, do = _MEANING.get(status, (EngineError, "Correct what the server names."))
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        kind, do = EngineUnreachable, _FAILING
+    if kind is UnknownToEngine:
+        do = next((text for part, text in _LISTS.items() if f"/{part}" in url), do)
+    return kind(what=WHAT, which=url, seen=told or f"HTTP {status}{_plain(body)}", do=do)
+
+
+def unanswered(url: str, error: Exception) -> EngineError:
+    """The error behind no answer."""
+    seen = _POOL.sub("", str(getattr(error, "reason", None) or error))
+    if "SSL" in str(error):
+        return EngineUnreachable(
+            what=WHAT,
+            which=url,
+            seen=seen,
+            do="Give the server's certificate by --ca-file or KFP_CA_FILE, and check http:// or https://.",
+        )
+    return EngineUnreachable(
+        what=WHAT,
+        which=url,
+        seen=seen,
+        do=f"See that it runs, and that the port-forward is still up. {_ADDRESS}",
+    )
+
+
+def no_json(url: str, landed: str) -> EngineError:
+    """The error behind a page where data was expected: mostly that of a login."""
+    if any(word in landed.lower() for word in _LOGIN_PAGES):
+        return LoginRequired(
+            what=WHAT, which=url, seen=f"the server sent a login page ({landed})", do=_LOG_IN
+        )
+    return _no_engine(url, "the server sent a web page")
+
+
+def _no_engine(url: str, seen: str) -> NotAnEngine:
+    return NotAnEngine(what=WHAT, which=url, seen=seen, do=_ADDRESS)
+
+
+def _plain(body: str) -> str:
+    """A proxy's words, where they are not a page."""
+    return "" if "<" in body or not body.strip() else f": {body.strip()[:_SHORT]}"
+
+
+def _told(body: str) -> str | None:
+    """The server's own words, the innermost; None if it is no Kubeflow Pipelines that speaks."""
+    try:
+        answer: Any = json.loads(body)
+    except ValueError:
+        return None
+    if not isinstance(answer, dict) or "message" not in answer:
+        return None
+    inner = [item["message"] for item in answer.get("details") or () if item.get("message")]
+    return str((inner or [answer["message"]])[0])

@@ -1,0 +1,336 @@
+"""Runs on the server: started, seen, followed, stopped, tried again, and what their steps wrote."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any
+
+from ddpipe.engine.client import Engine, every, silent
+from ddpipe.engine.package import steps_of
+from ddpipe.engine.versions import Version
+from ddpipe.errors import (
+    EngineError,
+    EngineForbidden,
+    EngineUnreachable,
+    NotAnEngine,
+    RunFailed,
+    RunStopped,
+    UnknownToEngine,
+)
+
+SUCCEEDED, FAILED, WAITING = "SUCCEEDED", "FAILED", "PENDING"
+_STOPPED = {"CANCELED", "CANCELING"}
+_OVER = {SUCCEEDED, FAILED, "CANCELED", "SKIPPED"}
+_PAUSE = 2.0
+_OUTAGE = 600.0
+_TAIL = 40
+_LAUNCHER = "system-container-impl"
+"""What KFP 2 calls the template of every step's pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """A step of a run.
+
+    Attributes:
+        name: As in the pipeline.
+        state: In the server's words.
+        started: When, if it has.
+        seconds: How long it ran, or has been running.
+        pods: Names of its pods, as far as the server tells them.
+    """
+
+    name: str
+    state: str
+    started: datetime | None
+    seconds: float
+    pods: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A run, as it is now.
+
+    Attributes:
+        id: The server's.
+        name: For people.
+        state: In the server's words.
+        created: When.
+        link: Its page.
+        steps: In the order in which they started; those that have not, last.
+        experiment_id: What it belongs to.
+        schedule_id: The schedule that started it; empty: a person did.
+        error: Why the server could not run it; mostly empty, steps tell their own.
+    """
+
+    id: str
+    name: str
+    state: str
+    created: datetime | None
+    link: str
+    steps: tuple[StepState, ...] = ()
+    experiment_id: str = ""
+    schedule_id: str = ""
+    error: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return self.state in _OVER
+
+    @property
+    def failed(self) -> tuple[StepState, ...]:
+        """Its steps that failed."""
+        return tuple(step for step in self.steps if step.state == FAILED)
+
+    def facts(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "run_id": self.id,
+            "name": self.name,
+            "state": self.state,
+            "created": _told(self.created),
+            "link": self.link,
+            "experiment_id": self.experiment_id,
+            "schedule_id": self.schedule_id,
+            "steps": [
+                {
+                    "name": step.name,
+                    "state": step.state,
+                    "started": _told(step.started),
+                    "seconds": step.seconds,
+                }
+                for step in self.steps
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to run.
+
+    Attributes:
+        version: The pipeline's version.
+        arguments: Its parameters.
+        experiment: Name of the experiment, which is made if there is none.
+        account: Service account of the steps; empty: the server's default.
+    """
+
+    version: Version
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    experiment: str
+    account: str = ""
+
+
+def experiment_id(engine: Engine, name: str) -> str:
+    """The experiment of this name, made if there is none."""
+    with silent():
+        found: str = engine.client.create_experiment(name, namespace=engine.namespace).experiment_id
+    return found
+
+
+def start(engine: Engine, request: Request, name: str) -> str:
+    """Start a run; its id."""
+    version = request.version
+    experiment = experiment_id(engine, request.experiment)
+    with silent():
+        made: str = engine.client.run_pipeline(
+            experiment,
+            name,
+            params=dict(request.arguments),
+            pipeline_id=version.pipeline_id,
+            version_id=version.id,
+            service_account=request.account or None,
+        ).run_id
+    return made
+
+
+def latest(engine: Engine, count: int) -> list[RunState]:
+    """The newest runs, without their steps."""
+    listed = every(engine.client.list_runs, "runs", namespace=engine.namespace, sort_by="created_at desc")
+    return [_state(engine, run, ()) for run in islice(listed, count)]
+
+
+def look(engine: Engine, run_id: str) -> RunState:
+    """A run as it is now.
+
+    Raises:
+        UnknownToEngine: There is none of this id.
+    """
+    run = engine.client.get_run(run_id)
+    return _state(engine, run, steps_of(_spec(engine, run)))
+
+
+def follow(
+    engine: Engine, run_id: str, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic
+) -> RunState:
+    """Tell of every change until the run is over; the server may be away for ten minutes meanwhile."""
+    told: dict[str, str] = {}
+    steps, seen = None, clock()
+    while True:
+        try:
+            run = engine.client.get_run(run_id)
+            steps = steps_of(_spec(engine, run)) if steps is None else steps
+            state, seen = _state(engine, run, steps), clock()
+        except EngineUnreachable:
+            if clock() - seen > _OUTAGE:
+                raise
+        else:
+            for line in _changes(state, told):
+                say(line)
+            if state.over:
+                return state
+        time.sleep(_PAUSE)
+
+
+def conclude(engine: Engine, state: RunState) -> None:
+    """Nothing if a run that is over succeeded.
+
+    Raises:
+        RunFailed: It did not; the end of the first failing step's log is told.
+        RunStopped: It was stopped.
+    """
+    if state.state == SUCCEEDED:
+        return
+    kind = RunStopped if state.state in _STOPPED else RunFailed
+    step = next(iter(state.failed), None)
+    if step is None:
+        seen = state.error or f"it ended {state.state}, and no step tells why"
+    else:
+        seen = f"step {step.name} failed; the end of its log:\n{_tail(engine, state.id, step)}"
+    raise kind(
+        what="the run did not succeed",
+        which=f"{state.name} ({state.id})",
+        seen=seen,
+        do=f"When the cause is mended: ddpipe runs retry {state.id}",
+    )
+
+
+def stop(engine: Engine, run_id: str) -> bool:
+    """Stop a run; whether it was running."""
+    if look(engine, run_id).over:
+        return False
+    engine.client.terminate_run(run_id)
+    return True
+
+
+def retry(engine: Engine, run_id: str) -> None:
+    """Run the failed steps of a run again; what succeeded stays.
+
+    Raises:
+        EngineError: It has not failed.
+    """
+    engine.client.runs.run_service_retry_run(run_id)
+
+
+def step_log(engine: Engine, run_id: str, step: StepState) -> str:
+    """What a step has written so far.
+
+    Raises:
+        UnknownToEngine: The step has no pod, or its log is gone.
+    """
+    missing = "it has no pod yet" if not step.pods else "its pod is gone, and no log of it was kept"
+    for pod in step.pods:
+        for path, query in _log_addresses(engine, run_id, pod):
+            try:
+                text = engine.client.text(path, query)
+            except (NotAnEngine, UnknownToEngine, EngineForbidden):
+                continue
+            if reason := _refusal(text):
+                missing = missing if "NotFound" in reason else reason
+            else:
+                return text
+    raise UnknownToEngine(
+        what="the log cannot be read",
+        which=f"step {step.name} of run {run_id}",
+        seen=missing,
+        do=f"See the pods: kubectl get pods -A -l pipeline/runid={run_id}",
+    )
+
+
+def _tail(engine: Engine, run_id: str, step: StepState) -> str:
+    try:
+        lines = step_log(engine, run_id, step).rstrip().splitlines()
+    except EngineError as error:
+        return f"  ({error.seen})\n"
+    return "".join(f"  {line}\n" for line in lines[-_TAIL:])
+
+
+def _log_addresses(engine: Engine, run_id: str, pod: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """The API server's, which the described API leaves out, and the web page's."""
+    yield f"/apis/v1alpha1/runs/{run_id}/nodes/{pod}/log", {}
+    namespace = {"podnamespace": engine.namespace} if engine.namespace else {}
+    yield "/k8s/pod/logs", {"podname": pod, "runid": run_id, **namespace}
+
+
+def _refusal(text: str) -> str | None:
+    """The API server says 200 and then why there is no log."""
+    if not text.startswith('{"error_message"'):
+        return None
+    try:
+        return str(json.loads(text)["error_message"])
+    except ValueError:
+        return None
+
+
+def _state(engine: Engine, run: Any, names: Iterable[str]) -> RunState:  # noqa: ANN401 - kfp's model
+    tasks = (run.run_details and run.run_details.task_details) or ()
+    steps = [_step(task) for task in tasks if task.display_name in set(names)]
+    last = datetime.max.replace(tzinfo=UTC)
+    return RunState(
+        id=run.run_id,
+        name=run.display_name,
+        state=run.state or WAITING,
+        created=run.created_at,
+        link=engine.link(run.run_id),
+        steps=tuple(sorted(steps, key=lambda step: step.started or last)),
+        experiment_id=run.experiment_id or "",
+        schedule_id=run.recurring_run_id or "",
+        error=(run.error and run.error.message) or "",
+    )
+
+
+def _step(task: Any) -> StepState:  # noqa: ANN401 - kfp's model
+    state = task.state or WAITING
+    started = task.start_time if state != WAITING else None
+    finished = task.end_time if state in _OVER else None
+    seconds = ((finished or datetime.now(UTC)) - started).total_seconds() if started else 0.0
+    nodes = [child.pod_name for child in task.child_tasks or () if child.pod_name]
+    pods = [task.pod_name] if task.pod_name else [_pod(node) for node in nodes]
+    return StepState(task.display_name, state, started, max(seconds, 0.0), tuple(pods))
+
+
+def _pod(node: str) -> str:
+    """Argo's name of the pod of one of its nodes, `workflow-hash`."""
+    workflow, _, digits = node.rpartition("-")
+    return f"{workflow}-{_LAUNCHER}-{digits}"
+
+
+def _spec(engine: Engine, run: Any) -> Mapping[str, Any]:  # noqa: ANN401 - kfp's model
+    """The pipeline of a run, which the run itself or its version has."""
+    if run.pipeline_spec:
+        found: Mapping[str, Any] = run.pipeline_spec
+        return found
+    reference = run.pipeline_version_reference
+    if not reference:
+        return {}
+    version = engine.client.get_pipeline_version(reference.pipeline_id, reference.pipeline_version_id)
+    return version.pipeline_spec or {}
+
+
+def _changes(state: RunState, told: dict[str, str]) -> Iterator[str]:
+    """A line for each step, and for the run, whose state is another than the one told last."""
+    now = {step.name: step.state for step in state.steps if step.state != WAITING} | {"run": state.state}
+    for name, word in now.items():
+        if told.get(name) != word:
+            told[name] = word
+            yield f"{name:<12} {word.lower()}"
+
+
+def _told(moment: datetime | None) -> str | None:
+    return moment.isoformat(timespec="seconds") if moment else None

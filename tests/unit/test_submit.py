@@ -1,0 +1,315 @@
+"""`ddpipe submit` through the real kfp.Client, against a server whose API is the described one."""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import kfp_server
+import pytest
+import urllib3
+from click.testing import CliRunner, Result
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from kfp_server import NotAsDescribed, Server
+
+from ddpipe.__main__ import cli
+from ddpipe.engine import client as engine_client
+from ddpipe.engine import runs
+from ddpipe.errors import (
+    EngineForbidden,
+    EngineUnreachable,
+    InputError,
+    LoginRequired,
+    NotAnEngine,
+    ParameterError,
+    RunFailed,
+)
+from ddpipe.pipelines.compile import COMPILED
+
+SECRET = "s3cr3t-token"  # noqa: S105
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_PAUSE", 0)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with kfp_server.running() as made:
+        monkeypatch.setenv("KFP_ENDPOINT", made.url)
+        yield made
+
+
+def ddpipe(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments)
+
+
+def facts(*arguments: str) -> Any:
+    told = ddpipe(*arguments, "--json")
+    assert told.exit_code == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+def refusal(kind: type[Exception], *arguments: str) -> dict[str, str]:
+    """The four parts of the error that a command ends with."""
+    told = ddpipe(*arguments, "--json")
+    parts: dict[str, str] = json.loads(told.stdout)
+    assert parts["error"] == kind.__name__, told.stderr
+    assert told.exit_code == kind.exit_code  # type: ignore[attr-defined]
+    assert SECRET not in told.output
+    return parts
+
+
+def a_certificate(path: Path) -> Path:
+    """A certificate for this machine that nobody has signed, with its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, kfp_server.HOST)])
+    address = x509.IPAddress(ip_address(kfp_server.HOST))
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(datetime.now(UTC) - timedelta(days=1))
+        .not_valid_after(datetime.now(UTC) + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    plain = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    path.write_bytes(made.public_bytes(Encoding.PEM) + key.private_bytes(*plain))
+    return path
+
+
+def changed(folder: Path) -> str:
+    """The package with another default."""
+    text = (COMPILED / "training.yaml").read_text()
+    (folder / "changed.yaml").write_text(text.replace("# PIPELINE", "# another PIPELINE", 1))
+    return str(folder / "changed.yaml")
+
+
+def test_the_same_package_twice_is_one_version_and_two_runs(server: Server) -> None:
+    first, second = facts("submit"), facts("submit")
+    assert (first["uploaded"], second["uploaded"]) == (True, False)
+    assert first["version_id"] == second["version_id"]
+    assert len(server.versions) == 1
+    assert len(server.runs) == 2
+
+
+def test_a_changed_package_is_a_second_version_of_the_same_pipeline(server: Server, tmp_path: Path) -> None:
+    facts("submit")
+    assert facts("submit", changed(tmp_path))["uploaded"]
+    assert len(server.pipelines) == 1
+    assert len({version["display_name"] for version in server.versions.values()}) == 2
+
+
+def test_an_upload_that_died_after_its_first_half_is_completed(server: Server) -> None:
+    server.pipeline_service_create_pipeline({"display_name": "ddpipe-training"})
+    assert facts("submit")["uploaded"]
+    assert len(server.pipelines) == 1
+
+
+def test_a_version_is_found_among_more_than_a_page_of_pipelines(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_client, "_PAGE", 1)
+    monkeypatch.setattr(engine_client, "named", lambda _name: None)
+    for number in range(3):
+        server.pipeline_service_create_pipeline({"display_name": f"other-{number}"})
+    facts("submit")
+    assert not facts("submit")["uploaded"]
+
+
+def test_parameters_come_from_a_file_and_from_options_with_their_types(
+    server: Server, tmp_path: Path
+) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text("epochs: 3\nlearning_rate: 0.5\nsource: folder\n")
+    given = ("epochs=4", "verify=true", 'pull_secrets=["a"]', "memory=2Gi")
+    facts("submit", "--parameters", str(values), *(part for item in given for part in ("--set", item)))
+    run = next(iter(server.runs.values()))
+    assert run["runtime_config"]["parameters"] == {
+        "epochs": 4,
+        "learning_rate": 0.5,
+        "source": "folder",
+        "verify": True,
+        "pull_secrets": ["a"],
+        "memory": "2Gi",
+    }
+
+
+def test_all_wrong_parameters_are_refused_before_anything_is_uploaded(server: Server) -> None:
+    told = refusal(ParameterError, "submit", "--set", "epoch=3", "--set", "nodes=two")
+    assert "is epochs" in told["seen"]
+    assert "nodes is 'two', not a whole number" in told["seen"]
+    assert server.requests == []
+
+
+def test_a_run_belongs_to_its_experiment_with_its_name_and_account(server: Server) -> None:
+    facts("submit", "--experiment", "photos", "--run-name", "first", "--service-account", "default-editor")
+    facts("submit", "--experiment", "photos")
+    (experiment,) = server.experiments.values()
+    run = next(iter(server.runs.values()))
+    assert experiment["display_name"] == "photos"
+    assert run["experiment_id"] == experiment["experiment_id"]
+    assert (run["display_name"], run["service_account"]) == ("first", "default-editor")
+
+
+def test_waiting_tells_each_change_of_a_step_once(server: Server) -> None:
+    told = ddpipe("submit", "--wait")
+    assert told.exit_code == 0
+    lines = [line.split() for line in told.stderr.splitlines()]
+    changes = [line for line in lines if line[0] in {"prepare", "train", "run", "root"}]
+    assert changes.count(["train", "running"]) == 1
+    assert changes[-1] == ["run", "succeeded"]
+    assert ["root", "running"] not in changes
+
+
+def test_a_failed_run_is_an_error_with_the_end_of_the_failing_steps_log(server: Server) -> None:
+    server.ends = ("RUNNING", "FAILED")
+    server.logs["flow-train-system-container-impl-7"] = "epoch 1\nthe loss is no longer a number\n"
+    told = refusal(RunFailed, "submit", "--wait")
+    assert "step train failed" in told["seen"]
+    assert "the loss is no longer a number" in told["seen"]
+    assert "ddpipe runs retry" in told["do"]
+
+
+def test_a_failed_step_without_a_log_says_so(server: Server) -> None:
+    server.ends = ("FAILED",)
+    assert "its pod is gone" in refusal(RunFailed, "submit", "--wait")["seen"]
+
+
+def test_waiting_rides_out_a_server_that_is_away_for_a_while(server: Server) -> None:
+    started = facts("submit")["run_id"]
+    reached = engine_client.connect(engine_client.Endpoint(url=server.url))
+    server.faults.extend([500] * 5)
+    assert runs.follow(reached, started, print).state == "SUCCEEDED"
+
+
+def test_a_token_from_a_file_is_read_again_when_it_changes(server: Server, tmp_path: Path) -> None:
+    server.token = SECRET
+    file = tmp_path / "token"
+    file.write_text(f"{SECRET}\n")
+    facts("submit", "--token-file", str(file))
+    reached = engine_client.connect(engine_client.Endpoint(url=server.url, token_file=str(file)))
+    server.token = "renewed"  # noqa: S105
+    file.write_text("renewed")
+    assert len(runs.latest(reached, 5)) == 1
+
+
+def test_a_token_and_cookies_may_be_in_the_environment(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.token, server.cookie = SECRET, f"authservice_session={SECRET}"
+    monkeypatch.setenv("KFP_TOKEN", SECRET)
+    monkeypatch.setenv("KFP_COOKIES", f"authservice_session={SECRET}")
+    facts("submit")
+
+
+def test_an_expired_token_is_told_without_showing_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.token = "another"  # noqa: S105
+    monkeypatch.setenv("KFP_TOKEN", SECRET)
+    told = refusal(LoginRequired, "submit")
+    assert "the token has expired" in told["seen"]
+    assert "KFP_TOKEN" in told["do"]
+
+
+def test_expired_cookies_lead_to_a_login_page_which_is_told(server: Server, tmp_path: Path) -> None:
+    server.cookie = "authservice_session=fresh"
+    (tmp_path / "cookies").write_text(f"authservice_session={SECRET};\n")
+    told = refusal(LoginRequired, "submit", "--cookies-file", str(tmp_path / "cookies"))
+    assert "login page" in told["seen"]
+    assert "KFP_COOKIES" in told["do"]
+
+
+def test_no_address_is_told_with_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KFP_ENDPOINT", raising=False)
+    assert "port-forward" in refusal(ParameterError, "submit")["do"]
+    assert "http" in refusal(ParameterError, "submit", "--endpoint", "127.0.0.1:8888")["seen"]
+
+
+def test_a_port_where_nothing_listens_is_told_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = refusal(EngineUnreachable, "submit", "--endpoint", f"http://kim:{SECRET}@127.0.0.1:1")
+    assert "127.0.0.1:1" in told["which"]
+    assert "Connection refused" in told["seen"]
+
+
+def test_another_kind_of_server_is_told_apart_from_kubeflow_pipelines(server: Server) -> None:
+    told = refusal(NotAnEngine, "submit", "--endpoint", f"{server.url}/somewhere")
+    assert "--endpoint" in told["do"]
+
+
+def test_a_server_of_many_users_wants_a_namespace_and_refuses_a_strangers(server: Server) -> None:
+    server.namespaces = ("team-a",)
+    assert "--namespace" in refusal(ParameterError, "submit")["which"]
+    assert "team-b" in refusal(EngineForbidden, "submit", "--namespace", "team-b")["seen"]
+    facts("submit", "--namespace", "team-a")
+    (pipeline,), (experiment,) = server.pipelines.values(), server.experiments.values()
+    assert (pipeline["namespace"], experiment["namespace"]) == ("team-a", "team-a")
+
+
+def test_a_server_that_keeps_failing_is_told_with_where_its_log_is(server: Server) -> None:
+    server.faults.extend([500] * 3)
+    told = refusal(EngineUnreachable, "submit")
+    assert "the database is gone" in told["seen"]
+    assert "kubectl logs" in told["do"]
+
+
+def test_a_burst_of_503_is_not_even_noticed(server: Server) -> None:
+    server.faults.append(503)
+    facts("submit")
+
+
+def test_a_server_that_never_answers_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_client, "PATIENCE", (1, 0.2))
+    over = Event()
+    server.faults.append(over)
+    told = refusal(EngineUnreachable, "submit")
+    over.set()
+    assert "timed out" in told["seen"].lower()
+
+
+def test_a_self_signed_certificate_is_trusted_when_it_is_given(tmp_path: Path) -> None:
+    certificate = a_certificate(tmp_path / "certificate.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with kfp_server.running(context) as server:
+        told = refusal(EngineUnreachable, "submit", "--endpoint", server.url)
+        assert "--ca-file" in told["do"]
+        facts("submit", "--endpoint", server.url, "--ca-file", str(certificate))
+        with pytest.warns(urllib3.exceptions.InsecureRequestWarning):
+            facts("submit", "--endpoint", server.url, "--verify-tls", "false")
+
+
+@pytest.mark.parametrize(
+    ("content", "seen"),
+    [
+        ("kind: Workflow", "KFP 1.x"),
+        ("just text", "no pipeline"),
+        ("{", "did not find"),
+    ],
+)
+def test_what_is_no_package_is_refused(tmp_path: Path, content: str, seen: str) -> None:
+    (tmp_path / "package.yaml").write_text(content)
+    assert seen in refusal(InputError, "submit", str(tmp_path / "package.yaml"))["seen"]
+    assert refusal(InputError, "submit", "nowhere.yaml")["which"] == "nowhere.yaml"
+
+
+def test_the_server_of_these_tests_knows_no_more_than_the_described_api() -> None:
+    described = kfp_server.OPERATIONS
+    assert described["run_service_retry_run"].path.fullmatch("/apis/v2beta1/runs/7:retry")
+    assert described["run_service_create_run"].body == "V2beta1Run"
+    operations = [name for name in vars(Server) if re.match(r"[a-z_]+_service_|upload_", name)]
+    assert set(operations) <= described.keys()
+    with pytest.raises(NotAsDescribed):
+        kfp_server.check({"nickname": "x"}, "V2beta1Run", "run")
+    with pytest.raises(NotAsDescribed):
+        kfp_server.check({"state": "HAPPY"}, "V2beta1Run", "run")
