@@ -221,7 +221,7 @@ class Server:
             raise NotAsDescribed(f"{operation.name} takes no {unknown}")
         given: list[Any] = list(path)
         if operation.body:
-            content = json.loads(request.body)
+            content = _with_long_numbers(json.loads(request.body))
             check(content, operation.body, operation.name)
             given.append(content)
         elif "multipart" in request.headers.get("Content-Type", ""):
@@ -301,6 +301,8 @@ class Server:
         return {}
 
     def run_service_retry_run(self, run_id: str, **_query: str) -> Body:
+        if run_id not in self.runs:
+            raise not_found(f"Run {run_id}")
         if self._shown(run_id)["state"] != "FAILED":
             raise Refusal(400, 9, "Only failed runs can be retried")
         self.ends, self.looks[run_id] = ("RUNNING", "SUCCEEDED"), 0
@@ -370,13 +372,23 @@ def _put(items: dict[str, Body], key: str, body: Body) -> Body:
     return made
 
 
+def _with_long_numbers(body: Any) -> Any:
+    """JSON of int64 is text, and a server takes numbers too."""
+    if isinstance(body, dict):
+        return {
+            name: str(item) if name in {"max_concurrency", "interval_second"} else _with_long_numbers(item)
+            for name, item in body.items()
+        }
+    return body
+
+
 def _same(one: Body, other: Body, *names: str) -> bool:
     return all(one.get(name) == other.get(name) for name in names)
 
 
 def _equal(text: str | None) -> dict[str, str]:
     predicates = json.loads(text)["predicates"] if text else []
-    return {item["key"]: item["stringValue"] for item in predicates if item["operation"] == "EQUALS"}
+    return {item["key"]: item["stringValue"] for item in predicates if item["operation"] in {"EQUALS", 1}}
 
 
 def _now() -> str:

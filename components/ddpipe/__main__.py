@@ -1,4 +1,4 @@
-"""The command line: `ddpipe run|prepare|data|train|evaluate|export|compile|submit|launch|jobs`.
+"""The command line: `ddpipe run|prepare|data|train|evaluate|export|compile|submit|runs|schedule|launch|jobs`.
 
 Results go to standard output (with --json as one object), everything else to standard error.
 Exit codes are those of errors.py.
@@ -25,6 +25,8 @@ COMMANDS = (
     "export",
     "compile",
     "submit",
+    "runs",
+    "schedule",
     "launch",
     "jobs",
 )

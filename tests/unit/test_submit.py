@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import ssl
 from collections.abc import Iterator
@@ -15,15 +14,14 @@ from typing import Any
 import kfp_server
 import pytest
 import urllib3
-from click.testing import CliRunner, Result
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from engine_commands import SECRET, ddpipe, facts, refusal
 from kfp_server import NotAsDescribed, Server
 
-from ddpipe.__main__ import cli
 from ddpipe.engine import client as engine_client
 from ddpipe.engine import runs
 from ddpipe.errors import (
@@ -37,8 +35,6 @@ from ddpipe.errors import (
 )
 from ddpipe.pipelines.compile import COMPILED
 
-SECRET = "s3cr3t-token"  # noqa: S105
-
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,26 +46,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     with kfp_server.running() as made:
         monkeypatch.setenv("KFP_ENDPOINT", made.url)
         yield made
-
-
-def ddpipe(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, arguments)
-
-
-def facts(*arguments: str) -> Any:
-    told = ddpipe(*arguments, "--json")
-    assert told.exit_code == 0, told.stderr
-    return json.loads(told.stdout)
-
-
-def refusal(kind: type[Exception], *arguments: str) -> dict[str, str]:
-    """The four parts of the error that a command ends with."""
-    told = ddpipe(*arguments, "--json")
-    parts: dict[str, str] = json.loads(told.stdout)
-    assert parts["error"] == kind.__name__, told.stderr
-    assert told.exit_code == kind.exit_code  # type: ignore[attr-defined]
-    assert SECRET not in told.output
-    return parts
 
 
 def a_certificate(path: Path) -> Path:
@@ -91,7 +67,7 @@ def a_certificate(path: Path) -> Path:
 
 def changed(folder: Path) -> str:
     """The package with another default."""
-    text = (COMPILED / "training.yaml").read_text()
+    text = (COMPILED / "ddpipe-training.yaml").read_text()
     (folder / "changed.yaml").write_text(text.replace("# PIPELINE", "# another PIPELINE", 1))
     return str(folder / "changed.yaml")
 
@@ -128,29 +104,61 @@ def test_a_version_is_found_among_more_than_a_page_of_pipelines(
     assert not facts("submit")["uploaded"]
 
 
+def assigned(*texts: str) -> tuple[str, ...]:
+    return tuple(part for text in texts for part in ("--set", text))
+
+
+def parameters(server: Server) -> dict[str, Any]:
+    """What the newest run was given."""
+    given: dict[str, Any] = list(server.runs.values())[-1]["runtime_config"]["parameters"]
+    return given
+
+
 def test_parameters_come_from_a_file_and_from_options_with_their_types(
     server: Server, tmp_path: Path
 ) -> None:
     values = tmp_path / "values.yaml"
-    values.write_text("epochs: 3\nlearning_rate: 0.5\nsource: folder\n")
-    given = ("epochs=4", "verify=true", 'pull_secrets=["a"]', "memory=2Gi")
-    facts("submit", "--parameters", str(values), *(part for item in given for part in ("--set", item)))
-    run = next(iter(server.runs.values()))
-    assert run["runtime_config"]["parameters"] == {
-        "epochs": 4,
-        "learning_rate": 0.5,
-        "source": "folder",
-        "verify": True,
-        "pull_secrets": ["a"],
-        "memory": "2Gi",
+    values.write_text("epochs: 3\nlearning_rate: 0.5\ntrain_options: {label_smoothing: 0.1}\n")
+    more = assigned("train_epochs=4", "verify=true", 'pull_secrets=["a"]', "memory=2Gi", "momentum=0.5")
+    facts("submit", "--parameters", str(values), *more)
+    assert parameters(server) == {
+        "train_epochs": 4,
+        "train_learning_rate": 0.5,
+        "train_options": {"label_smoothing": 0.1, "momentum": 0.5},
+        "data_options": {"verify": True},
+        "cluster_options": {"pull_secrets": ["a"]},
+        "cluster_memory": "2Gi",
     }
 
 
+def test_the_name_of_the_form_and_of_the_command_line_are_one_parameter(server: Server) -> None:
+    facts("submit", *assigned("train_epochs=4", "nodes=2"))
+    assert parameters(server) == {"train_epochs": 4, "cluster_nodes": 2}
+
+
 def test_all_wrong_parameters_are_refused_before_anything_is_uploaded(server: Server) -> None:
-    told = refusal(ParameterError, "submit", "--set", "epoch=3", "--set", "nodes=two")
-    assert "is epochs" in told["seen"]
+    wrong = assigned("epoch=3", "nodes=two", "learning_rate=-1", "cluster_gpus=-1", "label_smoothing=2")
+    told = refusal(ParameterError, "submit", *wrong)
+    assert "5 problems" in told["seen"]
+    assert "is it epochs" in told["seen"]
     assert "nodes is 'two', not a whole number" in told["seen"]
     assert server.requests == []
+
+
+def test_somebody_elses_package_has_the_parameters_of_its_form_only(server: Server, tmp_path: Path) -> None:
+    package = tmp_path / "mine.yaml"
+    package.write_text(
+        "pipelineInfo: {name: mine}\n"
+        "root: {inputDefinitions: {parameters: {photos: {parameterType: STRING},"
+        " size: {parameterType: STRING, isOptional: true, literals: [small, large]}}}}\n"
+    )
+    assert "photos is missing" in refusal(ParameterError, "submit", str(package))["seen"]
+    told = refusal(
+        ParameterError, "submit", str(package), *assigned("epochs=3", "size=huge", "photos=s3://x")
+    )
+    assert "2 problems" in told["seen"]
+    facts("submit", str(package), *assigned("photos=s3://x", "size=small"))
+    assert parameters(server) == {"photos": "s3://x", "size": "small"}
 
 
 def test_a_run_belongs_to_its_experiment_with_its_name_and_account(server: Server) -> None:

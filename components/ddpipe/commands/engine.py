@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 
 import click
 
+from ddpipe import form
 from ddpipe.commands.options import options, parsed
 from ddpipe.engine.client import Engine, connect
 from ddpipe.engine.endpoint import EndpointOptions, resolve
 from ddpipe.engine.package import Package, read_package, read_values
 from ddpipe.engine.runs import Request
 from ddpipe.engine.versions import publish
-from ddpipe.parameters import Parameters, parameter
+from ddpipe.parameters import Parameter, Parameters, parameter, refuse
 from ddpipe.pipelines.compile import COMPILED, PIPELINES
 
 Command = Callable[..., None]
@@ -69,12 +70,15 @@ def with_request(command: Command) -> Command:
         **given: Any,  # noqa: ANN401
     ) -> None:
         own = PipelineOptions.from_dict({item.name: given.pop(item.name) for item in fields(PipelineOptions)})
-        read = read_package(COMPILED / f"{package}.yaml" if package in PIPELINES else Path(package))
-        values = {**(read_values(Path(file)) if file else {}), **_assigned(assigned, read)}
-        read.check(values)
+        read = read_package(_path(package))
+        values = _values(read, read_values(Path(file)) if file else {}, assigned)
         command(publisher=functools.partial(_publish, read, values, own), **given)
 
     return requested
+
+
+def _path(package: str) -> Path:
+    return COMPILED / f"{PIPELINES[package].name}.yaml" if package in PIPELINES else Path(package)
 
 
 def _publish(package: Package, values: Mapping[str, Any], own: PipelineOptions, engine: Engine) -> Request:
@@ -82,13 +86,45 @@ def _publish(package: Package, values: Mapping[str, Any], own: PipelineOptions, 
     return Request(version=version, arguments=values, experiment=own.experiment, account=own.service_account)
 
 
-def _assigned(texts: tuple[str, ...], package: Package) -> dict[str, Any]:
-    """Values of the package's own types from NAME=VALUE; a name that it does not know is refused later."""
-    kinds = {item.name: item for item in package.parameters}
+def _values(package: Package, from_file: Mapping[str, Any], assigned: tuple[str, ...]) -> dict[str, Any]:
+    """What the package's form is given; for packages of ours, the command line's names are as good as its.
+
+    Raises:
+        ParameterError: Unknown names and invalid values; all of them are listed.
+    """
+    ours = next((one for one in PIPELINES.values() if one.name == package.name), None)
+    shown = {item.name: item for item in package.parameters}
+    short = {item.name: item for task in ours.tasks for item in task.open} if ours else {}
+    declared = {**short, **shown, **({item.name: item for item in ours.parameters} if ours else {})}
+    given = (from_file, _assigned(assigned, declared))
+    unknown = [form.unknown(name, declared) for one in given for name in one if name not in declared]
+    named = [(declared[name], value) for one in given for name, value in one.items() if name in declared]
+    wrong = [item.problem(value) for item, value in named]
+    values: dict[str, Any] = {}
+    for one in given:
+        values = _merged(values, {name: value for name, value in one.items() if name in shown})
+        plain = {name: value for name, value in one.items() if name in short and name not in shown}
+        values = _merged(values, ours.filled(plain) if ours else {})
+    missing = [
+        f"{item.name} is missing" for item in shown.values() if item.required and item.name not in values
+    ]
+    refuse(f"{package.name} cannot run", [*unknown, *filter(None, wrong), *missing])
+    return values
+
+
+def _merged(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
+    """Both; of an object each name counts by itself."""
+    both = first.keys() & then.keys()
+    objects = {name: {**first[name], **then[name]} for name in both if isinstance(then[name], dict)}
+    return {**first, **then, **objects}
+
+
+def _assigned(texts: tuple[str, ...], declared: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Values of the declared types from NAME=VALUE; a name that nobody declares is refused later."""
     values: dict[str, Any] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not (name and separator):
             raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--set")
-        values[name] = parsed(kinds[name], value) if name in kinds else value
+        values[name] = parsed(declared[name], value) if name in declared else value
     return values

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import yaml
 
 from ddpipe.errors import InputError
-from ddpipe.parameters import ANYTHING, OneOf, Parameter, refuse
+from ddpipe.parameters import ANYTHING, OneOf, Parameter
 
 _KINDS: dict[str, type] = {
     "STRING": str,
@@ -46,20 +45,6 @@ class Package:
     version: str
     parameters: tuple[Parameter, ...]
     spec: Mapping[str, Any]
-
-    def check(self, values: Mapping[str, Any]) -> None:
-        """Refuse values that a run of this package could not take.
-
-        Raises:
-            ParameterError: Unknown names, wrong types, missing values; all of them are listed.
-        """
-        known = {item.name: item for item in self.parameters}
-        unknown = [_unknown(name, list(known)) for name in values if name not in known]
-        wrong = [item.problem(values[name]) for name, item in known.items() if name in values]
-        missing = [
-            f"{item.name} is missing" for item in self.parameters if item.required and item.name not in values
-        ]
-        refuse(f"{self.name} cannot run", [*unknown, *filter(None, wrong), *missing])
 
 
 def read_package(path: Path) -> Package:
@@ -125,11 +110,6 @@ def _parameter(name: str, item: Mapping[str, Any]) -> Parameter:
     )
 
 
-def _unknown(name: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=3)
-    return f"{name!r} is no parameter" + (f"; is {' or '.join(near)} meant?" if near else "")
-
-
 def _is_workflow(spec: object) -> bool:
     return isinstance(spec, dict) and spec.get("kind") == "Workflow"
 
@@ -139,7 +119,7 @@ def _no_package(path: Path, seen: str) -> InputError:
         what="the package cannot be read",
         which=str(path),
         seen=seen,
-        do="Name a package that `ddpipe compile` wrote for KFP 2, such as pipelines/compiled/training.yaml.",
+        do="Name a package that `ddpipe compile` wrote for KFP 2, such as ddpipe-training.yaml.",
     )
 
 

@@ -211,6 +211,25 @@ def conclude(engine: Engine, state: RunState) -> None:
     )
 
 
+def step_named(state: RunState, name: str | None) -> StepState:
+    """A step by its name; without one, the first that failed, or else the latest that has started.
+
+    Raises:
+        UnknownToEngine: There is none.
+    """
+    named = [step for step in state.steps if step.name == name]
+    begun = [step for step in reversed(state.steps) if step.started]
+    chosen = named if name else [*state.failed, *begun]
+    if chosen:
+        return chosen[0]
+    raise UnknownToEngine(
+        what="the step cannot be found",
+        which=f"{name or 'any step'} of run {state.id}",
+        seen=f"it has {', '.join(step.name for step in state.steps) or 'no steps yet'}",
+        do="Name one of these, or wait until it has begun.",
+    )
+
+
 def stop(engine: Engine, run_id: str) -> bool:
     """Stop a run; whether it was running."""
     if look(engine, run_id).over:

@@ -1,0 +1,119 @@
+"""`ddpipe schedule set|ls|enable|disable|delete`: runs of a package at certain times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from ddpipe.commands import json_option, tell
+from ddpipe.commands.engine import with_engine, with_request
+from ddpipe.commands.options import SectionedCommand
+from ddpipe.engine.client import Engine
+from ddpipe.engine.runs import Request
+from ddpipe.engine.schedules import (
+    ZONE,
+    Schedule,
+    Trigger,
+    cron,
+    delete,
+    enable,
+    find,
+    interval,
+    put,
+    schedules,
+)
+from ddpipe.errors import ParameterError
+
+name_argument = click.argument("name")
+
+
+@click.group("schedule")
+def schedule_command() -> None:
+    """Run a package again and again: set, list, enable, disable and delete schedules."""
+
+
+@schedule_command.command("set", cls=SectionedCommand)
+@name_argument
+@with_request
+@with_engine
+@click.option("--cron", "crontab", help="Crontab of five fields, '0 2 * * *', or of six with seconds first.")
+@click.option("--every", help="Length of time between two runs, such as 90s, 30m, 6h, 1d.")
+@json_option
+def set_command(
+    engine: Engine,
+    publisher: Callable[[Engine], Request],
+    name: str,
+    crontab: str | None,
+    every: str | None,
+) -> None:
+    """Set the schedule NAME of a package; set again, it is changed and moves to the newest version.
+
+    One run at a time; what was missed meanwhile is not caught up. A schedule that is disabled stays so.
+    """
+    trigger = _trigger(crontab, every)
+    request = publisher(engine)
+    schedule, changed = put(engine, name, trigger, request)
+    state = "set" if changed else "unchanged"
+    text = f"{_line(schedule)}  {state}, version {request.version.name}"
+    tell({**schedule.facts(), "changed": changed, "version": request.version.name}, text)
+    if trigger.cron:
+        click.echo(ZONE, err=True)
+
+
+@schedule_command.command("ls", cls=SectionedCommand)
+@with_engine
+@json_option
+def list_command(engine: Engine) -> None:
+    """List the schedules: name, when, whether enabled, id."""
+    found = schedules(engine)
+    tell({"schedules": [item.facts() for item in found]}, "\n".join(map(_line, found)) or "no schedules")
+
+
+@schedule_command.command("enable", cls=SectionedCommand)
+@name_argument
+@with_engine
+@json_option
+def enable_command(engine: Engine, name: str) -> None:
+    """Let the schedule NAME, or of this id, run again."""
+    _told(enable(engine, find(engine, name), enabled=True))
+
+
+@schedule_command.command("disable", cls=SectionedCommand)
+@name_argument
+@with_engine
+@json_option
+def disable_command(engine: Engine, name: str) -> None:
+    """Let the schedule NAME, or of this id, rest; a run that is going on goes on."""
+    _told(enable(engine, find(engine, name), enabled=False))
+
+
+@schedule_command.command("delete", cls=SectionedCommand)
+@name_argument
+@with_engine
+@json_option
+def delete_command(engine: Engine, name: str) -> None:
+    """Delete the schedule NAME, or of this id; its runs stay."""
+    schedule = find(engine, name)
+    delete(engine, schedule)
+    tell({"deleted": schedule.id}, f"{schedule.name} deleted")
+
+
+def _trigger(crontab: str | None, every: str | None) -> Trigger:
+    if bool(crontab) == bool(every):
+        raise ParameterError(
+            what="the schedule cannot be set",
+            which="--cron and --every",
+            seen="both are given" if crontab else "neither is given",
+            do="Give one of them.",
+        )
+    return cron(crontab) if crontab else interval(str(every))
+
+
+def _told(schedule: Schedule) -> None:
+    tell(schedule.facts(), _line(schedule))
+
+
+def _line(schedule: Schedule) -> str:
+    state = "enabled" if schedule.enabled else "disabled"
+    return f"{schedule.name}  {schedule.trigger}  {state}  {schedule.id}"

@@ -1,0 +1,276 @@
+"""Schedules on the server: one for each name, on the newest version, one run at a time, nothing caught up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from ddpipe.engine.client import Engine, every
+from ddpipe.engine.runs import Request, experiment_id
+from ddpipe.errors import EngineConflict, ParameterError, UnknownToEngine
+
+ZONE = (
+    "Times are those of the server's scheduler: UTC, unless CRON_SCHEDULE_TIMEZONE of its deployment "
+    "ml-pipeline-scheduledworkflow says otherwise."
+)
+"""The API takes no time zone."""
+
+_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
+_SECONDS = ("second", 0, 59)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_PART = re.compile(r"(\*|\?|(?P<low>\w+)(-(?P<high>\w+))?)(/(?P<step>\d+))?")
+_NAMES = {
+    "month": ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+    "weekday": ["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """When to run.
+
+    Attributes:
+        cron: Six fields, seconds first; empty for an interval.
+        seconds: The interval; 0 for cron.
+    """
+
+    cron: str = ""
+    seconds: int = 0
+
+    def __str__(self) -> str:
+        """As people write it."""
+        return f"cron {self.cron}" if self.cron else f"every {_duration(self.seconds)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule on the server.
+
+    Attributes:
+        id: The server's.
+        name: For people; with its experiment, what it is known by.
+        trigger: When.
+        enabled: Whether it runs.
+        experiment_id: Where its runs are.
+        pipeline_id: What it runs.
+        version_id: Which version of that.
+        created: When it was made.
+    """
+
+    id: str
+    name: str
+    trigger: Trigger
+    enabled: bool
+    experiment_id: str
+    pipeline_id: str
+    version_id: str
+    created: datetime | None = None
+
+    def facts(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "schedule_id": self.id,
+            "name": self.name,
+            "trigger": str(self.trigger),
+            "enabled": self.enabled,
+            "experiment_id": self.experiment_id,
+            "pipeline_id": self.pipeline_id,
+            "version_id": self.version_id,
+        }
+
+
+def cron(text: str) -> Trigger:
+    """A trigger from the five fields of a crontab, or from six with seconds first.
+
+    The server would take five fields for seconds to month: the seconds are added here.
+
+    Raises:
+        ParameterError: It is no such expression.
+    """
+    fields = text.split()
+    if len(fields) not in {len(_FIELDS), len(_FIELDS) + 1}:
+        raise _no_time("--cron", f"{text!r} has not 5 fields (minute first), nor 6 (second first)")
+    six = fields if len(fields) > len(_FIELDS) else ["0", *fields]
+    for field, (name, low, high) in zip(six, (_SECONDS, *_FIELDS), strict=True):
+        if not all(_fits(part, name, low, high) for part in field.split(",")):
+            raise _no_time("--cron", f"{field!r} is no {name}: {low} to {high}, *, */2, 1-5 or 1,3")
+    return Trigger(cron=" ".join(six))
+
+
+def interval(text: str) -> Trigger:
+    """A trigger from a length of time: 90s, 30m, 6h, 1d.
+
+    Raises:
+        ParameterError: It is none.
+    """
+    match = re.fullmatch(r"([1-9]\d{0,8})([smhd])", text)
+    if not match:
+        raise _no_time("--every", f"{text!r} is no length of time")
+    return Trigger(seconds=int(match[1]) * _UNITS[match[2]])
+
+
+def put(engine: Engine, name: str, trigger: Trigger, request: Request) -> tuple[Schedule, bool]:
+    """Make the schedule of this name what is wanted; also whether that changed anything.
+
+    The API has no update: the new one is made before the old one goes, so that there is never none. One that
+    died in between is put right when it runs again. A schedule that was disabled stays so.
+
+    Raises:
+        EngineConflict: Another pipeline has a schedule of this name in this experiment.
+    """
+    experiment = experiment_id(engine, request.experiment)
+    before = [
+        item
+        for item in _models(engine, experiment_id=experiment, name=name)
+        if _same_pipeline(item, request, name)
+    ]
+    wanted = _settings(request, trigger)
+    for item in before:
+        if _settings_of(item) == wanted:
+            _delete(engine, *(other for other in before if other is not item))
+            return _schedule(item), len(before) > 1
+    enabled = all(_schedule(item).enabled for item in before)
+    made = engine.client.create_recurring_run(
+        experiment,
+        name,
+        cron_expression=trigger.cron or None,
+        interval_second=trigger.seconds or None,
+        max_concurrency=1,
+        no_catchup=True,
+        params=dict(request.arguments),
+        pipeline_id=request.version.pipeline_id,
+        version_id=request.version.id,
+        enabled=enabled,
+        service_account=request.account or None,
+    )
+    _delete(engine, *before)
+    return _schedule(made), True
+
+
+def schedules(engine: Engine) -> list[Schedule]:
+    """All schedules of the namespace."""
+    return [_schedule(item) for item in _models(engine)]
+
+
+def find(engine: Engine, name: str) -> Schedule:
+    """The schedule of this name or id.
+
+    Raises:
+        UnknownToEngine: There is none.
+        EngineConflict: There are several of this name.
+    """
+    found = [item for item in schedules(engine) if name in {item.name, item.id}]
+    if not found:
+        raise UnknownToEngine(
+            what="the schedule cannot be found",
+            which=name,
+            seen="there is none of this name or id",
+            do="`ddpipe schedule ls` shows all.",
+        )
+    if len(found) > 1:
+        raise EngineConflict(
+            what="the schedule cannot be told from others",
+            which=name,
+            seen=f"several have this name: {', '.join(item.id for item in found)}",
+            do="Give an id.",
+        )
+    return found[0]
+
+
+def enable(engine: Engine, schedule: Schedule, *, enabled: bool) -> Schedule:
+    """Let a schedule run, or not."""
+    client = engine.client
+    act = client.enable_recurring_run if enabled else client.disable_recurring_run
+    act(schedule.id)
+    return replace(schedule, enabled=enabled)
+
+
+def delete(engine: Engine, schedule: Schedule) -> None:
+    """Remove a schedule; its runs stay."""
+    engine.client.delete_recurring_run(schedule.id)
+
+
+def _models(engine: Engine, name: str = "", **query: str) -> Iterator[Any]:
+    if engine.namespace and not query:
+        query = {"namespace": engine.namespace}
+    listed = every(engine.client.list_recurring_runs, "recurring_runs", **query)
+    return (item for item in listed if not name or item.display_name == name)
+
+
+def _delete(engine: Engine, *models: Any) -> None:  # noqa: ANN401 - kfp's
+    for model in models:
+        delete(engine, _schedule(model))
+
+
+def _same_pipeline(model: Any, request: Request, name: str) -> bool:  # noqa: ANN401 - kfp's
+    reference = model.pipeline_version_reference
+    if reference and reference.pipeline_id == request.version.pipeline_id:
+        return True
+    raise EngineConflict(
+        what="the schedule cannot be set",
+        which=f"{name} in the experiment {request.experiment}",
+        seen="a schedule of this name is there for another pipeline",
+        do="Choose another name, or another --experiment.",
+    )
+
+
+def _settings(request: Request, trigger: Trigger) -> tuple[object, ...]:
+    """All that makes a schedule another one."""
+    return (request.version.id, trigger, dict(request.arguments), request.account)
+
+
+def _settings_of(model: Any) -> tuple[object, ...]:  # noqa: ANN401 - kfp's
+    schedule = _schedule(model)
+    given = (model.runtime_config and model.runtime_config.parameters) or {}
+    return (schedule.version_id, schedule.trigger, given, model.service_account or "")
+
+
+def _schedule(model: Any) -> Schedule:  # noqa: ANN401 - kfp's
+    reference, trigger = model.pipeline_version_reference, model.trigger
+    periodic, timed = trigger.periodic_schedule, trigger.cron_schedule
+    return Schedule(
+        id=model.recurring_run_id,
+        name=model.display_name,
+        trigger=Trigger(
+            cron=(timed and timed.cron) or "",
+            seconds=int((periodic and periodic.interval_second) or 0),
+        ),
+        enabled=model.status == "ENABLED",
+        experiment_id=model.experiment_id or "",
+        pipeline_id=(reference and reference.pipeline_id) or "",
+        version_id=(reference and reference.pipeline_version_id) or "",
+        created=model.created_at,
+    )
+
+
+def _fits(part: str, name: str, low: int, high: int) -> bool:
+    match = _PART.fullmatch(part)
+    if not match:
+        return False
+    ends = [_number(text, name) for text in (match["low"], match["high"]) if text]
+    return all(low <= end <= high for end in ends) and ends == sorted(ends) and match["step"] != "0"
+
+
+def _number(text: str, name: str) -> int:
+    """A number, or a name of a month or weekday; -1 for neither."""
+    names = _NAMES.get(name, [])
+    if text.lower() in names:
+        return names.index(text.lower()) + (name == "month")
+    return int(text) if text.isdigit() else -1
+
+
+def _duration(seconds: int) -> str:
+    unit = next(unit for unit, size in reversed(_UNITS.items()) if seconds % size == 0)
+    return f"{seconds // _UNITS[unit]}{unit}"
+
+
+def _no_time(option: str, seen: str) -> ParameterError:
+    return ParameterError(
+        what="the schedule cannot be set",
+        which=option,
+        seen=seen,
+        do="Such as --cron '0 2 * * *' (every night at two) or --every 6h.",
+    )

@@ -1,0 +1,113 @@
+"""`ddpipe runs` through the real kfp.Client, against a server whose API is the described one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import kfp_server
+import pytest
+from engine_commands import ddpipe, facts, refusal
+from kfp_server import Server
+
+from ddpipe.engine import runs
+from ddpipe.engine.client import Endpoint, connect
+from ddpipe.errors import EngineError, EngineUnreachable, RunFailed, UnknownToEngine
+
+TRAIN, PREPARE = "flow-train-system-container-impl-7", "flow-prepare-system-container-impl-7"
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "_PAUSE", 0)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with kfp_server.running() as made:
+        monkeypatch.setenv("KFP_ENDPOINT", made.url)
+        yield made
+
+
+@pytest.fixture
+def run_id(server: Server) -> str:
+    """A run that has been started."""
+    started: str = facts("submit", "custom-job")["run_id"]
+    return started
+
+
+@pytest.fixture
+def training(server: Server) -> str:
+    """A run whose steps are prepare, train, …"""
+    started: str = facts("submit")["run_id"]
+    return started
+
+
+def test_runs_are_listed_the_newest_first(server: Server, run_id: str) -> None:
+    newest = facts("submit", "custom-job", "--run-name", "the newest")["run_id"]
+    assert [run["run_id"] for run in facts("runs", "ls")["runs"]] == [newest, run_id]
+    assert len(facts("runs", "ls", "--count", "1")["runs"]) == 1
+    assert "the newest" in ddpipe("runs", "ls").stdout
+
+
+def test_only_the_namespaces_runs_are_asked_for(server: Server) -> None:
+    server.namespaces = ("team-a",)
+    facts("runs", "ls", "--namespace", "team-a")
+    assert "namespace=team-a" in server.requests[-1]
+
+
+def test_a_run_is_shown_with_its_steps_and_no_groups(server: Server, training: str) -> None:
+    told = ddpipe("runs", "show", training)
+    assert "  train " in told.stdout
+    assert "root" not in told.stdout
+    assert f"/#/runs/details/{training}" in told.stdout
+
+
+def test_a_run_can_be_waited_for(server: Server, training: str) -> None:
+    assert facts("runs", "show", training, "--wait")["state"] == "SUCCEEDED"
+    server.ends = ("FAILED",)
+    refusal(RunFailed, "runs", "show", training, "--wait")
+
+
+def test_the_log_is_that_of_the_failed_step_or_of_the_named_one(server: Server, training: str) -> None:
+    server.logs.update({TRAIN: "diverged\n", PREPARE: "1797 images\n"})
+    server.ends = ("FAILED",)
+    assert ddpipe("runs", "logs", training).stdout == "diverged\n"
+    assert ddpipe("runs", "logs", training, "prepare").stdout == "1797 images\n"
+    assert "it has prepare, train" in refusal(UnknownToEngine, "runs", "logs", training, "fly")["seen"]
+
+
+def test_a_log_that_is_gone_is_told(server: Server, training: str) -> None:
+    told = refusal(UnknownToEngine, "runs", "logs", training, "train")
+    assert "its pod is gone" in told["seen"]
+    assert "kubectl get pods" in told["do"]
+
+
+def test_a_run_is_stopped_once(server: Server, training: str) -> None:
+    server.ends = ("RUNNING",)
+    assert facts("runs", "stop", training)["stopped"]
+    assert not facts("runs", "stop", training)["stopped"]
+    assert server.asked(":terminate") == 1
+
+
+def test_a_failed_run_is_tried_again_and_waited_for(server: Server, training: str) -> None:
+    server.ends = ("FAILED",)
+    assert facts("runs", "retry", training, "--wait")["state"] == "SUCCEEDED"
+    assert "Only failed runs" in refusal(EngineError, "runs", "retry", training)["seen"]
+
+
+def test_an_unknown_run_is_told_with_where_to_look(server: Server) -> None:
+    for act in ("show", "logs", "stop", "retry"):
+        told = refusal(UnknownToEngine, "runs", act, "no-such-run")
+        assert "runs ls" in told["do"]
+
+
+def test_a_version_that_somebody_deleted_is_told(server: Server, training: str) -> None:
+    server.versions.clear()
+    assert "PipelineVersion" in refusal(UnknownToEngine, "runs", "show", training)["seen"]
+
+
+def test_waiting_ends_when_the_server_is_away_for_too_long(server: Server, training: str) -> None:
+    engine, times = connect(Endpoint(url=server.url)), iter(range(0, 10_000, 100))
+    server.faults.extend([500] * 50)
+    with pytest.raises(EngineUnreachable):
+        runs.follow(engine, training, print, clock=lambda: float(next(times)))

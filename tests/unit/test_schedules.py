@@ -1,0 +1,152 @@
+"""`ddpipe schedule` through the real kfp.Client, against a server whose API is the described one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import kfp_server
+import pytest
+from engine_commands import ddpipe, facts, refusal
+from kfp_server import Server
+
+from ddpipe.engine.schedules import Trigger, cron, interval
+from ddpipe.errors import EngineConflict, ParameterError, UnknownToEngine
+from ddpipe.pipelines.compile import COMPILED
+
+NIGHTLY = ("schedule", "set", "nightly", "--cron", "0 2 * * *")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    with kfp_server.running() as made:
+        monkeypatch.setenv("KFP_ENDPOINT", made.url)
+        yield made
+
+
+def changed(folder: Path) -> str:
+    """The package with another content."""
+    text = (COMPILED / "ddpipe-training.yaml").read_text()
+    (folder / "changed.yaml").write_text(f"# changed\n{text}")
+    return str(folder / "changed.yaml")
+
+
+def test_set_twice_it_is_one_schedule_unchanged(server: Server) -> None:
+    first, second = facts(*NIGHTLY), facts(*NIGHTLY)
+    assert (first["changed"], second["changed"]) == (True, False)
+    assert first["schedule_id"] == second["schedule_id"]
+    assert len(server.schedules) == 1
+
+
+def test_a_changed_package_moves_the_schedule_to_the_newest_version(server: Server, tmp_path: Path) -> None:
+    first = facts(*NIGHTLY)
+    second = facts("schedule", "set", "nightly", changed(tmp_path), "--cron", "0 2 * * *")
+    (schedule,) = server.schedules.values()
+    assert schedule["pipeline_version_reference"]["pipeline_version_id"] == second["version_id"]
+    assert first["version_id"] != second["version_id"]
+
+
+def test_one_run_at_a_time_and_nothing_is_caught_up(server: Server) -> None:
+    facts(*NIGHTLY, "--set", "epochs=3")
+    (schedule,) = server.schedules.values()
+    assert (schedule["max_concurrency"], schedule["no_catchup"]) == ("1", True)
+    assert schedule["runtime_config"]["parameters"] == {"train_epochs": 3}
+    assert schedule["trigger"] == {"cron_schedule": {"cron": "0 0 2 * * *"}}
+
+
+@pytest.mark.parametrize(
+    "change", [("--set", "epochs=3"), ("--cron", "0 3 * * *"), ("--service-account", "kim")]
+)
+def test_other_parameters_times_or_accounts_replace_it(server: Server, change: tuple[str, ...]) -> None:
+    facts(*NIGHTLY)
+    assert facts(*NIGHTLY, *change)["changed"]
+    assert len(server.schedules) == 1
+
+
+def test_the_new_one_is_there_before_the_old_one_goes(server: Server) -> None:
+    facts(*NIGHTLY)
+    facts(*NIGHTLY, "--set", "epochs=3")
+    acts = [request.split()[0] for request in server.requests if "recurringruns" in request]
+    assert acts[-2:] == ["POST", "DELETE"]
+
+
+def test_what_died_between_the_two_is_put_right(server: Server) -> None:
+    facts(*NIGHTLY)
+    (left,) = server.schedules.values()
+    server.recurring_run_service_create_recurring_run({k: v for k, v in left.items() if k != "created_at"})
+    facts(*NIGHTLY)
+    assert len(server.schedules) == 1
+
+
+def test_another_pipelines_schedule_of_this_name_is_left_alone(server: Server) -> None:
+    facts(*NIGHTLY)
+    refusal(EngineConflict, "schedule", "set", "nightly", "custom-job", "--every", "6h")
+    assert len(server.schedules) == 1
+    facts("schedule", "set", "nightly", "custom-job", "--every", "6h", "--experiment", "jobs")
+    assert len(server.schedules) == 2
+    assert "several" in refusal(EngineConflict, "schedule", "delete", "nightly")["seen"]
+
+
+def test_a_disabled_schedule_stays_disabled_when_it_is_set_again(server: Server) -> None:
+    facts(*NIGHTLY)
+    assert not facts("schedule", "disable", "nightly")["enabled"]
+    assert not facts(*NIGHTLY, "--set", "epochs=3")["enabled"]
+    assert facts("schedule", "enable", "nightly")["enabled"]
+    assert facts("schedule", "ls")["schedules"][0]["enabled"]
+
+
+def test_a_schedule_is_deleted_by_its_name_or_id(server: Server) -> None:
+    made = facts(*NIGHTLY)
+    assert facts("schedule", "delete", made["schedule_id"]) == {"deleted": made["schedule_id"]}
+    assert facts("schedule", "ls") == {"schedules": []}
+    assert "schedule ls" in refusal(UnknownToEngine, "schedule", "delete", "nightly")["do"]
+
+
+def test_people_are_told_when_and_in_which_time_zone(server: Server) -> None:
+    told = ddpipe(*NIGHTLY)
+    assert told.stdout.startswith("nightly  cron 0 0 2 * * *  enabled")
+    assert "UTC, unless CRON_SCHEDULE_TIMEZONE" in told.stderr
+    assert "every 6h" in ddpipe("schedule", "set", "often", "--every", "6h").stdout
+
+
+def test_schedules_of_other_namespaces_are_not_shown(server: Server) -> None:
+    server.namespaces = ("team-a", "team-b")
+    facts(*NIGHTLY, "--namespace", "team-a")
+    facts("schedule", "ls", "--namespace", "team-a")
+    assert "namespace=team-a" in server.requests[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "six"),
+    [
+        ("0 2 * * *", "0 0 2 * * *"),
+        ("30 0 2 * * *", "30 0 2 * * *"),
+        ("*/15 8-18 * * mon-fri", "0 */15 8-18 * * mon-fri"),
+        ("0 0 1,15 JAN *", "0 0 0 1,15 JAN *"),
+    ],
+)
+def test_a_crontab_gets_the_seconds_that_the_server_wants(text: str, six: str) -> None:
+    assert cron(text) == Trigger(cron=six)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "2", "61 * * * *", "0 24 * * *", "0 0 0 * *", "* * * 13 *", "5-2 * * * *", "*/0 * * * *"],
+)
+def test_what_is_no_crontab_is_refused(text: str) -> None:
+    with pytest.raises(ParameterError, match="--cron"):
+        cron(text)
+
+
+def test_a_length_of_time_has_a_unit() -> None:
+    assert [interval(text).seconds for text in ("90s", "30m", "6h", "1d")] == [90, 1800, 21600, 86400]
+    assert str(interval("3600s")) == "every 1h"
+    for text in ("", "6", "0h", "-1h", "6 hours"):
+        with pytest.raises(ParameterError, match="--every"):
+            interval(text)
+
+
+def test_either_a_crontab_or_a_length_of_time_is_given(server: Server) -> None:
+    refusal(ParameterError, "schedule", "set", "nightly")
+    refusal(ParameterError, *NIGHTLY, "--every", "6h")
+    assert not server.schedules
