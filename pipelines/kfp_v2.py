@@ -12,6 +12,7 @@ from ddpipe.pipelines.wiring import MOUNT, SECRET, Engine, Given, Made, Pipeline
 
 _PLACEHOLDERS = {
     Engine.RUN_ID: dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+    Engine.RUN_TITLE: dsl.PIPELINE_JOB_NAME_PLACEHOLDER,
     Engine.TASK_ID: dsl.PIPELINE_TASK_ID_PLACEHOLDER,
 }
 _CREDENTIALS = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}
@@ -25,7 +26,7 @@ def pipeline_of(pipeline: Pipeline) -> dsl.base_component.BaseComponent:
     def graph(*values: Any) -> None:  # noqa: ANN401 - the engine's channels
         given = dict(zip((one.name for one in arguments), values, strict=True))
         last = _task(pipeline, pipeline.last, given, {})
-        with dsl.ExitHandler(last, name="steps"):
+        with dsl.ExitHandler(last, name="-".join(task.step.name for task in pipeline.tasks)):
             done: dict[str, dsl.PipelineTask] = {}
             for task in pipeline.tasks:
                 done[task.step.name] = _task(pipeline, task, given, done).after(*done.values())

@@ -11,7 +11,7 @@ from ddpipe.pipelines.wiring import DAY, HOUR, STEP_MEMORY, STORE_SECRET, Engine
 from ddpipe.storage.base import KUBEFLOW_ENDPOINT
 
 NAME = "ddpipe-training"
-_RUN: dict[str, Value] = {"run": "", "run_id": Engine.RUN_ID}
+_RUN: dict[str, Value] = {"run": "", "run_id": Engine.RUN_ID, "run_title": Engine.RUN_TITLE}
 _DATASET: dict[str, Value] = {**_RUN, "dataset": Made("prepare", "dataset")}
 _OWNER: dict[str, Value] = {**_DATASET, "pipeline": NAME, "task_id": Engine.TASK_ID, "step": "train"}
 

@@ -29,6 +29,7 @@ class Engine(StrEnum):
     """What the engine fills in."""
 
     RUN_ID = "run_id"
+    RUN_TITLE = "run_title"
     TASK_ID = "task_id"
 
 

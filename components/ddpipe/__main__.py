@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import re
 import sys
 
 import click
@@ -58,7 +59,8 @@ class Door(click.Group):
         try:
             return self._invoke(ctx)
         except DdpipeError as error:
-            click.secho(str(error), fg="red", err=True)
+            told = without_options(str(error)) if ctx.meta.get("write") else str(error)
+            click.secho(told, fg="red", err=True)
             if ctx.meta.get("json"):
                 click.echo(json.dumps(error.as_dict()))
             ctx.exit(error.exit_code)
@@ -71,6 +73,11 @@ class Door(click.Group):
             if _is_ours(error):
                 raise
             raise _too_small(str(ctx.invoked_subcommand), str(error.name)) from error
+
+
+def without_options(text: str) -> str:
+    """The same with parameters' names in place of options: inside a pipeline nobody types any."""
+    return re.sub(r"--([a-z][a-z0-9-]*)", lambda option: option[1].replace("-", "_"), text)
 
 
 def _is_ours(error: ModuleNotFoundError) -> bool:

@@ -45,6 +45,10 @@ class Between:
         return f"{'above' if self.open_low else 'from'} {low} {'to below' if self.open_high else 'to'} {high}"
 
 
+INLINE = 3
+"""More names than this are listed one per line."""
+
+
 @dataclass(frozen=True, slots=True)
 class OneOf:
     """One of some names."""
@@ -55,7 +59,8 @@ class OneOf:
         return value in self.names
 
     def __str__(self) -> str:
-        return " or ".join(name or "empty" for name in self.names)
+        names = [name or "empty" for name in self.names]
+        return " or ".join(names) if len(names) <= INLINE else "\n      ".join(["one of:", *names])
 
 
 class _Anything:

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -31,6 +31,7 @@ class RunOptions(Parameters):
     run: str = parameter("", "Name of the run; an unfinished run is resumed; empty uses the run's id.")
     runs: str = parameter("runs", "Folder of all runs: s3://bucket/prefix or a path.", form="storage_runs")
     run_id: str = parameter("", "Run id assigned by the engine, the same for a retry.")
+    run_title: str = parameter("", "What the report calls the run; empty: its name.")
 
     @property
     def named(self) -> Run | None:
@@ -40,7 +41,7 @@ class RunOptions(Parameters):
             ParameterError: The name could leave the folder or is no file name.
         """
         name = self.run or self.run_id
-        return Run.named(self.runs, name) if name else None
+        return replace(Run.named(self.runs, name), title=self.run_title) if name else None
 
     @property
     def required(self) -> Run:
@@ -58,9 +59,11 @@ class Run:
 
     Attributes:
         uri: Its folder: `<runs>/<name>`, a plain path or s3://.
+        title: What people call it; empty: its name.
     """
 
     uri: str
+    title: str = ""
 
     @classmethod
     def named(cls, runs: str, name: str) -> Run:

@@ -162,7 +162,7 @@ TRAIN = Step(
     groups=(DatasetOptions, RunOptions, PresetOptions, Recipe, TrainOptions, Owner),
     results=(
         Result("training", Kind.TEXT, "Folder with checkpoints, metrics and event files."),
-        Result("training_metrics", Kind.METRICS, "Loss and scores of the last epoch."),
+        Result("train_metrics", Kind.METRICS, "Loss and scores of the last epoch."),
     ),
     help="Train a model on a dataset version, on this machine or in the pods of a job; run again, it goes on "
     "from its last checkpoint.",
@@ -176,7 +176,7 @@ EVALUATE = Step(
         Result("evaluation", Kind.TEXT, "Folder with metrics and predictions."),
         Result("score", Kind.NUMBER, "Accuracy, or the macro AUC of a multilabel dataset."),
         Result("test_metrics", Kind.METRICS, "The scores on the test split."),
-        Result("classification", Kind.CLASSIFICATION, "Confusion matrix and ROC curve."),
+        Result("roc_and_confusion", Kind.CLASSIFICATION, "Confusion matrix and ROC curve."),
         Result("evaluation_report", Kind.PAGE, "The report, as far as the run has come."),
     ),
     help="Score a run's model on the test split, every sample exactly once.",
@@ -189,7 +189,7 @@ EXPORT = Step(
     results=(
         Result("model", Kind.TEXT, "Folder of the model package."),
         Result("model_package", Kind.MODEL, "The model package: a copy of its signature."),
-        Result("run_report", Kind.PAGE, "The report of the whole run."),
+        Result("report", Kind.PAGE, "The report of the whole run."),
     ),
     help="Export a run's evaluated model as safetensors and ONNX, checked against the trained one.",
 )

@@ -147,7 +147,8 @@ def _publish_report(run: Run, *, exported: bool = False) -> None:
     from ddpipe.evaluate.report import gather, render
 
     seconds = {record["step"]: record["seconds"] for record in run.steps()}
-    record = gather(run.name, run.training, run.evaluation, run.model if exported else None, seconds)
+    package = run.model if exported else None
+    record = gather(run.name, run.training, run.evaluation, package, seconds, title=run.title)
     write_uri(run.report, render(record).encode())
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ACCURACY = re.compile(r"epoch=(\d+).*validation_accuracy=([0-9.]+)")
+ACCURACY = re.compile(r"epoch=(\d+).*val(?:idation)?_accuracy=([0-9.]+)")
 TURN = 8.0
 """Seconds of a turn."""
 

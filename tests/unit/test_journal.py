@@ -17,6 +17,9 @@ from ddpipe.train.journal import keep_journal
 from ddpipe.train.order import images_seen
 from ddpipe.train.uploads import uploading
 
+LOG_PANEL = 75
+"""Columns that the UI of Kubeflow Pipelines shows."""
+
 SAMPLES, BATCH, STEPS = 10, 4, 6
 """Two epochs of three steps, the last of each with two images."""
 
@@ -27,7 +30,8 @@ class Terminal(io.StringIO):
 
 
 def an_epoch(number: int) -> dict[str, Any]:
-    return {"epoch": number, "step": 3 * number, "train_loss": 0.5, "validation_accuracy": 0.75}
+    scores = {"train_loss": 0.5, "validation_loss": 2.25, "validation_accuracy": 0.75}
+    return {"epoch": number, "step": 3 * number, **scores, "seconds": 0.31}
 
 
 def journal_of_a_training(folder: Path, *, start: int = 0) -> None:
@@ -68,8 +72,9 @@ def test_elsewhere_katib_finds_a_line_of_names_and_values_per_epoch(
     with caplog.at_level(logging.INFO):
         journal_of_a_training(tmp_path)
     assert caplog.messages == [
-        f"epoch={epoch} step={3 * epoch} train_loss=0.5 validation_accuracy=0.75" for epoch in (1, 2)
+        f"epoch={epoch}/2 val_accuracy=.750 val_loss=2.250 train_loss=.500 0.3 s" for epoch in (1, 2)
     ]
+    assert all(len(f"[worker-0] {line}") <= LOG_PANEL for line in caplog.messages)
 
 
 def test_every_epoch_is_one_line_of_json(tmp_path: Path) -> None:

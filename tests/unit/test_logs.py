@@ -50,6 +50,7 @@ def test_times_without_their_last_zeros_are_in_order() -> None:
             {"epoch": 3, "step": 69, "train_loss": 0.27, "lr": 2e-05},
         ),
         ("Epoch 3/10: loss 0.5, 812 images", {"epoch": 3, "loss": 0.5}),
+        ("epoch=3/15 val_loss=.250 0.3 s", {"epoch": 3, "val_loss": 0.25}),
         ("loss of a connection to 10.0.0.1", {}),
         ("listening at port: 8080", {}),
     ],

@@ -229,11 +229,14 @@ def test_a_run_is_gathered_from_what_its_steps_left(tmp_path: Path) -> None:
     metrics = measure(logits, labels, ("ball", "kité"))
     store = open_store(str(tmp_path / "evaluation"))
     publish(store, a_subject(dataset=dataset), metrics, logits, labels)
-    record = gather("first", training.uri, store.uri, seconds={"prepare": 1.0, "train": 2.0})
+    seconds = {"prepare": 1.0, "train": 2.0}
+    record = gather("first", training.uri, store.uri, seconds=seconds, title="Käthe's photos")
     assert isinstance(record.evaluation, Evaluation)
     # 2 s in the last attempt, 4.5 s in all of them
     assert record.seconds == {"prepare": 1.0, "train": 4.5}
-    assert "first" in render(record)
+    page = render(record)
+    assert "<h1>Käthe&#39;s photos</h1>" in page
+    assert "Run <code>first</code>" in page
 
 
 @pytest.mark.parametrize(

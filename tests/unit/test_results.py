@@ -106,6 +106,8 @@ def test_a_step_writes_its_results_where_the_engine_wants_them(tmp_path: Path) -
         cli, ["prepare", "--run", "a", "--runs", runs, "--store", store, *writing], catch_exceptions=False
     )
     assert told.exit_code == 0, told.output
+    last = told.stdout.splitlines()[-1]
+    assert re.fullmatch(r"dataset version [0-9a-f]{12} \(new\): train 1\d+, validation \d+, test \d+", last)
     assert Path(written("dataset")).read_text() == written("dataset_version")
     assert re.fullmatch(r"[0-9a-f]{64}", written("dataset_id"))
     (page,) = json.loads(written("mlpipeline-ui-metadata"))["outputs"]
@@ -152,6 +154,16 @@ def test_what_is_wrong_with_any_step_of_a_run_is_refused_by_the_first_all_at_onc
     ):
         assert problem in told.output, told.output
     assert not (tmp_path / "store").exists()
+
+
+def test_nobody_is_told_of_options_where_none_can_be_typed(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    folder = str(tmp_path / "photos")
+    table = ("--source", "csv", "--source-path", folder, "--table", "none.csv")
+    wrong = ("prepare", "--store", str(tmp_path / "store"), *table)
+    assert "--table" in CliRunner().invoke(cli, wrong).output
+    inside = CliRunner().invoke(cli, [*wrong, "--write", "dataset", str(tmp_path / "result")]).output
+    assert "Name the CSV file with table." in inside
 
 
 def refused(tmp_path: Path, *arguments: str) -> str:

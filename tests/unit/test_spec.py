@@ -139,3 +139,8 @@ def test_the_parameters_are_known_without_numpy() -> None:
         "from ddpipe.prepare.spec import PrepareSpec; PrepareSpec.from_dict({})"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_unknown_choice_lists_the_choices_one_per_line() -> None:
+    (problem,) = PrepareSpec(source="sound").problems()
+    assert problem.splitlines()[:3] == ["source is 'sound', not one of:", "      digits", "      folder"]

@@ -24,11 +24,12 @@ def evaluate_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - t
     return Outcome(
         {"evaluation": run.evaluation, **scores},
         "\n".join(f"{name:18}{score:.4f}" for name, score in scores.items()),
+        "on the test split: " + ", ".join(f"{name} {score:.4f}" for name, score in scores.items()),
         values={"evaluation": run.evaluation, "score": next(iter(scores.values()), math.nan)},
         shown={
             "evaluation_report": Page(read_uri(run.report).decode()),
             "test_metrics": Scores(scores),
-            "classification": Classification(
+            "roc_and_confusion": Classification(
                 [one.name for one in result.classes],
                 result.confusion_matrix,
                 result.roc.false_positive_rate,

@@ -21,12 +21,12 @@ def export_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the
     package = workflow.export(run, dataset)
     return Outcome(
         {"model": run.model},
-        run.model,
+        f"model package: {run.model}",
         values={"model": run.model},
         shown={
             "model_package": Document(
                 package.folder.read(SIGNATURE), {"uri": run.model, "model_id": package.model_id}
             ),
-            "run_report": Page(read_uri(run.report).decode()),
+            "report": Page(read_uri(run.report).decode()),
         },
     )

@@ -32,9 +32,12 @@ def prepare_command(**given: Any) -> Outcome:  # noqa: ANN401 - the step's param
         "left_out": manifest.left_out,
         "seconds": round(prepared.seconds, 3),
     }
+    state = "unchanged" if prepared.reused else "new"
+    counts = ", ".join(f"{name} {split.count}" for name, split in manifest.splits.items())
     return Outcome(
         facts,
         address,
+        f"dataset version {prepared.dataset_id[:12]} ({state}): {counts}",
         values={"dataset": address, "dataset_id": prepared.dataset_id},
         shown={
             "dataset_version": Document(

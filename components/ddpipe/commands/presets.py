@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ddpipe.commands.results import WRITE
+from ddpipe.commands.results import is_by_engine
 from ddpipe.train.presets import PRESETS, Preset, PresetOptions, recipe_of
 from ddpipe.train.recipe import Recipe
 
@@ -23,7 +23,7 @@ def chosen_recipe(values: Mapping[str, Any]) -> Recipe:
         ParameterError: There is no such preset, or values are invalid; all are listed.
     """
     context = click.get_current_context()
-    defaults, by_engine = Recipe().to_dict(), bool(context.meta.get(WRITE))
+    defaults, by_engine = Recipe().to_dict(), is_by_engine()
     given = {
         name: values[name]
         for name, default in defaults.items()

@@ -34,6 +34,7 @@ class Outcome:
     Attributes:
         facts: For scripts.
         text: For people.
+        result: In one line, for the end of a log; empty: the text.
         values: Results of the step that later steps take.
         shown: Results of the step that an engine shows.
         more: What only KFP 1.x can show.
@@ -41,6 +42,7 @@ class Outcome:
 
     facts: Mapping[str, object]
     text: str
+    result: str = ""
     values: Mapping[str, str | float] = field(default_factory=dict)
     shown: Mapping[str, Shown] = field(default_factory=dict)
     more: tuple[Shown, ...] = ()
@@ -70,7 +72,13 @@ def tell(outcome: Outcome) -> None:
     if meta.get(EXECUTOR):
         target, content = kfp_v2.metadata(meta[EXECUTOR], outcome.shown)
         write_uri(target, content)
-    click.echo(json.dumps(outcome.facts) if meta.get(JSON) else outcome.text)
+    told = outcome.result or outcome.text if is_by_engine() else outcome.text
+    click.echo(json.dumps(outcome.facts) if meta.get(JSON) else told)
+
+
+def is_by_engine() -> bool:
+    """Whether an engine called, which takes results as files: nobody types options there."""
+    return bool(click.get_current_context().meta.get(WRITE))
 
 
 def _content(outcome: Outcome, name: str) -> bytes:

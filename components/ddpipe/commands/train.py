@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ddpipe import workflow
@@ -24,7 +25,14 @@ def train_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the 
     return Outcome(
         {"training": run.training, **record},
         run.training,
+        f"trained, {_scores(record['final'])}: {run.training}",
         values={"training": run.training},
-        shown={"training_metrics": Scores(record["final"])},
+        shown={"train_metrics": Scores(record["final"])},
         more=(EventFiles(f"{run.training}/tensorboard"),),
     )
+
+
+def _scores(final: Mapping[str, float]) -> str:
+    """What validation found at the end."""
+    found = {name: value for name, value in final.items() if name.startswith("validation_")}
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.items())

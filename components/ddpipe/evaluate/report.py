@@ -40,6 +40,7 @@ class RunRecord:
 
     Attributes:
         run: Its name.
+        title: What people call it.
         manifest: The dataset version.
         training: The training's own record, training.json.
         evaluation: On the test split.
@@ -50,6 +51,7 @@ class RunRecord:
     """
 
     run: str
+    title: str
     manifest: DatasetManifest
     training: Mapping[str, Any]
     evaluation: Evaluation
@@ -65,6 +67,7 @@ def gather(
     evaluation_uri: str,
     package_uri: str | None = None,
     seconds: Mapping[str, float] | None = None,
+    title: str = "",
 ) -> RunRecord:
     """Read what the steps of a run left behind.
 
@@ -74,6 +77,7 @@ def gather(
         evaluation_uri: Output of the evaluation.
         package_uri: Output of the export, if it has run.
         seconds: Time of each step that has run.
+        title: What people call the run; empty: its name.
 
     Raises:
         StoreError: Something is missing or damaged.
@@ -88,6 +92,7 @@ def gather(
         times["train"] = max(times["train"], training["seconds"])
     return RunRecord(
         run=run,
+        title=title or run,
         manifest=manifest,
         training=training,
         evaluation=evaluation,

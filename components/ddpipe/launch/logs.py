@@ -24,7 +24,7 @@ _SILENCE = 1800
 _TAIL = 20
 # A node that cannot show logs is not asked by hundreds of readers all the time.
 _LONGEST_PAUSE = 30
-_METRIC = re.compile(r"\b([a-z][a-z0-9_/]*)\s*[=: ]\s*(-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.-])")
+_METRIC = re.compile(r"\b([a-z][a-z0-9_/]*)\s*[=: ]\s*(-?(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?)(?![\w.-])")
 _PROGRESS = re.compile(r"\b(epoch|step)\b.*loss")
 
 

@@ -2,8 +2,8 @@
 
 metrics.jsonl     one JSON object per finished epoch
 tensorboard/      event files: loss and learning rate of every step, all metrics of every epoch
-terminal          a progress bar with images per second and the time left; elsewhere one line of
-                  `name=value` per epoch, as Katib reads them
+terminal          a progress bar with images per second and the time left; elsewhere one line per epoch of
+                  `name=value`, as Katib reads them, that fits the log panel of a pipeline's UI
 """
 
 from __future__ import annotations
@@ -25,6 +25,9 @@ from ddpipe.storage import Store
 from ddpipe.train.uploads import Uploads
 
 Record = dict[str, Any]
+
+_LARGE = 1000
+"""Numbers from here on are shown by their powers of ten."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +53,7 @@ class Journal:
         self._folder = folder
         # What an earlier process wrote about later steps is void: it died before they were saved.
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
-        self._seen = seen
+        self._seen, self._steps = seen, steps
         self._bar = tqdm(
             total=seen(steps),
             initial=seen(step),
@@ -85,7 +88,7 @@ class Journal:
             self._upload(f"tensorboard/{path.name}", path.read_bytes())
         self._upload("metrics.jsonl", lines)
         if self._bar.disable:
-            _log.info("%s", " ".join(f"{name}={value:.6g}" for name, value in record.items()))
+            _log.info("%s", progress(record, epochs=self._steps * record["epoch"] // record["step"]))
         scores = {name: f"{value:.4f}" for name, value in record.items() if name.startswith("validation")}
         self._bar.set_postfix({"epoch": record["epoch"], **scores})
 
@@ -96,6 +99,22 @@ class Journal:
         """Let go of the terminal and the files."""
         self._events.close()
         self._bar.close()
+
+
+def progress(record: Record, epochs: int) -> str:
+    """An epoch in one line: how far it is, what validation found, the loss, the time."""
+    validation = {name: value for name, value in record.items() if name.startswith("validation_")}
+    # The metric says more than the loss, and comes first.
+    ordered = sorted(validation, key=lambda name: name == "validation_loss")
+    shown = {name.replace("validation", "val"): validation[name] for name in ordered}
+    shown["train_loss"] = record["train_loss"]
+    values = " ".join(f"{name}={_short(value)}" for name, value in shown.items())
+    return f"epoch={record['epoch']}/{epochs} {values} {record['seconds']:.1f} s"
+
+
+def _short(value: float) -> str:
+    text = f"{value:.3f}" if abs(value) < _LARGE else f"{value:.3g}"
+    return text.removeprefix("0") if 0 <= value < 1 else text
 
 
 @contextmanager
