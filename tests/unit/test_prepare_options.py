@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from samples import a_folder, labels_by_id
+from samples import a_folder, an_image, labels_by_id, sample_ids
 
-from ddpipe.errors import SourceError
+from ddpipe.data.manifest import SPLITS
+from ddpipe.errors import ParameterError, SourceError
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.report import data_report_html, how_split
 from ddpipe.prepare.spec import PrepareSpec
@@ -106,3 +109,63 @@ def test_what_was_left_out_is_counted(tmp_path: Path) -> None:
     page = data_report_html(manifest, open_store(str(tmp_path / "store")))
     for line in ("3 rows with an uncertain label", "1 rows without a label", "1 unreadable images"):
         assert f"<li>{line}</li>" in page
+
+
+def _groups(manifest_uri: str, pattern: str) -> dict[str, set[str]]:
+    """The splits in which each group is."""
+    found: dict[str, set[str]] = {}
+    for split in SPLITS:
+        for name in sample_ids(manifest_uri, split):
+            match = re.search(pattern, name)
+            found.setdefault(match[1] if match else "", set()).add(split)
+    return found
+
+
+def _scans(root: Path) -> PrepareSpec:
+    """Five images of each of 20 patients, whose names say whose they are."""
+    for number in range(100):
+        an_image(root / "ab"[number % 2] / f"p{number // 5}-{number}.png", seed=number)
+    return PrepareSpec(source="folder", source_path=str(root), store=str(root.parent / "store"))
+
+
+@pytest.mark.parametrize("pattern", [r"/p(\d+)-", r"/p\d+", r"/(?:p|q)(\d+)"])
+def test_what_a_path_says_stays_together(pattern: str, tmp_path: Path) -> None:
+    prepared = prepare(replace(_scans(tmp_path / "scans"), group_pattern=pattern))
+    groups = _groups(prepared.manifest_uri, r"/p(\d+)-")
+    assert len(groups) == 20
+    assert all(len(splits) == 1 for splits in groups.values())
+    assert sum(prepared.manifest.split_rule["groups"].values()) == 20
+    assert prepared.manifest.split_rule["group_pattern"] == pattern
+    assert "by group" in how_split(prepared.manifest)
+
+
+def test_names_in_tars_say_groups_as_well(tmp_path: Path) -> None:
+    folder = Path(_scans(tmp_path / "scans").source_path)
+    (tmp_path / "tars").mkdir()
+    with tarfile.open(tmp_path / "tars" / "0.tar", "w") as tar:
+        for path in sorted(folder.rglob("*.png")):
+            tar.add(path, path.name)
+            label = path.with_suffix(".cls")
+            label.write_text(path.parent.name)
+            tar.add(label, label.name)
+    spec = PrepareSpec(source="webdataset", source_path=str(tmp_path / "tars"), store=str(tmp_path / "store"))
+    groups = _groups(prepare(replace(spec, group_pattern=r"^p(\d+)")).manifest_uri, r"^p(\d+)")
+    assert len(groups) == 20
+    assert all(len(splits) == 1 for splits in groups.values())
+
+
+def test_a_pattern_that_is_not_found_in_each_path_is_refused_with_the_paths(tmp_path: Path) -> None:
+    spec = _scans(tmp_path / "scans")
+    an_image(tmp_path / "scans/a/unknown.png")
+    with pytest.raises(SourceError) as caught:
+        prepare(replace(spec, group_pattern=r"/p(\d+)-"))
+    assert "1 problem:\n  - a/unknown.png" in caught.value.seen
+
+
+def test_a_pattern_that_is_none_or_has_no_path_to_look_at_is_refused_before_any_work(
+    toys: PrepareSpec,
+) -> None:
+    with pytest.raises(ParameterError, match="no regular expression: missing \\)"):
+        prepare(replace(toys, group_pattern="(", source_path="/nowhere"))
+    with pytest.raises(ParameterError, match="group_pattern is for the sources folder, webdataset"):
+        prepare(PrepareSpec(group_pattern="p"))

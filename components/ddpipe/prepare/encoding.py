@@ -16,6 +16,7 @@ from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import JpegShard, encode, encode_jpegs, open_shard
 from ddpipe.prepare.duplicates import perceptual_hash
 from ddpipe.prepare.images import FILTER, Shape, decode, shrink
+from ddpipe.prepare.view import PLAIN, View
 
 SMALL = 96
 """Images with a shorter side of up to so many pixels are kept as pixels, larger ones as JPEGs."""
@@ -76,11 +77,12 @@ class Raw:
 
     shape: Shape
     depth: int = 0
+    view: View = PLAIN
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """The shape, and the depth of images of 16 bits."""
-        return {"kind": "raw", "shape": list(self.shape), **_deep(self.depth)}
+        """The shape, the depth of images of 16 bits, and what of DICOM files is shown."""
+        return {"kind": "raw", "shape": list(self.shape), **_deep(self.depth), **self.view.facts}
 
     def with_depth(self, depth: int) -> Raw:
         """Other values become black and white."""
@@ -92,7 +94,7 @@ class Raw:
 
     def encode(self, data: bytes) -> Encoded:
         """Scaled and cropped to the shape."""
-        image = decode(data, self.shape, self.depth)
+        image = decode(data, self.shape, self.depth, self.view)
         return Encoded(image.tobytes(), moments(image), perceptual_hash(image))
 
     def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
@@ -118,17 +120,19 @@ class Jpeg:
         side: The shorter side, in pixels.
         quality: Of the JPEGs, 1 to 95.
         depth: See `Encoding`.
+        view: Of DICOM files.
     """
 
     side: int
     quality: int
     depth: int = 0
+    view: View = PLAIN
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Side, quality, the filter by which it is scaled, and the depth of images of 16 bits."""
+        """Side, quality, filter, the depth of images of 16 bits, and what of DICOM files is shown."""
         facts = {"kind": "jpeg", "side": self.side, "quality": self.quality, "filter": FILTER.name.lower()}
-        return {**facts, **_deep(self.depth)}
+        return {**facts, **_deep(self.depth), **self.view.facts}
 
     def with_depth(self, depth: int) -> Jpeg:
         """Other values become black and white."""
@@ -140,7 +144,7 @@ class Jpeg:
 
     def encode(self, data: bytes) -> Encoded:
         """Scaled to the shorter side; grey stays grey."""
-        image, buffer = shrink(data, self.side, self.depth), io.BytesIO()
+        image, buffer = shrink(data, self.side, self.depth, self.view), io.BytesIO()
         image.save(buffer, "JPEG", quality=self.quality)
         return Encoded(buffer.getvalue(), moments(image), perceptual_hash(image))
 
@@ -163,7 +167,7 @@ def moments(image: Image.Image) -> Moments:
     return (image.width * image.height, *sums.ravel().tolist())
 
 
-def chosen(shapes: Sequence[Shape], kind: str, size: int, quality: int) -> Encoding:
+def chosen(shapes: Sequence[Shape], kind: str, size: int, quality: int, view: View = PLAIN) -> Encoding:
     """The encoding that these images call for.
 
     Args:
@@ -171,11 +175,12 @@ def chosen(shapes: Sequence[Shape], kind: str, size: int, quality: int) -> Encod
         kind: "raw", "jpeg", or "auto".
         size: Side of the images in pixels; 0: the commonest size, of photographs at most `PHOTOGRAPH`.
         quality: Of JPEGs.
+        view: Of DICOM files.
     """
     if not shapes:
-        return Jpeg(size or PHOTOGRAPH, quality)
+        return Jpeg(size or PHOTOGRAPH, quality, view=view)
     (height, width), _ = Counter(shape[:2] for shape in shapes).most_common(1)[0]
     height, width = (size, size) if size else (height, width)
     if kind == "raw" or min(height, width) <= SMALL:
-        return Raw((height, width, max(channels for _, _, channels in shapes)))
-    return Jpeg(size or min(PHOTOGRAPH, height, width), quality)
+        return Raw((height, width, max(channels for _, _, channels in shapes)), view=view)
+    return Jpeg(size or min(PHOTOGRAPH, height, width), quality, view=view)

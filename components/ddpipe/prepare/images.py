@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ddpipe.prepare.sources.base import Unreadable
+from ddpipe.prepare.view import PLAIN, View
 
 try:
     from cykooz_resizer import FilterType, ResizeAlg, ResizeOptions, Resizer
@@ -52,11 +54,14 @@ class Probed(NamedTuple):
 
 
 def probe(data: bytes) -> Probed:
-    """Look at an image's header, and through its pixels only where there are 16 bits.
+    """Look at an image's header, and through its pixels only where there are 16 bits that no header explains.
 
     Raises:
         Unreadable: This is no image, or one of absurd size.
     """
+    if _is_dicom(data):
+        with _refused(data):
+            return Probed(_dicom().size(data), 0)
     with _opened(data) as image:
         width, height = image.size
         if image.getexif().get(ORIENTATION) in SIDEWAYS:
@@ -65,31 +70,32 @@ def probe(data: bytes) -> Probed:
         return Probed((height, width, 1 if _is_grey(image) else 3), depth)
 
 
-def decode(data: bytes, shape: Shape, depth: int = 0) -> Image.Image:
+def decode(data: bytes, shape: Shape, depth: int = 0, view: View = PLAIN) -> Image.Image:
     """An image file, upright, scaled to this shape with its proportions kept, and cropped around the centre.
 
     Args:
         data: The file.
         shape: Wanted.
         depth: Bits that values of 16-bit images use, of which the upper 8 are kept; 0: all 16.
+        view: Of a DICOM file.
 
     Raises:
         Unreadable: The file is truncated or damaged.
     """
     height, width, channels = shape
     mode = "L" if channels == 1 else "RGB"
-    with _opened(data) as file:
+    with _opened(data, view) as file:
         image = _upright(file, lambda size: max(width / size[0], height / size[1]), depth).convert(mode)
         return image if image.size == (width, height) else ImageOps.fit(image, (width, height), FILTER)
 
 
-def shrink(data: bytes, side: int, depth: int = 0) -> Image.Image:
-    """An image file, upright, grey or colour, its shorter side scaled to `side` pixels; depth: as `decode`.
+def shrink(data: bytes, side: int, depth: int = 0, view: View = PLAIN) -> Image.Image:
+    """An image file, upright, grey or colour, its shorter side scaled to `side` pixels; the rest as `decode`.
 
     Raises:
         Unreadable: The file is truncated or damaged.
     """
-    with _opened(data) as file:
+    with _opened(data, view) as file:
         image = _upright(file, lambda size: side / min(size), depth)
         factor = side / min(image.size)
         width, height = (max(side, round(length * factor)) for length in image.size)
@@ -151,15 +157,35 @@ def plain(image: Image.Image, depth: int = 0) -> Image.Image:
 
 
 @contextmanager
-def _opened(data: bytes) -> Iterator[Image.Image]:
+def _opened(data: bytes, view: View = PLAIN) -> Iterator[Image.Image]:
+    with _refused(data):
+        if _is_dicom(data):
+            yield _dicom().picture(data, view, LARGEST)
+        else:
+            with Image.open(io.BytesIO(data)) as image:
+                _refuse_bomb(image)
+                yield image
+
+
+@contextmanager
+def _refused(data: bytes) -> Iterator[None]:
+    """Say in one way what is wrong with a file."""
     try:
-        with Image.open(io.BytesIO(data)) as image:
-            _refuse_bomb(image)
-            yield image
+        yield
     except Unreadable:
         raise
     except Exception as error:  # a damaged file makes decoders raise nearly anything
         raise Unreadable(_reason(data, error)) from error
+
+
+def _is_dicom(data: bytes) -> bool:
+    return data[128:132] == b"DICM"
+
+
+def _dicom() -> ModuleType:
+    from ddpipe.prepare import dicom  # noqa: PLC0415 - a second of import, for DICOM files only
+
+    return dicom
 
 
 def _refuse_bomb(image: Image.Image) -> None:

@@ -32,6 +32,7 @@ from ddpipe.data.shards import object_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, SourceError, listed
 from ddpipe.prepare.doubts import doubts
 from ddpipe.prepare.encoding import SMALL, Encoding, chosen
+from ddpipe.prepare.grouping import grouped
 from ddpipe.prepare.index import Entry, Member, lost, read_entries
 from ddpipe.prepare.packing import Known, Packer, planned
 from ddpipe.prepare.report import copies, lookalikes
@@ -84,6 +85,8 @@ def prepare(spec: PrepareSpec) -> Prepared:
     store.check_writable()
     survey = source.survey()
     _refuse(survey.problems, spec)
+    if spec.group_pattern:
+        survey = grouped(survey, spec.group_pattern, spec.where)
     packer = Packer(source, store, spec.name, remote="://" in spec.source_path)
     entries = read_entries(store, spec.name)
     version = _version(spec, survey, packer, entries, _broken(spec, store, entries))
@@ -231,7 +234,7 @@ def _encoding(
         packer.inspect(samples[:FIRST])
     shapes = [known.shape for known in packer.known.values()] if decides else []
     depth = max((known.depth for known in packer.known.values()), default=0)
-    return chosen(shapes, spec.image_format, spec.image_size, spec.quality).with_depth(depth)
+    return chosen(shapes, spec.image_format, spec.image_size, spec.quality, spec.view).with_depth(depth)
 
 
 def _unchanged(samples: Sequence[Sample], entries: Sequence[Entry]) -> dict[str, Known]:
@@ -316,6 +319,7 @@ def _manifest(
             "kind": "hash of group" if groups else "hash of id",
             "fractions": spec.rule.fractions,
             **({"groups": _counted(groups, members)} if groups else {}),
+            **({"group_pattern": spec.group_pattern} if spec.group_pattern else {}),
             **({"given": given} if given else {}),
             **({"stratify": spec.stratify} if spec.rule.exact else {}),
             **({"folds": spec.folds, "fold": spec.fold} if spec.folds else {}),

@@ -12,8 +12,12 @@ from ddpipe.prepare.sources.base import Table
 from ddpipe.prepare.sources.downloads import DOWNLOADS
 from ddpipe.prepare.sources.named import BUILT_IN, SOURCES
 from ddpipe.prepare.split import SplitRule
+from ddpipe.prepare.view import View
 
 FORMATS = ("auto", "raw", "jpeg")
+
+GROUPED = ("folder", "webdataset")
+"""Sources whose paths may tell groups; a table has a column for them."""
 
 UNCERTAIN = ("", "zero", "one", "drop")
 
@@ -72,6 +76,17 @@ class PrepareSpec(Parameters):
         "Storage format of images: raw (pixels), jpeg, or auto (raw for small images, else jpeg).",
         OneOf(FORMATS),
     )
+    window: str = parameter(
+        "", "Values of DICOM images that are shown, as CENTRE/WIDTH (40/400); empty: each file's own window."
+    )
+    first_frame: bool = parameter(
+        default=False, help="Take the first frame of DICOM files with several, instead of refusing them."
+    )
+    group_pattern: str = parameter(
+        "",
+        "Regular expression on the paths in folders and tars; what it finds, or its first group (...), "
+        "identifies groups kept together.",
+    )
     quality: int = parameter(90, "JPEG quality.", Between(1, 95))
     folds: int = parameter(0, "Number of folds for cross-validation; 0 disables it.", Between(0, 100))
     fold: int = parameter(0, "Fold used as the validation split, counted from 0.", Between(0, 99))
@@ -113,6 +128,11 @@ class PrepareSpec(Parameters):
         return self.source_path or self.source
 
     @property
+    def view(self) -> View:
+        """What of DICOM files is the picture."""
+        return View.parsed(self.window, first_frame=self.first_frame)
+
+    @property
     def columns(self) -> Table:
         """What the columns of the source's CSV file mean."""
         return Table(
@@ -144,6 +164,11 @@ class PrepareSpec(Parameters):
     def conflicts(self) -> Iterator[str]:
         """What is wrong with values that are valid one by one."""
         yield from self._source_conflicts()
+        yield from self._group_conflicts()
+        try:
+            View.parsed(self.window, first_frame=self.first_frame)
+        except ValueError:
+            yield f"window is {self.window!r}, not CENTRE/WIDTH, such as 40/400"
         if not _NAME.fullmatch(self.name):
             yield (
                 f"dataset_name is {self.name!r}, not lower-case letters and digits, with . _ - between them, "
@@ -160,6 +185,14 @@ class PrepareSpec(Parameters):
             yield "folds is 1: cross-validation needs at least 2, and 0 disables it"
         if self.fold >= max(1, self.folds):
             yield f"fold is {self.fold}, but folds is {self.folds}; they are counted from 0"
+
+    def _group_conflicts(self) -> Iterator[str]:
+        if self.group_pattern and self.source not in GROUPED:
+            yield f"group_pattern is for the sources {', '.join(GROUPED)}, but the source is {self.source}"
+        try:
+            re.compile(self.group_pattern)
+        except re.error as error:
+            yield f"group_pattern is {self.group_pattern!r}, no regular expression: {error}"
 
     def _source_conflicts(self) -> Iterator[str]:
         if self.source in BUILT_IN and self.source_path:

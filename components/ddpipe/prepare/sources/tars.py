@@ -19,7 +19,7 @@ from ddpipe.prepare.sources.folder import SPLIT_FOLDERS
 from ddpipe.prepare.sources.listing import listed_files, stamp
 from ddpipe.storage import ObjectInfo, Store, open_store
 
-IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "ppm", "pgm")
+IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "ppm", "pgm", "dcm", "dicom")
 
 PIECE = 4 * 2**20
 """Bytes of a tar that one request fetches."""

@@ -1,0 +1,264 @@
+"""DICOM files: real ones, made here or carried by pydicom, shown as a radiologist sees them."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pydicom
+import pytest
+from numpy.typing import NDArray
+from pydicom.data import get_testdata_file
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import (
+    MPEG2MPML,
+    ExplicitVRLittleEndian,
+    JPEGLosslessSV1,
+    RLELossless,
+    SecondaryCaptureImageStorage,
+)
+from samples import sample_ids
+
+from ddpipe.data.manifest import SPLITS
+from ddpipe.data.reader import open_split
+from ddpipe.errors import ParameterError
+from ddpipe.prepare.images import decode, probe, shrink
+from ddpipe.prepare.prepare import prepare
+from ddpipe.prepare.sources import Unreadable
+from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.prepare.view import View
+
+RAMP = np.arange(0, 4096, dtype=np.uint16).reshape(64, 64)
+
+
+def _dicom(
+    pixels: NDArray[Any] = RAMP, photometric: str = "MONOCHROME2", bits: int = 12, **fields: object
+) -> Dataset:
+    file = Dataset()
+    file.file_meta = FileMetaDataset()
+    file.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    file.SOPClassUID = SecondaryCaptureImageStorage
+    file.SOPInstanceUID = "1.2.3"
+    file.set_pixel_data(pixels, photometric, bits)
+    for name, value in fields.items():
+        setattr(file, name, value)
+    return file
+
+
+def _saved(file: Dataset) -> bytes:
+    buffer = io.BytesIO()
+    pydicom.dcmwrite(buffer, file, enforce_file_format=True)
+    return buffer.getvalue()
+
+
+def _shown(file: Dataset, view: View = View()) -> NDArray[np.uint8]:  # noqa: B008
+    data = _saved(file)
+    return np.asarray(decode(data, probe(data).shape, view=view))
+
+
+def test_values_are_spread_over_all_greys_where_the_file_says_nothing() -> None:
+    assert np.array_equal(_shown(_dicom()), np.rint(RAMP / 4095 * 255).astype(np.uint8))
+
+
+def test_padding_does_not_count() -> None:
+    pixels = (RAMP % 100 + 1000).astype(np.int16)
+    pixels[0] = -2000
+    shown = _shown(_dicom(pixels, bits=16, PixelPaddingValue=-2000))
+    assert (shown[0].max(), shown[1:].min(), shown[1:].max()) == (0, 0, 255)
+
+
+def test_an_image_of_one_value_is_black() -> None:
+    assert not _shown(_dicom(np.full_like(RAMP, 7))).any()
+
+
+def test_where_low_means_bright_greys_are_inverted() -> None:
+    assert np.array_equal(_shown(_dicom(photometric="MONOCHROME1")), 255 - _shown(_dicom()))
+
+
+@pytest.mark.parametrize(
+    ("fields", "low", "middle", "high"),
+    [
+        ({"WindowCenter": 1000, "WindowWidth": 201}, 899, 1000, 1100),
+        ({"WindowCenter": [1000, 40], "WindowWidth": [201, 400]}, 899, 1000, 1100),
+        ({"WindowCenter": 1000, "WindowWidth": 200, "VOILUTFunction": "LINEAR_EXACT"}, 900, 1000, 1100),
+        (
+            {"WindowCenter": -24, "WindowWidth": 201, "RescaleSlope": 1, "RescaleIntercept": -1024},
+            899,
+            1000,
+            1100,
+        ),
+        (
+            {"WindowCenter": 2000, "WindowWidth": 401, "RescaleSlope": 2, "RescaleIntercept": 0},
+            899,
+            1000,
+            1100,
+        ),
+    ],
+)
+def test_the_file_s_own_window_shows_the_values_in_it(
+    fields: dict[str, Any], low: int, middle: int, high: int
+) -> None:
+    shown = _shown(_dicom(**fields)).ravel()
+    assert not shown[: low + 1].any()
+    assert shown[middle] == pytest.approx(127.5, abs=1.5)
+    assert (shown[high:] == 255).all()
+    assert 0 < shown[low + 20] < shown[high - 20] < 255
+
+
+def test_a_sigmoid_window_has_half_at_its_centre_and_no_edge() -> None:
+    shown = _shown(_dicom(WindowCenter=1000, WindowWidth=400, VOILUTFunction="SIGMOID")).ravel()
+    assert shown[1000] == 128
+    assert 0 < shown[700] < 30
+    assert shown[1200] == pytest.approx(255 / (1 + np.exp(-2)), abs=1)
+
+
+def test_the_user_s_window_counts_more_than_the_file_s() -> None:
+    file = _dicom(WindowCenter=1000, WindowWidth=201, RescaleSlope=1, RescaleIntercept=-1024)
+    shown = _shown(file, View(window=(40, 400))).ravel()
+    assert (shown[863], shown[1264]) == (0, 255)
+    assert shown[1064] == pytest.approx(127.5, abs=1.5)
+
+
+@pytest.mark.parametrize("width", [0, -5])
+def test_a_window_that_is_none_is_no_window(width: float) -> None:
+    assert np.array_equal(_shown(_dicom(WindowCenter=1000, WindowWidth=width)), _shown(_dicom()))
+
+
+def test_colours_stay_colours() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    data = _saved(_dicom(pixels, "RGB", 8))
+    assert probe(data) == ((20, 30, 3), 0)
+    assert np.array_equal(np.asarray(decode(data, (20, 30, 3))), pixels)
+
+
+def test_several_frames_are_refused_unless_the_first_is_asked_for() -> None:
+    frames = np.stack([RAMP, RAMP[::-1], RAMP])
+    with pytest.raises(Unreadable, match="it has 3 frames: --first-frame"):
+        _shown(_dicom(frames))
+    assert np.array_equal(_shown(_dicom(frames), View(first_frame=True)), _shown(_dicom()))
+
+
+def test_lossless_compression_changes_nothing() -> None:
+    file = _dicom()
+    file.compress(RLELossless)
+    assert np.array_equal(_shown(file), _shown(_dicom()))
+
+
+def test_a_missing_decoder_is_named_with_what_brings_it() -> None:
+    data = Path(str(get_testdata_file("SC_rgb_jpeg_gdcm.dcm"))).read_bytes()
+    assert pydicom.dcmread(io.BytesIO(data)).file_meta.TransferSyntaxUID == JPEGLosslessSV1
+    assert probe(data).shape == (100, 100, 3)
+    with pytest.raises(Unreadable, match=r"JPEG Lossless.*decoder has to be installed.*pylibjpeg-libjpeg"):
+        decode(data, (100, 100, 3))
+
+
+def test_a_film_is_refused_by_its_name() -> None:
+    file = _dicom()
+    file.compress(RLELossless)
+    file.file_meta.TransferSyntaxUID = MPEG2MPML
+    with pytest.raises(Unreadable, match=r"MPEG2 .* which nothing here decodes"):
+        _shown(file)
+
+
+def test_a_file_without_an_image_is_refused() -> None:
+    file = _dicom()
+    del file.Rows, file.Columns, file.PixelData
+    with pytest.raises(Unreadable, match="a DICOM file without an image"):
+        probe(_saved(file))
+
+
+@pytest.mark.parametrize("cut", [140, 500, 4000])
+def test_a_file_that_is_cut_off_is_refused(cut: int) -> None:
+    data = _saved(_dicom())[:cut]
+    with pytest.raises(Unreadable):
+        decode(data, (64, 64, 1))
+
+
+def test_an_absurd_size_is_refused_before_it_is_read() -> None:
+    with pytest.raises(Unreadable, match="decompression bomb"):
+        _shown(_dicom(Rows=60000, Columns=60000))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("CT_small.dcm", (128, 128, 1)),
+        ("MR_small_bigendian.dcm", (64, 64, 1)),
+        ("MR_small_implicit.dcm", (64, 64, 1)),
+        ("MR_small_RLE.dcm", (64, 64, 1)),
+        ("693_J2KI.dcm", (512, 512, 1)),
+        ("SC_rgb_dcmtk_+eb+cy+np.dcm", (100, 100, 3)),
+        ("SC_rgb_jpeg_dcmtk.dcm", (100, 100, 3)),
+        ("SC_rgb_rle_16bit.dcm", (100, 100, 3)),
+        ("examples_palette.dcm", (350, 800, 3)),
+        ("image_dfl.dcm", (512, 512, 1)),
+        ("liver_1frame.dcm", (512, 512, 1)),
+        ("rtdose_1frame.dcm", (10, 10, 1)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_real_files_of_many_kinds_become_pictures(name: str, shape: tuple[int, int, int]) -> None:
+    data = Path(str(get_testdata_file(name, download=False))).read_bytes()
+    assert probe(data).shape == shape
+    image = np.asarray(shrink(data, min(shape[:2])))
+    assert image.shape[:2] == shape[:2]
+    assert (int(image.min()) < 60, int(image.max()) > 190) == (True, True)
+
+
+def _study(root: Path, count: int = 30) -> list[str]:
+    """As SIIM ships X-rays: <study>/<series>/<instance>.dcm."""
+    names = [f"1.2.276.0.{number}" for number in range(count)]
+    for number, name in enumerate(names):
+        path = root / f"1.9.{number // 3}" / f"1.8.{number}" / f"{name}.dcm"
+        path.parent.mkdir(parents=True)
+        pixels = np.random.default_rng(number).integers(0, 4096, (32, 32)).astype(np.uint16)
+        path.write_bytes(_saved(_dicom(pixels, ("MONOCHROME1", "MONOCHROME2")[number % 2])))
+    return names
+
+
+def test_a_table_names_dicom_files_however_deep_they_lie(tmp_path: Path) -> None:
+    names = _study(tmp_path / "dicom-images-train")
+    rows = [f"{name},{number % 2},{number // 3}" for number, name in enumerate(names)]
+    (tmp_path / "train.csv").write_text("\n".join(["ImageId,Pneumothorax,Patient", *rows]))
+    prepared = prepare(
+        PrepareSpec(
+            source="csv",
+            source_path=str(tmp_path / "dicom-images-train"),
+            table=str(tmp_path / "train.csv"),
+            group_column="Patient",
+            store=str(tmp_path / "store"),
+        )
+    )
+    assert sorted(name for split in SPLITS for name in sample_ids(prepared.manifest_uri, split)) == sorted(
+        names
+    )
+    reader = open_split(prepared.manifest_uri, "train")
+    number = names.index(reader.sample_ids[0])
+    pixels = np.random.default_rng(number).integers(0, 4096, (32, 32))
+    own = np.rint((pixels - pixels.min()) / np.ptp(pixels) * 255)
+    assert np.array_equal(reader.images([0])[0, ..., 0], own if number % 2 else 255 - own)
+
+
+def test_class_folders_of_dicom_files_are_prepared_with_another_window_as_another_version(
+    tmp_path: Path,
+) -> None:
+    for number in range(20):
+        path = tmp_path / "scans" / "ab"[number % 2] / f"p{number // 2}-{number}.dcm"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(_saved(_dicom(np.roll(RAMP, number))))
+    spec = PrepareSpec(source="folder", source_path=str(tmp_path / "scans"), store=str(tmp_path / "store"))
+    plain = prepare(spec)
+    windowed = prepare(replace(spec, window="1000/200"))
+    assert windowed.encoded == 20
+    assert windowed.manifest.source["encoding"]["window"] == [1000, 200]
+    assert prepare(spec).dataset_id == plain.dataset_id
+
+
+def test_a_window_is_two_numbers() -> None:
+    for window in ("40", "40/", "40/0", "a/b", "nan/1", "1/inf", "1/2/3"):
+        with pytest.raises(ParameterError, match="not CENTRE/WIDTH"):
+            PrepareSpec(window=window).validated()
+    assert PrepareSpec(window="-600/1500").view == View((-600, 1500))
