@@ -19,6 +19,7 @@ def a_job(**changes: Any) -> TrainingJob:
         "owner": owner,
         "namespace": "team",
         "image": "trainer:1",
+        "backend": "pytorchjob",
         "nodes": 2,
         **changes,
     }

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.launch.backends import BACKENDS, LOCAL
+from ddpipe.launch.backends import AUTO, BACKENDS, LOCAL
 from ddpipe.launch.job import JobOptions, LaunchOptions, Owner
 from ddpipe.parameters import OneOf, Parameter, Parameters, declared, parameter
 from ddpipe.prepare.spec import PrepareSpec
@@ -55,8 +55,9 @@ class TrainOptions(JobOptions):
 
     backend: str = parameter(
         LOCAL,
-        f"Where training runs: {LOCAL} (this machine), or the pods of a job ({', '.join(BACKENDS)}).",
-        OneOf((LOCAL, *BACKENDS)),
+        f"Where training runs: {LOCAL} (this machine), or the pods of a job: {', '.join(BACKENDS)}; {AUTO}: "
+        "the first that cluster and account allow.",
+        OneOf((LOCAL, AUTO, *BACKENDS)),
         form="cluster_backend",
     )
 

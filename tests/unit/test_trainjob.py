@@ -14,7 +14,7 @@ from ddpipe.launch.backends.trainjob import (
     RESOURCE,
     STEP,
     concerns,
-    lacking,
+    lacks,
     manifest,
     owns,
     phase,
@@ -195,9 +195,9 @@ def test_a_patch_cannot_take_away_what_trains() -> None:
 
 
 def test_what_the_pods_lack_is_the_runtime_s_affair_once_one_was_chosen() -> None:
-    assert [bool(lacking(a_job(), schema)) for schema in SCHEMAS.values()] == [True, True, False]
-    assert lacking(a_job(), SCHEMAS["2.1"]) == "spec.securityContext"
-    assert not lacking(a_job(runtime="ours"), SCHEMAS["2.0"])
+    assert [len(lacks(a_job(), schema)) for schema in SCHEMAS.values()] == [1, 1, 0]
+    assert "the pods' spec.securityContext (name a runtime" in lacks(a_job(), SCHEMAS["2.1"])[0]
+    assert not lacks(a_job(runtime="ours"), SCHEMAS["2.0"])
 
 
 def test_a_crd_that_may_not_be_read_is_known_from_the_description_of_its_group() -> None:

@@ -56,6 +56,10 @@ class Companion:
     manifest: Object
 
 
+def _nothing(_job: TrainingJob, _schema: Object | None) -> tuple[str, ...]:
+    return ()
+
+
 def _no_companions(_job: TrainingJob) -> tuple[Companion, ...]:
     return ()
 
@@ -75,6 +79,7 @@ class Backend:
         selector: (job) -> the labels by which its pods are found, as a query has them.
         concerns: (object, event) -> whether the event is about the job, or what makes its pods.
         expires: Whether the cluster itself removes a job some time after its end.
+        lacks: (job, what the CRD knows of `spec`) -> what is against choosing it for this job unasked.
         needs_schema: Whether the manifest is a guess without what the CRD knows.
         companions: (job) -> what it needs beside it.
     """
@@ -89,6 +94,7 @@ class Backend:
     selector: Callable[[TrainingJob], str] = _labelled
     concerns: Callable[[Object, Object], bool] = _names
     expires: bool = True
+    lacks: Callable[[TrainingJob, Object | None], Sequence[str]] = _nothing
     needs_schema: bool = False
     companions: Callable[[TrainingJob], Sequence[Companion]] = _no_companions
 

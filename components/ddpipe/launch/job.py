@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from ddpipe.launch.backends import BACKENDS
+from ddpipe.launch.backends import AUTO, BACKENDS
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
 
 RUNTIME = "torch-distributed"
@@ -181,9 +181,9 @@ class JobOptions(Parameters):
     others: ClassVar[str] = "cluster_options"
 
     backend: str = parameter(
-        "pytorchjob",
-        f"What runs the pods: {', '.join(BACKENDS)}.",
-        OneOf(BACKENDS),
+        AUTO,
+        f"What runs the pods: {', '.join(BACKENDS)}; {AUTO}: the first that cluster and account allow.",
+        OneOf((AUTO, *BACKENDS)),
         form="cluster_backend",
     )
     image: str = parameter("", "Container image of the pods.", form="cluster_image")

@@ -1,6 +1,7 @@
 """Launch a training job and wait for it: one step of one run owns exactly one job, whatever dies on the way.
 
 name        from the run, the task and the step: a retry finds the same job
+choose      the kind of job, if none is named: what cluster, account and the job itself allow
 adopt       ours and active: follow it; succeeded: conclude; failed: remove it and start anew
 preflight   all that would keep it from running, before anything is created
 create      of two launchers at once one creates, the other adopts; then what the job needs beside it
@@ -21,7 +22,7 @@ from typing import TextIO
 from ddpipe.errors import ClusterUnreachable, Forbidden, JobDeleted, LaunchError, OutputMissing
 from ddpipe.launch import diagnosis
 from ddpipe.launch.adoption import Begin, Launching, adopt_or_create
-from ddpipe.launch.backend import backend
+from ddpipe.launch.choosing import candidates, choose
 from ddpipe.launch.cluster import Cluster, Refused
 from ddpipe.launch.companions import accompany
 from ddpipe.launch.following import Ended, Follower
@@ -31,7 +32,7 @@ from ddpipe.launch.logs import Logs
 from ddpipe.launch.output import Output
 from ddpipe.launch.ownership import own_pod_path
 from ddpipe.launch.resources import PODS, Object
-from ddpipe.launch.retrying import delete, refused
+from ddpipe.launch.retrying import delete, refused, with_retries
 from ddpipe.launch.status import Phase
 from ddpipe.launch.stopping import Target, deletes_when_told_to_stop
 
@@ -87,15 +88,17 @@ def launch(
         ParameterError: The job's options cannot work.
         LaunchError: The job did not succeed; says why, and what to do.
     """
-    kind = backend(job.validated().backend)
-    kind.manifest(job, None)  # what is wrong with a patch shows here, before any request
+    kinds = candidates(job.validated())  # what is wrong with a patch shows here, before any request
     output = Output(out)
-    launching = Launching(cluster, job, kind, output.say)
+    title = f"job {job.namespace}/{job.name}"
     try:
+        kind = with_retries(lambda: choose(cluster, job, kinds, output.say), job.outage)
+        launching = Launching(cluster, job, kind, output.say)
+        title = launching.title
         with _guarded(launching) if is_process else nullcontext():
             return _launch(launching, output, exists, begin)
     except Refused as error:
-        raise refused(error, launching.title) from error
+        raise refused(error, title) from error
     finally:
         output.finish()
 

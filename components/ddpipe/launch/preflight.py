@@ -39,7 +39,7 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
     _check_installed(cluster, job, backend)
     room = _room(cluster, job, backend.pod(job)["spec"])
     problems = [
-        *_missing_rights(cluster, job, backend),
+        *missing_rights(cluster, job, backend),
         *_dry_run(cluster, job, backend, manifest),
         *_missing_objects(cluster, job),
         *room.problems,
@@ -56,7 +56,7 @@ def check_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:
     Raises:
         PreflightFailed: All of it is listed.
     """
-    problems = list(_missing_rights(cluster, job, backend))
+    problems = list(missing_rights(cluster, job, backend))
     if problems:
         raise _failed(job, backend, problems)
 
@@ -83,7 +83,7 @@ def _check_installed(cluster: Cluster, job: TrainingJob, backend: Backend) -> No
         )
 
 
-def _missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
+def missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
     """One line per missing rule, as it has to stand in the Role."""
     namespace, beside = job.namespace, (companion.resource for companion in backend.companions(job))
     for right in needed(backend.resource, *beside):

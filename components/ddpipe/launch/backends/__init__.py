@@ -9,7 +9,13 @@ BACKENDS: Mapping[str, str] = {
     "pytorchjob": "ddpipe.launch.backends.pytorchjob",
     "indexedjob": "ddpipe.launch.backends.indexedjob",
 }
-"""The module of each backend, by name; its `BACKEND` is a `launch.backend.Backend`."""
+"""The module of each backend, by name, in the order in which `auto` takes them.
+
+Its `BACKEND` is a `launch.backend.Backend`.
+"""
+
+AUTO = "auto"
+"""Whichever of these fits."""
 
 LOCAL = "local"
 """In place of a backend: processes of this machine."""

@@ -114,12 +114,14 @@ def _misfits(job: TrainingJob, schema: Object | None) -> Iterator[tuple[str, Any
         yield from misfits(pod, _schema_of_pod(schema))
 
 
-def lacking(job: TrainingJob, schema: Object | None) -> str:
-    """What the pods would be without that they may need; empty if nothing, or if a runtime was chosen."""
+def lacks(job: TrainingJob, schema: Object | None) -> tuple[str, ...]:
+    """What pods of the common runtime would be without that many clusters insist on; nothing with another."""
     if job.runtime != RUNTIME:
-        return ""
+        return ()
     vital = {"spec.securityContext", "metadata"}
-    return ", ".join(path for path, _ in _misfits(job, schema) if path in vital)
+    missing = ", ".join(path for path, _ in _misfits(job, schema) if path in vital)
+    way_out = "name a runtime that has it, such as TrainingRuntime/ddpipe of images/runtime.yaml"
+    return (f"its CRD has no place for the pods' {missing} ({way_out})",) if missing else ()
 
 
 def _parts(job: TrainingJob) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -279,6 +281,7 @@ BACKEND = Backend(
     owns=owns,
     selector=selector,
     concerns=concerns,
+    lacks=lacks,
     expires=False,
     needs_schema=True,
 )
