@@ -141,3 +141,54 @@ def a_watch_goes_on_after_the_version_of_any_change(cluster: Cluster, path: str)
     _, first = next(changes(cluster, path, version, labelSelector="w=1"))
     _, second = next(changes(cluster, path, first["metadata"]["resourceVersion"], labelSelector="w=1"))
     assert [first["metadata"]["name"], second["metadata"]["name"]] == ["first", "second"]
+
+
+@case
+def a_watch_from_long_ago_is_told_that_it_is_too_old(cluster: Cluster, path: str) -> None:
+    lines = cluster.lines(path, {"watch": "true", "resourceVersion": "1", "timeoutSeconds": "5"}, 10)
+    (told,) = (json.loads(line) for line in lines)
+    assert (told["type"], told["object"]["code"], told["object"]["reason"]) == ("ERROR", 410, "Expired")
+
+
+@case
+def a_watch_ends_in_silence_when_its_time_is_over(cluster: Cluster, path: str) -> None:
+    version = cluster.get(path)["metadata"]["resourceVersion"]
+    query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "1", "labelSelector": "no=body"}
+    assert list(cluster.lines(path, query, 10)) == []
+
+
+@case
+def what_goes_already_may_be_deleted_again(cluster: Cluster, path: str) -> None:
+    made = cluster.create(path, a_map("held", finalizers=["ddpipe.dev/test"]))
+    for _ in range(2):
+        cluster.delete(f"{path}/held", made["metadata"]["uid"])
+    assert refusal(lambda: cluster.delete(f"{path}/held", str(uuid.uuid4())))[:2] == (409, "Conflict")
+
+
+@case
+def a_change_is_shown_with_the_object_s_uid_and_a_later_version(cluster: Cluster, path: str) -> None:
+    made = cluster.create(path, a_map("held", finalizers=["ddpipe.dev/test"], labels={"w": "1"}))
+    seen = changes(cluster, path, made["metadata"]["resourceVersion"], labelSelector="w=1")
+    cluster.delete(f"{path}/held", made["metadata"]["uid"])
+    change, found = next(seen)
+    assert change == "MODIFIED"
+    assert found["metadata"]["uid"] == made["metadata"]["uid"]
+    assert int(found["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
+
+
+@case
+def what_becomes_of_an_owner_that_is_not_there_is_to_be_collected(cluster: Cluster, path: str) -> None:
+    """So an owner in another namespace would be the end of a job."""
+    version = cluster.get(path)["metadata"]["resourceVersion"]
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": str(uuid.uuid4())}
+    cluster.create(path, a_map("orphan", ownerReferences=[reference]))
+    seen = changes(cluster, path, version)
+    gone = next(found for change, found in seen if change == "DELETED")
+    assert gone["metadata"]["name"] == "orphan"
+
+
+@case
+def nothing_is_created_in_a_namespace_that_does_not_exist(cluster: Cluster, path: str) -> None:
+    nowhere = path.replace(path.split("/")[-2], f"nowhere-{uuid.uuid4().hex[:8]}")
+    for query in (None, {"dryRun": "All"}):
+        assert refusal(lambda query=query: cluster.create(nowhere, a_map(), query))[:2] == (404, "NotFound")

@@ -12,12 +12,15 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Condition
+from time import monotonic
 from typing import Any
 
 from ddpipe.launch.cluster import ApiError, Query, Refused, Unanswered
 from ddpipe.launch.resources import Resource
 
 _DELETED_AT = "2026-01-01T00:01:00Z"
+_FIRST_VERSION = 1000
+"""Watches from before are too old: a server has a past."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,8 @@ class FakeApiServer:
         self._objects: dict[str, dict[str, Any]] = {}
         self._collections: set[str] = set()
         self._history: list[tuple[int, str, str, dict[str, Any]]] = []
-        self._oldest = 0
-        self._versions = itertools.count(1)
-        self._version = 0
+        self._oldest = self._version = _FIRST_VERSION
+        self._versions = itertools.count(_FIRST_VERSION + 1)
         self._faults: list[tuple[Which, Iterator[ApiError]]] = []
         self._generation = 0
         self._changed = Condition()
@@ -88,7 +90,11 @@ class FakeApiServer:
             if query and query.get("dryRun") == "All":
                 return _completed(body, 0)
             made = self._store(at, "ADDED", body)
-        self.created(copy.deepcopy(made))
+            forsaken = self._is_forsaken(made)
+            if forsaken:
+                self._drop(at)
+        if not forsaken:
+            self.created(copy.deepcopy(made))
         return copy.deepcopy(made)
 
     def delete(self, path: str, uid: str) -> None:
@@ -215,8 +221,15 @@ class FakeApiServer:
         for owned in [at for at, item in self._objects.items() if _belongs(item, last)]:
             self._drop(owned)
 
+    def _is_forsaken(self, body: Mapping[str, Any]) -> bool:
+        """Whether it has owners and none of them is there: it is collected at once."""
+        there = {item["metadata"]["uid"] for item in self._objects.values()}
+        owners = body["metadata"].get("ownerReferences") or ()
+        return bool(owners) and there.isdisjoint(owner["uid"] for owner in owners)
+
     def _watch(self, request: Request, idle: float) -> Iterator[bytes]:
         version, generation = int(request.query["resourceVersion"]), self._generation
+        end = monotonic() + float(request.query.get("timeoutSeconds", "inf"))
         while True:
             with self._changed:
                 if version < self._oldest:
@@ -225,9 +238,9 @@ class FakeApiServer:
                     return
                 news = [entry for entry in self._history if entry[0] > version]
                 if not news:
-                    if generation != self._generation:
+                    if generation != self._generation or monotonic() >= end:
                         return
-                    if not self._changed.wait(idle):
+                    if not self._changed.wait(min(idle, end - monotonic())) and monotonic() < end:
                         raise Unanswered("silence")
                     self._break_if_told(request)
                     continue

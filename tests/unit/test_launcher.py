@@ -30,6 +30,7 @@ from ddpipe.launch.backends.pytorchjob import RESOURCE
 from ddpipe.launch.cluster import Refused, Unanswered
 from ddpipe.launch.job import TrainingJob
 from ddpipe.launch.launcher import Outcome, launch
+from ddpipe.launch.resources import WORKFLOWS
 
 FORBIDDEN = Refused(403, "Forbidden", 'pods is forbidden: User "me" cannot do that')
 
@@ -436,5 +437,6 @@ def test_a_new_job_belongs_to_the_run_of_the_pod_that_launches_it(monkeypatch: p
     for given, expected in owners:
         server = operated(job)
         server.put(PODS, {"metadata": {"name": "step", "uid": "step-uid", "ownerReferences": given}})
+        server.know(WORKFLOWS.path("team"), {"metadata": {"name": "w", "uid": "w-uid"}})
         launched(job, server)
         assert server.get(path(job))["metadata"]["ownerReferences"] == expected
