@@ -36,6 +36,7 @@ from ddpipe.prepare.grouping import grouped
 from ddpipe.prepare.index import Entry, Member, lost, read_entries
 from ddpipe.prepare.packing import Known, Packer, planned
 from ddpipe.prepare.report import copies, lookalikes
+from ddpipe.prepare.shaping import how_shaped
 from ddpipe.prepare.sources import Sample, Survey, open_source
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.prepare.split import assign, shown
@@ -212,6 +213,10 @@ def _version(
         log.warning("doubtful: %s", doubt)
     if encoding.depth:
         log.info("16-bit images use %d bits at most: the upper 8 of these are kept", encoding.depth)
+    sizes = Counter(
+        member.shape[:2] for split in SPLITS for entry in shards[split] for member in entry.members
+    )
+    log.info("%s", how_shaped(encoding.facts, sizes))
     _warn_of_copies(shards)
     manifest, columns = _manifest(spec, survey, encoding, shards, sorted(problems))
     return _Version(manifest, columns, encoded)

@@ -20,6 +20,7 @@ from ddpipe.data.reader import SplitReader, open_shards
 from ddpipe.data.shards import Images
 from ddpipe.prepare.duplicates import near_duplicates
 from ddpipe.prepare.index import Member, read_entries
+from ddpipe.prepare.shaping import how_shaped
 from ddpipe.storage import Store
 from ddpipe.templates import environment
 
@@ -56,6 +57,7 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
     ]
     totals = [manifest.splits[split].count for split in SPLITS]
     members = _members(manifest, store)
+    sizes = Counter(member.shape[:2] for found in members.values() for member in found)
     return (
         environment("ddpipe.prepare")
         .get_template("report.html.j2")
@@ -67,7 +69,11 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
             rows=rows,
             totals=totals,
             total=sum(totals),
-            sizes=_sizes(members),
+            sizes=[
+                (f"{width} × {height}", count)  # noqa: RUF001
+                for (height, width), count in sizes.most_common()
+            ],
+            shape=how_shaped(manifest.source["encoding"], sizes) if "encoding" in manifest.source else "",
             copies=copies(members),
             alike=lookalikes(members),
             limit=LISTED,
@@ -138,12 +144,6 @@ def _members(manifest: DatasetManifest, store: Store) -> dict[str, list[Member]]
         name: [member for shard in split.shards if shard in entries for member in entries[shard].members]
         for name, split in manifest.splits.items()
     }
-
-
-def _sizes(members: Mapping[str, Sequence[Member]]) -> list[tuple[str, int]]:
-    """How many files have images of each size, the commonest first."""
-    counts = Counter(member.shape[:2] for found in members.values() for member in found)
-    return [(f"{width} × {height}", count) for (height, width), count in counts.most_common()]  # noqa: RUF001
 
 
 def _front(manifest: DatasetManifest, store: Store, cache: Path | None) -> SplitReader:

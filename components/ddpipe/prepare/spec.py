@@ -52,7 +52,10 @@ class PrepareSpec(Parameters):
         "store", "Where datasets are kept: a folder or s3://bucket/prefix.", form="storage_datasets"
     )
     image_size: int = parameter(
-        0, "Side of all images in pixels; 0 uses the most common size.", Between(0, LARGEST_SIDE)
+        0,
+        "Side of all images in pixels, cropped around the middle to a square, never squashed; 0: the most "
+        "common size up to 96, and for larger images a shorter side of 256.",
+        Between(0, LARGEST_SIDE),
     )
     validation_fraction: float = parameter(
         0.1, "Fraction of samples in the validation split.", Between(0, 1, open_low=True, open_high=True)

@@ -1,0 +1,56 @@
+"""What is told about the shape of images: cropped by how much, and never squashed."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from samples import a_folder, an_image
+
+from ddpipe.data.manifest import store_of
+from ddpipe.prepare.prepare import prepare
+from ddpipe.prepare.report import data_report_html
+from ddpipe.prepare.shaping import how_shaped
+from ddpipe.prepare.spec import PrepareSpec
+
+RAW = {"kind": "raw", "shape": [32, 32, 3]}
+JPEG = {"kind": "jpeg", "side": 256}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "sizes", "told"),
+    [
+        (RAW, {(32, 32): 9}, "Images are kept as they are, 32 × 32 pixels."),  # noqa: RUF001
+        (RAW, {(64, 64): 9}, "cropped at both ends. Nothing is squashed"),
+        (
+            RAW,
+            {(32, 32): 6, (32, 64): 3},
+            "cropped at both ends (3 of 9 images lose 50% of their area on average).",
+        ),
+        (RAW, {(16, 32): 3}, "(3 of 3 images lose 50% of their area on average, 3 are enlarged)."),
+        (RAW, {(320, 321): 3}, "cropped at both ends (3 of 3 images lose 0% of their area on average)."),
+        (JPEG, {(256, 256): 3}, "what is read is 256 × 256 pixels from the middle. Nothing"),  # noqa: RUF001
+        (JPEG, {(480, 640): 3, (640, 480): 1}, "middle (4 of 4 images lose 25% of their area on average)."),
+        (JPEG, {(100, 100): 2, (300, 300): 2}, "from the middle (2 are enlarged)."),
+    ],
+)
+def test_what_is_lost_is_told(
+    encoding: dict[str, object], sizes: dict[tuple[int, int], int], told: str
+) -> None:
+    assert told in how_shaped(encoding, sizes)
+
+
+def test_the_log_and_the_page_tell_how_images_are_shaped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_folder(tmp_path / "toys", {"ball": 20, "kite": 20})
+    an_image(tmp_path / "toys/ball/wide.png", (12, 4))
+    caplog.set_level(logging.INFO)
+    prepared = prepare(
+        PrepareSpec(source="folder", source_path=str(tmp_path / "toys"), store=str(tmp_path / "store"))
+    )
+    told = "Images are scaled to 6 × 4 pixels, with their proportions"  # noqa: RUF001
+    assert told in caplog.text
+    assert "1 of 41 images lose 50% of their area" in caplog.text
+    assert told in data_report_html(prepared.manifest, store_of(prepared.manifest_uri))
