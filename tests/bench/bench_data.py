@@ -1,18 +1,21 @@
 """Preparing beside what one would write instead, on photographs made of the real images in $DDPIPE_IMAGES.
 
-    DDPIPE_IMAGES=... python tests/bench/bench_data.py [--count 2000] [--rounds 3]
+    DDPIPE_IMAGES=... [DDPIPE_MNIST=...] python tests/bench/bench_data.py [--count 2000] [--rounds 3]
 
-Writes tests/bench/results/data.md. The contenders take turns, each in a process of its own, and rates are for
-a second of CPU time, of all threads together, so that ratios hold although the machine is busy.
+$DDPIPE_MNIST names a folder with MNIST's test images, of which as many are made as ImageNet has. Writes
+tests/bench/results/data.md. The contenders take turns, each in a process of its own; rates are for a second
+of CPU time, of all threads together, so that ratios hold although the machine is busy.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import io
 import os
 import resource
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,11 +23,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from photographs import compared, photographs, table
 from PIL import Image
 
+from ddpipe.data.manifest import SPLITS
+from ddpipe.data.reader import open_split
+from ddpipe.data.versions import versions
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.storage import open_store
 
 RESULTS = Path(__file__).parent / "results" / "data.md"
 SIDE = 256
@@ -76,6 +84,18 @@ def ddpipe(folder: Path, out: Path) -> None:
     )
 
 
+def ddpipe_idx(folder: Path, out: Path) -> None:
+    """Idx files of digits."""
+    prepare(PrepareSpec(source="mnist", source_path=str(folder), store=str(out)))
+
+
+def opening(_folder: Path, out: Path) -> None:
+    """What a rank of a training does before its first batch."""
+    (version,) = versions(open_store(str(out)))
+    for split in SPLITS:
+        open_split(version.uri, split, out / "cache").images([0])
+
+
 CONTENDERS: dict[str, Callable[[Path, Path], None]] = {
     "a plain PIL loop": plain,
     "torchvision's Resize": torchvision,
@@ -83,6 +103,8 @@ CONTENDERS: dict[str, Callable[[Path, Path], None]] = {
     "decoding alone, scaled": scaled_decoding,
     "ddpipe prepare": ddpipe,
 }
+
+OURS: dict[str, Callable[[Path, Path], None]] = {"prepare": ddpipe_idx, "open": opening}
 
 
 def measured(name: str, folder: Path, out: Path, cpus: int) -> tuple[float, float, int]:
@@ -98,7 +120,7 @@ def measured(name: str, folder: Path, out: Path, cpus: int) -> tuple[float, floa
 
 def one(name: str, folder: str, out: str) -> None:
     started, busy = time.perf_counter(), time.process_time()
-    CONTENDERS[name](Path(folder), Path(out))
+    (CONTENDERS | OURS)[name](Path(folder), Path(out))
     seconds, busy = time.perf_counter() - started, time.process_time() - busy
     print(busy, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)  # noqa: T201
 
@@ -152,15 +174,50 @@ def memory(work: Path, folder: Path) -> str:
     return table("Peak memory of prepare", ("photographs", "MB"), rows)
 
 
+def many(work: Path, mnist: Path, count: int) -> str:
+    """As many images as ImageNet has, of 28 by 28 pixels."""
+    folder, store = digits(work / "digits", mnist, count), work / "many"
+    rows = [
+        (what, *(f"{seconds:.1f}" for seconds in found[:2]), found[2])
+        for what, name in (
+            ("all are new", "prepare"),
+            ("none changed", "prepare"),
+            ("a rank opens all splits", "open"),
+            ("the next rank does", "open"),
+        )
+        for found in [measured(name, folder, store, 2)]
+    ]
+    return table(f"Preparing {count:,} digits", ("what", "CPU seconds", "seconds", "peak MB"), rows)
+
+
+def digits(folder: Path, mnist: Path, count: int) -> Path:
+    """Idx files of `count` images; each copy of MNIST's has other values in its first row."""
+    raw = gzip.decompress((mnist / "t10k-images-idx3-ubyte.gz").read_bytes())
+    images = np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 28, 28).copy()
+    labels = gzip.decompress((mnist / "t10k-labels-idx1-ubyte.gz").read_bytes())[8:]
+    folder.mkdir()
+    with (folder / "train-images-idx3-ubyte").open("wb") as file:
+        file.write(struct.pack(">4I", 0x803, count, 28, 28))
+        for copy, start in enumerate(range(0, count, len(images))):
+            images[:, 0, :2] = divmod(copy, 256)
+            file.write(images[: count - start].tobytes())
+    repeated = labels * (-(-count // len(labels)))
+    (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, count) + repeated[:count])
+    return folder
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--digits", type=int, default=1_280_000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         folder = photographs(work / "photos", given.count)
         parts = [speed(work, folder, given.rounds), memory(work, folder), incremental(work, folder)]
+        if mnist := os.environ.get("DDPIPE_MNIST"):
+            parts.append(many(work, Path(mnist), given.digits))
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text("# Preparing data\n\n" + "\n".join(parts))
     print(RESULTS.read_text())  # noqa: T201

@@ -7,16 +7,17 @@ from collections.abc import Sequence
 import pytest
 
 from ddpipe.prepare.doubts import doubts, interval_width
+from ddpipe.prepare.samples import Samples
 from ddpipe.prepare.sources import Sample
 
 PLENTY = 200
 
 
-def samples(count: int, groups: int = 0) -> list[Sample]:
-    return [
+def samples(count: int, groups: int = 0) -> Samples:
+    return Samples.of(
         Sample(id=f"{number}", label=0, stamp="", group=f"patient {number % groups}" if groups else "")
         for number in range(count)
-    ]
+    )
 
 
 def told(

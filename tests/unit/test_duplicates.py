@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 from samples import a_picture
 
+from ddpipe.data.columns import text
 from ddpipe.prepare.duplicates import near_duplicates, perceptual_hash
 
 
@@ -26,14 +27,14 @@ def test_a_picture_that_was_scaled_brightened_or_saved_again_is_found_and_no_oth
         pictures[20].point(lambda value: value * 0.8),
     ]
     hashes = [perceptual_hash(image) for image in (*pictures, *again)]
-    assert near_duplicates(hashes) == [(3, 40), (11, 41), (20, 42)]
+    assert near_duplicates(text(hashes)) == [(3, 40), (11, 41), (20, 42)]
 
 
 def test_what_shows_nothing_is_like_nothing() -> None:
     flat, tiny = Image.new("RGB", (300, 300), "black"), a_picture(0, (16, 16))
     assert [perceptual_hash(flat), perceptual_hash(tiny)] == ["", ""]
-    assert near_duplicates(["", ""]) == []
-    assert near_duplicates([]) == []
+    assert near_duplicates(text(["", ""])) == []
+    assert near_duplicates(text([])) == []
 
 
 @pytest.mark.parametrize(("bits", "found"), [(7, [(0, 1)]), (8, [])])
@@ -41,4 +42,4 @@ def test_looks_are_alike_up_to_seven_bits_wherever_they_are(bits: int, found: li
     first = int(perceptual_hash(a_picture(1)), 16)
     places = np.random.default_rng(0).choice(256, bits, replace=False)
     second = first ^ sum(1 << int(place) for place in places)
-    assert near_duplicates([f"{first:064x}", f"{second:064x}"]) == found
+    assert near_duplicates(text([f"{first:064x}", f"{second:064x}"])) == found

@@ -73,6 +73,11 @@ def text(strings: Iterable[str]) -> Text:
     return np.concatenate(pieces) if pieces else np.empty(0, "S1")
 
 
+def trimmed(column: Text) -> Text:
+    """No wider than its longest string, so that equal strings give equal files."""
+    return column.astype(f"S{max(1, np.char.str_len(column).max(initial=0))}", copy=False)
+
+
 def batched(items: Iterable[T], size: int = PIECE) -> Iterator[list[T]]:
     """The items in lists of so many."""
     iterator = iter(items)

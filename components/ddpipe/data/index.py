@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.cache import default_cache
-from ddpipe.data.columns import Strings, Text
+from ddpipe.data.columns import Strings, Text, trimmed
 from ddpipe.data.fetching import fetched
 from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, Split
 from ddpipe.data.shards import object_key
@@ -46,7 +46,7 @@ def described(
     shards: Sequence[ShardRef], sample_ids: Text, labels: Labels, classes: int
 ) -> tuple[Split, Mapping[str, bytes]]:
     """A split for a manifest, and the objects that have to be stored for it, by their keys."""
-    ids, ids_data = _encoded(sample_ids)
+    ids, ids_data = _encoded(trimmed(sample_ids))
     shown, shown_data = _encoded(labels.astype(np.int64, copy=False))
     split = Split(tuple(shards), ids, shown, tuple(counted(labels, classes).tolist()))
     return split, {object_key(ids): ids_data, object_key(shown): shown_data}

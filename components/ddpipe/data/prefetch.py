@@ -11,14 +11,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def prefetched(function: Callable[[T], R], items: Iterable[T], *, threads: int) -> Iterator[R]:
-    """The function's results in the order of the items, at most two per thread ahead of their use."""
+def prefetched(
+    function: Callable[[T], R], items: Iterable[T], *, threads: int, ahead: int = 0
+) -> Iterator[R]:
+    """The function's results in the order of the items, at most so many ahead of their use.
+
+    Args:
+        function: Called by threads.
+        items: Its arguments.
+        threads: How many.
+        ahead: Results that may wait or be under way; 0: two for each thread.
+    """
     pool = ThreadPoolExecutor(threads)
     pending: deque[Future[R]] = deque()
     try:
         for item in items:
             pending.append(pool.submit(function, item))
-            if len(pending) > 2 * threads:
+            if len(pending) > (ahead or 2 * threads):
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import mmap
 import tarfile
 from collections.abc import Iterable, Sequence
@@ -52,9 +53,16 @@ class Shard(Protocol):
 
 def encode(images: Images) -> tuple[ShardRef, bytes]:
     """A raw shard's file; the same images always give the same bytes."""
-    buffer = io.BytesIO()
-    np.save(buffer, np.ascontiguousarray(images), allow_pickle=False)
-    return _named(buffer, len(images), "raw")
+    return encode_pixels([np.ascontiguousarray(images).tobytes()], images.shape[1:])
+
+
+def encode_pixels(parts: Sequence[bytes], shape: tuple[int, ...]) -> tuple[ShardRef, bytes]:
+    """The same from the pixels of some images each, which are copied only once."""
+    count = sum(map(len, parts)) // math.prod(shape)
+    header = io.BytesIO()
+    facts = {"descr": "|u1", "fortran_order": False, "shape": (count, *shape)}
+    np.lib.format.write_array_header_1_0(header, facts)
+    return _named(b"".join([header.getvalue(), *parts]), count, "raw")
 
 
 def encode_jpegs(files: Sequence[bytes]) -> tuple[ShardRef, bytes]:
@@ -66,11 +74,10 @@ def encode_jpegs(files: Sequence[bytes]) -> tuple[ShardRef, bytes]:
             member = tarfile.TarInfo(f"{number:06d}.jpg")
             member.size = len(file)
             tar.addfile(member, io.BytesIO(file))
-    return _named(buffer, len(files), "jpeg")
+    return _named(buffer.getvalue(), len(files), "jpeg")
 
 
-def _named(buffer: io.BytesIO, count: int, kind: str) -> tuple[ShardRef, bytes]:
-    data = buffer.getvalue()
+def _named(data: bytes, count: int, kind: str) -> tuple[ShardRef, bytes]:
     return ShardRef(hashlib.sha256(data).hexdigest(), len(data), count, kind), data
 
 

@@ -6,7 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddpipe.prepare.sources import Sample
+import numpy as np
+
+from ddpipe.prepare.samples import Samples
 
 WIDEST = 0.2
 """Of a 95 % interval of an accuracy that is worth reporting."""
@@ -15,7 +17,7 @@ _Z = 1.96
 """Standard deviations to each side of a 95 % interval."""
 
 
-def doubts(classes: Sequence[str], splits: Mapping[str, Sequence[Sample]]) -> Iterator[str]:
+def doubts(classes: Sequence[str], splits: Mapping[str, Samples]) -> Iterator[str]:
     """Whatever is doubtful about samples that were dealt out to splits.
 
     Args:
@@ -29,9 +31,11 @@ def doubts(classes: Sequence[str], splits: Mapping[str, Sequence[Sample]]) -> It
                 f"the {name} split has {count} image{'s' if count > 1 else ''}: an accuracy on it says "
                 f"little (its 95 % interval is up to {width:.2f} wide)"
             )
-    groups = [sample.group for found in splits.values() for sample in found if sample.group]
-    if len(groups) > 1 and len(set(groups)) == len(groups):
-        yield f"every group has one image, such as {groups[0]!r}: does it name what belongs together?"
+    groups = np.concatenate([found.groups for found in splits.values()])
+    groups = groups[groups != b""]
+    if len(groups) > 1 and len(np.unique(groups)) == len(groups):
+        example = groups[0].decode()
+        yield f"every group has one image, such as {example!r}: does it name what belongs together?"
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in classes:
         spellings["".join(name.split()).casefold()].append(name)

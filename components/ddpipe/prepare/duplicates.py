@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import combinations
 
 import imagehash
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
+
+from ddpipe.data.columns import Text
 
 SIDE = 16
 """A hash has SIDE by SIDE bits."""
@@ -36,7 +38,7 @@ def perceptual_hash(image: Image.Image) -> str:
     return np.packbits(bits).tobytes().hex() if SIDE < bits.sum() < SIDE * (SIDE - 1) else ""
 
 
-def near_duplicates(hashes: Sequence[str]) -> list[tuple[int, int]]:
+def near_duplicates(hashes: Text) -> list[tuple[int, int]]:
     """The pairs of images that look alike: of SIDE * SIDE bits fewer than BANDS differ.
 
     Args:
@@ -45,11 +47,10 @@ def near_duplicates(hashes: Sequence[str]) -> list[tuple[int, int]]:
     Returns:
         Their indices, the smaller one first, in order.
     """
-    places = np.array([index for index, text in enumerate(hashes) if text], dtype=np.int64)
-    rows = [np.frombuffer(bytes.fromhex(hashes[index]), np.uint8) for index in places]
-    if not rows:
+    places = np.flatnonzero(hashes != b"")
+    if not len(places):
         return []
-    bits = np.stack(rows)
+    bits = np.frombuffer(bytes.fromhex(hashes[places].tobytes().decode()), np.uint8).reshape(len(places), -1)
     close = {
         (first, second)
         for band in np.split(bits, BANDS, axis=1)

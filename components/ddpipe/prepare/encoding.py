@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image
 
 from ddpipe.data.manifest import ShardRef
-from ddpipe.data.shards import JpegShard, encode, encode_jpegs, open_shard
+from ddpipe.data.shards import JpegShard, encode_jpegs, encode_pixels, open_shard
 from ddpipe.prepare.duplicates import perceptual_hash
 from ddpipe.prepare.images import FILTER, Shape, decode, shrink
 from ddpipe.prepare.view import PLAIN, View
@@ -95,11 +95,12 @@ class Raw:
     def encode(self, data: bytes) -> Encoded:
         """Scaled and cropped to the shape."""
         image = decode(data, self.shape, self.depth, self.view)
-        return Encoded(image.tobytes(), moments(image), perceptual_hash(image))
+        pixels = image.tobytes()
+        return Encoded(pixels, pixel_moments(pixels, self.shape[2]), perceptual_hash(image))
 
     def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
         """A .npy."""
-        return encode(np.frombuffer(b"".join(parts), np.uint8).reshape(-1, *self.shape))
+        return encode_pixels(parts, self.shape)
 
     def unpack(self, path: Path, shard: ShardRef) -> Callable[[int], bytes]:
         """The pixels of an image."""
@@ -167,20 +168,29 @@ def moments(image: Image.Image) -> Moments:
     return (image.width * image.height, *sums.ravel().tolist())
 
 
-def chosen(shapes: Sequence[Shape], kind: str, size: int, quality: int, view: View = PLAIN) -> Encoding:
+def pixel_moments(pixels: bytes, channels: int) -> Moments:
+    """The same of bare pixels, sooner for small images."""
+    values = np.frombuffer(pixels, np.uint8).reshape(-1, channels)
+    sums = [np.bincount(values[:, channel], minlength=256) @ POWERS for channel in range(channels)]
+    return (len(values), *np.concatenate(sums).tolist())
+
+
+def chosen(shapes: ArrayLike, kind: str, size: int, quality: int, view: View = PLAIN) -> Encoding:
     """The encoding that these images call for.
 
     Args:
-        shapes: Of all images; none if they do not matter, as what is wanted are JPEGs.
+        shapes: Of all images, (images, 3); none if they do not matter, as what is wanted are JPEGs.
         kind: "raw", "jpeg", or "auto".
         size: Side of the images in pixels; 0: the commonest size, of photographs at most `PHOTOGRAPH`.
         quality: Of JPEGs.
         view: Of DICOM files.
     """
-    if not shapes:
+    found = np.asarray(shapes, np.int64).reshape(-1, 3)
+    if not len(found):
         return Jpeg(size or PHOTOGRAPH, quality, view=view)
-    (height, width), _ = Counter(shape[:2] for shape in shapes).most_common(1)[0]
-    height, width = (size, size) if size else (height, width)
+    sizes, first, counts = np.unique(found[:, 0] << 32 | found[:, 1], return_index=True, return_counts=True)
+    commonest = sizes[np.lexsort((first, -counts))[0]]
+    height, width = (size, size) if size else divmod(int(commonest), 2**32)
     if kind == "raw" or min(height, width) <= SMALL:
-        return Raw((height, width, max(channels for _, _, channels in shapes)), view=view)
+        return Raw((height, width, int(found[:, 2].max())), view=view)
     return Jpeg(size or min(PHOTOGRAPH, height, width), quality, view=view)

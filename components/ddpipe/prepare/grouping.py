@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
+
+from ddpipe.data.columns import Strings, text
 from ddpipe.errors import SourceError, listed
 from ddpipe.prepare.sources import Survey
 
@@ -25,19 +28,16 @@ def grouped(survey: Survey, pattern: str, where: str) -> Survey:
         SourceError: It is not found in some ids.
     """
     search = re.compile(pattern).search
-    groups = {
-        sample.id: _found(search(sample.id)) if len(sample.id) <= LONGEST else "" for sample in survey.samples
-    }
-    if unmatched := [name for name, group in groups.items() if not group]:
+    ids = Strings(survey.samples.ids)
+    groups = text(_found(search(name)) if len(name) <= LONGEST else "" for name in ids)
+    if unmatched := [ids[row] for row in np.flatnonzero(groups == b"")]:
         raise SourceError(
             what="the raw data cannot become a dataset",
             which=where,
             seen=f"--group-pattern {pattern!r} finds nothing in some paths, {listed(unmatched)}",
             do="Correct the pattern: every image needs a group, if only its own name.",
         )
-    return replace(
-        survey, samples=tuple(replace(sample, group=groups[sample.id]) for sample in survey.samples)
-    )
+    return replace(survey, samples=replace(survey.samples, groups=groups))
 
 
 def _found(match: re.Match[str] | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -35,6 +36,12 @@ LARGEST = Image.MAX_IMAGE_PIXELS or 2**26
 
 FILTER = Image.Resampling.BICUBIC
 """As wide as the reduction asks for, so that nothing fine turns into moiré."""
+
+MODES = {b"P5": "L", b"P6": "RGB"}
+"""Of netpbm's kinds of image."""
+
+WRAPPING = re.compile(rb"(P5|P6) (\d{1,9}) (\d{1,9}) 255\n")
+"""What `wrapped` puts before the pixels."""
 
 Shape = tuple[int, int, int]
 """Height, width and channels (1 or 3)."""
@@ -156,13 +163,23 @@ def plain(image: Image.Image, depth: int = 0) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
+def _unwrapped(data: bytes) -> Image.Image:
+    """An image file; of what `wrapped` made, at once."""
+    if wrapping := WRAPPING.match(data):
+        mode, (width, height) = MODES[wrapping[1]], map(int, wrapping.groups()[1:])
+        pixels = data[wrapping.end() :]
+        if pixels and len(pixels) == width * height * len(mode):
+            return Image.frombytes(mode, (width, height), pixels)
+    return Image.open(io.BytesIO(data))
+
+
 @contextmanager
 def _opened(data: bytes, view: View = PLAIN) -> Iterator[Image.Image]:
     with _refused(data):
         if _is_dicom(data):
             yield _dicom().picture(data, view, LARGEST)
         else:
-            with Image.open(io.BytesIO(data)) as image:
+            with _unwrapped(data) as image:
                 _refuse_bomb(image)
                 yield image
 
@@ -179,7 +196,7 @@ def _refused(data: bytes) -> Iterator[None]:
 
 
 def _is_dicom(data: bytes) -> bool:
-    return data[128:132] == b"DICM"
+    return data[128:132] == b"DICM" and not WRAPPING.match(data)
 
 
 def _dicom() -> ModuleType:

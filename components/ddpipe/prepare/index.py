@@ -1,6 +1,6 @@
 """What earlier prepares found out and stored: one entry beside the dataset for each of its shards.
 
-    <store>/datasets/<name>/encoded/<sha256>.json.gz     written right after the shard
+    <store>/datasets/<name>/encoded/<sha256>.npz.gz      written right after the shard
 
 An entry names the images in a shard, with the stamps of their files. So a prepare knows without reading them
 which files are unchanged, takes over whole shards, and an interrupted one goes on where it was. Entries are
@@ -10,50 +10,77 @@ only hints: without them everything is read and encoded again.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import logging
+import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpipe.cpus import cpus
+from ddpipe.data.columns import Columns, Text
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import shard_key
 from ddpipe.errors import CorruptObject, NoSuchObject
-from ddpipe.prepare.encoding import Moments
-from ddpipe.prepare.images import Shape
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 3
+SCHEMA = 4
 
-AT_ONCE = 16
-"""Entries that are fetched at the same time."""
+ENDING = ".npz.gz"
+
+FACTS = "facts"
+"""The part of an entry that is JSON: of the shard and its encoding."""
+
+DIGEST = np.dtype("S32")
+"""A SHA-256 in a column."""
+
+DAMAGED = (
+    AttributeError,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What the libraries say of something else than an entry."""
+
+LARGEST = 2**30
+"""Bytes that an entry may unpack to."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One image of a shard.
+class Members(Columns):
+    """The images of a shard, in their order.
 
     Attributes:
-        id: Of the sample.
-        stamp: Of its file when it was read.
-        sha256: Of its file, in hex.
-        shape: Of its image, before it was scaled.
-        moments: Of what the shard holds of it.
-        phash: Of the same, see `ddpipe.prepare.duplicates`.
-        depth: Of its image, see `ddpipe.prepare.images.Probed`.
+        ids: Of the samples.
+        stamps: Of their files when they were read.
+        sha256: Of these files, 32 bytes each.
+        shapes: Of their images before they were scaled: uint32, (images, 3).
+        depths: Of their images: uint8; see `ddpipe.prepare.images.Probed`.
+        moments: Of what the shard holds of them: uint64, (images, 3), of colour (images, 7).
+        phashes: Of the same, see `ddpipe.prepare.duplicates`.
     """
 
-    id: str
-    stamp: str
-    sha256: str
-    shape: Shape
-    moments: Moments
-    phash: str
-    depth: int
+    ids: Text
+    stamps: Text
+    sha256: Text
+    shapes: NDArray[np.uint32]
+    depths: NDArray[np.uint8]
+    moments: NDArray[np.uint64]
+    phashes: Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +95,18 @@ class Entry:
 
     shard: ShardRef
     encoding: Mapping[str, object]
-    members: tuple[Member, ...]
+    members: Members
 
 
 def write_entry(store: Store, name: str, entry: Entry) -> None:
     """Put an entry beside the dataset `name`."""
-    content = {
-        "schema": SCHEMA,
-        "shard": asdict(entry.shard),
-        "encoding": entry.encoding,
-        "members": [astuple(member) for member in entry.members],
-    }
-    data = gzip.compress(json.dumps(content, separators=(",", ":")).encode(), compresslevel=5, mtime=0)
-    store.write(f"{_folder(name)}{entry.shard.sha256}.json.gz", data)
+    store.write(f"{_folder(name)}{entry.shard.sha256}{ENDING}", encoded(entry))
 
 
 def read_entries(store: Store, name: str) -> list[Entry]:
-    """All entries that can be read."""
-    keys = [info.key for info in store.list(_folder(name))]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    """All entries that can be read; those of older schemas have other endings."""
+    keys = [info.key for info in store.list(_folder(name)) if info.key.endswith(ENDING)]
+    with ThreadPoolExecutor(cpus()) as pool:
         return [entry for found in pool.map(lambda key: _read(store, key), keys) for entry in found]
 
 
@@ -96,24 +116,62 @@ def lost(entries: Iterable[Entry], store: Store) -> set[str]:
     return {entry.shard.sha256 for entry in entries if sizes.get(shard_key(entry.shard)) != entry.shard.bytes}
 
 
+def encoded(entry: Entry) -> bytes:
+    """As a file; the same entry always gives the same bytes."""
+    facts = {"schema": SCHEMA, "shard": asdict(entry.shard), "encoding": entry.encoding}
+    parts: dict[str, Any] = {FACTS: np.frombuffer(json.dumps(facts).encode(), np.uint8)}
+    parts |= {field.name: getattr(entry.members, field.name) for field in fields(entry.members)}
+    buffer = io.BytesIO()
+    np.savez(buffer, **parts)
+    return gzip.compress(buffer.getvalue(), compresslevel=1, mtime=0)
+
+
+def decoded(data: bytes) -> Entry | None:
+    """What `encoded` gave; None if it is of another schema.
+
+    Raises:
+        Exception: One of `DAMAGED`: it is something else.
+    """
+    with gzip.open(io.BytesIO(data)) as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise ValueError(f"it unpacks to more than {LARGEST} bytes")
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        facts = json.loads(arrays[FACTS].tobytes())
+        if facts["schema"] != SCHEMA:
+            return None
+        members = Members(*(arrays[field.name] for field in fields(Members)))
+    shard = ShardRef(**facts["shard"])
+    if {len(column) for column in members.columns()} != {shard.count}:
+        raise ValueError(f"its columns are not all of {shard.count} rows")
+    if any(column.dtype.kind != kind for column, kind in zip(members.columns(), "SSSuuuS", strict=True)):
+        raise ValueError("its columns are of other types")
+    if members.sha256.dtype != DIGEST:
+        raise ValueError(f"its hashes are {members.sha256.dtype}, not {DIGEST}")
+    return Entry(shard, facts["encoding"], members)
+
+
+def sizes(parts: Iterable[Members]) -> Counter[tuple[int, int]]:
+    """How many files have images of each height and width."""
+    counts: Counter[tuple[int, int]] = Counter()
+    for part in parts:
+        shapes = part.shapes.astype(np.int64)
+        found, numbers = np.unique(shapes[:, 0] << 32 | shapes[:, 1], return_counts=True)
+        pairs = zip(found.tolist(), numbers.tolist(), strict=True)
+        counts.update({divmod(size, 2**32): number for size, number in pairs})
+    return counts
+
+
 def _folder(name: str) -> str:
     return f"datasets/{name}/encoded/"
 
 
 def _read(store: Store, key: str) -> Sequence[Entry]:
     try:
-        content = json.loads(gzip.decompress(store.read(key)))
-        if content["schema"] != SCHEMA:
-            return []
-        members = tuple(_members(content["members"]))
-        return [Entry(ShardRef(**content["shard"]), content["encoding"], members)]
+        entry = decoded(store.read(key))
     except NoSuchObject:  # removed since it was listed
         return []
-    except (CorruptObject, OSError, EOFError, ValueError, KeyError, TypeError, zlib.error) as error:
+    except (CorruptObject, *DAMAGED) as error:
         log.warning("%s/%s is ignored: %r", store.uri, key, error)
         return []
-
-
-def _members(rows: Sequence[Sequence[Any]]) -> Iterator[Member]:
-    for name, stamp, sha256, shape, moments, phash, depth in rows:
-        yield Member(name, stamp, sha256, tuple(shape), tuple(moments), phash, depth)
+    return [entry] if entry else []

@@ -17,17 +17,21 @@ from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from tqdm import tqdm
 
 from ddpipe.cpus import cpus
+from ddpipe.data.columns import Rows, text
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.prefetch import prefetched
 from ddpipe.data.shards import SHARD_BYTES, shard_key, verify
-from ddpipe.prepare.encoding import Encoding
-from ddpipe.prepare.images import Shape, probe
-from ddpipe.prepare.index import Entry, Member, write_entry
+from ddpipe.prepare.encoding import Encoding, Moments
+from ddpipe.prepare.images import Probed, Shape, probe
+from ddpipe.prepare.index import DIGEST, Entry, Members, write_entry
+from ddpipe.prepare.samples import Samples
 from ddpipe.prepare.sources import Sample, Source, Unreadable
 from ddpipe.process import keep_memory
 from ddpipe.storage import Store
@@ -36,45 +40,65 @@ log = logging.getLogger(__name__)
 
 R = TypeVar("R")
 
-Content = Sequence[tuple[Member, bytes]]
-"""The images of a shard, encoded, and what is known of them."""
-
 REMOTE_READERS = 16
 """Threads that at least read from a bucket: they mostly wait for it."""
 
-BATCH = 16
+BATCH = 32
 """Samples that a thread takes at a time."""
 
 TOLD_EVERY = 15.0
 """Seconds between two lines about the progress where there is no terminal for a bar."""
 
 
-@dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a sample's file.
+    """What is known of the samples' files, by the samples' numbers.
 
     Attributes:
-        id: Of the sample.
-        stamp: Of the file when it was read.
-        sha256: Of its content, in hex.
-        shape: Of its image.
-        depth: Of its image, see `ddpipe.prepare.images.Probed`.
+        there: Whether anything is.
+        sha256: Of their contents, 32 bytes each.
+        shapes: Of their images.
+        depths: Of their images, see `ddpipe.prepare.images.Probed`.
     """
 
-    id: str
-    stamp: str
-    sha256: str
-    shape: Shape
-    depth: int
+    def __init__(self, count: int) -> None:
+        self.there = np.zeros(count, np.bool_)
+        self.sha256 = np.zeros(count, DIGEST)
+        self.shapes = np.zeros((count, 3), np.uint32)
+        self.depths = np.zeros(count, np.uint8)
+
+    def note(
+        self, rows: Rows, sha256: NDArray[np.bytes_], shapes: NDArray[np.uint32], depths: NDArray[np.uint8]
+    ) -> None:
+        """Something was found out."""
+        self.sha256[rows], self.shapes[rows], self.depths[rows] = sha256, shapes, depths
+        self.there[rows] = True
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class Stored:
+    """A shard, and the number of the sample of each of its images; -1: there is no such sample any more."""
+
+    entry: Entry
+    rows: Rows
+
+
+class Take(NamedTuple):
     """An image that a shard already holds."""
 
-    shard: ShardRef
-    index: int
-    member: Member
+    entry: Entry
+    place: int
+
+
+class Packed(NamedTuple):
+    """An encoded image, and what is known of it; see `ddpipe.prepare.index.Members`."""
+
+    row: int
+    sha256: bytes
+    shape: Shape
+    depth: int
+    moments: Moments
+    phash: str
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,28 +107,39 @@ class Plan:
 
     Attributes:
         kept: Shards that stay as they are.
-        broken: The samples of those of them that are lost or damaged, by hash; they have to be read.
-        taken: Encoded images that move from other shards, by sample id.
-        samples: What the new shards hold, in their order; what is not in `taken` has to be read.
+        broken: Hashes of those of them that are lost or damaged; their samples have to be read.
+        rows: Numbers of the samples that the new shards hold, in their order.
+        origins: For each of them, the number of the shard in `shelf` from which it is taken; -1: it is read.
+        places: For each of them, the number of its image in that shard.
+        shelf: Shards from which images are taken.
     """
 
-    kept: tuple[Entry, ...]
-    broken: Mapping[str, tuple[Sample, ...]]
-    taken: Mapping[str, Take]
-    samples: tuple[Sample, ...]
+    kept: tuple[Stored, ...]
+    broken: frozenset[str]
+    rows: Rows
+    origins: NDArray[np.int32]
+    places: NDArray[np.int32]
+    shelf: tuple[Stored, ...] = ()
 
     @property
     def encoded(self) -> int:
         """How many samples have to be read and encoded."""
-        return len(self.samples) - len(self.taken) + sum(map(len, self.broken.values()))
+        again = sum(len(stored.rows) for stored in self.kept if stored.entry.shard.sha256 in self.broken)
+        return int((self.origins < 0).sum()) + again
+
+    @property
+    def taken(self) -> int:
+        """How many are taken from other shards."""
+        return int((self.origins >= 0).sum())
+
+    def take(self, number: int) -> Take | None:
+        """Where the image of the sample at this place of `rows` is taken from."""
+        origin = int(self.origins[number])
+        return None if origin < 0 else Take(self.shelf[origin].entry, int(self.places[number]))
 
 
 def planned(
-    samples: Sequence[Sample],
-    known: Mapping[str, Known],
-    entries: Iterable[Entry],
-    encoding: Encoding,
-    broken: Collection[str],
+    rows: Rows, known: Known, stored: Iterable[Stored], encoding: Encoding, broken: Collection[str]
 ) -> Plan:
     """Take over what earlier prepares stored with the same encoding from the same content.
 
@@ -112,56 +147,53 @@ def planned(
     merged with it: otherwise every small change would leave a small shard behind, for ever.
 
     Args:
-        samples: Of the split.
-        known: What is known of the files, by sample id.
-        entries: What earlier prepares stored.
+        rows: Numbers of the samples of the split, ascending.
+        known: What is known of the files.
+        stored: What earlier prepares stored.
         encoding: How images are kept now.
         broken: Hashes of shards that are lost or damaged. Where such a shard would stay, it is made again
             from the same samples, so that this and every other version of it is whole again.
     """
-    wanted = {sample.id: sample for sample in samples}
-
-    def is_current(member: Member) -> bool:
-        fact = known.get(member.id)
-        return member.id in wanted and fact is not None and fact.sha256 == member.sha256
-
-    fitting = sorted(
-        (entry for entry in entries if entry.encoding == encoding.facts),
-        key=lambda entry: (-entry.shard.count, entry.shard.sha256),
+    wanted = np.zeros(len(known.there), np.bool_)
+    wanted[rows] = True
+    wanted &= known.there
+    shelf = sorted(
+        (one for one in stored if one.entry.encoding == encoding.facts),
+        key=lambda one: (-one.entry.shard.count, one.entry.shard.sha256),
     )
-    whole = [entry for entry in fitting if all(map(is_current, entry.members))]
-    kept, covered = _apart(whole)
-    if covered != wanted.keys():
-        kept, covered = _apart([entry for entry in kept if entry.shard.bytes * 2 >= SHARD_BYTES])
-    taken = {
-        member.id: Take(entry.shard, index, member)
-        for entry in fitting
-        if entry.shard.sha256 not in broken
-        for index, member in enumerate(entry.members)
-        if member.id not in covered and is_current(member)
-    }
-    order = {sample.id: place for place, sample in enumerate(samples)}
+    current = [
+        (one.rows >= 0) & wanted[one.rows] & (known.sha256[one.rows] == one.entry.members.sha256)
+        for one in shelf
+    ]
+    kept, covered = _apart([one for one, fits in zip(shelf, current, strict=True) if fits.all()], len(wanted))
+    if not covered[rows].all():
+        large = [one for one in kept if one.entry.shard.bytes * 2 >= SHARD_BYTES]
+        kept, covered = _apart(large, len(wanted))
+    new = rows[~covered[rows]]
+    origins, places = np.full(len(new), -1, np.int32), np.zeros(len(new), np.int32)
+    for number, (one, fits) in enumerate(zip(shelf, current, strict=True)):
+        if len(new) and one.entry.shard.sha256 not in broken:
+            usable = np.flatnonzero(fits & ~covered[one.rows])
+            target = np.searchsorted(new, one.rows[usable])
+            origins[target], places[target] = number, usable
     return Plan(
-        kept=tuple(sorted(kept, key=lambda entry: order[entry.members[0].id])),
-        broken={
-            entry.shard.sha256: tuple(wanted[member.id] for member in entry.members)
-            for entry in kept
-            if entry.shard.sha256 in broken
-        },
-        taken=taken,
-        samples=tuple(sample for sample in samples if sample.id not in covered),
+        kept=tuple(sorted(kept, key=lambda one: one.rows[0])),
+        broken=frozenset(one.entry.shard.sha256 for one in kept) & frozenset(broken),
+        rows=new,
+        origins=origins,
+        places=places,
+        shelf=tuple(shelf),
     )
 
 
-def _apart(entries: Iterable[Entry]) -> tuple[list[Entry], set[str]]:
-    """Shards that have no image in common, and all of their images."""
-    kept: list[Entry] = []
-    covered: set[str] = set()
-    for entry in entries:
-        ids = {member.id for member in entry.members}
-        if ids.isdisjoint(covered):
-            kept.append(entry)
-            covered |= ids
+def _apart(shards: Iterable[Stored], samples: int) -> tuple[list[Stored], NDArray[np.bool_]]:
+    """Shards that have no image in common, and which samples they hold."""
+    kept: list[Stored] = []
+    covered = np.zeros(samples, np.bool_)
+    for one in shards:
+        if not covered[one.rows].any():
+            kept.append(one)
+            covered[one.rows] = True
     return kept, covered
 
 
@@ -169,25 +201,32 @@ class Packer:
     """Reads, encodes and stores; one for a whole prepare.
 
     Attributes:
-        known: What is known of the files, by sample id; grows as they are looked at.
-        problems: Why samples cannot be read, by sample id.
+        samples: All of the source.
+        known: What is known of their files; grows as they are looked at.
+        problems: Why samples cannot be read, by their numbers.
     """
 
-    def __init__(self, source: Source, store: Store, name: str, *, remote: bool) -> None:
-        self.known: dict[str, Known] = {}
-        self.problems: dict[str, str] = {}
+    def __init__(self, source: Source, samples: Samples, store: Store, name: str, *, remote: bool) -> None:
+        self.samples = samples
+        self.known = Known(len(samples))
+        self.problems: dict[int, str] = {}
         self._source, self._store, self._name = source, store, name
         self._threads = max(cpus(), REMOTE_READERS) if remote else cpus()
 
-    def inspect(self, samples: Sequence[Sample]) -> None:
+    def inspect(self, rows: Rows) -> None:
         """Hash files and read the headers of their images."""
-        with _progress("inspecting", len(samples)) as progress:
-            for known in self._good(self._inspect, samples, progress):
-                self.known[known.id] = known
+        with _progress("inspecting", len(rows)) as progress:
+            for row, (digest, probed) in self._good(self._inspect, rows, progress):
+                self.known.note(
+                    np.array([row]),
+                    np.array([digest], DIGEST),
+                    np.array([probed.shape], np.uint32),
+                    np.array([probed.depth], np.uint8),
+                )
 
     def pack(
         self, plans: Mapping[str, Plan], encoding: Encoding, *, keep_going: bool
-    ) -> dict[str, list[Entry]]:
+    ) -> dict[str, list[Stored]]:
         """Carry out plans, each split after the other.
 
         Args:
@@ -202,83 +241,113 @@ class Packer:
         def may_store() -> bool:
             return keep_going or not self.problems
 
-        def store(content: Content) -> Entry:
+        def store(content: list[Packed]) -> Stored:
             return self._stored(encoding, content)
 
         keep_memory()
-        total = sum(len(plan.taken) + plan.encoded for plan in plans.values())
-        entries = {}
+        total = sum(plan.taken + plan.encoded for plan in plans.values())
+        shards = {}
         with TemporaryDirectory() as folder, _progress("encoding", total) as progress:
-            stored = StoredShards(self._store, encoding, Path(folder))
+            opened = OpenedShards(self._store, encoding, Path(folder))
             for split, plan in plans.items():
-                encode = partial(self._encode, encoding, plan, stored)
                 kept = []
-                for entry in plan.kept:
-                    if again := plan.broken.get(entry.shard.sha256):
-                        content = list(self._good(encode, again, progress))
+                for one in plan.kept:
+                    if one.entry.shard.sha256 in plan.broken:
+                        read = partial(self._read, encoding)
+                        content = [part for _, part in self._good(read, one.rows, progress)]
                         kept += [store(content)] if content and may_store() else []
                     else:
-                        kept.append(self._restamped(entry))
-                good = self._good(encode, plan.samples, progress)
+                        kept.append(self._restamped(one))
+                encode = partial(self._encode, encoding, plan, opened)
+                good = (part for _, part in self._good(encode, plan.rows, progress))
                 contents = (content for content in _cut(part for part in good if may_store()) if may_store())
-                entries[split] = [*kept, *prefetched(store, contents, threads=1)]
-        return entries
+                shards[split] = [*kept, *prefetched(store, contents, threads=1, ahead=1)]
+        return shards
 
-    def _restamped(self, entry: Entry) -> Entry:
-        """The entry with the stamps that its files have now, so that they need not be read again."""
-        members = tuple(replace(member, stamp=self.known[member.id].stamp) for member in entry.members)
-        if members != entry.members:
-            entry = replace(entry, members=members)
-            write_entry(self._store, self._name, entry)
-        return entry
+    def _restamped(self, stored: Stored) -> Stored:
+        """The shard with the stamps that its files have now, so that they need not be read again."""
+        entry, stamps = stored.entry, self.samples.stamps[stored.rows]
+        if np.array_equal(entry.members.stamps, stamps):
+            return stored
+        entry = replace(entry, members=replace(entry.members, stamps=stamps))
+        write_entry(self._store, self._name, entry)
+        return Stored(entry, stored.rows)
 
     def _good(
-        self, function: Callable[[Sample], R], samples: Sequence[Sample], progress: tqdm[NoReturn]
-    ) -> Iterator[R]:
-        """The function's results in the order of the samples; `Unreadable` becomes a problem."""
+        self, function: Callable[[int, int, Sample], R], rows: Rows, progress: tqdm[NoReturn]
+    ) -> Iterator[tuple[int, R]]:
+        """The function's results for samples, in their order, each with the sample's number.
 
-        def outcomes(batch: Sequence[Sample]) -> list[R | Unreadable]:
-            return [_outcome(function, sample) for sample in batch]
+        `Unreadable` becomes a problem. The function is given the place in `rows`, the row, and the sample.
+        """
 
-        batches = (samples[start : start + BATCH] for start in range(0, len(samples), BATCH))
-        results = chain.from_iterable(prefetched(outcomes, batches, threads=self._threads))
-        for sample, outcome in zip(samples, results, strict=True):
+        def outcomes(start: int) -> list[tuple[int, R | Unreadable]]:
+            some = rows[start : start + BATCH]
+            numbered = zip(
+                range(start, start + len(some)), some.tolist(), self.samples.take(some), strict=True
+            )
+            return [(row, _outcome(function, place, row, sample)) for place, row, sample in numbered]
+
+        batches = prefetched(outcomes, range(0, len(rows), BATCH), threads=self._threads)
+        for row, outcome in chain.from_iterable(batches):
             progress.update()
             if isinstance(outcome, Unreadable):
-                self.problems[sample.id] = str(outcome)
+                self.problems[row] = str(outcome)
             else:
-                yield outcome
+                yield row, outcome
 
-    def _inspect(self, sample: Sample) -> Known:
+    def _inspect(self, _place: int, _row: int, sample: Sample) -> tuple[bytes, Probed]:
         data = self._source.read(sample)
-        return Known(sample.id, sample.stamp, hashlib.sha256(data).hexdigest(), *probe(data))
+        return hashlib.sha256(data).digest(), probe(data)
 
     def _encode(
-        self, encoding: Encoding, plan: Plan, stored: StoredShards, sample: Sample
-    ) -> tuple[Member, bytes]:
-        if take := plan.taken.get(sample.id):
-            return replace(take.member, stamp=sample.stamp), stored.part(take)
+        self, encoding: Encoding, plan: Plan, opened: OpenedShards, place: int, row: int, sample: Sample
+    ) -> Packed:
+        if not (take := plan.take(place)):
+            return self._read(encoding, place, row, sample)
+        members, at = take.entry.members, take.place
+        shape, moments = tuple(members.shapes[at].tolist()), tuple(members.moments[at].tolist())
+        depth, phash = int(members.depths[at]), members.phashes[at].decode()
+        return Packed(row, members.sha256[at], shape, depth, moments, phash, opened.part(take))
+
+    def _read(self, encoding: Encoding, _place: int, row: int, sample: Sample) -> Packed:
         data = self._source.read(sample)
         encoded = encoding.encode(data)
-        known = self.known.get(sample.id)
-        shape, depth = (known.shape, known.depth) if known else probe(data)
-        sha256 = hashlib.sha256(data).hexdigest()
-        member = Member(sample.id, sample.stamp, sha256, shape, encoded.moments, encoded.phash, depth)
-        return member, encoded.data
+        if self.known.there[row]:
+            height, width, channels = self.known.shapes[row].tolist()
+            probed = Probed((height, width, channels), int(self.known.depths[row]))
+        else:
+            probed = probe(data)
+        return Packed(
+            row, hashlib.sha256(data).digest(), *probed, encoded.moments, encoded.phash, encoded.data
+        )
 
-    def _stored(self, encoding: Encoding, content: Content) -> Entry:
-        """Write a shard, then what is known of it.
+    def _stored(self, encoding: Encoding, content: list[Packed]) -> Stored:
+        """Write a shard, then what is known of it; empties `content`.
 
         Also if there is one of this name: it may be damaged, or so old that it is about to be cleaned up.
         """
-        shard, data = encoding.pack([part for _, part in content])
+        rows = np.array([part.row for part in content])
+        members = Members(
+            ids=self.samples.ids[rows],
+            stamps=self.samples.stamps[rows],
+            sha256=np.array([part.sha256 for part in content], DIGEST),
+            shapes=np.array([part.shape for part in content], np.uint32),
+            depths=np.array([part.depth for part in content], np.uint8),
+            moments=_as_wide([part.moments for part in content]),
+            phashes=text(part.phash for part in content),
+        )
+        parts = [part.data for part in content]
+        content.clear()  # while this shard is written, the next one fills
+        shard, data = encoding.pack(parts)
+        parts.clear()
         self._store.write(shard_key(shard), data)
-        entry = Entry(shard, encoding.facts, tuple(member for member, _ in content))
+        entry = Entry(shard, encoding.facts, members)
         write_entry(self._store, self._name, entry)
-        return entry
+        return Stored(entry, rows)
 
 
-class StoredShards:
+class OpenedShards:
     """Shards of earlier prepares, opened as images are taken from them."""
 
     def __init__(self, store: Store, encoding: Encoding, folder: Path) -> None:
@@ -288,10 +357,11 @@ class StoredShards:
 
     def part(self, take: Take) -> bytes:
         """An encoded image; raises `DatasetError` if its shard is damaged."""
+        shard = take.entry.shard
         with self._lock:
-            if take.shard.sha256 not in self._opened:
-                self._opened[take.shard.sha256] = self._encoding.unpack(self._path(take.shard), take.shard)
-        return self._opened[take.shard.sha256](take.index)
+            if shard.sha256 not in self._opened:
+                self._opened[shard.sha256] = self._encoding.unpack(self._path(shard), shard)
+        return self._opened[shard.sha256](take.place)
 
     def _path(self, shard: ShardRef) -> Path:
         path = self._store.local_path(shard_key(shard))
@@ -302,25 +372,33 @@ class StoredShards:
         return path
 
 
-def _outcome(function: Callable[[Sample], R], sample: Sample) -> R | Unreadable:
+def _outcome(
+    function: Callable[[int, int, Sample], R], place: int, row: int, sample: Sample
+) -> R | Unreadable:
     try:
-        return function(sample)
+        return function(place, row, sample)
     except Unreadable as error:
         return error
 
 
-def _cut(parts: Iterable[tuple[Member, bytes]]) -> Iterator[Content]:
+def _cut(parts: Iterable[Packed]) -> Iterator[list[Packed]]:
     """As many images as make a shard."""
-    content: list[tuple[Member, bytes]] = []
+    content: list[Packed] = []
     size = 0
-    for member, part in parts:
-        if content and size + len(part) > SHARD_BYTES:
+    for part in parts:
+        if content and size + len(part.data) > SHARD_BYTES:
             yield content
             content, size = [], 0
-        content.append((member, part))
-        size += len(part)
+        content.append(part)
+        size += len(part.data)
     if content:
         yield content
+
+
+def _as_wide(moments: Sequence[Moments]) -> NDArray[np.uint64]:
+    """As rows of one width: a grey image has the same values in every channel."""
+    widest = max(map(len, moments))
+    return np.array([row if len(row) == widest else (row[0], *3 * row[1:]) for row in moments], np.uint64)
 
 
 def _progress(verb: str, total: int) -> tqdm[NoReturn]:

@@ -17,29 +17,29 @@ import hashlib
 import logging
 import math
 import time
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ddpipe.data.catalogue import damage, objects_of, shards_of
-from ddpipe.data.columns import text
+from ddpipe.data.columns import Rows, trimmed
 from ddpipe.data.index import described
 from ddpipe.data.manifest import SPLITS, DatasetManifest, manifest_key
 from ddpipe.data.notes import CLAIMS, CLEANINGS, noted, noted_shards
 from ddpipe.data.shards import object_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, SourceError, listed
+from ddpipe.prepare.dealing import Places, dealt, given_splits, numbered_units, shown_by_units
 from ddpipe.prepare.doubts import doubts
 from ddpipe.prepare.encoding import SMALL, Encoding, chosen
 from ddpipe.prepare.grouping import grouped
-from ddpipe.prepare.index import Entry, Member, lost, read_entries
-from ddpipe.prepare.packing import Known, Packer, planned
+from ddpipe.prepare.index import Entry, Members, lost, read_entries, sizes
+from ddpipe.prepare.packing import Known, Packer, Stored, planned
 from ddpipe.prepare.report import copies, lookalikes
+from ddpipe.prepare.samples import Finder, Samples
 from ddpipe.prepare.shaping import how_shaped
-from ddpipe.prepare.sources import Sample, Survey, open_source
+from ddpipe.prepare.sources import Survey, open_source
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.prepare.split import assign, shown
 from ddpipe.storage import Store, open_store
 
 log = logging.getLogger(__name__)
@@ -88,9 +88,11 @@ def prepare(spec: PrepareSpec) -> Prepared:
     _refuse(survey.problems, spec)
     if spec.group_pattern:
         survey = grouped(survey, spec.group_pattern, spec.where)
-    packer = Packer(source, store, spec.name, remote="://" in spec.source_path)
+    packer = Packer(source, survey.samples, store, spec.name, remote="://" in spec.source_path)
     entries = read_entries(store, spec.name)
-    version = _version(spec, survey, packer, entries, _broken(spec, store, entries))
+    broken, find = _broken(spec, store, entries), Finder(survey.samples.ids)
+    stored = [Stored(entry, find.rows(entry.members.ids)) for entry in entries]
+    version = _version(spec, survey, packer, stored, broken)
     manifest = version.manifest
     key = manifest_key(spec.name, manifest.dataset_id)
     objects = {**version.columns, key: manifest.to_json().encode()}
@@ -173,28 +175,29 @@ class _Version:
 
 
 def _version(
-    spec: PrepareSpec, survey: Survey, packer: Packer, entries: list[Entry], broken: set[str]
+    spec: PrepareSpec, survey: Survey, packer: Packer, stored: list[Stored], broken: set[str]
 ) -> _Version:
     """Store what is not there yet; the manifest is yet to be published."""
-    _refuse_if_none_is_left(spec, survey.samples, survey.problems)
+    everyone = np.arange(len(survey.samples))
+    _refuse_if_none_is_left(spec, everyone, survey.problems)
     _refuse_small_classes(spec, survey.classes, survey.samples)
-    encoding = _encoding(spec, survey.samples, packer, entries)
+    encoding = _encoding(spec, survey, packer, stored)
     encoded = 0
     while True:
         problems_before = len(packer.problems)
-        samples = [sample for sample in survey.samples if sample.id not in packer.problems]
+        rows = np.setdiff1d(everyone, list(packer.problems)) if packer.problems else everyone
+        samples = survey.samples.take(rows) if packer.problems else survey.samples
         if spec.skip_bad:
-            _refuse_if_none_is_left(spec, samples, {**survey.problems, **packer.problems})
+            _refuse_if_none_is_left(spec, rows, _problems(survey, packer))
             _refuse_small_classes(spec, survey.classes, samples)
-        dealt = _dealt(spec, samples)
-        plans = {split: planned(dealt[split], packer.known, entries, encoding, broken) for split in SPLITS}
+        places = _dealt(spec, samples, len(survey.classes))
+        parts = {split: rows[places == number] for number, split in enumerate(SPLITS)}
+        plans = {split: planned(parts[split], packer.known, stored, encoding, broken) for split in SPLITS}
         shards = packer.pack(plans, encoding, keep_going=spec.skip_bad)
-        _refuse(packer.problems, spec)
+        _refuse(_named(packer), spec)
         encoded += sum(plan.encoded for plan in plans.values())
-        depth = max(
-            (member.depth for split in SPLITS for entry in shards[split] for member in entry.members),
-            default=encoding.depth,
-        )
+        everything = [one for split in SPLITS for one in shards[split]]
+        depth = max((int(one.entry.members.depths.max()) for one in everything), default=encoding.depth)
         if depth != encoding.depth:
             # Known only now; all images are scaled alike, by what the deepest of them uses.
             encoding, encoded = encoding.with_depth(depth), 0
@@ -203,77 +206,82 @@ def _version(
             break
         # Some cannot be read: deal out again without them, and take over what is stored by now.
         encoded -= len(packer.problems) - problems_before
-        entries = [*entries, *(entry for split in SPLITS for entry in shards[split])]
-        broken = broken - {entry.shard.sha256 for split in SPLITS for entry in shards[split]}
-        packer.known.update(_unchanged(samples, entries))
-    problems = {**survey.problems, **packer.problems}
+        stored = [*stored, *everything]
+        broken = broken - {one.entry.shard.sha256 for one in everything}
+        _note_unchanged(survey.samples, packer.known, everything)
+    problems = _problems(survey, packer)
     for name, reason in sorted(problems.items()):
         log.warning("skipped %s: %s", name, reason)
-    for doubt in doubts(survey.classes, dealt):
+    for doubt in doubts(survey.classes, {split: survey.samples.take(parts[split]) for split in SPLITS}):
         log.warning("doubtful: %s", doubt)
     if encoding.depth:
         log.info("16-bit images use %d bits at most: the upper 8 of these are kept", encoding.depth)
-    sizes = Counter(
-        member.shape[:2] for split in SPLITS for entry in shards[split] for member in entry.members
-    )
-    log.info("%s", how_shaped(encoding.facts, sizes))
+    log.info("%s", how_shaped(encoding.facts, sizes(one.entry.members for one in everything)))
     _warn_of_copies(shards)
     manifest, columns = _manifest(spec, survey, encoding, shards, sorted(problems))
     return _Version(manifest, columns, encoded)
 
 
-def _encoding(
-    spec: PrepareSpec, samples: Sequence[Sample], packer: Packer, entries: Sequence[Entry]
-) -> Encoding:
+def _named(packer: Packer) -> dict[str, str]:
+    """Why samples cannot be read, by their ids."""
+    return {packer.samples.ids[row].decode(): reason for row, reason in packer.problems.items()}
+
+
+def _problems(survey: Survey, packer: Packer) -> dict[str, str]:
+    """All that cannot be used."""
+    return {**survey.problems, **_named(packer)}
+
+
+def _encoding(spec: PrepareSpec, survey: Survey, packer: Packer, stored: Sequence[Stored]) -> Encoding:
     """Look at the files as far as needed, and choose how to keep them.
 
-    What was never seen is read only once, to be encoded, unless its size and colour decide about all.
+    What was never seen is read only once, to be encoded, unless its size and colour decide about all and the
+    source does not know them.
     """
+    known, seen = packer.known, np.zeros(len(survey.samples), np.bool_)
     decides = spec.image_format == "raw" or (spec.image_format == "auto" and spec.image_size <= SMALL)
-    seen = {member.id for entry in entries for member in entry.members}
-    packer.known.update({} if spec.verify else _unchanged(samples, entries))
-    packer.inspect(
-        [sample for sample in samples if sample.id not in packer.known and (decides or sample.id in seen)]
-    )
-    if not packer.known:
-        packer.inspect(samples[:FIRST])
-    shapes = [known.shape for known in packer.known.values()] if decides else []
-    depth = max((known.depth for known in packer.known.values()), default=0)
-    return chosen(shapes, spec.image_format, spec.image_size, spec.quality, spec.view).with_depth(depth)
+    for one in stored:
+        seen[one.rows[one.rows >= 0]] = True
+    if not spec.verify:
+        _note_unchanged(survey.samples, known, stored)
+    packer.inspect(np.flatnonzero(~known.there & (seen | (decides and survey.shape is None))))
+    if not known.there.any():
+        packer.inspect(np.arange(min(FIRST, len(survey.samples))))
+    depth = int(known.depths.max(initial=0))
+    shapes = known.shapes[known.there] if survey.shape is None else np.array([survey.shape])
+    found = shapes if decides else ()
+    return chosen(found, spec.image_format, spec.image_size, spec.quality, spec.view).with_depth(depth)
 
 
-def _unchanged(samples: Sequence[Sample], entries: Sequence[Entry]) -> dict[str, Known]:
-    """What is known of the samples whose files have the stamps that they had."""
-    members = {(member.id, member.stamp): member for entry in entries for member in entry.members}
-    found = {sample.id: members.get((sample.id, sample.stamp)) for sample in samples}
-    return {
-        name: Known(name, member.stamp, member.sha256, member.shape, member.depth)
-        for name, member in found.items()
-        if member
-    }
+def _note_unchanged(samples: Samples, known: Known, stored: Iterable[Stored]) -> None:
+    """Take for known what was found out about files that have the stamps that they had."""
+    for one in stored:
+        members = one.entry.members
+        same = (one.rows >= 0) & (samples.stamps[one.rows] == members.stamps)
+        known.note(one.rows[same], members.sha256[same], members.shapes[same], members.depths[same])
 
 
-def _dealt(spec: PrepareSpec, samples: Sequence[Sample]) -> dict[str, list[Sample]]:
-    """The samples of each split.
+def _dealt(spec: PrepareSpec, samples: Samples, classes: int) -> Places:
+    """The split of each sample.
 
     Raises:
         SourceError: The source itself puts parts of one group into different splits, or rules folds out.
     """
-    units = [sample.group or sample.id for sample in samples]
-    given = [sample.split for sample in samples]
-    if spec.folds and "validation" in given:
+    if spec.folds and "validation" in given_splits(samples):
         raise SourceError(
             what="the raw data cannot become a dataset",
             which=spec.where,
             seen=f"folds is {spec.folds}, but the source itself says which images are for validation",
             do="Set folds to 0, or leave the split to ddpipe.",
         )
-    places = assign(units, [sample.label for sample in samples], spec.rule, given)
-    splits: dict[str, set[str]] = defaultdict(set)
-    for unit, place in zip(units, places, strict=True):
-        splits[unit].add(place)
+    places = dealt(samples, spec.rule, classes)
+    names, unit = numbered_units(samples)
+    in_splits = np.zeros((len(names), len(SPLITS)), np.bool_)
+    in_splits[unit, places] = True
     if torn := [
-        f"group {unit!r} is in {', '.join(sorted(found))}" for unit, found in splits.items() if len(found) > 1
+        f"group {names[number].decode()!r} is in "
+        + ", ".join(sorted(split for split, there in zip(SPLITS, in_splits[number], strict=True) if there))
+        for number in np.flatnonzero(in_splits.sum(axis=1) > 1)
     ]:
         raise SourceError(
             what="the raw data cannot become a dataset",
@@ -281,32 +289,29 @@ def _dealt(spec: PrepareSpec, samples: Sequence[Sample]) -> dict[str, list[Sampl
             seen=listed(torn),
             do="Put each group into one split, or leave the split to ddpipe.",
         )
-    return {
-        split: [sample for sample, place in zip(samples, places, strict=True) if place == split]
-        for split in SPLITS
-    }
+    return places
 
 
 def _manifest(
     spec: PrepareSpec,
     survey: Survey,
     encoding: Encoding,
-    shards: Mapping[str, Sequence[Entry]],
+    shards: Mapping[str, Sequence[Stored]],
     skipped: Sequence[str],
 ) -> tuple[DatasetManifest, dict[str, bytes]]:
-    labels = {sample.id: sample.label for sample in survey.samples}
-    members = {split: [member for entry in shards[split] for member in entry.members] for split in SPLITS}
-    everyone = [member for split in SPLITS for member in members[split]]
-    shape = encoding.handed_out(max(member.shape[2] for member in everyone))
-    mean, std = _statistics(members["train"], shape[2])
-    content = sorted(f"{member.id}\0{member.sha256}\n" for member in everyone)
-    given = sorted({sample.split for sample in survey.samples} - {""})
-    groups = {sample.id: sample.group for sample in survey.samples if sample.group}
+    samples = survey.samples
+    nobody = np.empty(0, np.int64)
+    rows = {split: np.concatenate([nobody, *(one.rows for one in shards[split])]) for split in SPLITS}
+    everything = [one.entry.members for split in SPLITS for one in shards[split]]
+    shape = encoding.handed_out(max(int(members.shapes[:, 2].max()) for members in everything))
+    mean, std = _statistics([one.entry.members for one in shards["train"]], shape[2])
+    given = [split for split in given_splits(samples) if split]
+    is_grouped = bool((samples.groups != b"").any())
     parts = {
         split: described(
-            [entry.shard for entry in shards[split]],
-            text(member.id for member in members[split]),
-            np.array([labels[member.id] for member in members[split]], np.int64),
+            [one.entry.shard for one in shards[split]],
+            samples.ids[rows[split]],
+            samples.labels[rows[split]],
             len(survey.classes),
         )
         for split in SPLITS
@@ -321,9 +326,9 @@ def _manifest(
         mean=mean,
         std=std,
         split_rule={
-            "kind": "hash of group" if groups else "hash of id",
+            "kind": "hash of group" if is_grouped else "hash of id",
             "fractions": spec.rule.fractions,
-            **({"groups": _counted(groups, members)} if groups else {}),
+            **({"groups": _counted(samples, rows)} if is_grouped else {}),
             **({"group_pattern": spec.group_pattern} if spec.group_pattern else {}),
             **({"given": given} if given else {}),
             **({"stratify": spec.stratify} if spec.rule.exact else {}),
@@ -332,7 +337,7 @@ def _manifest(
         seed=spec.split_seed,
         source={
             "kind": spec.source,
-            "fingerprint": hashlib.sha256("".join(content).encode()).hexdigest(),
+            "fingerprint": _fingerprint(everything),
             "encoding": encoding.facts,
             **survey.facts,
         },
@@ -341,30 +346,38 @@ def _manifest(
     return manifest, {key: data for _, objects in parts.values() for key, data in objects.items()}
 
 
-def _counted(groups: Mapping[str, str], members: Mapping[str, Sequence[Member]]) -> dict[str, int]:
+def _fingerprint(everything: Sequence[Members]) -> str:
+    """Of all files and their ids, whatever their order."""
+    ids = trimmed(np.concatenate([members.ids for members in everything]))
+    order = np.argsort(ids, kind="stable")
+    digest = hashlib.sha256(ids[order].data)
+    digest.update(np.concatenate([members.sha256 for members in everything])[order].data)
+    return digest.hexdigest()
+
+
+def _counted(samples: Samples, rows: Mapping[str, Rows]) -> dict[str, int]:
     """How many groups each split has."""
-    return {
-        split: len({groups.get(member.id, member.id) for member in found}) for split, found in members.items()
-    }
+    return {split: len(np.unique(samples.units[found])) for split, found in rows.items()}
 
 
-def _statistics(members: Sequence[Member], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _statistics(parts: Sequence[Members], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation per channel, pixels scaled to 0..1; exact, from sums of whole numbers."""
-    count = sum(member.moments[0] for member in members)
+    sums = [[int(value) for value in members.moments.sum(axis=0)] for members in parts]
+    count = sum(row[0] for row in sums)
     mean, std = [], []
     for channel in range(channels):
         # A grey image has the same values in every channel.
-        places = [1 + 2 * channel if len(member.moments) > 3 else 1 for member in members]  # noqa: PLR2004
-        total = sum(member.moments[place] for member, place in zip(members, places, strict=True))
-        squares = sum(member.moments[place + 1] for member, place in zip(members, places, strict=True))
+        places = [1 + 2 * channel if len(row) > 3 else 1 for row in sums]  # noqa: PLR2004
+        total = sum(row[place] for row, place in zip(sums, places, strict=True))
+        squares = sum(row[place + 1] for row, place in zip(sums, places, strict=True))
         mean.append(round(total / count / 255, 6))
         std.append(round(math.sqrt(squares * count - total**2) / count / 255, 6))
     return tuple(mean), tuple(std)
 
 
-def _warn_of_copies(shards: Mapping[str, Sequence[Entry]]) -> None:
+def _warn_of_copies(shards: Mapping[str, Sequence[Stored]]) -> None:
     """The same file, or picture, in two splits: what is measured on it was learned by heart."""
-    members = {split: [member for entry in shards[split] for member in entry.members] for split in SPLITS}
+    members = {split: [one.entry.members for one in shards[split]] for split in SPLITS}
     kinds = {"images": copies(members), "pairs of images that look alike": lookalikes(members)}
     for kind, found in kinds.items():
         if leaks := [ids for ids in found if len(set(ids.values())) > 1]:
@@ -372,7 +385,7 @@ def _warn_of_copies(shards: Mapping[str, Sequence[Entry]]) -> None:
             log.warning("%d %s are in more than one split, such as %s", len(leaks), kind, example)
 
 
-def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Sequence[Sample]) -> None:
+def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Samples) -> None:
     """There have to be two classes, and each in every split or fold that is ours to fill."""
     if len(classes) < 2:  # noqa: PLR2004
         raise SourceError(
@@ -381,15 +394,11 @@ def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Se
             seen=f"it has only one class, {classes[0]!r}" if classes else "it has no class",
             do="Give images of at least two classes.",
         )
-    pieces = spec.rule.pieces({sample.split for sample in samples})
-    units = {
-        (sample.group or sample.id, label)
-        for sample in samples
-        if sample.split in {"", "train"}
-        for label in shown(sample.label)
-    }
-    counts = Counter(label for _, label in units)
-    noun = "group" if any(sample.group for sample in samples) else "image"
+    pieces = spec.rule.pieces(given_splits(samples))
+    _, unit = numbered_units(samples)
+    _, shown = shown_by_units(samples, unit, len(classes))
+    counts = np.bincount(shown, minlength=len(classes)).tolist()
+    noun = "group" if (samples.groups != b"").any() else "image"
     small = [
         f"class {name!r} has {counts[label]} {noun}{'s' if counts[label] != 1 else ''}"
         for label, name in enumerate(classes)
@@ -405,11 +414,9 @@ def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Se
         )
 
 
-def _refuse_if_none_is_left(
-    spec: PrepareSpec, samples: Sequence[Sample], problems: Mapping[str, str]
-) -> None:
+def _refuse_if_none_is_left(spec: PrepareSpec, rows: Rows, problems: Mapping[str, str]) -> None:
     """Without what cannot be read there has to be something."""
-    if not samples:
+    if not len(rows):
         raise SourceError(
             what="the raw data cannot become a dataset",
             which=spec.where,

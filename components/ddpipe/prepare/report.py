@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ddpipe.data.catalogue import per_class
-from ddpipe.data.columns import Strings
+from ddpipe.data.columns import Rows, Strings, Text, text
 from ddpipe.data.index import SampleIndex, open_index
 from ddpipe.data.manifest import SPLITS, DatasetManifest
 from ddpipe.data.reader import SplitReader, open_shards
 from ddpipe.data.shards import Images
 from ddpipe.prepare.duplicates import near_duplicates
-from ddpipe.prepare.index import Member, read_entries
+from ddpipe.prepare.index import Members, read_entries, sizes
 from ddpipe.prepare.shaping import how_shaped
 from ddpipe.storage import Store
 from ddpipe.templates import environment
@@ -57,7 +57,7 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
     ]
     totals = [manifest.splits[split].count for split in SPLITS]
     members = _members(manifest, store)
-    sizes = Counter(member.shape[:2] for found in members.values() for member in found)
+    shapes = sizes(part for found in members.values() for part in found)
     return (
         environment("ddpipe.prepare")
         .get_template("report.html.j2")
@@ -71,9 +71,9 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
             total=sum(totals),
             sizes=[
                 (f"{width} × {height}", count)  # noqa: RUF001
-                for (height, width), count in sizes.most_common()
+                for (height, width), count in shapes.most_common()
             ],
-            shape=how_shaped(manifest.source["encoding"], sizes) if "encoding" in manifest.source else "",
+            shape=how_shaped(manifest.source["encoding"], shapes) if "encoding" in manifest.source else "",
             copies=copies(members),
             alike=lookalikes(members),
             limit=LISTED,
@@ -116,32 +116,54 @@ def what_is_uncertain(manifest: DatasetManifest) -> str:
     return f"Uncertain labels (-1) {decision}, blanks beside other labels count as 0 ({counts} in the table)."
 
 
-def copies(members: Mapping[str, Sequence[Member]]) -> list[dict[str, str]]:
+Found = Mapping[str, Sequence[Members]]
+"""What is known of the images of each split."""
+
+
+def copies(members: Found) -> list[dict[str, str]]:
     """The ids, each with its split, of each file that is there more than once; those in two splits first."""
-    places: dict[str, dict[str, str]] = defaultdict(dict)
-    for split, found in members.items():
-        for member in found:
-            places[member.sha256][member.id] = split
-    several = [ids for ids in places.values() if len(ids) > 1]
-    return sorted(several, key=lambda ids: (-len(set(ids.values())), sorted(ids)))
+    # The first 8 of the 32 bytes find the few that may be equal, in a tenth of the time and memory.
+    starts = [part.sha256.view(np.uint64)[::4] for found in members.values() for part in found]
+    every = np.concatenate([np.empty(0, np.uint64), *starts])
+    ordered = np.sort(every)
+    suspects = np.flatnonzero(np.isin(every, ordered[1:][ordered[1:] == ordered[:-1]]))
+    if not len(suspects):
+        return []
+    ids, splits, hashes = _placed(members, "sha256")
+    places: dict[bytes, list[int]] = defaultdict(list)
+    for row in suspects.tolist():
+        places[hashes[row]].append(row)
+    return _told([np.array(rows) for rows in places.values() if len(rows) > 1], ids, splits)
 
 
-def lookalikes(members: Mapping[str, Sequence[Member]]) -> list[dict[str, str]]:
+def lookalikes(members: Found) -> list[dict[str, str]]:
     """Pairs of different files that look alike, as ids with their splits; those in two splits first."""
-    placed = [(split, member) for split, found in members.items() for member in found]
-    pairs = [
-        {found.id: split for split, found in (placed[first], placed[second])}
-        for first, second in near_duplicates([member.phash for _, member in placed])
-        if placed[first][1].sha256 != placed[second][1].sha256
-    ]
-    return sorted(pairs, key=lambda ids: (-len(set(ids.values())), sorted(ids)))
+    ids, splits, phashes = _placed(members, "phashes")
+    _, _, hashes = _placed(members, "sha256")
+    pairs = near_duplicates(phashes)
+    return _told([np.array(pair) for pair in pairs if hashes[pair[0]] != hashes[pair[1]]], ids, splits)
 
 
-def _members(manifest: DatasetManifest, store: Store) -> dict[str, list[Member]]:
+def _placed(members: Found, column: str) -> tuple[Strings, list[str], Text]:
+    """Ids, splits and a column of all members."""
+    parts = [(split, part) for split, found in members.items() for part in found]
+    if not parts:
+        return Strings(text([])), [], text([])
+    ids = Strings(np.concatenate([part.ids for _, part in parts]))
+    values = np.concatenate([getattr(part, column) for _, part in parts])
+    return ids, [split for split, part in parts for _ in range(len(part))], values
+
+
+def _told(groups: Sequence[Rows], ids: Strings, splits: Sequence[str]) -> list[dict[str, str]]:
+    told = [{ids[row]: splits[row] for row in group} for group in groups]
+    return sorted(told, key=lambda group: (-len(set(group.values())), sorted(group)))
+
+
+def _members(manifest: DatasetManifest, store: Store) -> dict[str, list[Members]]:
     """What prepare noted of the files of each split, as far as it is still there."""
     entries = {entry.shard: entry for entry in read_entries(store, manifest.name)}
     return {
-        name: [member for shard in split.shards if shard in entries for member in entries[shard].members]
+        name: [entries[shard].members for shard in split.shards if shard in entries]
         for name, split in manifest.splits.items()
     }
 

@@ -13,13 +13,16 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpipe.data.columns import batched
 from ddpipe.prepare.images import wrapped
+from ddpipe.prepare.samples import Samples
 from ddpipe.prepare.sources.base import Sample, Survey, refused
 from ddpipe.prepare.sources.listing import listed_files
 from ddpipe.storage import open_store, split_uri
@@ -27,8 +30,71 @@ from ddpipe.storage import open_store, split_uri
 LARGEST = 2**30
 """Bytes that one file of arrays may unpack to."""
 
+STAMP = 32
+"""Digits of a hash that tell images of one source apart."""
+
+PIECE = 4 * 2**20
+"""Bytes of a file of images that are in memory, of each piece that is in use."""
+
+CHUNK = 256
+"""Images that are hashed at a time."""
+
+PIECES = 8
+"""Pieces that are in use at the same time."""
+
+HEADER = 4 + 4 * 255
+"""Bytes of an idx file's longest header."""
+
 IDX = b"\0\0\x08"
 """How an idx file of bytes begins."""
+
+
+class Images(Protocol):
+    """Images of one shape, one by one: an array, or as much of a file as is in use."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, H, W) or (N, H, W, 3)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> NDArray[np.uint8]: ...
+
+    def __iter__(self) -> Iterator[NDArray[np.uint8]]: ...
+
+
+class FileImages:
+    """Images that lie end to end in a file of this machine, of which a few pieces are in memory.
+
+    Attributes:
+        shape: (N, H, W).
+    """
+
+    def __init__(self, path: Path, start: int, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self._path, self._start, self._size = path, start, math.prod(shape[1:])
+        self._per_piece = max(1, PIECE // self._size)
+        self._piece = lru_cache(PIECES)(self._read)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: int) -> NDArray[np.uint8]:
+        if index >= len(self):
+            raise IndexError(index)
+        image: NDArray[np.uint8] = self._piece(index // self._per_piece)[index % self._per_piece]
+        return image
+
+    def __iter__(self) -> Iterator[NDArray[np.uint8]]:
+        for piece in range(-(-len(self) // self._per_piece)):
+            yield from self._read(piece)
+
+    def _read(self, piece: int) -> NDArray[np.uint8]:
+        first = piece * self._per_piece
+        count = min(self._per_piece, len(self) - first)
+        with self._path.open("rb") as file:
+            file.seek(self._start + first * self._size)
+            return np.frombuffer(file.read(count * self._size), np.uint8).reshape(count, *self.shape[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +103,17 @@ class Part:
 
     Attributes:
         split: "train" or "test".
-        images: uint8, shape (N, H, W) or (N, H, W, 3).
+        images: uint8, of shape (N, H, W) or (N, H, W, 3).
         labels: Shape (N,).
     """
 
     split: str
-    images: NDArray[np.uint8]
+    images: Images
     labels: NDArray[np.int64]
 
 
 class Arrays(ABC):
-    """Images that are bare pixels; all of them are held in memory, so only small ones come this way."""
+    """Images that are bare pixels; those of archives are held in memory, so only small ones come this way."""
 
     @abstractmethod
     def load(self) -> tuple[Sequence[str], Sequence[Part]]:
@@ -56,19 +122,11 @@ class Arrays(ABC):
     def survey(self) -> Survey:
         """Load everything; an image's stamp is its very content. One part alone is split by us."""
         classes, parts = self._loaded
-        given = len(parts) > 1
-        samples = tuple(
-            Sample(
-                id=f"{part.split}/{name}" if given else name,
-                label=int(part.labels[index]),
-                stamp=hashlib.sha256(part.images[index]).hexdigest(),
-                where=f"{number}/{index}",
-                split=part.split if given else "",
-            )
-            for number, part in enumerate(parts)
-            for index, name in enumerate(_numbered(len(part.images)))
-        )
-        return Survey(classes=tuple(classes), samples=samples)
+        samples = [_told(part, number, given=len(parts) > 1) for number, part in enumerate(parts)]
+        shapes = {part.images.shape[1:] for part in parts}
+        height, width, channels = (*max(shapes), 1)[:3]
+        shape = (height, width, channels) if len(shapes) == 1 else None
+        return Survey(classes=tuple(classes), samples=Samples.joined(samples), shape=shape)
 
     def read(self, sample: Sample) -> bytes:
         """The pixels as an image file."""
@@ -113,7 +171,9 @@ class Idx(Arrays):
         for split, prefix in self.PAIRS.items():
             pair = [keys.get(f"{prefix}-{name}-ubyte") for name in ("images-idx3", "labels-idx1")]
             if pair[0] and pair[1]:
-                images, labels = (self._array(key, store.read(key)) for key in pair if key)
+                labels = self._array(pair[1], store.read(pair[1]))
+                path = None if pair[0].endswith(".gz") else store.local_path(pair[0])
+                images = self._mapped(path) if path else self._array(pair[0], store.read(pair[0]))
                 parts.append(self._checked(split, images, labels))
         if not parts:
             raise refused(
@@ -127,19 +187,17 @@ class Idx(Arrays):
         """An idx file: two zero bytes, the type (8: bytes), the number of axes, their lengths, content."""
         if key.endswith(".gz") and not data.startswith(IDX):  # a bucket may have unpacked it already
             data = unpacked(f"{self.path}/{key}", data)
-        start = 4 + 4 * sum(data[3:4]) if data.startswith(IDX) else 0
-        shape = tuple(np.frombuffer(data[4:start].ljust(start - 4, b"\0"), ">u4").tolist())
-        content = data[start:]
-        if not shape or math.prod(shape) != len(content):
-            raise refused(
-                f"{self.path}/{key}",
-                f"it is no whole idx file of bytes: {len(content)} bytes for the shape {shape}",
-                "Get the file again.",
-            )
-        return np.frombuffer(content, np.uint8).reshape(shape)
+        start, shape = _header(f"{self.path}/{key}", data, len(data))
+        return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
-    def _checked(self, split: str, images: NDArray[np.uint8], labels: NDArray[np.uint8]) -> Part:
-        if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):  # noqa: PLR2004
+    def _mapped(self, path: Path) -> FileImages:
+        """The images of a file that lies here bare."""
+        with path.open("rb") as file:
+            start, shape = _header(str(path), file.read(HEADER), path.stat().st_size)
+        return FileImages(path, start, shape)
+
+    def _checked(self, split: str, images: Images, labels: NDArray[np.uint8]) -> Part:
+        if len(images.shape) != 3 or labels.ndim != 1 or len(images) != len(labels):  # noqa: PLR2004
             seen = f"{split}: images of shape {images.shape} and labels of shape {labels.shape}"
             raise refused(self.path, seen, "Get the files again.")
         if labels.max(initial=0) >= len(self.classes):
@@ -226,9 +284,35 @@ class _Unpickler(pickle.Unpickler):
         return self.ALLOWED[module, name]
 
 
-def _numbered(count: int) -> list[str]:
-    """Names that sort as the images lie."""
-    return [f"{index:0{len(str(count - 1))}d}" for index in range(count)]
+def _told(part: Part, number: int, *, given: bool) -> Samples:
+    """The samples of a part; `given`: the source itself splits them."""
+    count, split = len(part.images), part.split if given else ""
+    stamps = np.empty(count, f"S{STAMP}")
+    for start, some in zip(range(0, count, CHUNK), batched(part.images, CHUNK), strict=True):
+        stamps[start : start + CHUNK] = [hashlib.sha256(image.data).hexdigest()[:STAMP] for image in some]
+    numbers = np.arange(count).astype(f"S{len(str(count))}")
+    names = np.char.zfill(numbers, len(str(count - 1)))  # they sort as the images lie
+    return Samples(
+        ids=np.char.add(f"{split}/".encode(), names) if given else names,
+        labels=part.labels,
+        stamps=stamps,
+        wheres=np.char.add(f"{number}/".encode(), numbers),
+        groups=np.full(count, b"", "S1"),
+        splits=np.full(count, split.encode(), f"S{max(1, len(split))}"),
+    )
+
+
+def _header(which: str, data: bytes, size: int) -> tuple[int, tuple[int, ...]]:
+    """Where the content of an idx file starts, and its shape; `size` is the file's."""
+    start = 4 + 4 * sum(data[3:4]) if data.startswith(IDX) else 0
+    shape = tuple(np.frombuffer(data[4:start].ljust(start - 4, b"\0"), ">u4").tolist())
+    if not shape or math.prod(shape) != size - start:
+        raise refused(
+            which,
+            f"it is no whole idx file of bytes: {max(0, size - start)} bytes for the shape {shape}",
+            "Get the file again.",
+        )
+    return start, shape
 
 
 def unpacked(which: str, data: bytes) -> bytes:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from unicodedata import category
 
 from ddpipe.data.manifest import Label
 from ddpipe.errors import SourceError
 from ddpipe.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from ddpipe.prepare.samples import Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +42,20 @@ class Survey:
 
     Attributes:
         classes: Their names.
-        samples: In an order that is always the same.
+        samples: In an order that is always the same; columns, as there may be a million of them.
         task: "multiclass" or "multilabel".
         problems: Why a sample cannot be used, by a printable name; such samples are not among `samples`.
         facts: What else the manifest keeps of the source: `left_out`, how many rows were left out for which
             reason; `uncertain`, what uncertain labels count as.
+        shape: Height, width and channels of all images, if the source knows them without reading any.
     """
 
     classes: tuple[str, ...]
-    samples: tuple[Sample, ...]
+    samples: Samples
     task: str = "multiclass"
     problems: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+    shape: tuple[int, int, int] | None = None
 
 
 class Unreadable(Exception):
@@ -105,16 +110,20 @@ def printable(name: str) -> str | None:
     return None if shown == name else shown
 
 
-def sorted_out(samples: Iterable[Sample]) -> tuple[tuple[Sample, ...], dict[str, str]]:
+def sorted_out(samples: Iterable[Sample]) -> tuple[Samples, dict[str, str]]:
     """The samples with usable ids, and what is the matter with the others."""
-    good: list[Sample] = []
+    from ddpipe.prepare.samples import Samples  # noqa: PLC0415 - numpy, which compiling must not need
+
     problems: dict[str, str] = {}
-    for sample in samples:
-        if shown := printable(sample.id):
-            problems[shown] = "its name is not UTF-8, or has control characters: rename it"
-        else:
-            good.append(sample)
-    return tuple(good), problems
+
+    def good() -> Iterator[Sample]:
+        for sample in samples:
+            if shown := printable(sample.id):
+                problems[shown] = "its name is not UTF-8, or has control characters: rename it"
+            else:
+                yield sample
+
+    return Samples.of(good()), problems
 
 
 def store_of(path: str) -> Store:

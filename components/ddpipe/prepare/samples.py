@@ -1,0 +1,77 @@
+"""The samples of a source as columns, as a million of them are too much for objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpipe.data.columns import PIECE, Columns, Rows, Text, batched, text
+from ddpipe.prepare.sources.base import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Samples(Columns):
+    """Samples by number; the columns are the attributes of `Sample`.
+
+    Attributes:
+        ids: Of each sample.
+        labels: int64. Multiclass: (samples,); multilabel: (samples, classes).
+        stamps: Of their files.
+        wheres: Where they are.
+        groups: What they belong to.
+        splits: Where the source itself puts them.
+    """
+
+    ids: Text
+    labels: NDArray[np.int64]
+    stamps: Text
+    wheres: Text
+    groups: Text
+    splits: Text
+
+    @classmethod
+    def of(cls, samples: Iterable[Sample]) -> Samples:
+        """Samples that a source tells one by one."""
+        pieces = [
+            cls(
+                text(sample.id for sample in piece),
+                np.array([sample.label for sample in piece], np.int64),
+                text(sample.stamp for sample in piece),
+                text(sample.where for sample in piece),
+                text(sample.group for sample in piece),
+                text(sample.split for sample in piece),
+            )
+            for piece in batched(samples)
+        ]
+        return cls.joined(pieces) if pieces else cls(text([]), np.empty(0, np.int64), *4 * [text([])])
+
+    def __iter__(self) -> Iterator[Sample]:
+        for start in range(0, len(self), PIECE):
+            part = self.take(slice(start, start + PIECE))
+            for name, label, *others in zip(*(column.tolist() for column in part.columns()), strict=True):
+                shown = tuple(label) if isinstance(label, list) else label
+                stamp, where, group, split = (item.decode() for item in others)
+                yield Sample(name.decode(), shown, stamp, where, group, split)
+
+    @property
+    def units(self) -> Text:
+        """What must not be torn apart: the group of each sample, or its id."""
+        return np.where(self.groups == b"", self.ids, self.groups)
+
+
+class Finder:
+    """From ids to the numbers of their samples."""
+
+    def __init__(self, ids: Text) -> None:
+        self._order = np.argsort(ids, kind="stable")
+        self._sorted = ids[self._order]
+
+    def rows(self, ids: Text) -> Rows:
+        """The number of each sample; -1 where there is none of this id."""
+        if not len(self._sorted):
+            return np.full(len(ids), -1)
+        places = np.minimum(np.searchsorted(self._sorted, ids), len(self._sorted) - 1)
+        return np.where(self._sorted[places] == ids, self._order[places], -1)

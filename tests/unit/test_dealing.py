@@ -1,0 +1,74 @@
+"""Splits of columns: the same as split.py gives sample by sample, whatever the samples are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddpipe.data.columns import text
+from ddpipe.data.manifest import SPLITS
+from ddpipe.prepare import dealing
+from ddpipe.prepare.dealing import dealt, positions
+from ddpipe.prepare.samples import Finder, Samples
+from ddpipe.prepare.sources import Sample
+from ddpipe.prepare.split import SplitRule, _position, assign
+
+RULE = SplitRule(fractions={"train": 0.8, "validation": 0.1, "test": 0.1})
+
+CLASSES = 3
+
+
+@st.composite
+def many_samples(draw: st.DrawFn) -> list[Sample]:
+    """With or without groups, splits of the source, several labels."""
+    count, seed = draw(st.integers(1, 200)), draw(st.integers(0, 2**31))
+    several, grouped = draw(st.booleans()), draw(st.booleans())
+    splits = draw(st.sampled_from([("",), ("train", "test"), ("train", "validation"), ("train", *SPLITS)]))
+    return [
+        Sample(
+            id=f"{seed}/{number}",
+            label=tuple(int((seed >> shift) + number * shift) % 2 for shift in (3, 5, 7))
+            if several
+            else (seed + number) % CLASSES,
+            stamp=str(number),
+            group=f"patient {number // 3}" if grouped and number % 5 else "",
+            split=splits[number * 7 % len(splits)],
+        )
+        for number in range(count)
+    ]
+
+
+@given(many_samples(), st.sampled_from([RULE, replace(RULE, seed=7), replace(RULE, folds=4, fold=1)]))
+def test_columns_are_dealt_out_as_samples_are(samples: list[Sample], rule: SplitRule) -> None:
+    expected = assign(
+        [sample.group or sample.id for sample in samples],
+        [sample.label for sample in samples],
+        rule,
+        [sample.split for sample in samples],
+    )
+    assert [SPLITS[number] for number in dealt(Samples.of(samples), rule, CLASSES)] == expected
+
+
+def test_a_set_in_which_nothing_has_to_move_needs_no_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million of them would not fit into memory."""
+    monkeypatch.setattr(dealing, "assign", lambda *_: pytest.fail("sample by sample"))
+    many = Samples.of(Sample(f"{number}", number % CLASSES, "") for number in range(1000))
+    places = dealt(many, RULE, CLASSES)
+    assert {SPLITS[place] for place in places} == set(SPLITS)
+
+
+@given(st.text(st.characters(exclude_categories=("Cs", "Cc"))), st.integers(0, 2**32 - 1))
+def test_positions_are_those_of_the_split_rule(name: str, seed: int) -> None:
+    assert positions(text([name]), seed).tolist() == [_position(name, seed)]
+
+
+@given(many_samples())
+def test_samples_come_back_from_columns_by_number_and_by_id(samples: list[Sample]) -> None:
+    columns = Samples.of(samples)
+    assert list(columns) == samples
+    backwards = text(sample.id for sample in reversed(samples))
+    assert Finder(columns.ids).rows(backwards).tolist() == list(range(len(samples)))[::-1]
+    assert Finder(columns.ids).rows(text(["no such id"])).tolist() == [-1]
