@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -72,6 +74,41 @@ def test_what_was_saved_last_is_found_again(store: Store) -> None:
         torch.equal(found.states["model"][name], value) for name, value in expected.states["model"].items()
     )
     assert replace(found, states={}) == replace(expected, states={})
+
+
+def test_attempts_are_numbered_and_go_when_nothing_of_theirs_is_kept(store: Store) -> None:
+    for step in (1, 2, 3):
+        saved(store, step)
+    keys = sorted(item.key for item in store.list("checkpoints/"))
+    second, *third = keys
+    assert re.fullmatch(r"checkpoints/0002-[0-9a-f]{8}/step-00000002\.pt", second)
+    assert len(third) == 2
+    for key in third:
+        assert re.fullmatch(r"checkpoints/0003-[0-9a-f]{8}/(latest\.json|step-00000003\.pt)", key)
+
+
+def test_a_pointer_names_the_newest_first_and_gives_back_what_was_saved(store: Store) -> None:
+    every = saved(store, 1, 2, 3, best=1)
+    pointer = json.loads(store.read(f"{every[0].file.rpartition('/')[0]}/latest.json"))
+    named = [Saved.from_dict(entry) for entry in pointer["checkpoints"]]
+    assert named == [every[2], every[1], every[0]]
+    assert [one.best for one in named] == [False, False, True]
+    assert all(hashlib.sha256(store.read(one.file)).hexdigest() == one.sha256 for one in named)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "checkpoints/0001-0000000/step-00000001.pt",
+        "checkpoints/0001-00000000/step-1.pt",
+        "checkpoints/0001-00000000/../step-00000001.pt",
+        "checkpoints/0001-00000000/step-00000001.pt/",
+        "/checkpoints/0001-00000000/step-00000001.pt",
+    ],
+)
+def test_no_other_file_is_taken_for_a_checkpoint(file: str) -> None:
+    with pytest.raises(ValueError, match="is no checkpoint's name"):
+        Saved.from_dict({"file": file, "sha256": "", "step": 1, "best": False})
 
 
 def test_the_last_two_are_kept(store: Store) -> None:
@@ -295,7 +332,7 @@ def test_a_finished_training_gives_the_model_that_it_names(tmp_path: Path) -> No
     assert not classifier.training
     assert checkpoint.step == 1
     assert checkpoint.network["classes"] == 3
-    assert classifier.mean.flatten().tolist() == [0.25]
+    assert (classifier.mean.flatten().tolist(), classifier.std.flatten().tolist()) == ([0.25], [0.5])
     weights = checkpoint.states["model"]
     assert all(torch.equal(weights[name], value) for name, value in classifier.state_dict().items())
 

@@ -8,7 +8,7 @@ import pytest
 from launch_samples import a_job
 
 from ddpipe.errors import ParameterError
-from ddpipe.launch.job import Keep, Owner, quantity, training_command
+from ddpipe.launch.job import Keep, Owner, Volume, VolumeKind, quantity, training_command
 
 
 def owner(**changes: str) -> Owner:
@@ -58,6 +58,26 @@ def test_all_that_is_wrong_with_a_job_is_told_at_once() -> None:
         "running is -1",
     ):
         assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "volume"),
+    [
+        ("claim:data:/data", Volume(kind=VolumeKind.CLAIM, name="data", path="/data")),
+        ("claim:data:/data:ro", Volume(kind=VolumeKind.CLAIM, name="data", path="/data", read_only=True)),
+        ("config:c:/", Volume(kind=VolumeKind.CONFIG, name="c", path="/")),
+    ],
+)
+def test_a_volume_is_written_in_one_line(text: str, volume: Volume) -> None:
+    assert Volume.parsed(text) == volume
+
+
+@pytest.mark.parametrize(
+    "text", ["", "claim:data", "claim::/data", "claim:data:data", "disk:data:/data", "claim:data:/data:rw"]
+)
+def test_what_is_no_volume_is_told_with_how_one_is_written(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not KIND:NAME:/PATH .* claim, secret, config"):
+        Volume.parsed(text)
 
 
 def test_the_keep_policy_decides_by_how_a_job_ended() -> None:
