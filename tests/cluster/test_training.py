@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from place import OUR_IMAGES, a_place
+from place import OUR_IMAGES, Place, a_place, delete
 from step import Step
 
 from ddpipe.errors import ReplicaFailed
@@ -52,35 +52,67 @@ def ddpipe(environment: dict[str, str], *arguments: str) -> dict[str, object]:
     return facts
 
 
-def test_two_pods_train_digits_and_leave_a_good_model(
-    admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str]
-) -> None:
+@pytest.fixture
+def digits(s3_environment: dict[str, str]) -> tuple[str, str]:
+    """Digits in a store of a test's own: the dataset, and where runs go."""
     store = f"s3://{s3_environment['S3_BUCKET']}/test-{uuid.uuid4().hex[:8]}"
-    dataset = str(ddpipe(s3_environment, "prepare", "--source", "digits", "--store", store)["dataset"])
+    facts = ddpipe(s3_environment, "prepare", "--source", "digits", "--store", store)
+    return str(facts["dataset"]), f"{store}/runs"
+
+
+def train(place: Place, environment: dict[str, str], digits: tuple[str, str], *options: str) -> Step:
+    """Start the training of digits by two pods."""
+    keys = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}
+    data = {key: base64.b64encode(environment[name].encode()).decode() for key, name in keys.items()}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store"}, "data": data}
+    place.create("/api/v1/secrets", secret)
+    dataset, runs = digits
+    arguments = [
+        *("train", "--dataset", dataset, "--image", IMAGE, "--run", "a", "--runs", runs),
+        *("--nodes", "2", "--cpu", "500m", "--memory", "2Gi"),
+        *("--s3-secret", "store", "--s3-endpoint", environment["POD_S3_ENDPOINT"]),
+    ]
+    return Step(place, [*arguments, *options], environment)
+
+
+@pytest.mark.parametrize("backend", ["pytorchjob", "indexedjob"])
+def test_two_pods_train_digits_and_leave_a_good_model(
+    admin: ApiServer,
+    tmp_path: Path,
+    s3_environment: dict[str, str],
+    digits: tuple[str, str],
+    backend: str,
+) -> None:
     with a_place(admin, tmp_path) as place:
-        keys = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}
-        data = {key: base64.b64encode(s3_environment[name].encode()).decode() for key, name in keys.items()}
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store"}, "data": data}
-        place.create("/api/v1/secrets", secret)
-        ended = Step(
-            place,
-            [
-                *("train", "--backend", "pytorchjob", "--dataset", dataset, "--image", IMAGE),
-                *("--run", "a", "--runs", f"{store}/runs", "--nodes", "2", "--cpu", "500m"),
-                *("--memory", "2Gi", "--epochs", "5"),
-                *("--s3-secret", "store", "--s3-endpoint", s3_environment["POD_S3_ENDPOINT"]),
-            ],
-            s3_environment,
-        ).end()
+        ended = train(place, s3_environment, digits, "--backend", backend, "--epochs", "5").end()
         assert ended.code == 0, ended.text
         assert place.jobs() == []
+        assert place.pods() == []
+    dataset, runs = digits
     assert "[worker-0] training digits-cnn on digits" in ended.text
     assert "processes: 2" in ended.text
     assert re.findall(r"epoch=(\d)", ended.text) == ["1", "2", "3", "4", "5"]
-    evaluation = ddpipe(
-        s3_environment, "evaluate", "--dataset", dataset, "--run", "a", "--runs", f"{store}/runs"
-    )
+    evaluation = ddpipe(s3_environment, "evaluate", "--dataset", dataset, "--run", "a", "--runs", runs)
     assert float(str(evaluation["accuracy"])) > 0.9, evaluation
+
+
+def test_when_a_pod_of_an_indexed_job_goes_the_whole_group_starts_again(
+    admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str], digits: tuple[str, str]
+) -> None:
+    """Its place is taken by another pod of the same host name; training goes on from its last checkpoint."""
+    with a_place(admin, tmp_path) as place:
+        options = ("--backend", "indexedjob", "--restart", "OnFailure", "--epochs", "40")
+        step = train(place, s3_environment, digits, *options)
+        step.saw("epoch=3 ", 120)
+        gone = next(pod["metadata"]["name"] for pod in place.pods() if "-1-" in pod["metadata"]["name"])
+        delete(admin, f"/api/v1/namespaces/{place.namespace}/pods/{gone}", gracePeriodSeconds=0)
+        ended = step.end(240)
+        assert ended.code == 0, ended.text
+        assert place.pods() == []
+    assert "worker-1 is replaced: somebody deleted its pod" in ended.text
+    epochs = re.findall(r"epoch=(\d+)", ended.text)
+    assert sorted(set(epochs), key=int) == [str(epoch) for epoch in range(1, 41)]
+    assert epochs[-1] == "40"
 
 
 ONE_IS_KILLED = """
