@@ -128,6 +128,12 @@ def test_a_patch_may_change_what_a_job_s_pods_need() -> None:
     assert spec["subdomain"] == "other"
 
 
+def test_a_patch_must_leave_the_container_that_trains() -> None:
+    containers = [{"name": "pytorch", "$patch": "delete"}, {"name": "other", "image": "other:1"}]
+    with pytest.raises(ParameterError, match=r"takes away.*other, and no pytorch"):
+        manifest(a_job(patch={"spec": {"containers": containers}}))
+
+
 def test_gang_scheduling_by_an_operator_is_refused_in_words() -> None:
     with pytest.raises(ParameterError, match=r"minAvailable.*only an operator understands"):
         manifest(a_job(scheduling={"minAvailable": 2}))
