@@ -693,11 +693,11 @@ def against_policy(place: Place) -> Ended:
 @fault(
     "a job that the webhook refuses",
     code=44,
-    words=("must have at least one container with name pytorch",),
+    words=("image: Required value",),
     jobs_ever=0,
 )
 def webhook_refuses(place: Place) -> Ended:
-    containers = [{"name": "pytorch", "$patch": "delete"}, {"name": "other", "image": "other:1"}]
+    containers = [{"name": "pytorch", "image": ""}]
     return launch(place, BRIEF, "--patch", json.dumps({"spec": {"containers": containers}})).end()
 
 

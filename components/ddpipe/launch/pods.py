@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ddpipe.errors import ParameterError
 from ddpipe.launch.job import S3Access, TrainingJob, Volume, VolumeKind, quantity
 from ddpipe.launch.labels import labels_of
 from ddpipe.launch.patch import merged
@@ -21,12 +22,23 @@ def template(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]] 
         job: The job.
         container: Name of the container that trains.
         env: What the kind of job adds: ranks and addresses.
+
+    Raises:
+        ParameterError: The patch cannot be applied, or takes away the container that trains.
     """
     # A sidecar never ends, so neither would the pod; and it intercepts gloo's and NCCL's ports.
     annotations = {"sidecar.istio.io/inject": "false", **job.annotations}
     labels = {"sidecar.istio.io/inject": "false", **labels_of(job)}
     plain = {"metadata": {"labels": labels, "annotations": annotations}, "spec": _spec(job, container, env)}
     patched: dict[str, Any] = merged(plain, job.patch)
+    names = [item["name"] for item in patched["spec"]["containers"]]
+    if container not in names:
+        raise ParameterError(
+            what="the patch takes away the container that trains",
+            which="containers of the pod template",
+            seen=f"there are {', '.join(names) or 'none'}, and none of them is {container}",
+            do=f"Let the container {container} be.",
+        )
     return patched
 
 

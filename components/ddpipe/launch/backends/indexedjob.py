@@ -99,11 +99,7 @@ def companions(job: TrainingJob) -> tuple[Companion, ...]:
 
 
 def pod(job: TrainingJob) -> dict[str, Any]:
-    """The template of the pods.
-
-    Raises:
-        ParameterError: The patch takes away the container that trains.
-    """
+    """The template of the pods."""
     address = f"{job.name}-0.{job.name}" if job.nodes > 1 else "localhost"
     env = [
         *ranks(job, address, PORT, f"metadata.annotations['{INDEX}']"),
@@ -111,14 +107,6 @@ def pod(job: TrainingJob) -> dict[str, Any]:
         {"name": "PET_NPROC_PER_NODE", "value": str(job.processes)},
     ]
     plain = template(job, CONTAINER, env)
-    names = [container["name"] for container in plain["spec"]["containers"]]
-    if CONTAINER not in names:
-        raise ParameterError(
-            what="the patch takes away the container that trains",
-            which="containers of the pod template",
-            seen=f"{', '.join(names) or 'none'}, and no {CONTAINER}",
-            do=f"Let the patch change container {CONTAINER} instead.",
-        )
     in_place = job.restart in {Restart.ON_FAILURE, Restart.ALWAYS}
     own = {
         "restartPolicy": "OnFailure" if in_place else "Never",

@@ -134,13 +134,6 @@ def _parts(job: TrainingJob) -> tuple[dict[str, Any], dict[str, Any]]:
     ]
     pod = template(job, CONTAINER, env)
     named = {item["name"]: item for item in pod["spec"]["containers"]}
-    if CONTAINER not in named:
-        raise ParameterError(
-            what="the patch takes away the container that trains",
-            which="containers of the pod template",
-            seen=f"there are {', '.join(named) or 'none'}, and none of them is {CONTAINER}",
-            do=f"Let the container {CONTAINER} be.",
-        )
     container = named.pop(CONTAINER)
     rest = {name: value for name, value in container.items() if name not in {*_OF_TRAINER, "resources"}}
     containers = [{**rest, "name": STEP}, *named.values()]
