@@ -22,7 +22,7 @@ from step import Step
 from ddpipe.errors import ReplicaFailed
 from ddpipe.launch.cluster import ApiServer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 IMAGE = OUR_IMAGES.format("trainer")
 _VARIABLES = {
     "S3_ENDPOINT": "LAB_S3_ENDPOINT",
@@ -103,7 +103,7 @@ def test_when_a_pod_of_an_indexed_job_goes_the_whole_group_starts_again(
     with a_place(admin, tmp_path) as place:
         options = ("--backend", "indexedjob", "--restart", "OnFailure", "--epochs", "40")
         step = train(place, s3_environment, digits, *options)
-        step.saw("epoch=3 ", 120)
+        step.saw("epoch=3 ", 240)
         gone = next(pod["metadata"]["name"] for pod in place.pods() if "-1-" in pod["metadata"]["name"])
         delete(admin, f"/api/v1/namespaces/{place.namespace}/pods/{gone}", gracePeriodSeconds=0)
         ended = step.end(240)
@@ -113,6 +113,28 @@ def test_when_a_pod_of_an_indexed_job_goes_the_whole_group_starts_again(
     epochs = re.findall(r"epoch=(\d+)", ended.text)
     assert sorted(set(epochs), key=int) == [str(epoch) for epoch in range(1, 41)]
     assert epochs[-1] == "40"
+
+
+def test_one_pod_trains_as_a_plain_job(
+    admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str], digits: tuple[str, str]
+) -> None:
+    with a_place(admin, tmp_path) as place:
+        options = (
+            "--backend",
+            "indexedjob",
+            "--nodes",
+            "1",
+            "--processes",
+            "2",
+            "--cpu",
+            "1",
+            "--epochs",
+            "2",
+        )
+        ended = train(place, s3_environment, digits, *options).end()
+        assert ended.code == 0, ended.text
+        assert place.pods() == []
+    assert "processes: 2" in ended.text
 
 
 ONE_IS_KILLED = """
