@@ -7,8 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ddpipe.process import clean_up_and_leave, search_rarely
+
+_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 
 def main() -> None:
@@ -20,8 +26,29 @@ def main() -> None:
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     from torch.distributed.run import main as torchrun  # noqa: PLC0415 - torch, after `search_rarely`
 
-    torchrun()
+    with _error_file_kept():
+        torchrun()
     clean_up_and_leave(0)
+
+
+@contextmanager
+def _error_file_kept() -> Iterator[None]:
+    """Write the error into the file that is there: torch would remove it first.
+
+    A pod's termination log can be written but not removed, and the error would be lost.
+    """
+    told = os.environ.get(_ERROR_FILE)
+    if not told:
+        yield
+        return
+    with TemporaryDirectory(prefix="ddpipe-") as folder:
+        own = Path(folder, "error.json")
+        os.environ[_ERROR_FILE] = str(own)
+        try:
+            yield
+        finally:
+            if own.exists():
+                Path(told).write_bytes(own.read_bytes())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,3 +41,19 @@ def test_without_restarts_the_killed_rank_is_named(tmp_path: Path) -> None:
     dataset, output = digits(tmp_path / "store"), str(tmp_path / "training")
     with pytest.raises(ReplicaFailed, match=r"rank 1 .* SIGKILL"):
         run_local("restarted_rank", arguments(dataset, output), processes=2)
+
+
+def test_the_error_is_written_into_the_file_that_is_there(tmp_path: Path) -> None:
+    """A pod's termination log can be written to, but not removed and made anew."""
+    told = tmp_path / "termination-log"
+    told.touch()
+    (tmp_path / "as-the-kubelet-sees-it").hardlink_to(told)
+    done = subprocess.run(
+        [sys.executable, "-m", "ddpipe.torchrun", "--standalone", "-m", "faulty_rank", "crash"],
+        env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(told)},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    content = (tmp_path / "as-the-kubelet-sees-it").read_text()
+    assert json.loads(content)["message"]["extraInfo"]["error"] == "Diverged"
