@@ -231,11 +231,13 @@ class Handle:
             timeout: Seconds; then the status is that of a launch that still runs.
         """
         until = time.monotonic() + timeout if timeout is not None else None
-        display = Display()
+        display, waited = Display(), False
         while self._is_alive() and (until is None or time.monotonic() < until):
             display.show(self._repr_html_)
             time.sleep(_PAUSE)
-        display.show(self._repr_html_, last=True)
+            waited = True
+        if waited:
+            display.show(self._repr_html_, last=True)
         return self.status()
 
     def result(self, timeout: float | None = None) -> Any:  # noqa: ANN401 - whatever the function returned
