@@ -16,7 +16,10 @@ VERIFIED = datetime(2026, 11, 22, tzinfo=UTC)
 """When the training pipeline last ran on a real KFP 2.17."""
 
 STABILITY = "alpha"
-_PIPELINES = {"name": "Pipelines", "version": ">=2.15.2"}
+LEAST_PIPELINES = "2.15.2"
+"""The oldest Kubeflow Pipelines that takes the packages."""
+
+_PIPELINES = {"name": "Pipelines", "version": f">={LEAST_PIPELINES}"}
 _TRAINER = {"name": "Trainer", "version": ">=1.8.1"}
 _TAGS = {
     PREPARE.name: ("data_processing", "dataset_preparation", "images"),

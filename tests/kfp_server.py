@@ -119,6 +119,9 @@ def _check_model(value: Any, model: Any, where: str) -> None:
 
 
 OPERATIONS = described()
+DEFAULTS = {"service_account": "pipeline-runner"}
+"""What the server fills in."""
+
 PAGE, LOGIN = "text/html", "/dex/auth?client_id=kubeflow"
 LOGIN_PAGE = b"<html><form action='/dex/auth/local'>Log in</form></html>"
 
@@ -284,7 +287,7 @@ class Server:
 
     def run_service_create_run(self, body: Body, **_query: str) -> Body:
         self._check_version(body)
-        return self._shown(_put(self.runs, "run_id", body)["run_id"])
+        return self._shown(_put(self.runs, "run_id", {**DEFAULTS, **body})["run_id"])
 
     def run_service_get_run(self, run_id: str, **_query: str) -> Body:
         if run_id not in self.runs:
@@ -311,7 +314,7 @@ class Server:
     def recurring_run_service_create_recurring_run(self, body: Body) -> Body:
         self._check_version(body)
         status = {"ENABLE": "ENABLED", "DISABLE": "DISABLED"}[body["mode"]]
-        return _put(self.schedules, "recurring_run_id", {**body, "status": status})
+        return _put(self.schedules, "recurring_run_id", {**DEFAULTS, **body, "status": status})
 
     def recurring_run_service_list_recurring_runs(self, **query: str) -> Body:
         chosen = {"experiment_id": query["experiment_id"]} if "experiment_id" in query else {}

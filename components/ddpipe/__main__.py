@@ -27,6 +27,7 @@ COMMANDS = (
     "compile",
     "submit",
     "runs",
+    "doctor",
     "schedule",
     "launch",
     "jobs",

@@ -12,6 +12,7 @@ form say so (`form="train_epochs"`); the others of a group share one, its `other
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections import abc
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -165,7 +166,7 @@ def parameter(
 
 def declared(group: type[Parameters]) -> tuple[Parameter, ...]:
     """The parameters of a group, in the order of their fields."""
-    kinds = get_type_hints(group)
+    kinds = _hints(group)  # type: ignore[arg-type]  # mypy takes __hash__ of its objects for the class's
     return tuple(
         Parameter(
             name=item.name,
@@ -180,6 +181,11 @@ def declared(group: type[Parameters]) -> tuple[Parameter, ...]:
         for item in fields(group)
         if "help" in item.metadata
     )
+
+
+@functools.cache
+def _hints(group: type) -> dict[str, Any]:
+    return get_type_hints(group)
 
 
 def _kind(annotation: Any) -> type:  # noqa: ANN401

@@ -360,3 +360,12 @@ def test_a_component_says_what_the_official_catalogue_wants(step: Step) -> None:
     for one in facts["dependencies"]["kubeflow"]:
         assert re.fullmatch(r"(>=|<=|==)\d+\.\d+\.\d+", one["version"])
     assert facts["lastVerified"].tzinfo
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_no_step_is_taken_from_a_cache(name: str) -> None:
+    """A run whose folder was deleted would be green with nothing written: steps see for themselves."""
+    groups = [package(name)["root"], *package(name)["components"].values()]
+    tasks = [task for group in groups for task in group.get("dag", {}).get("tasks", {}).values()]
+    caching = [task["cachingOptions"] for task in tasks if "cachingOptions" in task]
+    assert caching == [{}] * len(package(name)["deploymentSpec"]["executors"])

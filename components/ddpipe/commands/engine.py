@@ -70,15 +70,16 @@ def with_request(command: Command) -> Command:
         **given: Any,  # noqa: ANN401
     ) -> None:
         own = PipelineOptions.from_dict({item.name: given.pop(item.name) for item in fields(PipelineOptions)})
-        read = read_package(_path(package))
+        read = named_package(package)
         values = _values(read, read_values(Path(file)) if file else {}, assigned)
         command(publisher=functools.partial(_publish, read, values, own), **given)
 
     return requested
 
 
-def _path(package: str) -> Path:
-    return COMPILED / f"{PIPELINES[package].name}.yaml" if package in PIPELINES else Path(package)
+def named_package(name: str) -> Package:
+    """A package of ours by its short name, or any by its path."""
+    return read_package(COMPILED / f"{PIPELINES[name].name}.yaml" if name in PIPELINES else Path(name))
 
 
 def _publish(package: Package, values: Mapping[str, Any], own: PipelineOptions, engine: Engine) -> Request:

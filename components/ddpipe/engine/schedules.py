@@ -127,9 +127,8 @@ def put(engine: Engine, name: str, trigger: Trigger, request: Request) -> tuple[
         for item in _models(engine, experiment_id=experiment, name=name)
         if _same_pipeline(item, request, name)
     ]
-    wanted = _settings(request, trigger)
     for item in before:
-        if _settings_of(item) == wanted:
+        if _is_wanted(item, trigger, request):
             _delete(engine, *(other for other in before if other is not item))
             return _schedule(item), len(before) > 1
     enabled = all(_schedule(item).enabled for item in before)
@@ -217,15 +216,15 @@ def _same_pipeline(model: Any, request: Request, name: str) -> bool:  # noqa: AN
     )
 
 
-def _settings(request: Request, trigger: Trigger) -> tuple[object, ...]:
-    """All that makes a schedule another one."""
-    return (request.version.id, trigger, dict(request.arguments), request.account)
-
-
-def _settings_of(model: Any) -> tuple[object, ...]:  # noqa: ANN401 - kfp's
+def _is_wanted(model: Any, trigger: Trigger, request: Request) -> bool:  # noqa: ANN401 - kfp's
     schedule = _schedule(model)
     given = (model.runtime_config and model.runtime_config.parameters) or {}
-    return (schedule.version_id, schedule.trigger, given, model.service_account or "")
+    return (
+        schedule.version_id == request.version.id
+        and schedule.trigger == trigger
+        and given == request.arguments
+        and request.account in {"", model.service_account}  # the server fills in its default
+    )
 
 
 def _schedule(model: Any) -> Schedule:  # noqa: ANN401 - kfp's

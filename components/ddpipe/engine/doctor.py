@@ -1,0 +1,234 @@
+"""Whether a package would run: server, login, namespace, version, rights, images, store; each with its fix.
+
+What cannot be seen from here (no kubeconfig, no keys of the store) is said to be unknown, and is no failure.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from ddpipe.engine.client import Engine
+from ddpipe.engine.package import Package
+from ddpipe.errors import (
+    DdpipeError,
+    EngineForbidden,
+    LoginRequired,
+    ParameterError,
+)
+from ddpipe.launch.backends.pytorchjob import RESOURCE
+from ddpipe.launch.cluster import ApiError, Cluster, Refused
+from ddpipe.launch.resources import SECRETS
+from ddpipe.launch.rights import Right, needed
+from ddpipe.storage import open_store
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+_NOT_FOUND = 404
+_ONE_USER = "kubeflow"
+"""The namespace of runs on a server of one user."""
+
+
+class State(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: Of the thing.
+        state: How it is.
+        seen: What was observed.
+        fix: What to do; empty if nothing.
+    """
+
+    name: str
+    state: State
+    seen: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would run, and as whom.
+
+    Attributes:
+        package: The package.
+        least: The oldest version of the server that takes it.
+        account: Service account of the steps; empty: the server's default.
+    """
+
+    package: Package
+    least: str
+    account: str = ""
+
+
+def examine(reach: Callable[[], Engine], see: Callable[[], Cluster], plan: Plan) -> Iterator[Check]:
+    """All checks, one after the other; after a server that cannot be used, nothing more is known.
+
+    Args:
+        reach: Connects to the pipeline server.
+        see: Connects to the Kubernetes below it.
+        plan: What would run.
+    """
+    engine: Engine | None = None
+    for check, engine in _server(reach):  # noqa: B007 - the last one counts
+        yield check
+    if engine is None:
+        return
+    yield _version(engine, plan.least)
+    yield from _cluster(see, engine, plan)
+    yield from _stores(plan.package)
+
+
+def _server(reach: Callable[[], Engine]) -> Iterator[tuple[Check, Engine | None]]:
+    """Address, login and namespace; with the engine once all three are well."""
+    try:
+        engine = reach()
+        engine.client.list_experiments(page_size=1, namespace=engine.namespace)
+    except LoginRequired as error:
+        yield Check("endpoint", State.OK, error.which), None
+        yield _failed("login", error), None
+    except EngineForbidden as error:
+        yield Check("endpoint", State.OK, error.which), None
+        yield Check("login", State.OK, "somebody is logged in"), None
+        yield _failed("namespace", error), None
+    except ParameterError as error:
+        yield _failed("namespace" if "namespace" in error.which else "endpoint", error), None
+    except DdpipeError as error:
+        yield _failed("endpoint", error), None
+    else:
+        many = engine.namespace or "one user's server: it needs none"
+        yield Check("endpoint", State.OK, engine.endpoint.shown), engine
+        yield Check("login", State.OK, "experiments can be listed"), engine
+        yield Check("namespace", State.OK, many), engine
+
+
+def _version(engine: Engine, least: str) -> Check:
+    found = tuple(map(int, re.findall(r"\d+", engine.version)[:3]))
+    if not found:
+        return Check(
+            "version", State.UNKNOWN, "the server does not tell it", f"It has to be {least} or later."
+        )
+    if found < tuple(map(int, least.split("."))):
+        return Check("version", State.FAIL, engine.version, f"Upgrade it to {least} or later.")
+    return Check("version", State.OK, engine.version)
+
+
+def _cluster(see: Callable[[], Cluster], engine: Engine, plan: Plan) -> Iterator[Check]:
+    namespace = engine.namespace or _ONE_USER
+    account = plan.account or ("default-editor" if engine.namespace else "pipeline-runner")
+    try:
+        cluster = see()
+        cluster.get("/version")
+    except (ApiError, DdpipeError) as error:
+        seen = f"Kubernetes cannot be asked from here: {getattr(error, 'seen', error)}"
+        for name in ("rights", "images", "secret"):
+            yield Check(name, State.UNKNOWN, seen, "Set KUBECONFIG to see more.")
+        return
+    yield _rights(cluster, namespace, account)
+    yield from (_image(cluster, image) for image in _images(plan.package))
+    yield _secret(cluster, namespace, str(_default(plan.package, "storage_secret")))
+
+
+def _rights(cluster: Cluster, namespace: str, account: str) -> Check:
+    """What the steps' account lacks of what launching needs."""
+    who = f"{account} in {namespace}"
+    try:
+        rights = [(right, verb) for right in needed(RESOURCE) for verb in right.verbs]
+        may = partial(_may, cluster, namespace, account)
+        missing = [f"{verb} {right.name}" for right, verb in rights if not may(right, verb)]
+    except ApiError as error:
+        return Check("rights", State.UNKNOWN, f"of {who}: {error}", "Ask somebody who may review access.")
+    if missing:
+        fix = f"kubectl apply -n {namespace} -f images/rbac.yaml, and bind it to {account} (see the README)."
+        return Check("rights", State.FAIL, f"{who} may not: {', '.join(missing)}", fix)
+    return Check("rights", State.OK, f"{who} may launch jobs")
+
+
+def _may(cluster: Cluster, namespace: str, account: str, right: Right, verb: str) -> bool:
+    what = {
+        "namespace": namespace,
+        "group": right.resource.group,
+        "resource": right.resource.plural,
+        "subresource": right.subresource,
+        "verb": verb,
+    }
+    user = f"system:serviceaccount:{namespace}:{account}"
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {"user": user, "resourceAttributes": what},
+    }
+    return bool(cluster.create(_REVIEWS, review)["status"]["allowed"])
+
+
+def _images(package: Package) -> list[str]:
+    executors = package.spec.get("deploymentSpec", {}).get("executors", {}).values()
+    named = [item.get("container", {}).get("image", "") for item in executors]
+    return sorted({image for image in (*named, str(_default(package, "cluster_image"))) if image})
+
+
+def _image(cluster: Cluster, image: str) -> Check:
+    """Whether some node has it; whether the others can pull it shows when they do."""
+    try:
+        nodes = cluster.get("/api/v1/nodes")["items"]
+    except ApiError as error:
+        return Check("image", State.UNKNOWN, f"{image}: {error}")
+    names = {name for node in nodes for found in node["status"].get("images", ()) for name in found["names"]}
+    if any(name == image or name.endswith(f"/{image}") for name in names):
+        return Check("image", State.OK, f"{image} is on a node")
+    fix = "If it is nowhere: make images, push them, and make compile, all with your REGISTRY and TAG."
+    return Check("image", State.UNKNOWN, f"{image} is on no node yet", fix)
+
+
+def _secret(cluster: Cluster, namespace: str, name: str) -> Check:
+    if not name:
+        return Check("secret", State.OK, "the package needs none")
+    try:
+        keys = cluster.get(SECRETS.path(namespace, name)).get("data", {}).keys()
+    except Refused as error:
+        if error.status == _NOT_FOUND:
+            fix = f"Create it with accesskey and secretkey, or name another: --set storage_secret={name}."
+            return Check("secret", State.FAIL, f"{namespace} has no secret {name}", fix)
+        return Check("secret", State.UNKNOWN, str(error))
+    except ApiError as error:
+        return Check("secret", State.UNKNOWN, str(error))
+    if missing := {"accesskey", "secretkey"} - keys:
+        return Check("secret", State.FAIL, f"{name} lacks {', '.join(sorted(missing))}", "Add it.")
+    return Check("secret", State.OK, f"{name} has both keys")
+
+
+def _stores(package: Package) -> Iterator[Check]:
+    for field in ("storage_runs", "storage_datasets"):
+        uri = str(_default(package, field))
+        if not uri.startswith("s3://"):
+            continue
+        if "S3_ENDPOINT" not in os.environ:
+            fix = "Set S3_ENDPOINT, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY to try it from here."
+            yield Check("store", State.UNKNOWN, f"{uri} was not tried", fix)
+            continue
+        try:
+            open_store(uri).check_writable()
+        except DdpipeError as error:
+            yield _failed("store", error)
+        else:
+            yield Check("store", State.OK, f"{uri} can be written")
+
+
+def _default(package: Package, name: str) -> Any:  # noqa: ANN401 - of the parameter's own type
+    return next((item.default for item in package.parameters if item.name == name), "")
+
+
+def _failed(name: str, error: DdpipeError) -> Check:
+    return Check(name, State.FAIL, f"{error.which}: {error.seen}", error.do)
