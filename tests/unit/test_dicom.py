@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import warnings
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ from typing import Any
 import numpy as np
 import pydicom
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydicom.data import get_testdata_file
 from pydicom.dataset import Dataset, FileMetaDataset
@@ -57,6 +61,11 @@ def _saved(file: Dataset) -> bytes:
 def _shown(file: Dataset, view: View = View()) -> NDArray[np.uint8]:  # noqa: B008
     data = _saved(file)
     return np.asarray(decode(data, probe(data).shape, view=view))
+
+
+def _carried(name: str) -> bytes:
+    """A file that comes with pydicom."""
+    return Path(str(get_testdata_file(name, download=False))).read_bytes()
 
 
 def test_values_are_spread_over_all_greys_where_the_file_says_nothing() -> None:
@@ -148,7 +157,7 @@ def test_lossless_compression_changes_nothing() -> None:
 
 
 def test_a_missing_decoder_is_named_with_what_brings_it() -> None:
-    data = Path(str(get_testdata_file("SC_rgb_jpeg_gdcm.dcm"))).read_bytes()
+    data = _carried("SC_rgb_jpeg_gdcm.dcm")
     assert pydicom.dcmread(io.BytesIO(data)).file_meta.TransferSyntaxUID == JPEGLosslessSV1
     assert probe(data).shape == (100, 100, 3)
     with pytest.raises(Unreadable, match=r"JPEG Lossless.*decoder has to be installed.*pylibjpeg-libjpeg"):
@@ -201,7 +210,7 @@ def test_an_absurd_size_is_refused_before_it_is_read() -> None:
 )
 @pytest.mark.filterwarnings("ignore")
 def test_real_files_of_many_kinds_become_pictures(name: str, shape: tuple[int, int, int]) -> None:
-    data = Path(str(get_testdata_file(name, download=False))).read_bytes()
+    data = _carried(name)
     assert probe(data).shape == shape
     image = np.asarray(shrink(data, min(shape[:2])))
     assert image.shape[:2] == shape[:2]
@@ -262,3 +271,38 @@ def test_a_window_is_two_numbers() -> None:
         with pytest.raises(ParameterError, match="not CENTRE/WIDTH"):
             PrepareSpec(window=window).validated()
     assert PrepareSpec(window="-600/1500").view == View((-600, 1500))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SC_rgb_jpeg_dcmtk.dcm",
+        "SC_ybr_full_422_uncompressed.dcm",
+        "SC_rgb_rle_16bit.dcm",
+        "SC_rgb_gdcm_KY.dcm",
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_colour_is_the_same_however_it_is_stored(name: str) -> None:
+    """The same bars, red on top and white below, as RGB or YBR, of 8 bits or 16, compressed or not."""
+    image = np.asarray(decode(_carried(name), (100, 100, 3))).astype(int)
+    for row, colour in {
+        5: (255, 0, 0),
+        15: (255, 128, 128),
+        55: (128, 128, 255),
+        95: (255, 255, 255),
+    }.items():
+        assert np.abs(image[row, 50] - colour).max() <= 1
+
+
+WHOLE = _saved(_dicom(WindowCenter=1000, WindowWidth=201, RescaleSlope=1, RescaleIntercept=-1024))
+
+
+@given(st.lists(st.tuples(st.integers(0, 900), st.integers(0, 255)), min_size=1, max_size=4))
+def test_a_damaged_file_is_a_picture_or_refused(damage: list[tuple[int, int]]) -> None:
+    data = bytearray(WHOLE)
+    for place, value in damage:
+        data[place] = value
+    with suppress(Unreadable), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert decode(bytes(data), (64, 64, 1)).size == (64, 64)

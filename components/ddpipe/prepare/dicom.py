@@ -68,7 +68,7 @@ def picture(data: bytes, view: View, largest: int) -> Image.Image:
 
 
 def _with_image(file: Dataset) -> Dataset:
-    if "Rows" not in file or "Columns" not in file:
+    if not (file.get("Rows") and file.get("Columns")):
         raise Unreadable("it is a DICOM file without an image")
     return file
 
