@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from samples import a_folder, a_manifest, a_split, an_image
 
 from ddpipe.__main__ import cli
-from ddpipe.data.catalogue import clean_up, difference, garbage, shards_of
-from ddpipe.data.manifest import SPLITS, ShardRef, Split
+from ddpipe.data.catalogue import clean_up, columns_of, difference, garbage, shards_of
+from ddpipe.data.manifest import SCHEMA, SPLITS, ShardRef, Split, manifest_key
 from ddpipe.data.reader import open_split
-from ddpipe.data.shards import shard_key
+from ddpipe.data.shards import object_key, shard_key
 from ddpipe.data.versions import versions
 from ddpipe.errors import DatasetError, NoSuchObject, NotWritable, ParameterError
 from ddpipe.prepare.prepare import Prepared, prepare
@@ -225,6 +225,29 @@ def test_a_removed_version_leaves_only_its_shards(toys: PrepareSpec) -> None:
     assert [found.dataset_id for found in versions(open_store(toys.store))] == [second.dataset_id]
     assert _facts("gc", "--store", toys.store, "--grace", "0")["objects"]
     assert _ddpipe("rm", first.manifest_uri)[0] == NoSuchObject.exit_code
+
+
+def test_columns_go_when_no_version_needs_them(toys: PrepareSpec) -> None:
+    first, second = prepare(toys), _changed(toys)
+    _facts("rm", first.manifest_uri)
+    _facts("gc", "--store", toys.store, "--grace", "0", "--delete")
+    left = {info.key for info in open_store(toys.store).list("columns/")}
+    assert left == {object_key(column) for column in columns_of(second.manifest)}
+
+
+def test_nothing_is_cleaned_up_beside_a_version_of_another_schema(toys: PrepareSpec) -> None:
+    """Nobody here knows what it needs; it says so, and how to get rid of it."""
+    first = prepare(toys)
+    old = first.manifest.to_json().replace(f'"schema":{SCHEMA}', '"schema":1')
+    store, key = open_store(toys.store), manifest_key("toys", hashlib.sha256(old.encode()).hexdigest())
+    store.write(key, old.encode())
+    code, output = _ddpipe("gc", "--store", toys.store, "--grace", "0", "--delete", "--json")
+    assert code == DatasetError.exit_code
+    assert "schema 1" in json.loads(output)["seen"]
+    assert "ddpipe data rm" in json.loads(output)["do"]
+    _facts("rm", f"{store.uri}/{key}")
+    assert _facts("gc", "--store", toys.store, "--grace", "0")["objects"] == []
+    assert prepare(toys).reused
 
 
 def test_a_damaged_version_can_be_removed(toys: PrepareSpec) -> None:

@@ -28,7 +28,7 @@ from samples import a_folder, a_manifest, a_picture, an_image, sample_ids
 from ddpipe.data.catalogue import clean_up, garbage
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split
-from ddpipe.data.shards import shard_key
+from ddpipe.data.shards import object_key, shard_key
 from ddpipe.data.versions import versions
 from ddpipe.errors import DatasetError, DdpipeError, NoSuchBucket, NotWritable, ParameterError, SourceError
 from ddpipe.prepare import packing
@@ -199,6 +199,21 @@ def test_a_version_that_lost_a_shard_is_made_whole(toys: PrepareSpec) -> None:
     again = prepare(toys)
     assert (again.reused, again.dataset_id) == (False, first.dataset_id)
     assert _objects(toys).keys() == before.keys()
+
+
+@pytest.mark.parametrize("damage", ["lost", "flipped"])
+def test_a_version_that_lost_a_column_is_made_whole(damage: str, toys: PrepareSpec) -> None:
+    first, before = prepare(toys), _objects(toys)
+    column = first.manifest.splits["train"].labels
+    if damage == "lost":
+        open_store(toys.store).delete(object_key(column))
+    else:
+        _flip(toys, object_key(column))
+    again = prepare(toys)
+    assert (again.reused, again.encoded, again.dataset_id) == (False, 0, first.dataset_id)
+    assert _objects(toys).keys() == before.keys()
+    assert len(_content(again)) == 16
+    assert prepare(toys).reused
 
 
 def test_a_damaged_manifest_is_written_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import hashlib
 import io
 import os
 import pickle
@@ -24,9 +25,10 @@ from samples import a_folder, an_image, labels_by_id, sample_ids
 from ddpipe.data.manifest import SPLITS
 from ddpipe.data.reader import open_split
 from ddpipe.errors import SourceError, Unreachable
+from ddpipe.prepare.images import wrapped
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html
-from ddpipe.prepare.sources import Table, listing, open_source
+from ddpipe.prepare.sources import Table, arrays, listing, open_source
 from ddpipe.prepare.sources.named import CIFAR10, CIFAR100
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
@@ -518,6 +520,33 @@ def test_a_damaged_idx_file_is_named(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "idx" / "train-images-idx3-ubyte"
     path.write_bytes(content)
     assert f"{path}: it is no whole idx file" in _seen(_spec(tmp_path, "mnist", tmp_path / "idx"))
+
+
+def test_an_idx_file_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more of it than these is ever in memory."""
+    images = _mnist(tmp_path / "idx", packed=False)
+    monkeypatch.setattr(arrays, "PIECE", 7 * 28 * 28)
+    monkeypatch.setattr(arrays, "PIECES", 1)
+    source = open_source("mnist", str(tmp_path / "idx"), Table())
+    train = [sample for sample in source.survey().samples if sample.split == "train"]
+    assert [source.read(sample) for sample in train] == [wrapped(image) for image in images]
+    assert [sample.stamp for sample in train] == [
+        hashlib.sha256(image.tobytes()).hexdigest()[: arrays.STAMP] for image in images
+    ]
+
+
+def test_an_idx_file_that_changes_while_it_is_read_is_told(tmp_path: Path) -> None:
+    _mnist(tmp_path / "idx", packed=False)
+    source = open_source("mnist", str(tmp_path / "idx"), Table())
+    sample = next(iter(source.survey().samples))
+    path = tmp_path / "idx" / "train-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, (1, 1))
+    with pytest.raises(SourceError, match="changed while it was read"):
+        source.read(sample)
+    path.unlink()
+    with pytest.raises(SourceError, match="No such file"):
+        source.read(sample)
 
 
 def test_a_pipe_with_the_name_of_an_idx_file_is_not_waited_for(tmp_path: Path) -> None:

@@ -162,8 +162,8 @@ class DatasetManifest:
                 what="a dataset cannot be read",
                 which=origin,
                 seen=f"it has schema {schema}, this ddpipe reads manifests of schema {SCHEMA}",
-                do="Prepare the dataset again with this ddpipe, or use the one that wrote it; if this is no "
-                "manifest, give the address of one, as `ddpipe data ls` lists them.",
+                do="Prepare the dataset again with this ddpipe and remove this version: `ddpipe data rm`. If "
+                "this is no manifest, give the address of one, as `ddpipe data ls` lists them.",
             )
         try:
             manifest = cls(**_typed(fields))

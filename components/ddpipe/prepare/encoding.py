@@ -14,8 +14,8 @@ from PIL import Image
 
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import JpegShard, encode_jpegs, encode_pixels, open_shard
-from ddpipe.prepare.duplicates import perceptual_hash
-from ddpipe.prepare.images import FILTER, Shape, decode, shrink
+from ddpipe.prepare.duplicates import DETAIL, perceptual_hash
+from ddpipe.prepare.images import FILTER, Shape, bare, decode, shrink
 from ddpipe.prepare.view import PLAIN, View
 
 SMALL = 96
@@ -93,10 +93,14 @@ class Raw:
         return self.shape
 
     def encode(self, data: bytes) -> Encoded:
-        """Scaled and cropped to the shape."""
-        image = decode(data, self.shape, self.depth, self.view)
-        pixels = image.tobytes()
-        return Encoded(pixels, pixel_moments(pixels, self.shape[2]), perceptual_hash(image))
+        """Scaled and cropped to the shape; bare pixels that have it already are most of some data sets."""
+        found = bare(data)
+        if found and found[0] == self.shape and min(self.shape[:2]) < DETAIL:
+            pixels, phash = found[1], ""
+        else:
+            image = decode(data, self.shape, self.depth, self.view)
+            pixels, phash = image.tobytes(), perceptual_hash(image)
+        return Encoded(pixels, pixel_moments(pixels, self.shape[2]), phash)
 
     def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
         """A .npy."""

@@ -37,7 +37,7 @@ LARGEST = Image.MAX_IMAGE_PIXELS or 2**26
 FILTER = Image.Resampling.BICUBIC
 """As wide as the reduction asks for, so that nothing fine turns into moiré."""
 
-MODES = {b"P5": "L", b"P6": "RGB"}
+CHANNELS = {b"P5": 1, b"P6": 3}
 """Of netpbm's kinds of image."""
 
 WRAPPING = re.compile(rb"(P5|P6) (\d{1,9}) (\d{1,9}) 255\n")
@@ -163,13 +163,21 @@ def plain(image: Image.Image, depth: int = 0) -> Image.Image:
     return image if image.mode == mode else image.convert(mode)
 
 
-def _unwrapped(data: bytes) -> Image.Image:
-    """An image file; of what `wrapped` made, at once."""
+def bare(data: bytes) -> tuple[Shape, bytes] | None:
+    """The shape and pixels of what `wrapped` made, at once; None for any other file."""
     if wrapping := WRAPPING.match(data):
-        mode, (width, height) = MODES[wrapping[1]], map(int, wrapping.groups()[1:])
+        channels, (width, height) = CHANNELS[wrapping[1]], map(int, wrapping.groups()[1:])
         pixels = data[wrapping.end() :]
-        if pixels and len(pixels) == width * height * len(mode):
-            return Image.frombytes(mode, (width, height), pixels)
+        if pixels and len(pixels) == width * height * channels:
+            return (height, width, channels), pixels
+    return None
+
+
+def _unwrapped(data: bytes) -> Image.Image:
+    """An image file, opened."""
+    if found := bare(data):
+        (height, width, channels), pixels = found
+        return Image.frombytes("L" if channels == 1 else "RGB", (width, height), pixels)
     return Image.open(io.BytesIO(data))
 
 

@@ -31,8 +31,7 @@ from ddpipe.data.shards import SHARD_BYTES, shard_key, verify
 from ddpipe.prepare.encoding import Encoding, Moments
 from ddpipe.prepare.images import Probed, Shape, probe
 from ddpipe.prepare.index import DIGEST, Entry, Members, write_entry
-from ddpipe.prepare.samples import Samples
-from ddpipe.prepare.sources import Sample, Source, Unreadable
+from ddpipe.prepare.sources import Sample, Source, Survey, Unreadable
 from ddpipe.process import keep_memory
 from ddpipe.storage import Store
 
@@ -206,10 +205,12 @@ class Packer:
         problems: Why samples cannot be read, by their numbers.
     """
 
-    def __init__(self, source: Source, samples: Samples, store: Store, name: str, *, remote: bool) -> None:
-        self.samples = samples
-        self.known = Known(len(samples))
+    def __init__(self, source: Source, survey: Survey, store: Store, name: str, *, remote: bool) -> None:
+        self.samples = survey.samples
+        self.known = Known(len(survey.samples))
         self.problems: dict[int, str] = {}
+        self._probed = Probed(survey.shape, 0) if survey.shape else None
+        self._alike: dict[Probed, Probed] = {}  # a million images of one shape need not say so each
         self._source, self._store, self._name = source, store, name
         self._threads = max(cpus(), REMOTE_READERS) if remote else cpus()
 
@@ -317,7 +318,8 @@ class Packer:
             height, width, channels = self.known.shapes[row].tolist()
             probed = Probed((height, width, channels), int(self.known.depths[row]))
         else:
-            probed = probe(data)
+            probed = self._probed or probe(data)
+        probed = self._alike.setdefault(probed, probed)
         return Packed(
             row, hashlib.sha256(data).digest(), *probed, encoded.moments, encoded.phash, encoded.data
         )

@@ -88,11 +88,10 @@ def prepare(spec: PrepareSpec) -> Prepared:
     _refuse(survey.problems, spec)
     if spec.group_pattern:
         survey = grouped(survey, spec.group_pattern, spec.where)
-    packer = Packer(source, survey.samples, store, spec.name, remote="://" in spec.source_path)
+    packer = Packer(source, survey, store, spec.name, remote="://" in spec.source_path)
     entries = read_entries(store, spec.name)
-    broken, find = _broken(spec, store, entries), Finder(survey.samples.ids)
-    stored = [Stored(entry, find.rows(entry.members.ids)) for entry in entries]
-    version = _version(spec, survey, packer, stored, broken)
+    stored = _located(entries, survey.samples)
+    version = _version(spec, survey, packer, stored, _broken(spec, store, entries))
     manifest = version.manifest
     key = manifest_key(spec.name, manifest.dataset_id)
     objects = {**version.columns, key: manifest.to_json().encode()}
@@ -114,6 +113,12 @@ def prepare(spec: PrepareSpec) -> Prepared:
         skipped=list(manifest.skipped),
         seconds=time.monotonic() - started,
     )
+
+
+def _located(entries: Sequence[Entry], samples: Samples) -> list[Stored]:
+    """Earlier shards, with the numbers of the samples whose images they hold."""
+    find = Finder(samples.ids) if entries else None
+    return [Stored(entry, find.rows(entry.members.ids)) for entry in entries if find]
 
 
 def _broken(spec: PrepareSpec, store: Store, entries: Sequence[Entry]) -> set[str]:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import math
+import os
 import pickle
 import re
 import tarfile
@@ -73,6 +74,7 @@ class FileImages:
     def __init__(self, path: Path, start: int, shape: tuple[int, ...]) -> None:
         self.shape = shape
         self._path, self._start, self._size = path, start, math.prod(shape[1:])
+        self._was = _state(path.stat())
         self._per_piece = max(1, PIECE // self._size)
         self._piece = lru_cache(PIECES)(self._read)
 
@@ -92,9 +94,21 @@ class FileImages:
     def _read(self, piece: int) -> NDArray[np.uint8]:
         first = piece * self._per_piece
         count = min(self._per_piece, len(self) - first)
-        with self._path.open("rb") as file:
-            file.seek(self._start + first * self._size)
-            return np.frombuffer(file.read(count * self._size), np.uint8).reshape(count, *self.shape[1:])
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._start + first * self._size)
+                data = file.read(count * self._size)
+                is_same = _state(os.fstat(file.fileno())) == self._was
+        except OSError as error:
+            raise refused(str(self._path), f"it cannot be read: {error.strerror}", "Run again.") from error
+        if not is_same:  # images would get the stamps of others
+            raise refused(str(self._path), "it changed while it was read", "Run again when it is complete.")
+        return np.frombuffer(data, np.uint8).reshape(count, *self.shape[1:])
+
+
+def _state(status: os.stat_result) -> tuple[int, int, int]:
+    """What changes whenever a file is written or replaced."""
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @dataclass(frozen=True, slots=True)
