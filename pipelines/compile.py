@@ -17,7 +17,8 @@ from kfp import compiler
 from ddpipe import components
 from ddpipe.pipelines.catalogue import metadata
 from ddpipe.pipelines.custom_job import CUSTOM_JOB
-from ddpipe.pipelines.kfp_v2 import pipeline_of
+from ddpipe.pipelines.guide import guide
+from ddpipe.pipelines.kfp_v2 import pipeline_of, with_dropdowns
 from ddpipe.pipelines.training import TRAINING
 from ddpipe.pipelines.wiring import Pipeline
 from ddpipe.steps import EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN
@@ -46,15 +47,19 @@ def compile_all(folder: Path = COMPILED, claim: str = "") -> list[Path]:
         fresh = Path(scratch)
         compile_v2(fresh, claim)
         compile_v1(fresh, claim)
+        (fresh / "README.md").write_text(guide([replace(one, claim=claim) for one in PIPELINES.values()]))
         compile_components(fresh / "components")
-        return [_moved(path, folder / path.relative_to(fresh)) for path in sorted(fresh.rglob("*.yaml"))]
+        written = sorted([*fresh.rglob("*.yaml"), *fresh.glob("*.md")])
+        return [_moved(path, folder / path.relative_to(fresh)) for path in written]
 
 
 def compile_v2(folder: Path, claim: str = "") -> None:
-    """Write the packages for KFP 2."""
+    """Write the packages for KFP 2: plain, and with drop-downs for closed choices."""
     for pipeline in PIPELINES.values():
         graph = pipeline_of(replace(pipeline, claim=claim))
-        compiler.Compiler().compile(graph, str(folder / f"{pipeline.name}.yaml"))
+        plain = folder / f"{pipeline.name}.yaml"
+        compiler.Compiler().compile(graph, str(plain))
+        (folder / f"{pipeline.name}-dropdowns.yaml").write_text(with_dropdowns(plain.read_text(), pipeline))
 
 
 def compile_v1(folder: Path, claim: str = "") -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import yaml
 from kfp import dsl, kubernetes
 
 from ddpipe.components import argument, component, described
+from ddpipe.parameters import OneOf
 from ddpipe.pipelines.wiring import MOUNT, SECRET, Engine, Given, Made, Pipeline, Task, Value
 
 _PLACEHOLDERS = {
@@ -65,3 +67,18 @@ def _task(
     else:
         kubernetes.use_secret_as_env(made, given[SECRET], _CREDENTIALS, optional=True)
     return made
+
+
+def with_dropdowns(package: str, pipeline: Pipeline) -> str:
+    """A compiled package whose form offers closed choices as drop-downs.
+
+    The SDK cannot write this. Servers before 2.16 refuse it; UIs show drop-downs from 2.17 on.
+    """
+    specification, *others = yaml.safe_load_all(package)
+    shown = specification["root"]["inputDefinitions"]["parameters"]
+    for item in pipeline.parameters:
+        if isinstance(item.allowed, OneOf):
+            shown[item.name]["literals"] = list(item.allowed.names)
+    head = "".join(line for line in package.splitlines(keepends=True) if line.startswith("#"))
+    body: str = yaml.safe_dump_all([specification, *others])
+    return head + body

@@ -144,6 +144,11 @@ class Pipeline:
         pods = declared(StepOptions) if any(isinstance(task.memory, Given) for task in self.tasks) else ()
         return (*(item for task in self.tasks for item in task.open), *pods)
 
+    def members(self, field: str) -> tuple[Parameter, ...]:
+        """The parameters that a field holds by name; none if it is one parameter's own."""
+        found = {item.name: item for item in self._open if item.form == field and not item.alone}
+        return tuple(found.values())
+
     def filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What a client gives, from values by the parameters' own names, as the command line has them.
 

@@ -8,8 +8,11 @@ from typing import Any
 import click
 import pytest
 import yaml
+from google.protobuf import json_format
 from kfp import components as kfp_components
 from kfp import dsl
+from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
+from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineSpec
 
 from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
@@ -17,6 +20,7 @@ from ddpipe.parameters import Parameter, declared
 from ddpipe.pipelines.compile import COMPILED, OFFERED, PIPELINES, compile_all, compile_v1, compile_v2
 from ddpipe.pipelines.wiring import MOUNT, Task
 from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN, Step
+from ddpipe.train.presets import PRESETS
 from ddpipe.train.recipe import Recipe
 
 STEPS: dict[str, tuple[Step, ...]] = {
@@ -369,3 +373,32 @@ def test_no_step_is_taken_from_a_cache(name: str) -> None:
     tasks = [task for group in groups for task in group.get("dag", {}).get("tasks", {}).values()]
     caching = [task["cachingOptions"] for task in tasks if "cachingOptions" in task]
     assert caching == [{}] * len(package(name)["deploymentSpec"]["executors"])
+
+
+def test_only_the_package_with_drop_downs_lists_the_choices_and_nothing_else_differs() -> None:
+    plain, offering = package("training"), package("training-dropdowns")
+    listed = offering["root"]["inputDefinitions"]["parameters"]
+    choices = {name: one.pop("literals") for name, one in listed.items() if "literals" in one}
+    assert choices.keys() == {"cluster_backend", "data_source", "train_preset"}
+    assert choices["train_preset"] == ["", *PRESETS]
+    assert offering == plain
+
+
+@pytest.mark.parametrize("name", [f"{name}{kind}" for name in PIPELINES for kind in ("", "-dropdowns")])
+def test_a_package_for_kfp_2_is_what_the_engine_s_own_messages_hold(name: str) -> None:
+    path = COMPILED / f"ddpipe-{name}.yaml"
+    specification, platform = yaml.safe_load_all(path.read_text())
+    json_format.ParseDict(specification, PipelineSpec())
+    for one in platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values():
+        json_format.ParseDict(one, KubernetesExecutorConfig())
+        assert one["activeDeadlineSeconds"]
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_the_guide_has_a_row_for_every_field_and_every_option(name: str) -> None:
+    guide = (COMPILED / "README.md").read_text()
+    section = guide.partition(f"## ddpipe-{name}\n")[2].partition("\n## ")[0]
+    rows = set(re.findall(r"^\| \W*`(\w+)` \|", section, re.MULTILINE))
+    pipeline = PIPELINES[name]
+    members = {one.name for item in pipeline.parameters for one in pipeline.members(item.name)}
+    assert rows == {item.name for item in pipeline.parameters} | members
