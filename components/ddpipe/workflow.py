@@ -88,7 +88,7 @@ def train(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: 
     with run.step("train") as facts:
         if options.backend == LOCAL:
             _train_here(run, dataset, recipe, options)
-            facts.update(processes=options.processes)
+            facts.update(processes=options.processes_per_pod)
         else:
             facts.update(job=_launch(run, dataset, recipe, options, owner), nodes=options.nodes)
         record = training_record(run)
@@ -102,7 +102,7 @@ def _train_here(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -
 
     arguments = ["--dataset", dataset, "--output", run.training, "--recipe", recipe.to_json()]
     restarts = options.max_restarts if options.restart != Restart.NEVER else 0
-    run_local("ddpipe.train", arguments, options.processes, restarts)
+    run_local("ddpipe.train", arguments, options.processes_per_pod, restarts)
 
 
 def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner) -> str:

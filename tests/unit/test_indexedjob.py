@@ -67,6 +67,14 @@ def test_every_pod_has_a_rank_and_meets_the_others_at_pod_0() -> None:
     assert (told["WORLD_SIZE"], told["PET_NNODES"], told["PET_NPROC_PER_NODE"]) == ("6", "3", "2")
 
 
+@pytest.mark.parametrize(("gpus", "asked", "expected"), [(0, 0, "1"), (4, 0, "4"), (4, 2, "2")])
+def test_a_pod_has_a_process_for_each_gpu_unless_told_otherwise(gpus: int, asked: int, expected: str) -> None:
+    told = environment_of(a_job(nodes=2, gpus=gpus, processes=asked, cpu="8"))
+    assert told["PET_NPROC_PER_NODE"] == expected
+    assert told["WORLD_SIZE"] == str(2 * int(expected))
+    assert told["OMP_NUM_THREADS"] == str(8 // int(expected))
+
+
 def test_the_pods_names_come_from_a_service_of_the_job_s_name() -> None:
     job = a_job()
     (companion,) = companions(job)

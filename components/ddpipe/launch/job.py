@@ -188,12 +188,17 @@ class JobOptions(Parameters):
     )
     image: str = parameter("", "Container image of the pods.", form="cluster_image")
     nodes: int = parameter(1, "Number of pods.", Between(1, 10_000), form="cluster_nodes")
-    processes: int = parameter(1, "Training processes per pod; one per GPU is usual.", Between(1, 256))
+    processes: int = parameter(
+        0, "Training processes per pod; 0: one per GPU, or one where there is none.", Between(0, 256)
+    )
     cpu: str = parameter("1", "CPUs per pod.", form="cluster_cpu")
     memory: str = parameter("4Gi", "Memory per pod.", form="cluster_memory")
     gpus: int = parameter(0, "GPUs per pod.", Between(0, 64), form="cluster_gpus")
     gpu_resource: str = parameter(
         "nvidia.com/gpu", "Resource name of a GPU, as the device plugin registers it."
+    )
+    extended_resources: Mapping[str, str] = parameter(
+        {}, "What else device plugins give each pod, such as rdma/hca=1."
     )
     shared_memory: str = parameter("1Gi", "Size limit of /dev/shm, which counts towards the pod's memory.")
     env: Mapping[str, str] = parameter({}, "Environment variables of the pods.")
@@ -212,6 +217,15 @@ class JobOptions(Parameters):
     )
     node_selector: Mapping[str, str] = parameter({}, "Labels that nodes must have.")
     tolerations: Sequence[Mapping[str, Any]] = parameter([], "Tolerations, as in a pod.")
+    spread: str = parameter(
+        "", "Node label over whose values pods are spread if possible, such as kubernetes.io/hostname."
+    )
+    host_network: bool = parameter(
+        default=False, help="Whether pods are in their node's network, as RDMA may need."
+    )
+    runtime_class: str = parameter(
+        "", "Runtime class of the pods, such as nvidia where it is not the default."
+    )
     priority_class: str = parameter("", "Priority class of the pods.")
     service_account: str = parameter("", "Service account of the pods.")
     pull_policy: str = parameter(
@@ -254,10 +268,15 @@ class JobOptions(Parameters):
     )
 
     @property
+    def processes_per_pod(self) -> int:
+        """How many processes train in one pod."""
+        return self.processes or max(1, self.gpus)
+
+    @property
     def per_pod(self) -> dict[str, str]:
         """The resource limits of one pod."""
         gpus = {self.gpu_resource: str(self.gpus)} if self.gpus else {}
-        return {"cpu": self.cpu, "memory": self.memory, **gpus}
+        return {"cpu": self.cpu, "memory": self.memory, **gpus, **self.extended_resources}
 
     @property
     def mounts(self) -> tuple[Volume, ...]:
@@ -283,8 +302,8 @@ class JobOptions(Parameters):
         yield from self._bad_deadlines()
 
     def _bad_quantities(self) -> Iterator[str]:
-        for name in ("cpu", "memory", "shared_memory"):
-            text = getattr(self, name)
+        amounts = {name: getattr(self, name) for name in ("cpu", "memory", "shared_memory")}
+        for name, text in {**amounts, **self.extended_resources}.items():
             try:
                 if quantity(text) <= 0:
                     yield f"{name} is {text}, must be more than 0"

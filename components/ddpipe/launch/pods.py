@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpipe.errors import ParameterError
 from ddpipe.launch.job import S3Access, TrainingJob, Volume, VolumeKind, quantity
-from ddpipe.launch.labels import labels_of
+from ddpipe.launch.labels import JOB, labels_of
 from ddpipe.launch.patch import merged
 
 _USER = 1000
@@ -56,7 +56,7 @@ def ranks(job: TrainingJob, address: str, port: int, index: str) -> list[dict[st
         "MASTER_PORT": str(port),
         "PET_MASTER_ADDR": address,
         "PET_MASTER_PORT": str(port),
-        "WORLD_SIZE": str(job.nodes * job.processes),
+        "WORLD_SIZE": str(job.nodes * job.processes_per_pod),
     }
     own = {"fieldRef": {"fieldPath": index}}
     return [
@@ -72,6 +72,11 @@ def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) ->
         "priorityClassName": job.priority_class,
         "serviceAccountName": job.service_account,
         "imagePullSecrets": [{"name": name} for name in job.pull_secrets],
+        "runtimeClassName": job.runtime_class,
+        "topologySpreadConstraints": _spread(job),
+        "hostNetwork": job.host_network,
+        # In the node's network, names of services are resolved only where this is asked for.
+        "dnsPolicy": "ClusterFirstWithHostNet" if job.host_network else "",
     }
     return {
         "containers": [_container(job, container, env)],
@@ -86,6 +91,14 @@ def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) ->
         },
         **{name: value for name, value in optional.items() if value},
     }
+
+
+def _spread(job: TrainingJob) -> list[dict[str, Any]]:
+    if not job.spread:
+        return []
+    ours = {"matchLabels": {JOB: job.name}}
+    even = {"maxSkew": 1, "topologyKey": job.spread, "whenUnsatisfiable": "ScheduleAnyway"}
+    return [{**even, "labelSelector": ours}]
 
 
 def _container(job: TrainingJob, name: str, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -124,7 +137,7 @@ def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dic
 
 def threads(job: TrainingJob) -> int:
     """CPU threads per process, from the CPU limit: more would only be throttled."""
-    return max(1, int(quantity(job.cpu) / job.processes))
+    return max(1, int(quantity(job.cpu) / job.processes_per_pod))
 
 
 def _s3(access: S3Access) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def pod(job: TrainingJob) -> dict[str, Any]:
     env = [
         *ranks(job, address, PORT, f"metadata.annotations['{INDEX}']"),
         {"name": "PET_NNODES", "value": str(job.nodes)},
-        {"name": "PET_NPROC_PER_NODE", "value": str(job.processes)},
+        {"name": "PET_NPROC_PER_NODE", "value": str(job.processes_per_pod)},
     ]
     plain = template(job, CONTAINER, env)
     in_place = job.restart in {Restart.ON_FAILURE, Restart.ALWAYS}

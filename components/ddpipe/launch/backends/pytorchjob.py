@@ -46,7 +46,7 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
         "metadata": metadata_of(job),
         "spec": {
             "pytorchReplicaSpecs": _replica_specs(job, with_master=with_master),
-            **({"nprocPerNode": str(job.processes)} if "nprocPerNode" in known else {}),
+            **({"nprocPerNode": str(job.processes_per_pod)} if "nprocPerNode" in known else {}),
             **_run_policy(job, known, with_master=with_master),
         },
     }

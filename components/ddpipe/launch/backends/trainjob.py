@@ -84,7 +84,7 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
                 # Without a command the image's own is meant, and not the runtime's.
                 **{field: container.get(field, []) for field in _OF_TRAINER},
                 "numNodes": job.nodes,
-                "numProcPerNode": job.processes,
+                "numProcPerNode": job.processes_per_pod,
                 "resourcesPerNode": container["resources"],
             },
             **_override(pod, schema),
