@@ -9,14 +9,16 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from place import IMAGE, Place, delete, eventually
 from proxy import Request
 from step import RUNNING, Ended, Step, launch
 
-from ddpipe.launch.job import Owner
+from ddpipe.launch.discovery import spec_schema
+from ddpipe.launch.job import Owner, TrainingJob
 from ddpipe.launch.status import condition
 
 OK, INTERRUPTED = 0, 143
@@ -49,6 +51,8 @@ class Fault:
             on a busy machine. What it has to do before is seen in what is left.
         level: Pod Security level of the namespace.
         sees_nodes: Whether the launcher may list nodes.
+        unlike: What is different, by backend.
+        unplayable: Why it cannot happen, by backend.
     """
 
     name: str
@@ -61,6 +65,12 @@ class Fault:
     may_be_killed: bool = False
     level: str = "restricted"
     sees_nodes: bool = False
+    unlike: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    unplayable: Mapping[str, str] = field(default_factory=dict)
+
+    def on(self, backend: str) -> Fault:
+        """The row as it is for this backend."""
+        return replace(self, **self.unlike.get(backend, {}))
 
     def happen(self, place: Place) -> Seen:
         """Let it happen, and count what is left once that has come to rest."""
@@ -253,37 +263,20 @@ def stranger(place: Place, name: str) -> None:
         "ddpipe.dev/pipeline": "ddpipe",
         "ddpipe.dev/job": name,
     }
-    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    pod = {
-        "metadata": {"labels": labels},
-        "spec": {
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 1000,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [
-                {
-                    "name": "pytorch",
-                    "image": IMAGE,
-                    "imagePullPolicy": "IfNotPresent",
-                    "command": ["sleep", "60"],
-                    "securityContext": security,
-                }
-            ],
-        },
-    }
-    place.create(
-        "/apis/kubeflow.org/v1/pytorchjobs",
-        {
-            "apiVersion": "kubeflow.org/v1",
-            "kind": "PyTorchJob",
-            "metadata": {"name": name, "labels": labels},
-            "spec": {
-                "pytorchReplicaSpecs": {"Worker": {"replicas": 2, "restartPolicy": "Never", "template": pod}}
-            },
-        },
+    job = TrainingJob(
+        owner=Owner(run_id="theirs"),
+        namespace=place.namespace,
+        image=IMAGE,
+        nodes=2,
+        command=("sleep", "60"),
+        cpu="50m",
+        memory="64Mi",
+        shared_memory="16Mi",
+        runtime="TrainingRuntime/ddpipe",
     )
+    kind = place.kind
+    body = kind.manifest(job, spec_schema(place.admin, kind.resource))
+    place.admin.create(place.jobs_path(), {**body, "metadata": {"name": name, "labels": labels}})
 
 
 # --- the API server is away -----------------------------------------------------------------------
@@ -405,7 +398,7 @@ def restarting_often(place: Place) -> Ended:
     script = f'{count}; echo "run $n"; [ $n -ge 3 ] || exit 1'
     options = ("--restart", "OnFailure", "--max-restarts", "20")
     first = launch(place, script, *options)
-    first.saw("created PyTorchJob")
+    first.saw(r"created \w*Job")
     first.kill()
     # The next attempt finds containers of which the kubelet has thrown away the first log.
     assert eventually(lambda: restarts(place), lambda counts: len(counts) == 2 and min(counts) >= 2, 90)
@@ -461,6 +454,7 @@ fault("the output is not there", code=51, words=("left no result", "/nowhere/mod
 
 @fault(
     "a worker is gone after its master has succeeded",
+    unplayable=dict.fromkeys(("trainjob", "indexedjob"), "it has no master whose success ends the job"),
     code=48,
     words=("worker-0 of", "somebody deleted its pod|vanished"),
     pods=0,
@@ -487,6 +481,7 @@ SHORT_OUTAGE = ("--outage", "4")
 @fault(
     "the job cannot be removed after its success",
     words=("could not be removed: HTTP 500", "the cluster itself does so"),
+    unlike={"trainjob": {"words": ("could not be removed: HTTP 500", "do so later: ddpipe jobs sweep")}},
     jobs=1,
     pods=2,
 )
@@ -524,6 +519,7 @@ def no_image(place: Place) -> Ended:
 def bad_command(place: Place) -> Ended:
     arguments = [
         "launch",
+        *place.chosen(()),
         "--image",
         IMAGE,
         "--run-id",
@@ -683,7 +679,12 @@ def quota_later(place: Place) -> Ended:
     return step.end()
 
 
-@fault("pods that the cluster's policy refuses", code=52, words=("violates PodSecurity", "privileged"))
+@fault(
+    "pods that the cluster's policy refuses",
+    code=52,
+    words=("violates PodSecurity", "privileged"),
+    unplayable={"trainjob": "before Trainer 2.2 a TrainJob has no place for a security context"},
+)
 def against_policy(place: Place) -> Ended:
     security = {"privileged": True, "allowPrivilegeEscalation": True}
     patch = {"spec": {"containers": [{"name": "pytorch", "securityContext": security}]}}
@@ -694,16 +695,22 @@ def against_policy(place: Place) -> Ended:
     "a job that the webhook refuses",
     code=44,
     words=("image: Required value",),
+    unlike={"trainjob": {"words": ("must not have reserved envs",)}},
     jobs_ever=0,
 )
 def webhook_refuses(place: Place) -> Ended:
-    containers = [{"name": "pytorch", "image": ""}]
-    return launch(place, BRIEF, "--patch", json.dumps({"spec": {"containers": containers}})).end()
+    no_image = {"spec": {"containers": [{"name": "pytorch", "image": ""}]}}
+    if place.backend == "trainjob":
+        return launch(place, BRIEF, "--env", "PET_NNODES=1").end()
+    return launch(place, BRIEF, "--patch", json.dumps(no_image)).end()
 
 
-@fault("no PyTorchJobs on the cluster", code=43, words=("has no PyTorchJobs", "Install"), jobs_ever=0)
+@fault(
+    "no such jobs on the cluster", code=43, words=(r"has no \w*Jobs", "or use another cluster"), jobs_ever=0
+)
 def not_installed(place: Place) -> Ended:
-    place.proxy.answer(lambda request: request.path == "/apis/kubeflow.org/v1", 404, "not found", times=1)
+    root = place.kind.resource.root
+    place.proxy.answer(lambda request: request.path == root, 404, "not found", times=1)
     return launch(place, BRIEF).end()
 
 
@@ -714,8 +721,8 @@ def no_rights(place: Place) -> Ended:
     role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{place.namespace}/roles/ddpipe-launcher"
     rules = [
         {
-            "apiGroups": ["kubeflow.org"],
-            "resources": ["pytorchjobs"],
+            "apiGroups": [place.kind.resource.group],
+            "resources": [place.kind.resource.plural],
             "verbs": ["create", "get", "list", "watch"],
         },
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
@@ -738,10 +745,15 @@ def deleted(place: Place) -> Ended:
 SLEEPER = "trap 'exit 143' TERM; sleep 15 & wait $!"
 
 
+def delete_pod(place: Place, rank: str) -> None:
+    name = place.pod(rank)["metadata"]["name"]
+    delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/{name}")
+
+
 @fault("a pod is deleted while it runs", code=48, words=("worker-1 of", "somebody deleted its pod"))
 def pod_deleted(place: Place) -> Ended:
     step = running(place, SLEEPER)
-    delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/{JOB_NAME}-worker-1")
+    delete_pod(place, "worker-1")
     return step.end(90)
 
 
@@ -751,7 +763,7 @@ def pod_deleted(place: Place) -> Ended:
 )
 def pod_replaced(place: Place) -> Ended:
     step = running(place, SLEEPER, "--restart", "ExitCode")
-    delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/{JOB_NAME}-worker-1")
+    delete_pod(place, "worker-1")
     return step.end(90)
 
 
@@ -761,7 +773,7 @@ def pod_replaced(place: Place) -> Ended:
 def pod_evicted(place: Place) -> Ended:
     step = running(place, SLEEPER)
     # With a master, which ours has not, the second pod is worker-0.
-    name = f"{JOB_NAME}-worker-{0 if place.rival else 1}"
+    name = place.pod(f"worker-{0 if place.rival else 1}")["metadata"]["name"]
     eviction = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -774,11 +786,17 @@ def pod_evicted(place: Place) -> Ended:
 @fault("suspended, then resumed: the clock stands still", words=("suspended",))
 def suspended(place: Place) -> Ended:
     step = running(place, "sleep 5", "--deadlines", "finished=12", "--deadlines", "scheduled=12")
-    place.patch(place.jobs_path(JOB_NAME), {"spec": {"runPolicy": {"suspend": True}}})
+    suspend(place, whether=True)
     assert eventually(lambda: condition(place.admin.get(place.jobs_path(JOB_NAME)), "Suspended"), bool, 30)
     time.sleep(15)
-    place.patch(place.jobs_path(JOB_NAME), {"spec": {"runPolicy": {"suspend": False}}})
+    suspend(place, whether=False)
     return step.end(60)
+
+
+def suspend(place: Place, *, whether: bool) -> None:
+    change = {"suspend": whether}
+    spec = {"runPolicy": change} if place.backend == "pytorchjob" else change
+    place.patch(place.jobs_path(JOB_NAME), {"spec": spec})
 
 
 # --- deadlines ------------------------------------------------------------------------------------
@@ -804,7 +822,7 @@ def late_end(place: Place) -> Ended:
 
 @fault(
     "killed for good, its run over: the next launch sweeps",
-    words=("removed PyTorchJob", "run r1 is over"),
+    words=(r"removed \w*Job", "run r1 is over"),
     jobs=1,
     pods=2,
     jobs_ever=3,

@@ -15,8 +15,11 @@ from typing import Any, TypeVar
 import yaml
 from proxy import Proxy
 
-from ddpipe.launch.backends.pytorchjob import RESOURCE
+from ddpipe.launch.backend import Backend, backend
 from ddpipe.launch.cluster import ApiError, ApiServer, Refused
+from ddpipe.launch.discovery import is_served
+from ddpipe.launch.indexed import INDEX
+from ddpipe.launch.resources import Resource
 from ddpipe.launch.status import IMAGE_TROUBLE
 
 T = TypeVar("T")
@@ -26,7 +29,12 @@ OUR_IMAGES = os.environ.get("DDPIPE_TEST_IMAGES", "ddpipe-{}:dev")
 IMAGE = OUR_IMAGES.format("launcher")
 """What the pods of launched jobs run: a shell and Python are all they need."""
 
-RBAC = Path(__file__).parents[2] / "images" / "rbac.yaml"
+_IMAGES = Path(__file__).parents[2] / "images"
+RBAC, RUNTIMES = _IMAGES / "rbac.yaml", _IMAGES / "runtime.yaml"
+_RUNTIME = Resource(
+    group="trainer.kubeflow.org", version="v1alpha1", plural="trainingruntimes", kind="TrainingRuntime"
+)
+_POD_LABELS = {"ddpipe.dev/job", "jobset.sigs.k8s.io/jobset-name"}
 
 STORE_SECRET = "mlpipeline-minio-artifact"  # noqa: S105 - its name
 """The keys of Kubeflow's MinIO."""
@@ -72,6 +80,7 @@ class Place:
         namespace: Its name.
         folder: For the launcher's files.
         kubeconfig: The launcher's.
+        backend: What runs the jobs of launchers that are not told otherwise.
         rival: Makes another launcher's command of our arguments, to see what that does in our place.
     """
 
@@ -80,8 +89,20 @@ class Place:
     namespace: str
     folder: Path
     kubeconfig: Path
+    backend: str = "pytorchjob"
     rival: Callable[[Sequence[str]], list[str]] | None = None
     _start: str = field(default="")
+
+    @property
+    def kind(self) -> Backend:
+        return backend(self.backend)
+
+    def chosen(self, options: Sequence[str]) -> tuple[str, ...]:
+        """The options that choose the backend, for a launcher with these other ones."""
+        if self.backend != "trainjob":
+            return ("--backend", self.backend)
+        runtime = "ddpipe-restarts" if "--restart" in options else "ddpipe"
+        return ("--backend", self.backend, "--runtime", f"TrainingRuntime/{runtime}")
 
     @property
     def token_file(self) -> Path:
@@ -99,7 +120,7 @@ class Place:
         return token
 
     def jobs_path(self, name: str = "") -> str:
-        return RESOURCE.path(self.namespace, name)
+        return self.kind.resource.path(self.namespace, name)
 
     def jobs(self) -> list[dict[str, Any]]:
         return self.admin.get(self.jobs_path())["items"]
@@ -111,7 +132,7 @@ class Place:
             pod
             for pod in items
             if "deletionTimestamp" not in pod["metadata"]
-            and "ddpipe.dev/job" in pod["metadata"].get("labels", {})
+            and _POD_LABELS & pod["metadata"].get("labels", {}).keys()
         ]
 
     def jobs_ever(self) -> int:
@@ -124,7 +145,7 @@ class Place:
         """The pod of this rank, once there is one."""
 
         def find() -> dict[str, Any] | None:
-            return next((pod for pod in self.pods() if pod["metadata"]["name"].endswith(rank)), None)
+            return next((pod for pod in self.pods() if _is_of(pod, rank)), None)
 
         found = eventually(find, bool, 30)
         assert found, f"no pod {rank}"
@@ -151,6 +172,12 @@ class Place:
     def patch(self, path: str, change: dict[str, Any]) -> None:
         """Merge-patch an object."""
         patch(self.admin, path, change)
+
+
+def _is_of(pod: dict[str, Any], rank: str) -> bool:
+    """Whether a pod is of this rank: "worker-1" by its name, or by its number."""
+    number = pod["metadata"].get("annotations", {}).get(INDEX)
+    return pod["metadata"]["name"].endswith(rank) or f"worker-{number}" == rank
 
 
 def missing_image(admin: ApiServer, image: str) -> str | None:
@@ -198,7 +225,12 @@ def _state(admin: ApiServer, path: str) -> str:
 
 @contextlib.contextmanager
 def a_place(
-    admin: ApiServer, folder: Path, *, level: str = "restricted", sees_nodes: bool = False
+    admin: ApiServer,
+    folder: Path,
+    *,
+    level: str = "restricted",
+    sees_nodes: bool = False,
+    backend: str = "pytorchjob",
 ) -> Iterator[Place]:
     """Make a namespace, and remove it afterwards."""
     namespace = f"ddpipe-test-{uuid.uuid4().hex[:8]}"
@@ -206,9 +238,12 @@ def a_place(
     admin.create("/api/v1/namespaces", _object("v1", "Namespace", namespace, labels=labels))
     credentials = admin._credentials
     proxy = Proxy(credentials.host, credentials.pool.connection_pool_kw.get("ca_certs"))
-    place = Place(admin, proxy, namespace, folder, folder / "kubeconfig")
+    place = Place(admin, proxy, namespace, folder, folder / "kubeconfig", backend)
     try:
         _grant(place, sees_nodes=sees_nodes)
+        if is_served(admin, _RUNTIME):
+            for runtime in yaml.safe_load(RUNTIMES.read_text())["items"]:
+                admin.create(_RUNTIME.path(namespace), runtime)
         place._start = admin.get(place.jobs_path())["metadata"]["resourceVersion"]
         yield place
     finally:
@@ -255,7 +290,8 @@ def _binding_path(namespace: str) -> str:
 
 def _await_rights(place: Place) -> None:
     """The authoriser learns of new roles a moment later."""
-    assert eventually(lambda: place.may(RESOURCE.group, RESOURCE.plural, "create"), bool, 10), "no Role"
+    kind = place.kind.resource
+    assert eventually(lambda: place.may(kind.group, kind.plural, "create"), bool, 10), "no Role"
 
 
 def _kubeconfig(place: Place) -> dict[str, Any]:

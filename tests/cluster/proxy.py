@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import ssl
 import sys
@@ -17,6 +18,11 @@ from dataclasses import dataclass, field
 from http.client import HTTPResponse, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
+
+from ddpipe.launch.backend import all_backends
+
+# A collection of jobs, or one of them, of whatever kind.
+_JOBS = rf"/({'|'.join(kind.resource.plural for kind in all_backends())})(/|\?|$)"
 
 
 @dataclass(frozen=True)
@@ -29,11 +35,15 @@ class Request:
 
     @property
     def creates_job(self) -> bool:
-        return self.method == "POST" and "pytorchjobs" in self.path and "dryRun" not in self.path
+        return self.method == "POST" and self._is_about_jobs and "dryRun" not in self.path
 
     @property
     def deletes_job(self) -> bool:
-        return self.method == "DELETE" and "pytorchjobs" in self.path
+        return self.method == "DELETE" and self._is_about_jobs
+
+    @property
+    def _is_about_jobs(self) -> bool:
+        return bool(re.search(_JOBS, self.path))
 
     @property
     def is_watch(self) -> bool:

@@ -109,5 +109,7 @@ def launch(
     place: Place, script: str, *options: str, run: str = "r1", nodes: int = 2, **environment: str
 ) -> Step:
     """Start a launcher of a two-pod job whose pods run a shell script."""
-    arguments = ["launch", "--image", IMAGE, "--nodes", str(nodes), "--run-id", run, *SMALL, *options]
+    chosen = place.chosen(options)
+    size = ("--image", IMAGE, "--nodes", str(nodes), "--run-id", run, *SMALL)
+    arguments = ["launch", *chosen, *size, *options]
     return Step(place, [*arguments, "--", "sh", "-c", script], environment)

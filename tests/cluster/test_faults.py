@@ -1,4 +1,4 @@
-"""The fault matrix on a real cluster: true colour, the exact cause, and nothing left behind."""
+"""The fault matrix on a real cluster, for each backend: true colour, the exact cause, nothing left behind."""
 
 from __future__ import annotations
 
@@ -7,47 +7,68 @@ import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults import FAULTS, Fault, Seen
 from place import a_place
 
+from ddpipe.launch.backend import backend as backend_of
+from ddpipe.launch.backends import BACKENDS
 from ddpipe.launch.cluster import ApiServer
+from ddpipe.launch.discovery import is_served
 
 KILLED = -9
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
+def _cases() -> Iterator[Any]:
+    for backend in BACKENDS:
+        for fault in FAULTS:
+            reason = fault.unplayable.get(backend)
+            marks = [pytest.mark.skip(reason=reason)] if reason else []
+            yield pytest.param(backend, fault.on(backend), marks=marks, id=f"{backend}: {fault.name}")
+
+
 @pytest.fixture(scope="module")
-def happening(request: pytest.FixtureRequest, admin: ApiServer) -> Iterator[dict[str, Future[Seen]]]:
+def happening(
+    request: pytest.FixtureRequest, admin: ApiServer
+) -> Iterator[dict[tuple[str, str], Future[Seen]]]:
     """All chosen faults, several at once: most of their time is waiting."""
-    chosen = {
-        item.callspec.params["fault"].name: item.callspec.params["fault"]
-        for item in request.session.items
-        if "fault" in getattr(getattr(item, "callspec", None), "params", {})
-    }
+    served = {name for name in BACKENDS if is_served(admin, backend_of(name).resource)}
+    chosen: dict[tuple[str, str], Fault] = {}
+    for item in request.session.items:
+        given = getattr(getattr(item, "callspec", None), "params", {})
+        if "fault" in given and given["backend"] in served and not item.get_closest_marker("skip"):
+            chosen[given["backend"], given["fault"].name] = given["fault"]
     with ThreadPoolExecutor(request.config.getoption("--side-by-side")) as pool:
-        yield {name: pool.submit(_happen, fault, admin) for name, fault in chosen.items()}
+        yield {key: pool.submit(_happen, fault, key[0], admin) for key, fault in chosen.items()}
 
 
-def _happen(fault: Fault, admin: ApiServer) -> Seen:
+def _happen(fault: Fault, backend: str, admin: ApiServer) -> Seen:
     with (
         tempfile.TemporaryDirectory() as folder,
-        a_place(admin, Path(folder), level=fault.level, sees_nodes=fault.sees_nodes) as place,
+        a_place(
+            admin, Path(folder), level=fault.level, sees_nodes=fault.sees_nodes, backend=backend
+        ) as place,
     ):
         return fault.happen(place)
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+@pytest.mark.parametrize(("backend", "fault"), list(_cases()))
 def test_fault(
+    backend: str,
     fault: Fault,
-    happening: dict[str, Future[Seen]],
+    happening: dict[tuple[str, str], Future[Seen]],
     record_property: Callable[[str, object], None],
 ) -> None:
-    seen = happening[fault.name].result()
+    if (backend, fault.name) not in happening:
+        pytest.skip(f"this cluster has no {backend_of(backend).resource.kind}s")
+    seen = happening[backend, fault.name].result()
     text = seen.ended.text
     record_property(
-        f"{fault.name} (exit code {seen.ended.code}, {seen.ended.seconds:.0f} s)", seen.ended.message
+        f"{backend}: {fault.name} (exit code {seen.ended.code}, {seen.ended.seconds:.0f} s)",
+        seen.ended.message,
     )
     assert seen.ended.code == fault.code or (fault.may_be_killed and seen.ended.code == KILLED), text
     for words in fault.words:
