@@ -20,6 +20,7 @@ from place import OUR_IMAGES, Place, a_place, delete
 from step import Step
 
 from ddpipe.errors import ReplicaFailed
+from ddpipe.launch.backends import BACKENDS
 from ddpipe.launch.cluster import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -75,7 +76,7 @@ def train(place: Place, environment: dict[str, str], digits: tuple[str, str], *o
     return Step(place, [*arguments, *options], environment)
 
 
-@pytest.mark.parametrize("backend", ["pytorchjob", "indexedjob"])
+@pytest.mark.parametrize("backend", list(BACKENDS))
 def test_two_pods_train_digits_and_leave_a_good_model(
     admin: ApiServer,
     tmp_path: Path,
@@ -83,8 +84,8 @@ def test_two_pods_train_digits_and_leave_a_good_model(
     digits: tuple[str, str],
     backend: str,
 ) -> None:
-    with a_place(admin, tmp_path) as place:
-        ended = train(place, s3_environment, digits, "--backend", backend, "--epochs", "5").end()
+    with a_place(admin, tmp_path, backend=backend) as place:
+        ended = train(place, s3_environment, digits, *place.chosen(()), "--epochs", "5").end()
         assert ended.code == 0, ended.text
         assert place.jobs() == []
         assert place.pods() == []
