@@ -28,17 +28,21 @@ def search_rarely() -> None:
 
 
 def keep_memory() -> None:
-    """Let this process keep the memory of large arrays and tensors for the next ones; what is free now goes.
+    """Let this process keep the memory of large arrays and tensors for the next ones.
 
     By default the C library gives it back to the system and asks for it again: a tenth of the time in which
     images are prepared, and a sixth of that in which a network is trained on a CPU, goes to page faults.
     """
-    library = ctypes.CDLL(None)
     # glibc's: others have no such options, and do without.
-    if mallopt := getattr(library, "mallopt", None):
-        library.malloc_trim(0)
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_MMAP_MAX, 0)
         mallopt(_TRIM_THRESHOLD, -1)
+
+
+def give_memory_back() -> None:
+    """Let the system have what is free between the objects of this process, also after `keep_memory`."""
+    if malloc_trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc's
+        malloc_trim(0)
 
 
 def is_alive(pid: int) -> bool:

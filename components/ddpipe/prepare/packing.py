@@ -32,7 +32,7 @@ from ddpipe.prepare.encoding import Encoding, Moments
 from ddpipe.prepare.images import Probed, Shape, probe
 from ddpipe.prepare.index import DIGEST, Entry, Members, write_entry
 from ddpipe.prepare.sources import Sample, Source, Survey, Unreadable
-from ddpipe.process import keep_memory
+from ddpipe.process import give_memory_back, keep_memory
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)
@@ -245,6 +245,7 @@ class Packer:
         def store(content: list[Packed]) -> Stored:
             return self._stored(encoding, content)
 
+        give_memory_back()
         keep_memory()
         total = sum(plan.taken + plan.encoded for plan in plans.values())
         shards = {}
@@ -263,6 +264,7 @@ class Packer:
                 good = (part for _, part in self._good(encode, plan.rows, progress))
                 contents = (content for content in _cut(part for part in good if may_store()) if may_store())
                 shards[split] = [*kept, *prefetched(store, contents, threads=1, ahead=1)]
+                give_memory_back()
         return shards
 
     def _restamped(self, stored: Stored) -> Stored:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpipe.data.catalogue import damage, objects_of, shards_of
-from ddpipe.data.columns import Rows, trimmed
+from ddpipe.data.columns import PIECE, Rows, trimmed
 from ddpipe.data.index import described
 from ddpipe.data.manifest import SPLITS, DatasetManifest, manifest_key
 from ddpipe.data.notes import CLAIMS, CLEANINGS, noted, noted_shards
@@ -354,9 +354,11 @@ def _manifest(
 def _fingerprint(everything: Sequence[Members]) -> str:
     """Of all files and their ids, whatever their order."""
     ids = trimmed(np.concatenate([members.ids for members in everything]))
-    order = np.argsort(ids, kind="stable")
-    digest = hashlib.sha256(ids[order].data)
-    digest.update(np.concatenate([members.sha256 for members in everything])[order].data)
+    hashes = np.concatenate([members.sha256 for members in everything])
+    order, digest = np.argsort(ids, kind="stable"), hashlib.sha256()
+    for column in (ids, hashes):
+        for start in range(0, len(order), PIECE):
+            digest.update(column[order[start : start + PIECE]].data)
     return digest.hexdigest()
 
 

@@ -31,8 +31,8 @@ from ddpipe.storage import open_store, split_uri
 LARGEST = 2**30
 """Bytes that one file of arrays may unpack to."""
 
-STAMP = 32
-"""Digits of a hash that tell images of one source apart."""
+STAMP = 16
+"""Digits of a hash: 64 bits, so that no change of an image goes unnoticed by accident."""
 
 PIECE = 4 * 2**20
 """Bytes of a file of images that are in memory, of each piece that is in use."""
