@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import io
+import itertools
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from threading import Condition, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fake_api import Request
 from launch_samples import EVENTS, JOBS, PODS, UID, a_job, a_pod, a_server, an_object, ended
 
-from ddpipe.errors import DeadlineExceeded, LaunchError, PodRefused, ReplicaFailed
-from ddpipe.launch import diagnosis
+from ddpipe.errors import ClusterUnreachable, DeadlineExceeded, LaunchError, PodRefused, ReplicaFailed
+from ddpipe.launch import diagnosis, following
 from ddpipe.launch.backends.pytorchjob import BACKEND
-from ddpipe.launch.cluster import Unanswered
+from ddpipe.launch.cluster import ApiError, Refused, Unanswered
 from ddpipe.launch.following import Ended, Follower
 from ddpipe.launch.job import TrainingJob
 from ddpipe.launch.launcher import Outcome, launch
 from ddpipe.launch.limits import Limits
 from ddpipe.launch.logs import Logs
-from ddpipe.launch.watching import Picture
+from ddpipe.launch.watching import Message, Picture, Trouble
 
 JOB = a_job(deadlines={"hopeless": 0.2}, outage=5, keep="always")
 GOING = {"deletionTimestamp": "2026-01-01T00:00:42Z", "deletionGracePeriodSeconds": 30}
@@ -110,7 +112,7 @@ def test_a_pod_that_somebody_deleted_is_the_cause_though_it_is_gone() -> None:
     assert "then worker-0: exit code 1" in error.seen
 
 
-def looked_at(*messages: Picture, job: TrainingJob = JOB) -> Ended | None:
+def looked_at(*messages: Message, job: TrainingJob = JOB) -> Ended | None:
     """What a follower makes of pictures that come one by one, in this order."""
     logs = Logs(a_server(), PODS, lambda _: None)
     follower = Follower(a_server(), job, BACKEND, UID, logs, lambda _: None, Limits(job.limits))
@@ -257,6 +259,39 @@ def test_a_suspended_job_has_no_hopeless_pods() -> None:
     suspended = an_object(JOB, "Created", runPolicy={"suspend": True})
     _, pods, seen, again = one_pod_missing(refusal("5", "exceeded quota: ours"))
     assert looked_at(picture("job", suspended), pods, seen, again, job=HURRIED) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "given_up", "words"),
+    [
+        (Unanswered("cut"), ClusterUnreachable, "cut"),
+        (Refused(503, "", "overloaded"), ClusterUnreachable, "overloaded"),
+        (Refused(403, "Forbidden", "no"), Refused, "HTTP 403 no"),
+    ],
+)
+def test_what_cannot_be_seen_for_too_long_is_given_up(
+    error: ApiError, given_up: type[Exception], words: str
+) -> None:
+    """A cut is waited for as long as an outage may last, a refusal as long as what looks hopeless."""
+    for impatient in ({"outage": 1e-9}, {"deadlines": {"hopeless": 1e-9}}):
+        job = replace(JOB, **{"outage": 100.0, "deadlines": {"hopeless": 100.0}, **impatient})
+        told = Trouble("pods", error), Trouble("pods", error)
+        if ("outage" in impatient) is (given_up is ClusterUnreachable):
+            with pytest.raises(given_up, match=words):
+                looked_at(*told, job=job)
+        else:
+            assert looked_at(*told, job=job) is None
+
+
+def test_what_is_seen_again_is_no_trouble_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second passes with every look."""
+    seconds = itertools.count()
+    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    job, trouble = replace(JOB, outage=3), Trouble("pods", Unanswered("cut"))
+    found = picture("job", an_object(JOB, "Running")), picture("pods", a_pod(JOB), a_pod(JOB, "worker-1"))
+    assert looked_at(trouble, *found * 5, trouble, found[0], job=job) is None
+    with pytest.raises(ClusterUnreachable):
+        looked_at(trouble, *[found[0]] * 5, job=job)
 
 
 def test_of_several_refusals_the_latest_counts_in_whatever_order_they_are_shown() -> None:
