@@ -159,6 +159,8 @@ class Server:
         namespaces: Of its users; empty on a server of one user.
         token: Without it nobody is let in; empty: everybody is.
         cookie: Likewise, with a login page for everybody else.
+        version: What it says of itself.
+        behind_page: Whether its web page is asked, which passes on the described API and has its own logs.
         faults: What the next requests get in place of an answer: an HTTP status, or an event to wait for.
         requests: What was asked so far.
         ends: How runs end: the states that one has at each look, the last one for ever.
@@ -170,6 +172,7 @@ class Server:
     token: str = ""
     cookie: str = ""
     version: str = "2.17.0"
+    behind_page: bool = False
     faults: deque[int | Event] = field(default_factory=deque)
     requests: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -209,9 +212,14 @@ class Server:
 
     def _answer(self, request: Request) -> Response:
         parts = urlsplit(request.address)
-        if log := re.fullmatch(r"/apis/v1alpha1/runs/([^/]+)/nodes/([^/]+)/log", parts.path):
-            return Response(200, self._log(log[2]).encode(), "text/plain")
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
+        log = re.fullmatch(r"/apis/v1alpha1/runs/([^/]+)/nodes/([^/]+)/log", parts.path)
+        if log and not self.behind_page:
+            return Response(200, self._log(log[2]).encode(), "text/plain")
+        if self.behind_page and parts.path == "/k8s/pod/logs":
+            return Response(200, self._log(query["podname"]).encode(), "text/plain")
+        if self.behind_page and parts.path.startswith("/apis/v1alpha1"):
+            return Response(200, b"<html>index.html</html>", PAGE)
         for operation in OPERATIONS.values():
             match = operation.path.fullmatch(parts.path)
             if match and operation.method == request.method:

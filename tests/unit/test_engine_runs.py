@@ -23,6 +23,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
     with kfp_server.running() as made:
         monkeypatch.setenv("KFP_ENDPOINT", made.url)
         yield made
@@ -76,9 +77,27 @@ def test_the_log_is_that_of_the_failed_step_or_of_the_named_one(server: Server, 
     assert "it has prepare, train" in refusal(UnknownToEngine, "runs", "logs", training, "fly")["seen"]
 
 
+def test_the_log_is_found_through_the_web_page_too(server: Server, training: str) -> None:
+    server.logs[PREPARE] = "1797 images\n"
+    server.behind_page = True
+    assert ddpipe("runs", "logs", training, "prepare").stdout == "1797 images\n"
+
+
+def test_the_log_of_a_pod_is_found_where_the_server_cannot_read_it(
+    server: Server, training: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kubernetes:
+        def lines(self, path: str, *_query: object) -> list[bytes]:
+            assert path == f"/api/v1/namespaces/kubeflow/pods/{PREPARE}/log"
+            return [b"1797 images", b"done"]
+
+    monkeypatch.setattr(runs, "connect", Kubernetes)
+    assert ddpipe("runs", "logs", training, "prepare").stdout == "1797 images\ndone\n"
+
+
 def test_a_log_that_is_gone_is_told(server: Server, training: str) -> None:
     told = refusal(UnknownToEngine, "runs", "logs", training, "train")
-    assert "its pod is gone" in told["seen"]
+    assert "nor, from here, Kubernetes" in told["seen"]
     assert "kubectl get pods" in told["do"]
 
 

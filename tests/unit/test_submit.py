@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,7 @@ from ddpipe.errors import (
     EngineForbidden,
     EngineUnreachable,
     InputError,
+    Interrupted,
     LoginRequired,
     NotAnEngine,
     ParameterError,
@@ -43,6 +45,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
     with kfp_server.running() as made:
         monkeypatch.setenv("KFP_ENDPOINT", made.url)
         yield made
@@ -192,7 +195,16 @@ def test_a_failed_run_is_an_error_with_the_end_of_the_failing_steps_log(server: 
 
 def test_a_failed_step_without_a_log_says_so(server: Server) -> None:
     server.ends = ("FAILED",)
-    assert "its pod is gone" in refusal(RunFailed, "submit", "--wait")["seen"]
+    assert "nor, from here, Kubernetes" in refusal(RunFailed, "submit", "--wait")["seen"]
+
+
+def test_whoever_stops_waiting_leaves_the_run_alone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.ends = ("RUNNING",)
+    monkeypatch.setattr(runs.time, "sleep", lambda _seconds: signal.raise_signal(signal.SIGTERM))
+    told = refusal(Interrupted, "submit", "custom-job", "--wait")
+    assert "it goes on" in told["seen"]
+    assert "ddpipe runs show" in told["do"]
+    assert server.asked(":terminate") == 0
 
 
 def test_waiting_rides_out_a_server_that_is_away_for_a_while(server: Server) -> None:

@@ -25,6 +25,9 @@ from ddpipe.errors import ParameterError
 PATIENCE = (5, 60)
 """Seconds to connect, and to answer: the generated client waits for ever."""
 
+ONE_USER = "kubeflow"
+"""The namespace of runs on a server of one user."""
+
 _PAGE = 100
 _RETRIES = Retry(
     total=2,

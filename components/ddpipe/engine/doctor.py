@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from ddpipe.engine.client import Engine
+from ddpipe.engine.client import ONE_USER, Engine
 from ddpipe.engine.package import Package
 from ddpipe.errors import (
     DdpipeError,
@@ -29,8 +29,6 @@ from ddpipe.storage import open_store
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _NOT_FOUND = 404
-_ONE_USER = "kubeflow"
-"""The namespace of runs on a server of one user."""
 
 
 class State(StrEnum):
@@ -126,7 +124,7 @@ def _version(engine: Engine, least: str) -> Check:
 
 
 def _cluster(see: Callable[[], Cluster], engine: Engine, plan: Plan) -> Iterator[Check]:
-    namespace = engine.namespace or _ONE_USER
+    namespace = engine.namespace or ONE_USER
     account = plan.account or ("default-editor" if engine.namespace else "pipeline-runner")
     try:
         cluster = see()

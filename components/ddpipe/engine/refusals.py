@@ -27,7 +27,7 @@ _ADDRESS = (
     "Check --endpoint or KFP_ENDPOINT: it is the address of the service ml-pipeline, or of Kubeflow "
     "with /pipeline at its end."
 )
-_LOGIN_PAGES = ("dex", "oauth", "login", "auth", "sign_in")
+_LOGIN_PAGE = re.compile(r"/(dex|oauth2?|auth|login|sign_in)([/?]|$)")
 _LISTS = {
     "runs": "`ddpipe runs ls` shows the runs.",
     "recurringruns": "`ddpipe schedule ls` shows the schedules.",
@@ -86,7 +86,7 @@ def unanswered(url: str, error: Exception) -> EngineError:
 
 def no_json(url: str, landed: str) -> EngineError:
     """The error behind a page where data was expected: mostly that of a login."""
-    if any(word in landed.lower() for word in _LOGIN_PAGES):
+    if _LOGIN_PAGE.search(landed):
         return LoginRequired(
             what=WHAT, which=url, seen=f"the server sent a login page ({landed})", do=_LOG_IN
         )

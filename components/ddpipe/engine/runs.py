@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,18 +9,19 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from ddpipe.engine.client import Engine, every, silent
+from ddpipe.engine.client import ONE_USER, Engine, every, silent
 from ddpipe.engine.package import steps_of
 from ddpipe.engine.versions import Version
 from ddpipe.errors import (
+    DdpipeError,
     EngineError,
-    EngineForbidden,
     EngineUnreachable,
-    NotAnEngine,
     RunFailed,
     RunStopped,
     UnknownToEngine,
 )
+from ddpipe.launch.cluster import ApiError, connect
+from ddpipe.launch.resources import PODS
 
 SUCCEEDED, FAILED, WAITING = "SUCCEEDED", "FAILED", "PENDING"
 _STOPPED = {"CANCELED", "CANCELING"}
@@ -29,6 +29,7 @@ _OVER = {SUCCEEDED, FAILED, "CANCELED", "SKIPPED"}
 _PAUSE = 2.0
 _OUTAGE = 600.0
 _TAIL = 40
+_IDLE = 10.0
 _LAUNCHER = "system-container-impl"
 """What KFP 2 calls the template of every step's pod."""
 
@@ -248,27 +249,21 @@ def retry(engine: Engine, run_id: str) -> None:
 
 
 def step_log(engine: Engine, run_id: str, step: StepState) -> str:
-    """What a step has written so far.
+    """What a step has written so far: from the server, or else from its pod by way of Kubernetes.
 
     Raises:
-        UnknownToEngine: The step has no pod, or its log is gone.
+        UnknownToEngine: The step has no pod, or its log cannot be had from here.
     """
-    missing = "it has no pod yet" if not step.pods else "its pod is gone, and no log of it was kept"
     for pod in step.pods:
-        for path, query in _log_addresses(engine, run_id, pod):
-            try:
-                text = engine.client.text(path, query)
-            except (NotAnEngine, UnknownToEngine, EngineForbidden):
-                continue
-            if reason := _refusal(text):
-                missing = missing if "NotFound" in reason else reason
-            else:
+        for source in (_from_server, _from_page, _from_cluster):
+            if (text := source(engine, run_id, pod)) is not None:
                 return text
+    gone = "neither the server nor, from here, Kubernetes has a log of it"
     raise UnknownToEngine(
         what="the log cannot be read",
         which=f"step {step.name} of run {run_id}",
-        seen=missing,
-        do=f"See the pods: kubectl get pods -A -l pipeline/runid={run_id}",
+        seen=gone if step.pods else "it has no pod yet",
+        do=f"See its pods: kubectl get pods -A -l pipeline/runid={run_id}",
     )
 
 
@@ -280,20 +275,32 @@ def _tail(engine: Engine, run_id: str, step: StepState) -> str:
     return "".join(f"  {line}\n" for line in lines[-_TAIL:])
 
 
-def _log_addresses(engine: Engine, run_id: str, pod: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """The API server's, which the described API leaves out, and the web page's."""
-    yield f"/apis/v1alpha1/runs/{run_id}/nodes/{pod}/log", {}
+def _from_server(engine: Engine, run_id: str, pod: str) -> str | None:
+    """By an address that the described API leaves out; 2.17 cannot, on a server of one user."""
+    return _text(engine, f"/apis/v1alpha1/runs/{run_id}/nodes/{pod}/log", {})
+
+
+def _from_page(engine: Engine, run_id: str, pod: str) -> str | None:
+    """By that of the web page, where the endpoint is the page's."""
     namespace = {"podnamespace": engine.namespace} if engine.namespace else {}
-    yield "/k8s/pod/logs", {"podname": pod, "runid": run_id, **namespace}
+    return _text(engine, "/k8s/pod/logs", {"podname": pod, "runid": run_id, **namespace})
 
 
-def _refusal(text: str) -> str | None:
-    """The API server says 200 and then why there is no log."""
-    if not text.startswith('{"error_message"'):
-        return None
+def _text(engine: Engine, path: str, query: Mapping[str, str]) -> str | None:
     try:
-        return str(json.loads(text)["error_message"])
-    except ValueError:
+        text = engine.client.text(path, query)
+    except EngineError:
+        return None
+    # The server says 200, and then why there is no log.
+    return None if text.startswith('{"error_message"') else text
+
+
+def _from_cluster(engine: Engine, _run_id: str, pod: str) -> str | None:
+    path = PODS.path(engine.namespace or ONE_USER, pod)
+    try:
+        lines = connect().lines(f"{path}/log", {"container": "main"}, _IDLE)
+        return "".join(f"{line.decode(errors='replace')}\n" for line in lines)
+    except (ApiError, DdpipeError):
         return None
 
 
