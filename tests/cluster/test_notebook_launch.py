@@ -15,13 +15,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from place import OUR_IMAGES, Place, a_place
 from test_training import s3_environment  # noqa: F401 - a fixture
 
 from ddpipe.launch.cluster import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+NOTEBOOK = Path(__file__).parents[2] / "pipelines" / "launching.ipynb"
 
 KERNEL = """
 import json, os, sys
@@ -174,4 +178,28 @@ def test_a_function_that_fails_on_pods_tells_its_error(
     phase, kind, message = told  # type: ignore[misc]
     assert (phase, kind) == ("failed", "ReplicaFailed"), message
     assert "ValueError: the data is of another kind" in message, message
+    assert place.jobs() == []
+
+
+def test_the_notebook_runs_on_two_pods(
+    place: Place,
+    s3_environment: dict[str, str],  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = {
+        **s3_environment,
+        "KUBECONFIG": str(place.kubeconfig),
+        "DDPIPE_RUNS": f"s3://{s3_environment['S3_BUCKET']}/test-{uuid.uuid4().hex[:8]}",
+        "DDPIPE_IMAGE": OUR_IMAGES.format("trainer"),
+        "DDPIPE_S3_SECRET": "store",
+        "DDPIPE_S3_ENDPOINT": s3_environment["POD_S3_ENDPOINT"],
+    }
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    NotebookClient(notebook, resources={"metadata": {"path": tmp_path}}).execute()
+    launch, result = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"][2:4]
+    assert ">succeeded</b>" in launch[0].data["text/html"]
+    assert result[0].data["text/plain"].startswith("(2, 0.9")
     assert place.jobs() == []
