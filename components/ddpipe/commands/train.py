@@ -35,4 +35,5 @@ def train_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the 
 def _scores(final: Mapping[str, float]) -> str:
     """What validation found at the end."""
     found = {name: value for name, value in final.items() if name.startswith("validation_")}
+    found["validation_loss"] = found.pop("validation_loss")  # after what it stands for
     return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.items())
