@@ -75,4 +75,4 @@ lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements*.txt
 	@echo kfp==1.8.24 | $(UV_COMPILE) - --upgrade --output-file pipelines/requirements-v1.txt
 
 clean: ## remove what tests and tools left (not the environment, not runs)
-	@rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist .mutants
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .mutants

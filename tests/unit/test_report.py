@@ -76,6 +76,24 @@ def test_the_page_tells_the_whole_run() -> None:
     _assert_well_formed(page)
 
 
+def test_the_page_tells_what_the_data_lacks_and_what_was_decided_about_it() -> None:
+    record = a_record()
+    source = {
+        "kind": "csv",
+        "uncertain": {"as": "drop", "labels": 4, "blanks": 9},
+        "left_out": {"rows with an uncertain label": 1200},
+    }
+    text = _text(
+        render(replace(record, manifest=replace(record.manifest, source=source, skipped=("a.png",))))
+    )
+    for told in (
+        "1,200 rows with an uncertain label were left out.",
+        "1 unreadable images were left out.",
+        "Policy for uncertain labels (-1): drop.",
+    ):
+        assert told in text
+
+
 def test_the_page_asks_nothing_of_anyone() -> None:
     page = render(_exported(a_record()))
     assert not re.findall(r"<script|<link|@import|<iframe|url\(\s*['\"]?\w+:|(?:src|href)=\"https?:", page)
