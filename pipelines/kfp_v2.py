@@ -28,7 +28,7 @@ def pipeline_of(pipeline: Pipeline) -> dsl.base_component.BaseComponent:
     def graph(*values: Any) -> None:  # noqa: ANN401 - the engine's channels
         given = dict(zip((one.name for one in arguments), values, strict=True))
         last = _task(pipeline, pipeline.last, given, {})
-        with dsl.ExitHandler(last, name="-".join(task.step.name for task in pipeline.tasks)):
+        with dsl.ExitHandler(last, name=pipeline.name.removeprefix("ddpipe-")):
             done: dict[str, dsl.PipelineTask] = {}
             for task in pipeline.tasks:
                 done[task.step.name] = _task(pipeline, task, given, done).after(*done.values())
