@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,6 @@ from proxy import Proxy
 
 from ddpipe.launch.backend import Backend, backend
 from ddpipe.launch.cluster import ApiError, ApiServer, Refused
-from ddpipe.launch.discovery import is_served
 from ddpipe.launch.indexed import INDEX
 from ddpipe.launch.resources import Resource
 from ddpipe.launch.status import IMAGE_TROUBLE
@@ -241,9 +241,8 @@ def a_place(
     place = Place(admin, proxy, namespace, folder, folder / "kubeconfig", backend)
     try:
         _grant(place, sees_nodes=sees_nodes)
-        if is_served(admin, _RUNTIME):
-            for runtime in yaml.safe_load(RUNTIMES.read_text())["items"]:
-                admin.create(_RUNTIME.path(namespace), runtime)
+        if backend == "trainjob":
+            _have_runtimes(place)
         place._start = admin.get(place.jobs_path())["metadata"]["resourceVersion"]
         yield place
     finally:
@@ -251,6 +250,14 @@ def a_place(
         for path in (f"/api/v1/namespaces/{namespace}", _binding_path(namespace) if sees_nodes else ""):
             if path:
                 delete(admin, path)
+
+
+def _have_runtimes(place: Place) -> None:
+    """The Trainer's webhook may have lost its controller for a moment, on a busy machine."""
+    path = _RUNTIME.path(place.namespace)
+    for runtime in yaml.safe_load(RUNTIMES.read_text())["items"]:
+        taken = eventually(partial(_accepts, place.admin, path, runtime), bool, 60)
+        assert taken, f"no runtime {runtime['metadata']['name']}"
 
 
 def _grant(place: Place, *, sees_nodes: bool) -> None:
