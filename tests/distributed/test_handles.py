@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from processes import until
+from processes import processes, until
 
 from ddpipe.calls.result import RESULT
 from ddpipe.distributed import process_group
@@ -103,6 +103,7 @@ def test_a_launcher_that_was_killed_is_lost_and_its_ranks_with_it(tmp_path: Path
     assert process
     process.kill()
     until(lambda: handle.status().phase == "lost")
+    until(lambda: not any(handle.uri in process.command for process in processes()))
     with pytest.raises(JobDeleted, match="not known"):
         attach(handle.name, str(tmp_path)).result()
 

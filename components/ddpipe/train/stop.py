@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 from ddpipe.distributed import World
-from ddpipe.process import is_alive
 from ddpipe.signals import on_stop
 
 
@@ -29,7 +28,6 @@ class Watch:
         self._minutes = minutes
         self._told = False
         self._parent = os.getppid()
-        self._launcher = int(os.environ.get("DDPIPE_PARENT", self._parent))
         self.saved()
 
     def tell(self) -> None:
@@ -50,8 +48,8 @@ class Watch:
         return Request.SAVE if time.monotonic() >= self._next else Request.GO_ON
 
     def _orphaned(self) -> bool:
-        """Whether torchrun or who started that is gone, killed before it could pass anything on."""
-        return os.getppid() != self._parent or not is_alive(self._launcher)
+        """Whether torchrun is gone, killed before it could pass anything on."""
+        return os.getppid() != self._parent
 
 
 @contextmanager
