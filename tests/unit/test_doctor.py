@@ -20,6 +20,7 @@ from ddpipe.errors import ClusterUnreachable, EngineError
 from ddpipe.launch.cluster import Refused, Unanswered
 from ddpipe.pipelines.compile import COMPILED
 
+PYTORCHJOBS, JOBS = "/apis/kubeflow.org/v1", "/apis/batch/v1"
 TRAINING = read_package(COMPILED / "ddpipe-training.yaml")
 
 
@@ -41,6 +42,7 @@ class Kubernetes:
         denied: What the steps' account may not, as "verb resource".
         images: On the node.
         secrets: Keys by name.
+        served: The kind of each API group.
         refusal: Of every request.
         asked: Users whose rights were asked for.
     """
@@ -48,12 +50,17 @@ class Kubernetes:
     denied: tuple[str, ...] = ()
     images: tuple[str, ...] = ()
     secrets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    served: Mapping[str, str] = field(default_factory=lambda: {PYTORCHJOBS: "pytorchjobs", JOBS: "jobs"})
     refusal: Exception | None = None
     asked: set[str] = field(default_factory=set)
 
     def get(self, path: str, _query: object = None) -> dict[str, Any]:
         if self.refusal and path != "/version":
             raise self.refusal
+        if path in self.served:
+            return {"resources": [{"name": self.served[path]}]}
+        if path.startswith("/apis/"):
+            raise Refused(404, "NotFound", "no such API")
         if path == "/api/v1/nodes":
             return {"items": [{"status": {"images": [{"names": list(self.images)}]}}]}
         name = path.rpartition("/")[2]
@@ -140,6 +147,16 @@ def test_missing_rights_are_named_with_the_file_that_grants_them(server: Server)
     assert found.state == State.FAIL
     assert "create pytorchjobs, list pods" in found.seen
     assert "images/rbac.yaml" in found.fix
+
+
+def test_one_kind_of_job_that_the_account_may_launch_is_enough(server: Server) -> None:
+    found = checks(server, Kubernetes(denied=("create pytorchjobs",)))["rights"]
+    assert (found.state, found.seen.endswith("may launch by Job")) == (State.OK, True)
+
+
+def test_a_cluster_without_any_kind_of_job_cannot_be_judged(server: Server) -> None:
+    found = checks(server, Kubernetes(served={}))["rights"]
+    assert (found.state, "PyTorchJob" in found.seen) == (State.UNKNOWN, True)
 
 
 def test_an_image_that_no_node_has_may_still_be_pulled(server: Server) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -21,8 +21,10 @@ from ddpipe.errors import (
     LoginRequired,
     ParameterError,
 )
-from ddpipe.launch.backends.pytorchjob import RESOURCE
+from ddpipe.launch.backend import Backend, all_backends, backend
+from ddpipe.launch.backends import BACKENDS
 from ddpipe.launch.cluster import ApiError, Cluster, Refused
+from ddpipe.launch.discovery import is_served
 from ddpipe.launch.resources import SECRETS
 from ddpipe.launch.rights import Right, needed
 from ddpipe.storage import open_store
@@ -134,24 +136,42 @@ def _cluster(see: Callable[[], Cluster], engine: Engine, plan: Plan) -> Iterator
         for name in ("rights", "images", "secret"):
             yield Check(name, State.UNKNOWN, seen, "Set KUBECONFIG to see more.")
         return
-    yield _rights(cluster, namespace, account)
+    yield _rights(cluster, namespace, account, _backends(plan.package))
     yield from (_image(cluster, image) for image in _images(plan.package))
     yield _secret(cluster, namespace, str(_default(plan.package, "storage_secret")))
 
 
-def _rights(cluster: Cluster, namespace: str, account: str) -> Check:
-    """What the steps' account lacks of what launching needs."""
-    who = f"{account} in {namespace}"
+def _backends(package: Package) -> tuple[Backend, ...]:
+    """The kinds of job that the package may launch."""
+    name = _default(package, "cluster_backend")
+    return (backend(name),) if name in BACKENDS else all_backends()
+
+
+def _rights(cluster: Cluster, namespace: str, account: str, backends: Iterable[Backend]) -> Check:
+    """Which kinds of job the steps' account may launch; one is enough."""
+    who, resources = f"{account} in {namespace}", [item.resource for item in backends]
+    may = partial(_may, cluster, namespace, account)
     try:
-        rights = [(right, verb) for right in needed(RESOURCE) for verb in right.verbs]
-        may = partial(_may, cluster, namespace, account)
-        missing = [f"{verb} {right.name}" for right, verb in rights if not may(right, verb)]
+        served = [resource for resource in resources if is_served(cluster, resource)]
+        lacking = {
+            resource.kind: [
+                f"{verb} {right.name}"
+                for right in needed(resource)
+                for verb in right.verbs
+                if not may(right, verb)
+            ]
+            for resource in served
+        }
     except ApiError as error:
         return Check("rights", State.UNKNOWN, f"of {who}: {error}", "Ask somebody who may review access.")
-    if missing:
-        fix = f"kubectl apply -n {namespace} -f images/rbac.yaml, and bind it to {account} (see the README)."
-        return Check("rights", State.FAIL, f"{who} may not: {', '.join(missing)}", fix)
-    return Check("rights", State.OK, f"{who} may launch jobs")
+    if not lacking:
+        kinds = ", ".join(resource.kind for resource in resources)
+        return Check("rights", State.UNKNOWN, f"no {kinds} can be seen here", "Install what runs them.")
+    if able := [kind for kind, missing in lacking.items() if not missing]:
+        return Check("rights", State.OK, f"{who} may launch by {', '.join(able)}")
+    missing = dict.fromkeys(item for each in lacking.values() for item in each)
+    fix = f"kubectl apply -n {namespace} -f images/rbac.yaml, and bind it to {account} (see the README)."
+    return Check("rights", State.FAIL, f"{who} may not: {', '.join(missing)}", fix)
 
 
 def _may(cluster: Cluster, namespace: str, account: str, right: Right, verb: str) -> bool:
