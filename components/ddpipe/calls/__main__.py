@@ -18,7 +18,8 @@ def main() -> None:
     """Fetch the call, run it, and as rank 0 leave what came of it."""
     _, uri, sha256 = sys.argv
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what is printed is seen at once
+        # What is printed is seen at once, and in whole lines: by torchrun each piece is written by itself.
+        sys.stdout.reconfigure(line_buffering=True, write_through=False)
     run_rank(lambda: _work(open_store(uri), sha256))
 
 
