@@ -40,7 +40,7 @@ class Launch:
         sha256: Of the packed call.
         backend: Where it runs: "local", or the kind of job.
         nodes: How many pods.
-        processes: How many ranks in each.
+        processes: How many ranks in each; 0: one per GPU, or one.
         namespace: Where the job is; empty: the account's own.
         options: The job's, as `JobOptions` has them.
     """
@@ -91,7 +91,7 @@ def main() -> None:
 
 def _run(launched: Launch, uri: str, *, adopting: bool) -> dict[str, float]:
     if launched.backend == LOCAL:
-        run_local("ddpipe.calls", [uri, launched.sha256], launched.nodes * launched.processes)
+        run_local("ddpipe.calls", [uri, launched.sha256], launched.nodes * max(1, launched.processes))
         return {}
     cluster = connect()
     job = launched.job(uri, cluster.namespace)

@@ -80,7 +80,7 @@ def launch(
     args: Mapping[str, object] | None = None,
     name: str = "",
     nodes: int = 1,
-    processes: int = 1,
+    processes: int = 0,
     backend: str = "",
     runs: str = "runs",
     namespace: str = "",
@@ -96,7 +96,7 @@ def launch(
         args: The function's arguments by name; a script gets them as `--name value`.
         name: Of the launch, to attach to it; default: the function's with the time.
         nodes: Number of pods.
-        processes: Ranks per pod.
+        processes: Ranks per pod; 0: one per GPU, or one where there is none.
         backend: "local" for processes of this machine, or what runs the pods; default as for `ddpipe launch`.
         runs: Folder of all runs, which the pods have to reach too: s3://bucket/prefix, or a path.
         namespace: Of the job; default: the account's own.
@@ -375,9 +375,9 @@ def _readable(name: str) -> str:
 def _check_local(nodes: int, processes: int, options: Mapping[str, object]) -> None:
     problems = [f"{name} is for the pods of a job" for name in options]
     problems += [
-        f"{name} is {count}, not 1 or more"
-        for name, count in (("nodes", nodes), ("processes", processes))
-        if count < 1
+        f"{name} is {count}, not {least} or more"
+        for name, count, least in (("nodes", nodes, 1), ("processes", processes, 0))
+        if count < least
     ]
     if problems:
         raise ParameterError(
