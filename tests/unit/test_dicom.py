@@ -29,6 +29,7 @@ from samples import sample_ids
 from ddpipe.data.manifest import SPLITS
 from ddpipe.data.reader import open_split
 from ddpipe.errors import ParameterError
+from ddpipe.prepare import dicom
 from ddpipe.prepare.images import decode, probe, shrink
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.sources import Unreadable
@@ -184,6 +185,12 @@ def test_a_file_that_is_cut_off_is_refused(cut: int) -> None:
     data = _saved(_dicom())[:cut]
     with pytest.raises(Unreadable):
         decode(data, (64, 64, 1))
+
+
+def test_a_deflated_file_is_refused_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dicom, "LARGEST_INFLATED", 100_000)
+    with pytest.raises(Unreadable, match="decompression bomb"):
+        probe(_carried("image_dfl.dcm"))
 
 
 def test_an_absurd_size_is_refused_before_it_is_read() -> None:

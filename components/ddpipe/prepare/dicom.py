@@ -10,6 +10,7 @@ Source: DICOM PS3.3, C.7.6.3.1 (photometric interpretation), C.11.1 (modality LU
 from __future__ import annotations
 
 import io
+import zlib
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from pydicom.dataset import Dataset
 from pydicom.pixels import apply_color_lut, apply_modality_lut, apply_voi, get_decoder, pixel_array
+from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from ddpipe.prepare.sources.base import Unreadable
 from ddpipe.prepare.view import View
@@ -28,6 +30,12 @@ pydicom.config.settings.reading_validation_mode = (
 
 GREY = ("MONOCHROME1", "MONOCHROME2")
 
+LARGEST_INFLATED = 2**30
+"""Bytes that a deflated file may become."""
+
+_META = 144
+"""Where a file's meta information begins, after its length in 4 bytes; PS3.10, 7.1."""
+
 
 def size(data: bytes) -> tuple[int, int, int]:
     """Height, width and channels, from the header.
@@ -35,7 +43,7 @@ def size(data: bytes) -> tuple[int, int, int]:
     Raises:
         Unreadable: There is no image in it.
     """
-    header = _with_image(pydicom.dcmread(io.BytesIO(data), stop_before_pixels=True))
+    header = _read(data, stop_before_pixels=True)
     return header.Rows, header.Columns, 1 if header.PhotometricInterpretation in GREY else 3
 
 
@@ -50,7 +58,7 @@ def picture(data: bytes, view: View, largest: int) -> Image.Image:
     Raises:
         Unreadable: There is no image in it, there are several, or no decoder for it is installed.
     """
-    file = _with_image(pydicom.dcmread(io.BytesIO(data)))
+    file = _read(data)
     frames = int(file.get("NumberOfFrames") or 1)
     if frames > 1 and not view.first_frame:
         raise Unreadable(f"it has {frames} frames: --first-frame takes the first of them")
@@ -67,7 +75,15 @@ def picture(data: bytes, view: View, largest: int) -> Image.Image:
     return Image.fromarray((values >> max(0, bits - 8)).astype(np.uint8))
 
 
-def _with_image(file: Dataset) -> Dataset:
+def _read(data: bytes, *, stop_before_pixels: bool = False) -> Dataset:
+    """A file with an image; a deflated one is inflated whole by pydicom, so its size is looked at first."""
+    end = _META + int.from_bytes(data[_META - 4 : _META], "little")
+    if DeflatedExplicitVRLittleEndian.encode() in data[:end]:
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        inflater.decompress(data[end:], LARGEST_INFLATED)
+        if inflater.unconsumed_tail:
+            raise Unreadable(f"it inflates to over {LARGEST_INFLATED} bytes: it may be a decompression bomb")
+    file = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=stop_before_pixels)
     if not (file.get("Rows") and file.get("Columns")):
         raise Unreadable("it is a DICOM file without an image")
     return file
