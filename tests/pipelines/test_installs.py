@@ -116,18 +116,16 @@ def test_train_runs_all_four_steps(install: Callable[[str], Install], tmp_path: 
 
 
 _MESSAGES = """if True:
-    import importlib.util, sys, yaml
+    import sys, types, yaml
     from google.protobuf import json_format
-    def loaded(path):
-        found = importlib.util.spec_from_file_location(path.replace("/", "_"), path)
-        module = importlib.util.module_from_spec(found)
-        found.loader.exec_module(module)
-        return module
     package, folder = sys.argv[1:]
+    for name in ("kfp", "kfp.kubernetes"):  # the packages as folders only: their own code needs the whole SDK
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__path__ = [folder + "/" + name.replace(".", "/")]
+    from kfp.kubernetes import kubernetes_executor_config_pb2 as config
+    from kfp.pipeline_spec import pipeline_spec_pb2 as spec
     specification, platform = yaml.safe_load_all(open(package).read())
-    spec = loaded(folder + "/kfp/pipeline_spec/pipeline_spec_pb2.py")
     json_format.ParseDict(specification, spec.PipelineSpec())
-    config = loaded(folder + "/kfp/kubernetes/kubernetes_executor_config_pb2.py")
     for one in platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values():
         json_format.ParseDict(one, config.KubernetesExecutorConfig())
 """
