@@ -738,7 +738,8 @@ def no_rights(place: Place) -> Ended:
 @fault("the job is deleted while it runs", code=50, words=("was deleted while it was followed",))
 def deleted(place: Place) -> Ended:
     step = running(place)
-    delete(place.admin, place.jobs_path(JOB_NAME))
+    # As kubectl does it: asked for nothing, the API would let a Job's pods live on.
+    delete(place.admin, place.jobs_path(JOB_NAME), propagationPolicy="Background")
     return step.end(20)
 
 
