@@ -104,7 +104,7 @@ def test_when_a_pod_of_an_indexed_job_goes_the_whole_group_starts_again(
     with a_place(admin, tmp_path) as place:
         options = ("--backend", "indexedjob", "--restart", "OnFailure", "--epochs", "40")
         step = train(place, s3_environment, digits, *options)
-        step.saw("epoch=3 ", 240)
+        step.saw("epoch=3/", 240)
         gone = next(pod["metadata"]["name"] for pod in place.pods() if "-1-" in pod["metadata"]["name"])
         delete(admin, f"/api/v1/namespaces/{place.namespace}/pods/{gone}", gracePeriodSeconds=0)
         ended = step.end(240)
