@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from place import OUR_IMAGES, Place, a_place, delete
+from place import OUR_IMAGES, Place, a_place, delete, eventually
 from step import Step
 
 from ddpipe.errors import ReplicaFailed
@@ -88,7 +88,8 @@ def test_two_pods_train_digits_and_leave_a_good_model(
         ended = train(place, s3_environment, digits, *place.chosen(()), "--epochs", "5").end()
         assert ended.code == 0, ended.text
         assert place.jobs() == []
-        assert place.pods() == []
+        # A TrainJob's pods go by way of its JobSet and Job, each after the other.
+        assert eventually(place.pods, lambda pods: not pods, 20) == []
     dataset, runs = digits
     assert "[worker-0] training digits-cnn on digits" in ended.text
     assert "processes: 2" in ended.text
@@ -109,7 +110,7 @@ def test_when_a_pod_of_an_indexed_job_goes_the_whole_group_starts_again(
         delete(admin, f"/api/v1/namespaces/{place.namespace}/pods/{gone}", gracePeriodSeconds=0)
         ended = step.end(240)
         assert ended.code == 0, ended.text
-        assert place.pods() == []
+        assert eventually(place.pods, lambda pods: not pods, 20) == []
     assert "worker-1 is replaced: somebody deleted its pod" in ended.text
     epochs = re.findall(r"epoch=(\d+)", ended.text)
     assert sorted(set(epochs), key=int) == [str(epoch) for epoch in range(1, 41)]
@@ -134,7 +135,7 @@ def test_one_pod_trains_as_a_plain_job(
         )
         ended = train(place, s3_environment, digits, *options).end()
         assert ended.code == 0, ended.text
-        assert place.pods() == []
+        assert eventually(place.pods, lambda pods: not pods, 20) == []
     assert "processes: 2" in ended.text
 
 
