@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from ddpipe.engine.client import ONE_USER, Engine
@@ -30,7 +31,6 @@ from ddpipe.launch.rights import Right, needed
 from ddpipe.storage import open_store
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-_NOT_FOUND = 404
 
 
 class State(StrEnum):
@@ -216,7 +216,7 @@ def _secret(cluster: Cluster, namespace: str, name: str) -> Check:
     try:
         keys = cluster.get(SECRETS.path(namespace, name)).get("data", {}).keys()
     except Refused as error:
-        if error.status == _NOT_FOUND:
+        if error.status == HTTPStatus.NOT_FOUND:
             fix = f"Create it with accesskey and secretkey, or name another: --set storage_secret={name}."
             return Check("secret", State.FAIL, f"{namespace} has no secret {name}", fix)
         return Check("secret", State.UNKNOWN, str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from ddpipe.errors import NameTaken, OperatorSilent
@@ -20,7 +21,6 @@ from ddpipe.launch.resources import PODS, Object
 from ddpipe.launch.retrying import backoff, delete, with_retries
 from ddpipe.launch.status import Phase
 
-_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 # Pods have 30 s to end, and their names are taken for so long.
 _REMOVAL_SECONDS = 90.0
 
@@ -111,9 +111,9 @@ def _find(launching: Launching) -> Object | None:
     try:
         return with_retries(lambda: launching.cluster.get(launching.path), launching.job.outage)
     except Refused as error:
-        if error.status == _NOT_FOUND:
+        if error.status == HTTPStatus.NOT_FOUND:
             return None
-        if error.status == _FORBIDDEN:
+        if error.status == HTTPStatus.FORBIDDEN:
             preflight.check_rights(launching.cluster, launching.job, launching.backend)
         raise
 
@@ -177,7 +177,7 @@ def _post(launching: Launching, manifest: Mapping[str, Any]) -> Object | None:
     try:
         return launching.cluster.create(launching.backend.resource.path(launching.job.namespace), manifest)
     except Refused as error:
-        if error.status == _CONFLICT:
+        if error.status == HTTPStatus.CONFLICT:
             return None
         if silent := diagnosis.webhook_silent(launching.job, launching.backend, error):
             raise silent from error

@@ -12,6 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -151,7 +152,7 @@ class ApiServer:
     ) -> urllib3.BaseHTTPResponse:
         """The response to one request; a token refused once is read again, as it may have been rotated."""
         response = self._send(method, path, query, body, read_timeout or self._timeout)
-        if response.status == 401:  # noqa: PLR2004 - Unauthorized
+        if response.status == HTTPStatus.UNAUTHORIZED:
             response.drain_conn()
             self._credentials = self._log_in()
             response = self._send(method, path, query, body, read_timeout or self._timeout)

@@ -7,6 +7,7 @@ that dies in between leaves pods that wait for each other; the next attempt crea
 from __future__ import annotations
 
 import time
+from http import HTTPStatus
 from typing import Any
 
 from ddpipe.errors import NameTaken
@@ -17,7 +18,6 @@ from ddpipe.launch.ownership import reference
 from ddpipe.launch.resources import Object, owns
 from ddpipe.launch.retrying import backoff, with_retries
 
-_NOT_FOUND, _CONFLICT = 404, 409
 # The cluster collects what a removed job has owned some time after it.
 _COLLECTION_SECONDS = 90.0
 
@@ -64,12 +64,12 @@ def _created_or_found(cluster: Cluster, companion: Companion, body: dict[str, An
     try:
         return cluster.create(companion.resource.path(namespace), body)
     except Refused as error:
-        if error.status != _CONFLICT:
+        if error.status != HTTPStatus.CONFLICT:
             raise
     try:
         return cluster.get(companion.resource.path(namespace, name))
     except Refused as error:
-        if error.status != _NOT_FOUND:
+        if error.status != HTTPStatus.NOT_FOUND:
             raise
     return None
 

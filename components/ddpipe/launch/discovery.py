@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 from ddpipe.launch.cluster import Cluster, Refused
 from ddpipe.launch.resources import Object, Resource
-
-_FORBIDDEN, _NOT_FOUND = 403, 404
 
 
 def is_served(cluster: Cluster, resource: Resource) -> bool:
@@ -49,6 +48,6 @@ def readable(read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
     try:
         return read()
     except Refused as error:
-        if error.status in {_FORBIDDEN, _NOT_FOUND}:
+        if error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
             return None
         raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from ddpipe.errors import LaunchError, NotRemoved, listed
 from ddpipe.launch.backend import Backend, all_backends
@@ -19,7 +20,6 @@ from ddpipe.launch.resources import Object
 from ddpipe.launch.retrying import delete
 from ddpipe.launch.status import Phase, true_conditions
 
-_FORBIDDEN = 403
 # For so many seconds a server that is busy or away is asked again.
 _PATIENCE = 20.0
 
@@ -68,7 +68,7 @@ def list_jobs(cluster: Cluster, namespace: str, *, pipeline: str | None = None) 
             items = cluster.get(kind.resource.path(namespace), {"labelSelector": selector})["items"]
         except Refused as error:
             # A kind that this account may not use has no jobs of its.
-            if error.status != _FORBIDDEN:
+            if error.status != HTTPStatus.FORBIDDEN:
                 raise
             refusals.append(error)
         else:

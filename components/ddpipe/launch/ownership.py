@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def run_is_over(cluster: Cluster, job: Object) -> bool | None:
     try:
         run = cluster.get(_RUNS[owner["kind"]].path(job["metadata"]["namespace"], owner["name"]))
     except Refused as error:
-        return True if error.status == 404 else None  # noqa: PLR2004 - Not Found
+        return True if error.status == HTTPStatus.NOT_FOUND else None
     if run["metadata"]["uid"] != owner["uid"]:
         return True
     status = run.get("status", {})

@@ -6,6 +6,7 @@ What this account may not read is not held against the job: the same fault then 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from ddpipe.errors import NotInstalled, PreflightFailed, listed
@@ -22,7 +23,6 @@ from ddpipe.launch.rights import needed
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _NODES, _ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
 _MOUNTED = {VolumeKind.CLAIM: CLAIMS, VolumeKind.SECRET: SECRETS, VolumeKind.CONFIG: CONFIGS}
-_EXISTS, _NOT_FOUND = 409, 404
 _NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 Problem = str
@@ -119,11 +119,11 @@ def _dry_run(
     except Refused as error:
         if silent := webhook_silent(job, backend, error):
             raise silent from error
-        if error.status == _NOT_FOUND:
+        if error.status == HTTPStatus.NOT_FOUND:
             yield f"namespace {job.namespace} does not exist: create it, or choose another"
         elif is_transient(error):
             raise
-        elif error.status != _EXISTS and "cannot create resource" not in error.message:
+        elif error.status != HTTPStatus.CONFLICT and "cannot create resource" not in error.message:
             yield f"the cluster refuses the job: {error.message}"
 
 
@@ -146,9 +146,9 @@ def _is_missing(cluster: Cluster, path: str) -> bool:
     try:
         cluster.get(path)
     except Refused as error:
-        if error.status == _NOT_FOUND:
+        if error.status == HTTPStatus.NOT_FOUND:
             return True
-        if error.status != 403:  # noqa: PLR2004 - may not look
+        if error.status != HTTPStatus.FORBIDDEN:
             raise
     return False
 

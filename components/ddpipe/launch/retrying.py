@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from http import HTTPStatus
 from typing import TypeVar
 
 from ddpipe.errors import ClusterUnreachable, Forbidden, LaunchError, PodRefused
 from ddpipe.launch.cluster import ApiError, Cluster, Refused, Unanswered
 
 T = TypeVar("T")
-_NOT_FOUND, _CONFLICT = 404, 409
 # 401 is over when the token is rotated; the rest is load, a restart, or a proxy in between.
 _TRANSIENT = {401, 408, 429, 500, 502, 503, 504}
 
@@ -58,13 +58,13 @@ def delete(cluster: Cluster, path: str, uid: str, budget: float) -> None:
     try:
         with_retries(lambda: cluster.delete(path, uid), budget)
     except Refused as error:
-        if error.status not in {_NOT_FOUND, _CONFLICT}:
+        if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
             raise
 
 
 def given_up(error: ApiError, budget: float) -> LaunchError:
     """The error that a person gets after `budget` seconds of this one."""
-    if isinstance(error, Refused) and error.status == 401:  # noqa: PLR2004 - Unauthorized
+    if isinstance(error, Refused) and error.status == HTTPStatus.UNAUTHORIZED:
         return Forbidden(
             what="the cluster does not know this account any more",
             which="the service account's token",

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from threading import Event, Thread
 from time import monotonic, sleep
 from types import FrameType
@@ -27,7 +28,6 @@ _WARM = 80
 # A create that is under way when the signal comes shows its object within this time.
 _SETTLING = 0.4
 _GIVE_UP = 25
-_NOT_FOUND, _CONFLICT = 404, 409
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,9 @@ def _stop(cluster: Cluster, target: Target) -> str:
                 return "told to stop; the job of this name is not ours and stays"
             cluster.delete(target.path, found["metadata"]["uid"])
         except Refused as error:
-            if error.status == _NOT_FOUND and monotonic() - began > _SETTLING:
+            if error.status == HTTPStatus.NOT_FOUND and monotonic() - began > _SETTLING:
                 return "told to stop; there is no job to delete"
-            if error.status not in {_NOT_FOUND, _CONFLICT} and not is_transient(error):
+            if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT} and not is_transient(error):
                 return f"told to stop; the job cannot be deleted: {error}"
         except ApiError:
             pass
@@ -126,6 +126,6 @@ def _is_evicted(cluster: Cluster, target: Target) -> bool:
     try:
         return "deletionTimestamp" in cluster.get(target.launcher)["metadata"]
     except Refused as error:
-        return error.status == _NOT_FOUND
+        return error.status == HTTPStatus.NOT_FOUND
     except ApiError:
         return False

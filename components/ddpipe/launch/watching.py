@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from threading import Event, Thread
 from typing import Any
 
@@ -19,7 +20,6 @@ _SILENCE = 100
 _WATCH_SECONDS, _SILENT_WATCH_SECONDS = 3300, 1800
 # One that ends at once, again and again, is no watch.
 _SHORTEST_WATCH = 1.0
-_GONE = 410
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def _keep(cluster: Cluster, source: Source, post: Callable[[Message], None], sto
                 post(picture)
                 wait = backoff()
         except ApiError as error:
-            if isinstance(error, Refused) and error.status == _GONE:
+            if isinstance(error, Refused) and error.status == HTTPStatus.GONE:
                 continue
             if source.optional and not is_transient(error):
                 return
