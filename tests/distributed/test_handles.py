@@ -120,7 +120,7 @@ def test_an_output_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> No
     ("given", "seen"),
     [
         ({"backend": "local", "image": "mine"}, "image is for the pods of a job"),
-        ({"backend": "local", "nodes": 0}, "nodes is 0, not 1 or more"),
+        ({"backend": "local", "nodes": 0}, "nodes is 0, not a whole number from 1 to"),
         ({"image": ""}, "image is empty"),
         ({"image": "mine", "colour": "red"}, "'colour' is no parameter"),
         ({"image": "mine", "backend": "steam"}, "backend is 'steam'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -29,7 +29,7 @@ def doctor_command(package: str, service_account: str, **given: Any) -> None:  #
 
     Each is ok, or unknown from here, or fails with its fix; the exit code is 0 unless one fails.
     """
-    own = EndpointOptions.from_dict({item.name: given[item.name] for item in fields(EndpointOptions)})
+    own = EndpointOptions.picked(given)
     plan = Plan(package=named_package(package), least=LEAST_PIPELINES, account=service_account)
     checks = list(examine(lambda: connect(resolve(own, os.environ)), cluster.connect, plan))
     tell({"checks": [asdict(check) for check in checks]}, "\n".join(map(_line, checks)))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import click
 
 from ddpipe import form
-from ddpipe.commands.options import options, parsed
+from ddpipe.commands.options import options, parsed, taken
 from ddpipe.engine.client import Engine, connect
 from ddpipe.engine.endpoint import EndpointOptions, resolve
 from ddpipe.engine.package import Package, read_package, read_values
@@ -41,8 +41,8 @@ def with_engine(command: Command) -> Command:
     @options(EndpointOptions)
     @functools.wraps(command)
     def connected(**given: Any) -> None:  # noqa: ANN401 - by their names
-        own = {item.name: given.pop(item.name) for item in fields(EndpointOptions)}
-        command(connect(resolve(EndpointOptions.from_dict(own), os.environ)), **given)
+        own = taken(EndpointOptions, given)
+        command(connect(resolve(own, os.environ)), **given)
 
     return connected
 
@@ -69,7 +69,7 @@ def with_request(command: Command) -> Command:
         file: str | None,
         **given: Any,  # noqa: ANN401
     ) -> None:
-        own = PipelineOptions.from_dict({item.name: given.pop(item.name) for item in fields(PipelineOptions)})
+        own = taken(PipelineOptions, given)
         read = named_package(package)
         values = _values(read, read_values(Path(file)) if file else {}, assigned)
         command(publisher=functools.partial(_publish, read, values, own), **given)

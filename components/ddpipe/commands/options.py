@@ -18,6 +18,7 @@ import click
 from ddpipe.parameters import OneOf, Parameter, Parameters, declared
 
 T = TypeVar("T", bound=Callable[..., object])
+P = TypeVar("P", bound=Parameters)
 
 FEW = 6
 """Names that are shown in place of TEXT."""
@@ -47,6 +48,18 @@ def options(
         return command
 
     return decorate
+
+
+def taken(group: type[P], given: dict[str, Any]) -> P:
+    """A group's own parameters, taken out of a command's.
+
+    Raises:
+        ParameterError: Invalid values; all of them are listed.
+    """
+    found = group.picked(given)
+    for item in declared(group):
+        del given[item.name]
+    return found
 
 
 class _SectionedOption(click.Option):

@@ -10,27 +10,19 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from ddpipe.engine.client import ONE_USER, Engine
 from ddpipe.engine.package import Package
-from ddpipe.errors import (
-    DdpipeError,
-    EngineForbidden,
-    LoginRequired,
-    ParameterError,
-)
+from ddpipe.errors import DdpipeError, EngineForbidden, LoginRequired, ParameterError
 from ddpipe.launch.backend import Backend, all_backends, backend
 from ddpipe.launch.backends import BACKENDS
 from ddpipe.launch.cluster import ApiError, Cluster, Refused
 from ddpipe.launch.discovery import is_served
 from ddpipe.launch.resources import SECRETS
-from ddpipe.launch.rights import Right, needed
+from ddpipe.launch.rights import may, needed
 from ddpipe.storage import open_store
-
-_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 class State(StrEnum):
@@ -150,7 +142,6 @@ def _backends(package: Package) -> tuple[Backend, ...]:
 def _rights(cluster: Cluster, namespace: str, account: str, backends: Iterable[Backend]) -> Check:
     """Which kinds of job the steps' account may launch; one is enough."""
     who, resources = f"{account} in {namespace}", [item.resource for item in backends]
-    may = partial(_may, cluster, namespace, account)
     try:
         served = [resource for resource in resources if is_served(cluster, resource)]
         lacking = {
@@ -158,7 +149,7 @@ def _rights(cluster: Cluster, namespace: str, account: str, backends: Iterable[B
                 f"{verb} {right.name}"
                 for right in needed(resource)
                 for verb in right.verbs
-                if not may(right, verb)
+                if not may(cluster, namespace, right, verb, account)
             ]
             for resource in served
         }
@@ -172,23 +163,6 @@ def _rights(cluster: Cluster, namespace: str, account: str, backends: Iterable[B
     missing = dict.fromkeys(item for each in lacking.values() for item in each)
     fix = f"kubectl apply -n {namespace} -f images/rbac.yaml, and bind it to {account} (see the README)."
     return Check("rights", State.FAIL, f"{who} may not: {', '.join(missing)}", fix)
-
-
-def _may(cluster: Cluster, namespace: str, account: str, right: Right, verb: str) -> bool:
-    what = {
-        "namespace": namespace,
-        "group": right.resource.group,
-        "resource": right.resource.plural,
-        "subresource": right.subresource,
-        "verb": verb,
-    }
-    user = f"system:serviceaccount:{namespace}:{account}"
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": user, "resourceAttributes": what},
-    }
-    return bool(cluster.create(_REVIEWS, review)["status"]["allowed"])
 
 
 def _images(package: Package) -> list[str]:

@@ -37,6 +37,7 @@ from ddpipe.launch.background import OUTCOME, RECORD, Launch
 from ddpipe.launch.display import Display, html_of
 from ddpipe.launch.job import JobOptions
 from ddpipe.launch.logs import metrics_of
+from ddpipe.parameters import declared
 from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store
 
@@ -374,11 +375,9 @@ def _readable(name: str) -> str:
 
 def _check_local(nodes: int, processes: int, options: Mapping[str, object]) -> None:
     problems = [f"{name} is for the pods of a job" for name in options]
-    problems += [
-        f"{name} is {count}, not {least} or more"
-        for name, count, least in (("nodes", nodes, 1), ("processes", processes, 0))
-        if count < least
-    ]
+    counts = {"nodes": nodes, "processes": processes}
+    found = (item.problem(counts[item.name]) for item in declared(JobOptions) if item.name in counts)
+    problems += filter(None, found)
     if problems:
         raise ParameterError(
             what="this cannot be launched",

@@ -18,9 +18,8 @@ from ddpipe.launch.discovery import is_served, readable
 from ddpipe.launch.job import Preflight, TrainingJob, VolumeKind
 from ddpipe.launch.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, Object
 from ddpipe.launch.retrying import is_transient
-from ddpipe.launch.rights import needed
+from ddpipe.launch.rights import may, needed
 
-_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _NODES, _ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
 _MOUNTED = {VolumeKind.CLAIM: CLAIMS, VolumeKind.SECRET: SECRETS, VolumeKind.CONFIG: CONFIGS}
 _NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
@@ -87,24 +86,12 @@ def missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iter
     """One line per missing rule, as it has to stand in the Role."""
     namespace, beside = job.namespace, (companion.resource for companion in backend.companions(job))
     for right in needed(backend.resource, *beside):
-        group = right.resource.group
-        where = {"namespace": namespace, "group": group, "resource": right.resource.plural}
-        where |= {"subresource": right.subresource}
-        missing = [verb for verb in right.verbs if not _may(cluster, **where, verb=verb)]
+        missing = [verb for verb in right.verbs if not may(cluster, namespace, right, verb)]
         if missing:
             words = ", ".join(missing)
-            rule = f'{{apiGroups: ["{group}"], resources: ["{right.name}"], verbs: [{words}]}}'
+            rule = f'{{apiGroups: ["{right.resource.group}"], resources: ["{right.name}"], verbs: [{words}]}}'
             may_not = f"this account may not {words} {right.name} in namespace {namespace}"
             yield f"{may_not}: add to its Role {rule}"
-
-
-def _may(cluster: Cluster, **attributes: str) -> bool:
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes},
-    }
-    return bool(cluster.create(_REVIEWS, review)["status"]["allowed"])
 
 
 def _dry_run(

@@ -1,9 +1,10 @@
-"""What the launcher does on a cluster: the one declaration behind preflight's advice and images/rbac.yaml."""
+"""What the launcher does on a cluster, and whether it may: behind preflight's advice and images/rbac.yaml."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ddpipe.launch.cluster import Cluster
 from ddpipe.launch.resources import (
     ACCOUNTS,
     CLAIMS,
@@ -58,3 +59,34 @@ HELPFUL = (
     Right(JOBS, ("get",)),
 )
 """Launching works without these, with later or poorer messages."""
+
+
+def may(cluster: Cluster, namespace: str, right: Right, verb: str, account: str = "") -> bool:
+    """Whether a verb of a right is granted, in a namespace.
+
+    Args:
+        cluster: Where.
+        namespace: Of the objects, and of the service account.
+        right: What is asked for.
+        verb: One of its verbs.
+        account: Name of a service account; empty: whoever asks.
+
+    Raises:
+        ApiError: The server cannot say, or does not let this account ask about another one.
+    """
+    attributes = {
+        "namespace": namespace,
+        "group": right.resource.group,
+        "resource": right.resource.plural,
+        "subresource": right.subresource,
+        "verb": verb,
+    }
+    user = {"user": f"system:serviceaccount:{namespace}:{account}"} if account else {}
+    kind = "SubjectAccessReview" if account else "SelfSubjectAccessReview"
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": kind,
+        "spec": {**user, "resourceAttributes": attributes},
+    }
+    answer = cluster.create(f"/apis/authorization.k8s.io/v1/{kind.lower()}s", review)
+    return bool(answer["status"]["allowed"])
