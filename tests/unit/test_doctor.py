@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import kfp_server
 import pytest
 import s3_server
 from engine_commands import ddpipe
@@ -22,16 +20,6 @@ from ddpipe.pipelines.compile import COMPILED
 
 PYTORCHJOBS, JOBS = "/apis/kubeflow.org/v1", "/apis/batch/v1"
 TRAINING = read_package(COMPILED / "ddpipe-training.yaml")
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
-    """A server, and no Kubernetes that could be asked."""
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
-    monkeypatch.delenv("S3_ENDPOINT", raising=False)
-    with kfp_server.running() as made:
-        monkeypatch.setenv("KFP_ENDPOINT", made.url)
-        yield made
 
 
 @dataclass

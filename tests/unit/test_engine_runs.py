@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import kfp_server
 import pytest
 from engine_commands import ddpipe, facts, refusal
 from kfp_server import Server
@@ -14,19 +11,6 @@ from ddpipe.engine.client import Endpoint, connect
 from ddpipe.errors import EngineError, EngineUnreachable, RunFailed, UnknownToEngine
 
 TRAIN, PREPARE = "flow-train-system-container-impl-7", "flow-prepare-system-container-impl-7"
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_PAUSE", 0)
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("KUBECONFIG", "/nowhere")
-    with kfp_server.running() as made:
-        monkeypatch.setenv("KFP_ENDPOINT", made.url)
-        yield made
 
 
 @pytest.fixture

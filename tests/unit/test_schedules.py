@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import kfp_server
 import pytest
 from engine_commands import ddpipe, facts, refusal
 from kfp_server import Server
@@ -15,13 +13,6 @@ from ddpipe.errors import EngineConflict, ParameterError, UnknownToEngine
 from ddpipe.pipelines.compile import COMPILED
 
 NIGHTLY = ("schedule", "set", "nightly", "--cron", "0 2 * * *")
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    with kfp_server.running() as made:
-        monkeypatch.setenv("KFP_ENDPOINT", made.url)
-        yield made
 
 
 def changed(folder: Path) -> str:

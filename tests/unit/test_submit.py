@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import ssl
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -36,19 +35,6 @@ from ddpipe.errors import (
     RunFailed,
 )
 from ddpipe.pipelines.compile import COMPILED
-
-
-@pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "_PAUSE", 0)
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("KUBECONFIG", "/nowhere")
-    with kfp_server.running() as made:
-        monkeypatch.setenv("KFP_ENDPOINT", made.url)
-        yield made
 
 
 def a_certificate(path: Path) -> Path:
