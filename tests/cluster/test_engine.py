@@ -1,0 +1,180 @@
+"""Our own commands on a real Kubeflow Pipelines backend: submit, runs, schedule.
+
+KFP_ENDPOINT and the rest: as test_kfp.py says. One training is uploaded, stopped, tried again, and run once
+more on the same data; beside it a schedule fires twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import uuid
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import kfp
+import pytest
+from engine_commands import ddpipe, facts, refusal
+from kfp_run import Run, package_with_test_images
+from place import OUR_IMAGES, eventually
+
+from ddpipe.errors import DdpipeError, RunFailed, UnknownToEngine
+from ddpipe.launch.cluster import ApiServer
+from ddpipe.pipelines.compile import COMPILED
+from ddpipe.storage import open_store, read_uri
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+
+PATIENCE = 900
+SMALL = ("nodes=1", "cpu=400m", "memory=2Gi", "epochs=40", "checkpoint_minutes=0.02")
+IMAGE = OUR_IMAGES.format("launcher")
+NOTHING = ("nodes=1", "cpu=100m", "memory=128Mi", 'command=["true"]', f"image={IMAGE}")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What these tests have on the backend."""
+
+    pipeline: str
+    experiment: str
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--pipeline", self.pipeline, "--experiment", self.experiment)
+
+
+def assigned(*texts: str) -> tuple[str, ...]:
+    return tuple(part for text in texts for part in ("--set", text))
+
+
+@pytest.fixture(scope="module")
+def names(admin: ApiServer) -> Iterator[Names]:
+    if "KFP_ENDPOINT" not in os.environ:
+        pytest.skip("no Kubeflow Pipelines: set KFP_ENDPOINT to its API, such as http://127.0.0.1:8888")
+    name = f"ddpipe-test-{uuid.uuid4().hex[:8]}"
+    made = Names(name, name)
+    yield made
+    remove(made)
+
+
+def remove(names: Names) -> None:
+    """All that these tests have left on the backend."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        client = kfp.Client(host=os.environ["KFP_ENDPOINT"])
+    experiment = client.get_experiment(experiment_name=names.experiment).experiment_id
+    for schedule in client.list_recurring_runs(experiment_id=experiment).recurring_runs or ():
+        client.delete_recurring_run(schedule.recurring_run_id)
+    for run in client.list_runs(experiment_id=experiment, page_size=50).runs or ():
+        if run.state in {"PENDING", "RUNNING"}:
+            client.terminate_run(run.run_id)
+        client.delete_run(run.run_id)
+    client.delete_experiment(experiment)
+    for pipeline in (names.pipeline, f"{names.pipeline}-nothing"):
+        if found := client.get_pipeline_id(pipeline):
+            for version in client.list_pipeline_versions(found).pipeline_versions or ():
+                client.delete_pipeline_version(found, version.pipeline_version_id)
+            client.delete_pipeline(found)
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The packages, with the images of these tests."""
+    folder = tmp_path_factory.mktemp("packages")
+    files = {name: COMPILED / f"ddpipe-{name}.yaml" for name in ("training", "custom-job")}
+    return {name: package_with_test_images(file, folder) for name, file in files.items()}
+
+
+@pytest.fixture(scope="module")
+def schedule(names: Names, packages: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """A schedule, set twice, that fires while the training runs."""
+    where = Names(f"{names.pipeline}-nothing", names.experiment)
+    what = ("schedule", "set", names.pipeline, packages["custom-job"], "--every", "30s")
+    command = (*what, *where.options, *assigned(*NOTHING))
+    first, second = facts(*command), facts(*command)
+    assert (first["changed"], second["changed"]) == (True, False)
+    yield second
+    if ddpipe("schedule", "delete", second["schedule_id"]).exit_code not in {0, UnknownToEngine.exit_code}:
+        pytest.fail("the schedule stays")
+
+
+@pytest.fixture(scope="module")
+def command(names: Names, packages: dict[str, str], root: str) -> tuple[str, ...]:
+    """What submits the training."""
+    parameters = assigned(*SMALL, f"runs={root}/runs", f"store={root}/store", "cluster_step_memory=2Gi")
+    return ("submit", packages["training"], *names.options, *parameters)
+
+
+@pytest.fixture(scope="module")
+def interrupted(
+    schedule: dict[str, Any], command: tuple[str, ...], admin: ApiServer, root: str
+) -> dict[str, Any]:
+    """A training that was stopped after its first checkpoint."""
+    told: dict[str, Any] = facts(*command)
+    assert told["uploaded"]
+    folder = f"{root}/runs/{told['run_id']}/training"
+    assert eventually(lambda: has_content(folder), bool, PATIENCE, pause=0.5), ddpipe(
+        "runs", "show", told["run_id"]
+    ).output
+    assert facts("runs", "stop", told["run_id"])["stopped"]
+    run = Run(kfp.Client, admin, told["run_id"], folder)
+    assert eventually(run.jobs, lambda jobs: not jobs, 30) == []
+    refusal(RunFailed, "runs", "show", told["run_id"], "--wait")
+    return told
+
+
+def has_content(folder: str) -> bool:
+    try:
+        return any(True for _ in open_store(folder).list())
+    except DdpipeError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def retried(interrupted: dict[str, Any]) -> dict[str, Any]:
+    """The same run, tried again."""
+    told: dict[str, Any] = facts("runs", "retry", interrupted["run_id"], "--wait")
+    return told
+
+
+def test_a_stopped_training_goes_on_when_its_run_is_tried_again(retried: dict[str, Any]) -> None:
+    assert retried["state"] == "SUCCEEDED"
+    log = ddpipe("runs", "logs", retried["run_id"], "train").stdout
+    steps = re.findall(r"from step (\d+) of", log)
+    assert steps, log
+    assert int(steps[-1]) > 0
+
+
+def test_the_same_again_is_the_same_version_and_prepares_nothing(
+    retried: dict[str, Any], command: tuple[str, ...], root: str
+) -> None:
+    told = facts(*command, *assigned("epochs=1"), "--wait")
+    assert not told["uploaded"]
+    assert told["state"] == "SUCCEEDED"
+    assert {step["name"] for step in told["steps"]} >= {"prepare", "train", "evaluate", "export"}
+    record = json.loads(read_uri(f"{root}/runs/{told['run_id']}/steps/prepare.json"))
+    assert record["facts"]["reused"]
+
+
+def test_a_schedule_fires_again_and_again_until_it_is_deleted(
+    schedule: dict[str, Any], retried: dict[str, Any]
+) -> None:
+    def ended() -> list[str]:
+        runs = facts("runs", "ls", "--count", "100")["runs"]
+        mine = [run["state"] for run in runs if run["schedule_id"] == schedule["schedule_id"]]
+        return [state for state in mine if state not in {"PENDING", "RUNNING"}]
+
+    states = eventually(ended, lambda states: len(states) > 1, PATIENCE, pause=2)
+    assert states[:2] == ["SUCCEEDED", "SUCCEEDED"]
+    facts("schedule", "delete", schedule["schedule_id"])
+    refusal(UnknownToEngine, "schedule", "disable", schedule["schedule_id"])
+
+
+def test_the_doctor_finds_the_backend_well(retried: dict[str, Any], packages: dict[str, str]) -> None:
+    told = facts("doctor", packages["training"])
+    states = {check["name"]: check["state"] for check in told["checks"]}
+    assert {states[name] for name in ("endpoint", "login", "namespace")} == {"ok"}
+    assert "fail" not in states.values()
