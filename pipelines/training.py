@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from ddpipe import steps
 from ddpipe.components import image_of
-from ddpipe.launch.backends import AUTO
 from ddpipe.pipelines.wiring import DAY, HOUR, STEP_MEMORY, STORE_SECRET, Engine, Made, Pipeline, Task, Value
 from ddpipe.storage.base import KUBEFLOW_ENDPOINT
 
@@ -36,7 +35,6 @@ TRAINING = Pipeline(
     defaults={
         "runs": "s3://mlpipeline/ddpipe/runs",
         "store": "s3://mlpipeline/ddpipe/store",
-        "backend": AUTO,
         "image": image_of(steps.PREPARE),
         "s3_endpoint": KUBEFLOW_ENDPOINT,
         "s3_secret": STORE_SECRET,

@@ -6,7 +6,7 @@
     def mine(photos: str) -> None:
         run = {"run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER, "runs": "s3://bucket/runs"}
         prepared = prepare(source="folder", source_path=photos, store="s3://bucket/store", **run)
-        train(dataset=prepared.outputs["dataset"], backend="auto", nodes=2, **run)
+        train(dataset=prepared.outputs["dataset"], nodes=2, **run)
 
 Each is a container that runs `ddpipe STEP --option value`, generated from the step's declaration. An input is
 one whole argument: the engine would paste it unescaped into anything longer.

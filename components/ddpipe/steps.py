@@ -8,7 +8,7 @@ The commands take their options from here, the pipeline components their inputs 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import ClassVar
 
@@ -160,14 +160,21 @@ TRAIN = Step(
     name="train",
     command=("train",),
     image=Image.LAUNCHER,
-    groups=(DatasetOptions, RunOptions, PresetOptions, Recipe, TrainOptions, Owner),
+    groups=(DatasetOptions, RunOptions, PresetOptions, Recipe, JobOptions, Owner),
     results=(
         Result("training", Kind.TEXT, "Folder with checkpoints, metrics and event files."),
         Result("train_metrics", Kind.METRICS, "Loss and scores of the last epoch."),
     ),
+    help="Train a model on a dataset version, in the pods of a job; run again, it goes on from its last "
+    "checkpoint.",
+)
+TRAIN_ANYWHERE = replace(
+    TRAIN,
+    groups=(DatasetOptions, RunOptions, PresetOptions, Recipe, TrainOptions, Owner),
     help="Train a model on a dataset version, on this machine or in the pods of a job; run again, it goes on "
     "from its last checkpoint.",
 )
+"""The same on a command line: the engine's step is in an image that cannot train."""
 EVALUATE = Step(
     name="evaluate",
     command=("evaluate",),

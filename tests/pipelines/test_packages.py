@@ -16,6 +16,7 @@ from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineSpec
 
 from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
+from ddpipe.launch.backends import AUTO, BACKENDS
 from ddpipe.parameters import Parameter, declared
 from ddpipe.pipelines.compile import COMPILED, OFFERED, PIPELINES, compile_all, compile_v1, compile_v2
 from ddpipe.pipelines.wiring import MOUNT, Task
@@ -381,6 +382,7 @@ def test_only_the_package_with_drop_downs_lists_the_choices_and_nothing_else_dif
     choices = {name: one.pop("literals") for name, one in listed.items() if "literals" in one}
     assert choices.keys() == {"cluster_backend", "data_source", "train_preset"}
     assert choices["train_preset"] == ["", *PRESETS]
+    assert choices["cluster_backend"] == [AUTO, *BACKENDS]
     assert offering == plain
 
 

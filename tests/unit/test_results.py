@@ -174,6 +174,11 @@ def refused(tmp_path: Path, *arguments: str) -> str:
     return told.output
 
 
+def test_a_pipeline_cannot_train_where_its_steps_run(tmp_path: Path) -> None:
+    told = refused(tmp_path, "--check", "backend", "local", "--check", "image", "mine:1")
+    assert "backend is 'local'" in told
+
+
 def test_objects_of_later_options_are_checked_name_by_name(tmp_path: Path) -> None:
     train = {"label_smothing": 0.1, "momentum": 2, "epochs": 3, "keep": "failed"}
     told = refused(

@@ -12,10 +12,10 @@ from ddpipe.commands.shown import EventFiles, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.launch.job import Owner
 from ddpipe.runs import RunOptions
-from ddpipe.steps import TRAIN, TrainOptions
+from ddpipe.steps import TRAIN_ANYWHERE, TrainOptions
 
 
-@step_command(TRAIN)
+@step_command(TRAIN_ANYWHERE)
 @list_presets_option
 def train_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
     """Told by the step."""
