@@ -69,6 +69,47 @@ def test_an_old_operator_gets_a_master_and_nothing_that_it_does_not_know() -> No
     }
 
 
+def test_an_operator_that_tells_torchrun_nothing_has_it_told_by_the_pod() -> None:
+    older = {"pytorchReplicaSpecs": {}, "runPolicy": {}, "elasticPolicy": {}}
+    job = a_job(nodes=3, processes=2)
+    (workers,) = manifest(job, older)["spec"]["pytorchReplicaSpecs"].values()
+    told = told_in(workers)
+    assert (told["PET_NNODES"], told["PET_NPROC_PER_NODE"]) == ("3", "2")
+    assert "PET_NODE_RANK" in told
+    assert "PET_NNODES" not in environment_of(job)
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_with_a_master_such_pods_agree_on_their_ranks(nodes: int) -> None:
+    job = a_job(nodes=nodes, processes=2)
+    replicas = manifest(job, {"pytorchReplicaSpecs": {}})["spec"]["pytorchReplicaSpecs"]
+    assert sum(replica["replicas"] for replica in replicas.values()) == nodes
+    for replica in replicas.values():
+        told = told_in(replica)
+        assert (told["PET_NNODES"], told["PET_NPROC_PER_NODE"]) == (str(nodes), "2")
+        assert (told["PET_RDZV_BACKEND"], told["PET_RDZV_ID"]) == ("c10d", job.name)
+        assert told["PET_RDZV_ENDPOINT"] == f"{job.name}-master-0:29400"
+
+
+def told_in(replica: dict[str, Any]) -> dict[str, Any]:
+    (container,) = replica["template"]["spec"]["containers"]
+    return {item["name"]: item.get("value", item.get("valueFrom")) for item in container["env"]}
+
+
+def test_what_an_older_operator_would_ignore_is_refused_all_at_once() -> None:
+    policy = {"properties": {"schedulingPolicy": {"properties": {"minAvailable": {}}}}}
+    older = {"pytorchReplicaSpecs": {}, "runPolicy": policy, "elasticPolicy": {}}
+    manifest(a_job(scheduling={"minAvailable": 2}), older)
+    asked = a_job(queue="team", scheduling={"minAvailable": 2, "scheduleTimeoutSeconds": 60})
+    with pytest.raises(ParameterError) as caught:
+        manifest(asked, older)
+    assert "2 problems" in caught.value.seen
+    assert "no queue can hold it" in caught.value.seen
+    assert "runPolicy.schedulingPolicy.scheduleTimeoutSeconds (60)" in caught.value.seen
+    with pytest.raises(ParameterError, match=r"runPolicy\.schedulingPolicy"):
+        manifest(a_job(scheduling={"minAvailable": 2}), {"pytorchReplicaSpecs": {}})
+
+
 def test_only_rank_0_counts_where_there_is_a_master() -> None:
     specs = manifest(a_job(success=Success.RANK0))["spec"]["pytorchReplicaSpecs"]
     assert set(specs) == {"Master", "Worker"}
