@@ -65,6 +65,7 @@ def _equal(band: NDArray[np.uint8]) -> Iterator[list[int]]:
     """Rows that are equal, in ascending order, but for crowds."""
     _, groups, counts = np.unique(band, axis=0, return_inverse=True, return_counts=True)
     order = np.argsort(groups, kind="stable")
-    for members in np.split(order, np.cumsum(counts)[:-1]):
-        if 1 < len(members) <= CROWD:
-            yield members.tolist()
+    ends = np.cumsum(counts)
+    several = (counts > 1) & (counts <= CROWD)  # most rows are like no other
+    for start, end in zip((ends - counts)[several].tolist(), ends[several].tolist(), strict=True):
+        yield order[start:end].tolist()
