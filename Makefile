@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-cluster mutate lint format compile images bench lock clean
+.PHONY: help install run test test-slow test-cluster mutate lint format compile images bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -23,8 +23,12 @@ install: $(INSTALLED) ## make the environment: the lock's packages and ddpipe it
 run: $(INSTALLED) ## the whole pipeline on this machine: digits, two training processes, a report
 	@$(BIN)/ddpipe run --source digits --processes 2
 
-test: $(INSTALLED) ## all tests that need nothing but PyPI
-	@$(BIN)/pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+test: $(INSTALLED) ## the tests to run at every change: minutes, and nothing but PyPI
+	@$(PYTEST) -m "not slow and not installs"
+
+test-slow: $(INSTALLED) ## trainings by several processes, kills and resumes, notebooks, real data sets
+	@$(PYTEST) -m slow
 
 test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
 	@$(BIN)/pytest tests/cluster

@@ -49,6 +49,7 @@ def pid_in(marker: Path) -> int:
     return int(marker.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_node_joins_and_is_lost_and_training_goes_on(tmp_path: Path) -> None:
     dataset, output, port = digits(tmp_path / "store"), str(tmp_path / "training"), free_port()

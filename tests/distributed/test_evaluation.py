@@ -22,6 +22,7 @@ from ddpipe.model.evaluation import Evaluation, load_evaluation
 SAMPLES = 37
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "processes", "batch_size"),
     [

@@ -66,6 +66,7 @@ def error_of(folder: Path, processes: Sequence[Process], rank: int) -> dict[str,
     return details
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("act", "stall", "said"),
     [

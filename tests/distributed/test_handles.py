@@ -44,6 +44,7 @@ def launched(work: Any, folder: Path, **given: Any) -> Handle:
     return launch(work, backend="local", runs=str(folder), **given)
 
 
+@pytest.mark.slow
 def test_what_rank_0_returned_and_wrote_comes_back(tmp_path: Path) -> None:
     handle = launched(summed, tmp_path, nodes=2, args={"offset": 10})
     assert handle.result() == 21
@@ -59,6 +60,7 @@ def test_what_rank_0_returned_and_wrote_comes_back(tmp_path: Path) -> None:
         launched(summed, tmp_path, name=handle.name, args={"offset": 1})
 
 
+@pytest.mark.slow
 def test_a_function_that_fails_tells_why(tmp_path: Path) -> None:
     handle = launched(failing, tmp_path)
     with pytest.raises(ReplicaFailed, match="KeyError: 'missing'"):
@@ -81,6 +83,7 @@ ddpipe.launch(endless, backend="local", name="one", runs=sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_another_kernel_attaches_and_stops_it(tmp_path: Path) -> None:
     """The one that launched it is gone, its work goes on."""
     subprocess.run([sys.executable, "-c", KERNEL, str(tmp_path)], check=True)
@@ -96,6 +99,7 @@ def test_another_kernel_attaches_and_stops_it(tmp_path: Path) -> None:
         handle.result()
 
 
+@pytest.mark.slow
 def test_a_launcher_that_was_killed_is_lost_and_its_ranks_with_it(tmp_path: Path) -> None:
     handle = launched(endless, tmp_path)
     next(handle.logs(follow=True))

@@ -18,6 +18,8 @@ from training_runs import PROCESSES, digits, final
 from ddpipe.errors import Diverged, Interrupted, ReplicaFailed
 from ddpipe.launch.local import run_local
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> str:

@@ -15,6 +15,8 @@ from training_runs import RECIPE, STEPS_PER_EPOCH, digits, final, record, same_b
 from ddpipe.errors import ReplicaFailed
 from ddpipe.launch.local import run_local
 
+pytestmark = pytest.mark.slow
+
 EVERY_STEP = replace(RECIPE, checkpoint_minutes=1e-9)
 
 

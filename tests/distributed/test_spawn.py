@@ -31,15 +31,18 @@ def work(start):
 """
 
 
+@pytest.mark.slow
 def test_a_notebooks_function_runs_as_every_rank_and_rank_0_answers() -> None:
     assert spawn(as_in_a_notebook(CELL), 2, 10) == (2, 21)
 
 
+@pytest.mark.slow
 def test_the_error_of_the_first_failing_rank_is_raised_as_it_is() -> None:
     with pytest.raises(Odd, match="rank 1 does not like it"):
         spawn(fail_on_rank_1, 2)
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_named() -> None:
     with pytest.raises(TrainingError, match="rank 1: SIGKILL ended it"):
         spawn(die, 2)

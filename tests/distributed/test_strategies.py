@@ -35,6 +35,7 @@ def single(dataset: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("strategy", "ranks"),
     [("dp", 1), ("ddp", 1), ("ddp", 2), ("ddp", 4), ("fsdp", 1), ("fsdp", 2), ("fsdp", 4)],
@@ -51,6 +52,7 @@ def test_every_strategy_has_the_loss_curve_of_one_process(
         torch.testing.assert_close(end.states["model"][name], weight, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "ranks"), [("dp", 1), ("ddp", 2), ("fsdp", 2)])
 def test_every_strategy_goes_on_bit_for_bit_after_a_kill(
     dataset: str, tmp_path: Path, strategy: str, ranks: int
@@ -79,6 +81,7 @@ EVERYTHING = replace(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "ranks"),
     [
@@ -161,6 +164,7 @@ def test_synchronised_batch_statistics_give_the_model_of_one_process(
         torch.testing.assert_close(ends[ranks][name], weight, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_the_macro_auc_of_a_validation_is_scikit_learn_s_over_the_whole_split(
     tmp_path: Path, ranks: int

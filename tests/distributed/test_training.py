@@ -64,6 +64,7 @@ def uninterrupted(dataset: str, tmp_path_factory: pytest.TempPathFactory) -> Cal
     return end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "recipe", "death"),
     [
@@ -99,6 +100,7 @@ def test_a_killed_run_that_is_run_again_ends_bit_for_bit_as_if_it_had_not_been(
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2]
 
 
+@pytest.mark.slow
 def test_dropout_and_batch_statistics_survive_a_kill_bit_for_bit(dataset: str, tmp_path: Path) -> None:
     recipe = replace(EVERY_STEP, batch_size=80)
     meddling = (NoisyNetwork(),)
@@ -133,6 +135,7 @@ def test_no_rank_ends_before_the_state_is_saved(dataset: str, tmp_path: Path) ->
         assert (tmp_path / f"error-{rank}.json").stat().st_mtime_ns >= pointer.stat().st_mtime_ns
 
 
+@pytest.mark.slow
 def test_any_number_of_ranks_takes_the_same_global_batches(dataset: str, tmp_path: Path) -> None:
     wanted, batches = sample_ids(dataset, "train"), {}
     for ranks in (1, 2):
@@ -174,6 +177,7 @@ def test_another_number_of_ranks_may_go_on(
         torch.testing.assert_close(other[name], one[name], rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_default_recipe_learns_digits(dataset: str, tmp_path: Path) -> None:
     end = trained(dataset, str(tmp_path / "training"), Recipe(), ranks=2)
     assert end.history[-1]["validation_accuracy"] >= 0.97
@@ -238,6 +242,7 @@ def test_a_place_that_can_not_be_written_is_refused_at_once(dataset: str, tmp_pa
         train(dataset, str(tmp_path / "file" / "training"), RECIPE)
 
 
+@pytest.mark.slow
 def test_a_training_may_live_in_a_bucket(dataset: str, s3: s3_server.Server) -> None:
     output = f"s3://{s3_server.BUCKET}/runs/a/training"
     run(dataset, output, ranks=1, meddling=[SignalAtStep(0, 25, signal.SIGTERM)])

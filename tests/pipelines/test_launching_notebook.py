@@ -27,6 +27,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> list[NotebookNode]:
     return executed(nbformat.read(NOTEBOOK, as_version=4), tmp_path_factory.mktemp("launching"))
 
 
+@pytest.mark.slow
 def test_a_function_runs_as_two_ranks_and_learns(shown: list[NotebookNode]) -> None:
     launch, result, plot, files = shown[2:6]
     (live,) = launch
@@ -38,16 +39,19 @@ def test_a_function_runs_as_two_ranks_and_learns(shown: list[NotebookNode]) -> N
     assert files[0].data["text/plain"] != "[0]"
 
 
+@pytest.mark.slow
 def test_it_is_found_again_by_its_name(shown: list[NotebookNode]) -> None:
     lines, again = shown[6]
     assert "loss=" in lines.text
     assert ">succeeded</b>" in again.data["text/html"]
 
 
+@pytest.mark.slow
 def test_what_cannot_travel_is_named(shown: list[NotebookNode]) -> None:
     assert "the variable 'lock', a lock" in shown[7][0].text
 
 
+@pytest.mark.slow
 def test_a_restarted_kernel_attaches_to_what_goes_on(tmp_path: Path) -> None:
     cells = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
     settings, functions, launching = cells[:3]

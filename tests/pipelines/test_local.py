@@ -17,6 +17,8 @@ from ddpipe.model.package import load_package
 from ddpipe.storage import open_store
 from ddpipe.storage.lease import lease
 
+pytestmark = pytest.mark.slow
+
 DDPIPE = (sys.executable, "-m", "ddpipe")
 
 

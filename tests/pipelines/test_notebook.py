@@ -20,6 +20,7 @@ def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NotebookNode:
     return notebook
 
 
+@pytest.mark.slow
 def test_without_a_server_it_trains_here_and_shows_what_came_out(
     executed: NotebookNode, tmp_path: Path
 ) -> None:

@@ -25,6 +25,8 @@ from ddpipe.runs import Run
 from ddpipe.summary import summary
 from ddpipe.train.recipe import Recipe
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Done:

@@ -89,6 +89,7 @@ def parameters_of(package: str) -> set[str]:
     return set(spec["root"]["inputDefinitions"]["parameters"])
 
 
+@pytest.mark.slow
 def test_the_steps_alone_run_as_they_are_shown(tmp_path: Path) -> None:
     """The block of the four steps, on a folder of images, with the address that the first one prints."""
     numbers = np.random.default_rng(0)

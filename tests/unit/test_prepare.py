@@ -299,6 +299,7 @@ def run(): return prepare(spec)
 """
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_point_leaves_no_half_version(toys: PrepareSpec) -> None:
     """Killed before the n-th file takes its place, for all n until it runs to its end."""
     script = PREPARE + (

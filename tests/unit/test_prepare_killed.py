@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
 
+import pytest
 from samples import an_image
 
 from ddpipe.data.catalogue import damage, shards_of
@@ -59,6 +60,7 @@ for point in map(int, points):
 """
 
 
+@pytest.mark.slow
 def test_twenty_kills_at_random_points_break_nothing(tmp_path: Path) -> None:
     for number in range(IMAGES):
         an_image(

@@ -15,9 +15,12 @@ from ddpipe.prepare.spec import PrepareSpec
 
 FOLDER = Path(os.environ.get("DDPIPE_REAL_DATA", ""))
 
-pytestmark = pytest.mark.skipif(
-    "DDPIPE_REAL_DATA" not in os.environ, reason="DDPIPE_REAL_DATA names no folder with real data sets"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        "DDPIPE_REAL_DATA" not in os.environ, reason="DDPIPE_REAL_DATA names no folder with real data sets"
+    ),
+]
 
 
 def test_all_of_cifar_10_as_class_folders(tmp_path: Path) -> None:
