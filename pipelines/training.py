@@ -35,6 +35,7 @@ TRAINING = Pipeline(
     defaults={
         "runs": "s3://mlpipeline/ddpipe/runs",
         "store": "s3://mlpipeline/ddpipe/store",
+        "if_unchanged": steps.REUSE,
         "image": image_of(steps.PREPARE),
         "s3_endpoint": KUBEFLOW_ENDPOINT,
         "s3_secret": STORE_SECRET,

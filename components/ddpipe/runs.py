@@ -87,6 +87,11 @@ class Run:
         return self.uri.rpartition("/")[2]
 
     @property
+    def folder(self) -> str:
+        """The folder of all runs."""
+        return self.uri.rpartition("/")[0]
+
+    @property
     def training(self) -> str:
         """Checkpoints, metrics and event files."""
         return f"{self.uri}/training"
@@ -146,6 +151,11 @@ class Run:
         except NoSuchObject:
             return {}
         return record["facts"]
+
+    def origin(self, step: str) -> Run:
+        """The run whose result of a step is this one's: itself, or an earlier one that it took over from."""
+        earlier = self.facts(step).get("same_as")
+        return Run.named(self.folder, earlier) if earlier else self
 
     def steps(self) -> list[dict[str, Any]]:
         """The records of the steps so far, in the order in which they started."""

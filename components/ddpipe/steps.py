@@ -21,6 +21,9 @@ from ddpipe.runs import RunOptions
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
 
+REUSE = "reuse"
+"""An earlier model, where training would repeat it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions(Parameters):
@@ -65,6 +68,25 @@ class TrainOptions(JobOptions):
         """What a job's options say together; nothing if there is no job."""
         if self.backend != LOCAL:
             yield from JobOptions.conflicts(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReuseOptions(Parameters):
+    """What becomes of a training that would repeat an earlier one."""
+
+    heading: ClassVar[str] = "Run"
+
+    if_unchanged: str = parameter(
+        "train",
+        "What to do if data, recipe and code are those of an earlier run: train again, or reuse its model.",
+        OneOf(("train", REUSE)),
+        form="train_if_unchanged",
+    )
+
+    @property
+    def reuse(self) -> bool:
+        """Whether an earlier model will do."""
+        return self.if_unchanged == REUSE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +182,7 @@ TRAIN = Step(
     name="train",
     command=("train",),
     image=Image.LAUNCHER,
-    groups=(DatasetOptions, RunOptions, PresetOptions, Recipe, JobOptions, Owner),
+    groups=(DatasetOptions, RunOptions, ReuseOptions, PresetOptions, Recipe, JobOptions, Owner),
     results=(
         Result("training", Kind.TEXT, "Folder with checkpoints, metrics and event files."),
         Result("train_metrics", Kind.METRICS, "Loss and scores of the last epoch."),
@@ -170,7 +192,7 @@ TRAIN = Step(
 )
 TRAIN_ANYWHERE = replace(
     TRAIN,
-    groups=(DatasetOptions, RunOptions, PresetOptions, Recipe, TrainOptions, Owner),
+    groups=(DatasetOptions, RunOptions, ReuseOptions, PresetOptions, Recipe, TrainOptions, Owner),
     help="Train a model on a dataset version, on this machine or in the pods of a job; run again, it goes on "
     "from its last checkpoint.",
 )

@@ -19,6 +19,7 @@ class Summary:
         run: The run's folder.
         dataset_id: The dataset version.
         reused: It was there already.
+        unchanged_since: The earlier run, and when it ended, whose model this one reuses; empty: it trained.
         metrics: By split, by name; the test metrics with their 95 % interval.
         data_report: Address of the page about the dataset.
         report: Address of the report.
@@ -29,6 +30,7 @@ class Summary:
     run: str
     dataset_id: str
     reused: bool
+    unchanged_since: str
     metrics: Mapping[str, Mapping[str, Any]]
     data_report: str
     report: str
@@ -44,10 +46,12 @@ class Summary:
         seconds = ", ".join(f"{step} {value:.1f} s" for step, value in self.seconds.items())
         width = max(map(len, self.metrics["test"]))
         scores = [f"  {name:{width}} {_with_interval(score)}" for name, score in self.metrics["test"].items()]
+        unchanged = f"unchanged since run {self.unchanged_since}: its trained model is reused"
         return "\n".join(
             [
                 f"run       {self.run}",
                 f"dataset   {self.dataset_id[:12]} ({'reused: unchanged' if self.reused else 'new'})",
+                *([unchanged] if self.unchanged_since else []),
                 f"steps     {seconds}",
                 "test",
                 *scores,
@@ -68,19 +72,20 @@ def _with_interval(score: Mapping[str, float | None]) -> str:
 def summary(run: Run) -> Summary:
     """What a finished run came to, read from its folder."""
     records = {record["step"]: record for record in run.steps()}
-    history = training_record(run)["history"][-1]
-    scores = load_evaluation(run.evaluation).metrics.scores
+    history = training_record(run.origin("train"))["history"][-1]
+    scores = load_evaluation(run.origin("evaluate").evaluation).metrics.scores
     return Summary(
         run=run.uri,
         dataset_id=records["prepare"]["facts"]["dataset_id"],
         reused=records["prepare"]["facts"]["reused"],
+        unchanged_since=records["train"]["facts"].get("since", ""),
         metrics={
             **{split: _of_split(history, split) for split in ("train", "validation")},
             "test": {name: asdict(score) for name, score in scores.items()},
         },
         data_report=run.data_report,
         report=run.report,
-        model=run.model,
+        model=run.origin("export").model,
         seconds={step: record["seconds"] for step, record in records.items()},
     )
 

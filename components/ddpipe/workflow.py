@@ -9,6 +9,7 @@ Steps are imported where they are called: whoever launches must not wait for tor
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from ddpipe.prepare.spec import PrepareSpec
     from ddpipe.train.recipe import Recipe
 
+_log = logging.getLogger(__name__)
+
 
 def prepare(run: Run, spec: PrepareSpec) -> Prepared:
     """Turn raw data into a dataset version, unless it is there unchanged, and write a page about it."""
@@ -37,6 +40,7 @@ def prepare(run: Run, spec: PrepareSpec) -> Prepared:
         facts.update(run.facts("prepare"))
         prepared = step(spec)
         _take(run, facts, prepared.manifest_uri, prepared.manifest, reused=prepared.reused)
+        facts.update(encoded=prepared.encoded)
     return prepared
 
 
@@ -70,7 +74,15 @@ def _check_same_dataset(run: Run, before: str | None, now: str) -> None:
         )
 
 
-def train(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner) -> dict[str, Any]:
+def train(
+    run: Run,
+    dataset: str,
+    recipe: Recipe,
+    options: TrainOptions,
+    owner: Owner,
+    *,
+    reuse: bool = False,
+) -> dict[str, Any]:
     """Train on this machine or by a job on the cluster, going on from the run's last checkpoint.
 
     With a job, SIGTERM deletes it and ends this process.
@@ -81,17 +93,30 @@ def train(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: 
         recipe: How to train.
         options: Where to train.
         owner: The step of the pipeline run that owns the job.
+        reuse: Whether to take over the model of an earlier run of the same data, recipe and code. What
+            this run has begun to train goes on in any case.
 
     Returns:
         What the training wrote about itself (training.json).
     """
     with run.step("train") as facts:
-        if options.backend == LOCAL:
-            _train_here(run, dataset, recipe, options)
-            facts.update(processes=options.processes_per_pod)
+        from ddpipe import earlier
+
+        found_by = earlier.marks(dataset, recipe, options)
+        has_begun = exists(f"{run.training}/")
+        if reuse and not has_begun and (found := earlier.unchanged_since(run, found_by)):
+            _log.info("nothing changed since run %s: its trained model is reused", found.told)
+            facts.update(same_as=found.run.name, since=found.told)
+            record = training_record(found.run)
         else:
-            facts.update(job=_launch(run, dataset, recipe, options, owner), nodes=options.nodes)
-        record = training_record(run)
+            recipe = earlier.settled(run, recipe, found_by)
+            if options.backend == LOCAL:
+                _train_here(run, dataset, recipe, options)
+                facts.update(processes=options.processes_per_pod)
+            else:
+                facts.update(job=_launch(run, dataset, recipe, options, owner), nodes=options.nodes)
+            facts.update(notes=found_by.keys)
+            record = training_record(run)
         facts.update(record["final"])
     return record
 
@@ -123,32 +148,73 @@ def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner
 
 def evaluate(run: Run, dataset: str, spec: EvaluateSpec) -> Evaluation:
     """Score the run's model on the test split, and write the report as far as the run has come."""
+    trained = run.origin("train")
     with run.step("evaluate") as facts:
         from ddpipe.evaluate.evaluate import evaluate as step
+        from ddpipe.model.evaluation import load_evaluation
 
-        evaluation = step(run.training, dataset, run.evaluation, spec)
+        earlier = load_evaluation(trained.evaluation) if trained != run else None
+        if earlier and earlier.subject.test_time_flips == spec.test_time_flips:
+            evaluation = earlier
+            facts.update(same_as=trained.name)
+        else:
+            evaluation = step(trained.training, dataset, run.evaluation, spec)
         facts.update(evaluation.headline())
     _publish_report(run)
     return evaluation
 
 
 def export(run: Run, dataset: str) -> ModelPackage:
-    """Export the run's evaluated model, and write the whole report."""
+    """Export the run's evaluated model, write the whole report, and leave the run to later ones."""
+    evaluated = run.origin("evaluate")
     with run.step("export") as facts:
-        from ddpipe.export.export import export as step
+        if evaluated != run:
+            from ddpipe.model.package import load_package
 
-        package = step(run.training, dataset, run.evaluation, run.model)
-        facts.update(model=run.model, model_id=package.model_id)
+            package = load_package(evaluated.model)
+            facts.update(same_as=evaluated.name)
+        else:
+            from ddpipe.export.export import export as step
+
+            package = step(run.origin("train").training, dataset, run.evaluation, run.model)
+        facts.update(model=evaluated.model, model_id=package.model_id)
     _publish_report(run, exported=True)
+    if notes := run.facts("train").get("notes"):
+        _leave(run, notes, package)
     return package
+
+
+def _leave(run: Run, notes: list[str], package: ModelPackage) -> None:
+    """Let later runs find this one, which has all of its results itself."""
+    from ddpipe.earlier import note
+    from ddpipe.model.evaluation import FORMAT as EVALUATION
+    from ddpipe.model.package import FORMAT as PACKAGE
+    from ddpipe.storage.sealed import sha256
+
+    store = open_store(run.uri)
+    checkpoint = training_record(run)["checkpoint"]
+    sealed = {"evaluation": EVALUATION.open(run.evaluation).sha256, "model": package.folder.sha256}
+    small = ("training/training.json", f"evaluation/{EVALUATION.seal}", f"model/{PACKAGE.seal}")
+    files = {f"{place}/{key}": value for place, hashes in sealed.items() for key, value in hashes.items()}
+    files |= {key: sha256(store.read(key)) for key in small}
+    files[f"training/{checkpoint['file']}"] = checkpoint["sha256"]
+    note(run, notes, files)
 
 
 def _publish_report(run: Run, *, exported: bool = False) -> None:
     from ddpipe.evaluate.report import gather, render
 
     seconds = {record["step"]: record["seconds"] for record in run.steps()}
-    package = run.model if exported else None
-    record = gather(run.name, run.training, run.evaluation, package, seconds, title=run.title)
+    package = run.origin("export").model if exported else None
+    record = gather(
+        run.name,
+        run.origin("train").training,
+        run.origin("evaluate").evaluation,
+        package,
+        seconds,
+        title=run.title,
+        since=run.facts("train").get("since", ""),
+    )
     write_uri(run.report, render(record).encode())
 
 

@@ -95,6 +95,20 @@ def test_sigterm_saves_the_state_and_the_same_command_goes_on(folder: Path, firs
     assert "is unchanged" in done.stderr
 
 
+def test_a_run_on_unchanged_data_ends_at_once_with_the_model_that_is_there(
+    folder: Path, first: dict[str, Any]
+) -> None:
+    done = ddpipe_run(folder, "--run", "again", "--processes", "2", "--if-unchanged", "reuse")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["unchanged_since"].startswith("first, ")
+    assert "nothing changed since run first, " in done.stderr
+    assert summary["seconds"]["train"] < first["seconds"]["train"] / 5
+    assert summary["model"] == first["model"]
+    assert summary["metrics"] == first["metrics"]
+    assert {path.name for path in (folder / "runs/again").iterdir()} == {"data.html", "report.html", "steps"}
+
+
 def test_a_run_that_is_being_worked_on_is_left_alone(folder: Path, first: dict[str, Any]) -> None:
     before = (folder / first["report"]).stat().st_mtime_ns
     with lease(open_store(str(folder / "runs/first"))):

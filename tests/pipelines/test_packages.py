@@ -199,7 +199,7 @@ def test_the_first_step_is_given_all_that_later_steps_take_to_check(tmp_path: Pa
 
 def test_a_form_has_about_twenty_fields_that_sort_into_groups() -> None:
     names = [item.name for item in PIPELINES["training"].parameters]
-    assert len(names) <= 22
+    assert len(names) <= 23
     assert {name.partition("_")[0] for name in names} == {"cluster", "data", "evaluate", "storage", "train"}
 
 
@@ -380,7 +380,7 @@ def test_only_the_package_with_drop_downs_lists_the_choices_and_nothing_else_dif
     plain, offering = package("training"), package("training-dropdowns")
     listed = offering["root"]["inputDefinitions"]["parameters"]
     choices = {name: one.pop("literals") for name, one in listed.items() if "literals" in one}
-    assert choices.keys() == {"cluster_backend", "data_source", "train_preset"}
+    assert choices.keys() == {"cluster_backend", "data_source", "train_if_unchanged", "train_preset"}
     assert choices["train_preset"] == ["", *PRESETS]
     assert choices["cluster_backend"] == [AUTO, *BACKENDS]
     assert offering == plain

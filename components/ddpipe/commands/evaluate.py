@@ -20,12 +20,12 @@ def evaluate_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - t
     """Told by the step."""
     run = RunOptions.picked(given).required
     evaluation = workflow.evaluate(run, dataset, EvaluateSpec.picked(given))
-    scores, result = evaluation.headline(), evaluation.metrics
+    scores, result, place = evaluation.headline(), evaluation.metrics, run.origin("evaluate").evaluation
     return Outcome(
-        {"evaluation": run.evaluation, **scores},
+        {"evaluation": place, **scores},
         "\n".join(f"{name:18}{score:.4f}" for name, score in scores.items()),
         "on the test split: " + ", ".join(f"{name} {score:.4f}" for name, score in scores.items()),
-        values={"evaluation": run.evaluation, "score": next(iter(scores.values()), math.nan)},
+        values={"evaluation": place, "score": next(iter(scores.values()), math.nan)},
         shown={
             "evaluation_report": Page(read_uri(run.report).decode()),
             "test_metrics": Scores(scores),

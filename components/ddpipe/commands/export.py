@@ -19,13 +19,14 @@ def export_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the
     """Told by the step."""
     run = RunOptions.picked(given).required
     package = workflow.export(run, dataset)
+    place = run.origin("export").model
     return Outcome(
-        {"model": run.model},
-        f"model package: {run.model}",
-        values={"model": run.model},
+        {"model": place},
+        f"model package: {place}",
+        values={"model": place},
         shown={
             "model_package": Document(
-                package.folder.read(SIGNATURE), {"uri": run.model, "model_id": package.model_id}
+                package.folder.read(SIGNATURE), {"uri": place, "model_id": package.model_id}
             ),
             "report": Page(read_uri(run.report).decode()),
         },

@@ -21,14 +21,14 @@ from ddpipe.parameters import Parameters, parameter, refuse
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run, RunOptions
 from ddpipe.signals import on_stop
-from ddpipe.steps import StoreOptions, TrainOptions
+from ddpipe.steps import ReuseOptions, StoreOptions, TrainOptions
 from ddpipe.storage import open_store
 from ddpipe.storage.lease import lease
 from ddpipe.summary import Summary, summary
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
 
-_GROUPS = (RunOptions, PrepareSpec, PresetOptions, Recipe, EvaluateSpec, StoreOptions)
+_GROUPS = (RunOptions, ReuseOptions, PrepareSpec, PresetOptions, Recipe, EvaluateSpec, StoreOptions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class Prepared(Parameters):
 
 
 @click.command("run", cls=SectionedCommand)
-@options(RunOptions, without=("run_id",))
+@options(RunOptions, ReuseOptions, without=("run_id",))
 @options(JobOptions, only=("processes",))
 @options(Prepared, PrepareSpec, PresetOptions, Recipe, EvaluateSpec, StoreOptions)
 @list_presets_option
@@ -54,7 +54,9 @@ def run_command(**given: Any) -> None:  # noqa: ANN401 - click hands every optio
     data, recipe = _data(given), chosen_recipe(given)
     title = data.name if isinstance(data, PrepareSpec) else "run"
     run = Run.named(given["runs"], given["run"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    finished = run_here(run, data, recipe, TrainOptions.picked(given), EvaluateSpec.picked(given))
+    options, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
+    reuse = ReuseOptions.picked(given).reuse
+    finished = run_here(run, data, recipe, options, evaluation, reuse=reuse)
     tell(finished.to_dict(), finished.text())
 
 
@@ -79,7 +81,13 @@ def _data(given: Mapping[str, Any]) -> PrepareSpec | str:
 
 
 def run_here(
-    run: Run, data: PrepareSpec | str, recipe: Recipe, options: TrainOptions, evaluation: EvaluateSpec
+    run: Run,
+    data: PrepareSpec | str,
+    recipe: Recipe,
+    options: TrainOptions,
+    evaluation: EvaluateSpec,
+    *,
+    reuse: bool = False,
 ) -> Summary:
     """All four steps in this process; training's ranks are processes of their own, which end with this one.
 
@@ -89,6 +97,7 @@ def run_here(
         recipe: How to train.
         options: With how many processes.
         evaluation: How to evaluate.
+        reuse: Whether to take over the model of an earlier run of the same data, recipe and code.
 
     Raises:
         DdpipeError: The error of the step that failed.
@@ -111,7 +120,7 @@ def run_here(
             workflow.take(run, dataset := data)
         else:
             dataset = workflow.prepare(run, data).manifest_uri
-        workflow.train(run, dataset, recipe, options, Owner())
+        workflow.train(run, dataset, recipe, options, Owner(), reuse=reuse)
         workflow.evaluate(run, dataset, evaluation)
         workflow.export(run, dataset)
     return summary(run)

@@ -12,7 +12,7 @@ from ddpipe.commands.shown import EventFiles, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.launch.job import Owner
 from ddpipe.runs import RunOptions
-from ddpipe.steps import TRAIN_ANYWHERE, TrainOptions
+from ddpipe.steps import TRAIN_ANYWHERE, ReuseOptions, TrainOptions
 
 
 @step_command(TRAIN_ANYWHERE)
@@ -21,14 +21,17 @@ def train_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the 
     """Told by the step."""
     run = RunOptions.picked(given).required
     options, owner = TrainOptions.picked(given), Owner.picked(given)
-    record = workflow.train(run, dataset, chosen_recipe(given), options, owner)
+    reuse = ReuseOptions.picked(given).reuse
+    record = workflow.train(run, dataset, chosen_recipe(given), options, owner, reuse=reuse)
+    training, since = run.origin("train").training, run.facts("train").get("since", "")
+    done = f"nothing changed since run {since}: trained model reused" if since else "trained"
     return Outcome(
-        {"training": run.training, **record},
-        run.training,
-        f"trained, {_scores(record['final'])}: {run.training}",
-        values={"training": run.training},
+        {"training": training, "unchanged_since": since, **record},
+        training,
+        f"{done}, {_scores(record['final'])}: {training}",
+        values={"training": training},
         shown={"train_metrics": Scores(record["final"])},
-        more=(EventFiles(f"{run.training}/tensorboard"),),
+        more=(EventFiles(f"{training}/tensorboard"),),
     )
 
 

@@ -48,6 +48,7 @@ class RunRecord:
         curves: ROC curves of the classes by name, where there are few enough to draw.
         seconds: Time of each step, in the order in which they ran; those that are known.
         package: The exported model, once there is one.
+        since: The earlier run, and when it ended, whose model this run took over, as nothing had changed.
     """
 
     run: str
@@ -59,6 +60,7 @@ class RunRecord:
     curves: Mapping[str, Curve] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     package: ModelPackage | None = None
+    since: str = ""
 
 
 def gather(
@@ -68,6 +70,7 @@ def gather(
     package_uri: str | None = None,
     seconds: Mapping[str, float] | None = None,
     title: str = "",
+    since: str = "",
 ) -> RunRecord:
     """Read what the steps of a run left behind.
 
@@ -78,6 +81,7 @@ def gather(
         package_uri: Output of the export, if it has run.
         seconds: Time of each step that has run.
         title: What people call the run; empty: its name.
+        since: The earlier run that trained, if this one did not.
 
     Raises:
         StoreError: Something is missing or damaged.
@@ -87,7 +91,7 @@ def gather(
     manifest = load_manifest(evaluation.subject.dataset)
     training = json.loads(open_store(training_uri).read("training.json"))
     times = dict(seconds or {})
-    if "train" in times:
+    if "train" in times and not since:
         # The step's record knows its last attempt only.
         times["train"] = max(times["train"], training["seconds"])
     return RunRecord(
@@ -100,6 +104,7 @@ def gather(
         curves=class_curves(evaluation) if len(manifest.classes) <= CURVES else {},
         seconds=times,
         package=load_package(package_uri) if package_uri else None,
+        since=since,
     )
 
 

@@ -10,6 +10,9 @@ from ddpipe.model import ModelNames
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
 from ddpipe.train.augmentation import AUGMENTATIONS
 
+LATEST = "latest"
+"""In place of an address: the last model of the same dataset and network among the runs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe(Parameters):
@@ -139,7 +142,8 @@ class Recipe(Parameters):
     seed: int = parameter(0, "Seed for initial weights and sample order.", Between(0, 2**32 - 1))
     warm_start: str = parameter(
         "",
-        "Model package (a path or s3:// address) whose weights to start from; empty starts from random ones.",
+        "Model package (a path or s3:// address) whose weights to start from, or latest: that of the last "
+        "run with this dataset, its classes and this network, if there is one; empty: random ones.",
     )
     model_selection: str = parameter(
         "auto",
@@ -169,7 +173,7 @@ class Recipe(Parameters):
             yield "frozen_epochs cannot be used with strategy fsdp, which cannot freeze weights"
         if self.optimizer == "muon" and self.strategy == "fsdp":
             yield "optimizer muon cannot be used with strategy fsdp: it needs whole weights"
-        if self.pretrained and self.warm_start:
+        if self.pretrained and self.warm_start not in {"", LATEST}:
             yield "pretrained and warm_start both name weights to start from; give one of them"
         if self.frozen_epochs > self.epochs:
             yield f"frozen_epochs is {self.frozen_epochs}, not from 0 to {self.epochs}, the epochs"

@@ -1,0 +1,397 @@
+"""Recurring runs: nothing is trained twice, and no earlier run is believed that is no longer whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evaluation_runs import a_training
+from safetensors.torch import save
+from samples import a_folder
+
+from ddpipe import earlier, workflow
+from ddpipe.data.manifest import load_manifest
+from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.launch.job import Owner
+from ddpipe.model.checkpoint import load_model
+from ddpipe.model.evaluation import load_evaluation
+from ddpipe.model.package import ModelPackage, Signature, load_package, publish
+from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.runs import Run
+from ddpipe.steps import TrainOptions
+from ddpipe.storage import open_store
+from ddpipe.train.recipe import LATEST, Recipe
+
+RECIPE = Recipe(model="digits-cnn", epochs=3)
+JOB = TrainOptions(backend="pytorchjob", image="registry.example.com/trainer:1", nodes=2)
+
+
+def train_quickly(run: Run, dataset: str, recipe: Recipe, _options: TrainOptions) -> None:
+    """What a training leaves, without training."""
+    a_training(run.training, dataset, seed=recipe.seed)
+    path = Path(run.training, "training.json")
+    record = {**json.loads(path.read_text()), "recipe": recipe.to_dict()}
+    path.write_text(json.dumps({**record, "final": {"validation_accuracy": 0.4}}))
+
+
+def export_quickly(training: str, dataset: str, evaluation: str, output: str) -> ModelPackage:
+    """What an export leaves, without ONNX."""
+    manifest, (classifier, _) = load_manifest(dataset), load_model(training)
+    lineage = {
+        "dataset": {"id": manifest.dataset_id},
+        "checks": {"samples": 1, "largest_difference": 0.0},
+        "made_by": {"versions": {}},
+        "exported": "today",
+    }
+    return publish(
+        open_store(output),
+        onnx=b"onnx",
+        weights=save(classifier.state_dict()),
+        signature=Signature(architecture="digits-cnn", shape=manifest.shape, classes=manifest.classes),
+        metrics=load_evaluation(evaluation).metrics,
+        lineage=lineage,
+        card="# Toys",
+    )
+
+
+@pytest.fixture(scope="module")
+def steps() -> Iterator[list[Recipe]]:
+    """The recipes that were trained, in steps that take no time."""
+    trained: list[Recipe] = []
+
+    def train(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -> None:
+        trained.append(recipe)
+        train_quickly(run, dataset, recipe, options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workflow, "_train_here", train)
+        patch.setattr("ddpipe.export.export.export", export_quickly)
+        yield trained
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> PrepareSpec:
+    folder = tmp_path_factory.mktemp("data")
+    photos = a_folder(folder / "photos", {"ball": 20, "kite": 20})
+    return PrepareSpec(
+        source="folder", source_path=str(photos), dataset_name="toys", store=str(folder / "store")
+    )
+
+
+@pytest.fixture(scope="module")
+def complete(steps: list[Recipe], toys: PrepareSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of runs with a complete one, `first`."""
+    folder = tmp_path_factory.mktemp("runs")
+    go(folder, toys, "first")
+    return folder
+
+
+@pytest.fixture
+def runs(complete: Path, steps: list[Recipe], tmp_path: Path) -> Path:
+    """The same, for a test of its own; nothing was trained yet."""
+    steps.clear()
+    return Path(shutil.copytree(complete, tmp_path / "runs"))
+
+
+def go(
+    runs: Path,
+    data: PrepareSpec,
+    name: str,
+    recipe: Recipe = RECIPE,
+    *,
+    flips: bool = False,
+) -> Run:
+    """A run of all steps."""
+    run = Run.named(str(runs), name)
+    dataset = workflow.prepare(run, data).manifest_uri
+    workflow.train(run, dataset, recipe, TrainOptions(), Owner(), reuse=True)
+    workflow.evaluate(run, dataset, EvaluateSpec(test_time_flips=flips))
+    workflow.export(run, dataset)
+    return run
+
+
+def train(runs: Path, data: PrepareSpec, name: str, recipe: Recipe = RECIPE) -> Run:
+    """The first two of them, reusing what can be reused."""
+    run = Run.named(str(runs), name)
+    workflow.train(run, workflow.prepare(run, data).manifest_uri, recipe, TrainOptions(), Owner(), reuse=True)
+    return run
+
+
+def grown(data: PrepareSpec, folder: Path, classes: tuple[str, ...] = ("ball", "kite")) -> PrepareSpec:
+    """The data after ten more images of each class have arrived."""
+    photos = Path(shutil.copytree(data.source_path, folder / "grown"))
+    a_folder(photos, dict.fromkeys(classes, 10), start=100)
+    return replace(data, source_path=str(photos))
+
+
+def test_a_run_to_which_nothing_is_new_takes_over_the_earlier_one(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    second, first = go(runs, toys, "second"), Run.named(str(runs), "first")
+    assert steps == []
+    assert "nothing changed since run first, 20" in caplog.text
+    assert [second.origin(step) for step in ("train", "evaluate", "export")] == [first] * 3
+    assert not any(Path(second.uri, part).exists() for part in ("training", "evaluation", "model"))
+    assert "Nothing changed since run <code>first, 20" in Path(second.report).read_text()
+    assert load_package(first.model).model_id in Path(second.report).read_text()
+    assert second.facts("prepare")["reused"]
+
+
+def test_a_run_after_that_one_names_the_run_that_trained(runs: Path, toys: PrepareSpec) -> None:
+    go(runs, toys, "second")
+    shutil.rmtree(runs / "second")
+    assert train(runs, toys, "third").origin("train").name == "first"
+
+
+def test_training_again_is_what_happens_unless_reuse_is_asked_for(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe]
+) -> None:
+    run = Run.named(str(runs), "second")
+    dataset = workflow.prepare(run, toys).manifest_uri
+    workflow.train(run, dataset, RECIPE, TrainOptions(), Owner())
+    assert steps == [RECIPE]
+
+
+def test_new_images_are_encoded_alone_and_trained_on(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe], tmp_path: Path
+) -> None:
+    second = train(runs, grown(toys, tmp_path), "second")
+    facts = second.facts("prepare")
+    assert (facts["reused"], facts["encoded"]) == (False, 20)
+    assert steps == [RECIPE]
+    assert second.origin("train") == second
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (replace(RECIPE, learning_rate=0.2), TrainOptions()),
+        (RECIPE, TrainOptions(processes=2)),
+        (RECIPE, JOB),
+        (RECIPE, replace(JOB, image="registry.example.com/trainer:2")),
+        (RECIPE, replace(JOB, nodes=3)),
+        (RECIPE, replace(JOB, gpus=1)),
+    ],
+)
+def test_what_else_shapes_a_model_tells_runs_apart(
+    runs: Path, toys: PrepareSpec, other: tuple[Recipe, TrainOptions]
+) -> None:
+    dataset = Run.named(str(runs), "first").facts("prepare")["dataset"]
+    plain, job = (earlier.marks(dataset, RECIPE, options).same for options in (TrainOptions(), JOB))
+    same = earlier.marks(dataset, *other).same
+    assert same != plain
+    assert (same == job) is (other == (RECIPE, JOB))
+    assert same == earlier.marks(dataset, *other).same
+
+
+def test_what_does_not_shape_a_model_does_not(runs: Path) -> None:
+    dataset = Run.named(str(runs), "first").facts("prepare")["dataset"]
+    kept = replace(RECIPE, keep_checkpoints=5, checkpoint_minutes=1)
+    assert earlier.marks(dataset, kept, TrainOptions(memory="9Gi")) == earlier.marks(
+        dataset, RECIPE, TrainOptions()
+    )
+
+
+def test_other_code_trains_again(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(earlier, "_code", lambda: "newer")
+    train(runs, toys, "second")
+    assert steps == [RECIPE]
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "training/training.json",
+        "training/checkpoints/*/*.pt",
+        "evaluation/evaluation.json",
+        "evaluation/predictions.npz",
+        "model/package.json",
+        "model/model.onnx",
+    ],
+)
+def test_an_earlier_run_that_is_no_longer_whole_is_not_used(
+    runs: Path,
+    toys: PrepareSpec,
+    steps: list[Recipe],
+    pattern: str,
+    damage: Callable[[Path], None],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (victim,) = (runs / "first").glob(pattern)
+    damage(victim)
+    train(runs, toys, "second")
+    assert steps == [RECIPE]
+    assert "the earlier run first, 20" in caplog.text
+    assert f"{victim.relative_to(runs / 'first')} " in caplog.text
+
+
+def test_a_run_that_was_deleted_or_made_anew_with_another_recipe_is_not_used(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe]
+) -> None:
+    shutil.rmtree(runs / "first")
+    other = replace(RECIPE, seed=1)
+    go(runs, toys, "first", other)
+    train(runs, toys, "second")
+    assert steps == [other, RECIPE]
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"run": "../first", "title": "", "finished": "", "files": {}}']
+)
+def test_a_damaged_note_is_not_used(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe], content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in (runs / earlier.FOLDER).rglob("*.json"):
+        path.write_text(content)
+    train(runs, toys, "second")
+    assert steps == [RECIPE]
+    assert "the note about an earlier run is damaged" in caplog.text
+
+
+def test_a_run_of_the_same_name_after_its_folder_was_deleted_is_made_whole_again(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe]
+) -> None:
+    """No step is green with nothing written."""
+    shutil.rmtree(runs / "first")
+    again = go(runs, toys, "first")
+    assert steps == [RECIPE]
+    assert load_package(again.model)
+    assert load_evaluation(again.evaluation)
+    assert Path(again.report).is_file()
+
+
+def test_what_a_run_has_begun_to_train_goes_on(runs: Path, toys: PrepareSpec, steps: list[Recipe]) -> None:
+    begun = Run.named(str(runs), "second")
+    open_store(begun.training).write("checkpoints/0001-00000000/latest.json", b"{}")
+    train(runs, toys, "second")
+    assert steps == [RECIPE]
+
+
+def test_of_two_runs_at_once_both_train_and_the_last_to_end_is_taken_over(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe]
+) -> None:
+    recipe = replace(RECIPE, seed=3)
+    pair = [train(runs, toys, name, recipe) for name in ("one", "two")]
+    assert steps == [recipe, recipe]
+    for run in pair:
+        workflow.evaluate(run, run.facts("prepare")["dataset"], EvaluateSpec())
+        workflow.export(run, run.facts("prepare")["dataset"])
+    assert train(runs, toys, "three", recipe).origin("train").name == "two"
+
+
+def test_a_run_that_never_ended_is_not_taken_over(runs: Path, toys: PrepareSpec, steps: list[Recipe]) -> None:
+    recipe = replace(RECIPE, seed=3)
+    run = train(runs, toys, "one", recipe)
+    workflow.evaluate(run, run.facts("prepare")["dataset"], EvaluateSpec())
+    train(runs, toys, "two", recipe)
+    assert steps == [recipe, recipe]
+
+
+def test_another_way_to_evaluate_is_followed_with_the_model_that_is_there(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe]
+) -> None:
+    second = go(runs, toys, "second", flips=True)
+    assert steps == []
+    assert second.origin("evaluate") == second.origin("export") == second
+    assert load_evaluation(second.evaluation).subject.training == Run.named(str(runs), "first").training
+    assert train(runs, toys, "third").origin("train").name == "first"
+
+
+def test_code_of_ones_own_is_known_by_the_digest_of_its_image_only(
+    runs: Path, toys: PrepareSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Run.named(str(runs), "first")
+    own = replace(RECIPE, model="mine.net:build")
+    dataset = first.facts("prepare")["dataset"]
+    for options in (TrainOptions(), JOB):
+        marks = earlier.marks(dataset, own, options)
+        assert "mine.net:build is code of your own" in marks.unknown
+        with caplog.at_level(logging.INFO):
+            assert earlier.unchanged_since(first, marks) is None
+    assert "it cannot be told whether anything changed: mine.net:build" in caplog.text
+    assert earlier.marks(dataset, own, replace(JOB, image=f"trainer@sha256:{'0' * 64}")).same
+
+
+def test_weights_behind_the_same_address_may_be_others(runs: Path, tmp_path: Path) -> None:
+    dataset = Run.named(str(runs), "first").facts("prepare")["dataset"]
+    weights = tmp_path / "weights.pt"
+    recipe = replace(RECIPE, pretrained=str(weights))
+    assert "cannot be read" in earlier.marks(dataset, recipe, TrainOptions()).unknown
+    found = []
+    for content in (b"one", b"another"):
+        weights.write_bytes(content)
+        found.append(earlier.marks(dataset, recipe, TrainOptions()).same)
+    assert len(set(found)) == 2
+    warm = replace(RECIPE, warm_start=str(runs / "first/model"))
+    assert earlier.marks(dataset, warm, TrainOptions()).same
+
+
+def test_new_data_is_trained_on_from_the_latest_model(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe], tmp_path: Path
+) -> None:
+    recurring = replace(RECIPE, warm_start=LATEST, pretrained="torchvision")
+    second = go(runs, grown(toys, tmp_path), "second", recurring)
+    (trained,) = steps
+    assert trained == replace(RECIPE, warm_start=f"{runs}/first/model")
+    assert go(runs, grown(toys, tmp_path / "same"), "third", recurring).origin("train") == second
+
+
+def test_each_attempt_of_a_run_starts_from_the_same_model(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe], tmp_path: Path
+) -> None:
+    recurring, newer = replace(RECIPE, warm_start=LATEST), grown(toys, tmp_path)
+    train(runs, newer, "second", recurring)
+    go(runs, newer, "third", replace(RECIPE, seed=9))
+    shutil.rmtree(runs / "first")
+    train(runs, newer, "second", recurring)
+    assert [recipe.warm_start for recipe in steps] == [f"{runs}/first/model", "", f"{runs}/first/model"]
+
+
+@pytest.mark.parametrize("why", ["no run yet", "another class", "its model is damaged"])
+def test_without_a_latest_model_that_fits_training_starts_without_one(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe], tmp_path: Path, why: str
+) -> None:
+    data = toys
+    if why == "no run yet":
+        shutil.rmtree(runs)
+    elif why == "another class":
+        data = grown(toys, tmp_path, ("ball", "kite", "kiwi"))
+    else:
+        cut(runs / "first/model/model.safetensors")
+    recipe = replace(RECIPE, warm_start=LATEST, pretrained="torchvision", seed=5)
+    train(runs, data, "second", recipe)
+    assert steps == [replace(recipe, warm_start="")]
+
+
+def test_a_note_holds_in_any_store_and_for_files_of_any_size(
+    store_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(earlier, "CHUNK", 4)
+    first, second = (Run.named(store_uri, name) for name in ("first", "second"))
+    store, marks = open_store(first.uri), earlier.Marks(f"{earlier.FOLDER}/latest/a.json", "b.json")
+    files: dict[str, Any] = {"model/large": b"0123456789", "model/empty": b""}
+    for key, content in files.items():
+        store.write(key, content)
+    assert earlier.unchanged_since(second, marks) is None
+    hashes = {key: hashlib.sha256(content).hexdigest() for key, content in files.items()}
+    earlier.note(replace(first, title="Käthe's"), marks.keys, hashes)
+    found = earlier.unchanged_since(second, marks)
+    assert found
+    assert (found.run, found.told.partition(",")[0]) == (first, "Käthe's")
+    store.write("model/large", b"012345678x")
+    assert earlier.unchanged_since(second, marks) is None
