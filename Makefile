@@ -34,9 +34,10 @@ test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
 	@$(BIN)/pytest tests/cluster
 
 MODULES ?= launch prepare train data storage model
-TESTS ?= tests/unit
-mutate: $(INSTALLED) ## how many deliberate faults the tests notice: make mutate MODULES="data storage/s3.py"
-	@$(BIN)/python tests/mutate.py $(MODULES) --tests "$(TESTS)"
+SAMPLE ?= 60
+SEED ?= 1
+mutate: $(INSTALLED) ## how many deliberate faults the tests notice: make mutate MODULES="data storage/s3.py" SAMPLE=60
+	@$(BIN)/python tests/mutate.py $(MODULES) --sample $(SAMPLE) --seed $(SEED)
 
 lint: $(INSTALLED) ## ruff, mypy --strict, the house rules
 	@$(BIN)/ruff check .

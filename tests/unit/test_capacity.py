@@ -44,6 +44,12 @@ def test_what_stays_takes_room_for_good(owner: str) -> None:
     assert room(a_pod(), 2, [a_node()], [running("500m", owner)]).problems
 
 
+def test_what_others_take_adds_up() -> None:
+    others = [running("500m", "DaemonSet"), running("400m", "ReplicaSet"), running("100m", "Node")]
+    assert room(a_pod(), 1, [a_node()], others) == Room()
+    assert "n1 has 1 of cpu free" in room(a_pod(), 2, [a_node()], others).problems[0]
+
+
 def test_what_ends_some_day_makes_room_later() -> None:
     found = room(a_pod(), 2, [a_node()], [running("500m")])
     assert found == Room(

@@ -101,7 +101,7 @@ def test_a_job_that_succeeded_meanwhile_is_concluded_and_removed() -> None:
     job = a_job()
     server = finished(job)
     outcome = launched(job, server)
-    assert (outcome.uid, outcome.adopted, outcome.kept) == (UID, True, False)
+    assert (outcome.uid, outcome.adopted, outcome.kept, outcome.restarts) == (UID, True, False, 0)
     assert server.methods(path(job))[-1] == "DELETE"
     assert not any(map(creates, server.asked))
 
@@ -180,6 +180,17 @@ def test_pods_of_another_object_of_the_same_name_are_waited_for(monkeypatch: pyt
     outcome, text = told(job, server)
     assert not outcome.adopted
     assert "waiting for the pods of an earlier attempt to go" in text
+
+
+def test_a_server_that_is_busy_when_old_pods_are_looked_for_is_asked_again() -> None:
+    job = a_job()
+    server = operated(job)
+    server.fail(
+        lambda request: request.path == PODS and "labelSelector" in request.query,
+        Refused(429, "TooManyRequests", "busy"),
+        times=1,
+    )
+    assert not launched(job, server).adopted
 
 
 def test_of_two_launchers_at_once_one_creates_and_the_other_adopts() -> None:
@@ -337,6 +348,15 @@ def test_an_operator_that_is_back_in_time_is_no_failure(monkeypatch: pytest.Monk
     server.fail(lambda request: request.method == "POST" and request.path == JOBS, silent, times=2)
     assert not launched(job, server).adopted
     assert pauses[:2] == [1, 1]
+
+
+def test_an_operator_that_falls_silent_after_the_check_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adoption.time, "sleep", lambda _: None)
+    job = a_job(deadlines={"hopeless": 30})
+    server = operated(job)
+    words = 'failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": connection refused'
+    server.fail(creates, Refused(500, "", words), times=1)
+    assert not launched(job, server).adopted
 
 
 def test_a_stranger_s_webhook_is_not_the_operator() -> None:
