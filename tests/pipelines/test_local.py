@@ -71,6 +71,20 @@ def test_a_report_is_one_file_that_fetches_nothing(folder: Path, first: dict[str
         assert fetching not in page
 
 
+def test_a_run_on_unchanged_data_ends_at_once_with_the_model_that_is_there(
+    folder: Path, first: dict[str, Any]
+) -> None:
+    done = ddpipe_run(folder, "--run", "again", "--processes", "2", "--if-unchanged", "reuse")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["unchanged_since"].startswith("first, ")
+    assert "nothing changed since run first, " in done.stderr
+    assert summary["seconds"]["train"] < first["seconds"]["train"] / 5
+    assert summary["model"] == first["model"]
+    assert summary["metrics"] == first["metrics"]
+    assert {path.name for path in (folder / "runs/again").iterdir()} == {"data.html", "report.html", "steps"}
+
+
 def test_sigterm_saves_the_state_and_the_same_command_goes_on(folder: Path, first: dict[str, Any]) -> None:
     """The second run on this store, so it also shows that the dataset version is reused."""
     command = [*DDPIPE, "run", "--json", "--run", "stopped", "--processes", "2"]
@@ -93,20 +107,6 @@ def test_sigterm_saves_the_state_and_the_same_command_goes_on(folder: Path, firs
     assert summary["dataset_id"] == first["dataset_id"]
     assert summary["reused"]
     assert "is unchanged" in done.stderr
-
-
-def test_a_run_on_unchanged_data_ends_at_once_with_the_model_that_is_there(
-    folder: Path, first: dict[str, Any]
-) -> None:
-    done = ddpipe_run(folder, "--run", "again", "--processes", "2", "--if-unchanged", "reuse")
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
-    assert summary["unchanged_since"].startswith("first, ")
-    assert "nothing changed since run first, " in done.stderr
-    assert summary["seconds"]["train"] < first["seconds"]["train"] / 5
-    assert summary["model"] == first["model"]
-    assert summary["metrics"] == first["metrics"]
-    assert {path.name for path in (folder / "runs/again").iterdir()} == {"data.html", "report.html", "steps"}
 
 
 def test_a_run_that_is_being_worked_on_is_left_alone(folder: Path, first: dict[str, Any]) -> None:
