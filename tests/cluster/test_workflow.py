@@ -207,13 +207,17 @@ def test_the_engine_gets_what_its_ui_shows(digits: Ran) -> None:
     assert "mlpipeline-ui-metadata" in found["prepare"] & found["export"]
 
 
-def test_preparing_the_same_data_again_is_a_no_op(digits: Ran, submit: Submit) -> None:
-    before = digits.step("prepare")["facts"]
+def test_a_run_on_unchanged_data_hands_on_the_model_that_is_there(digits: Ran, submit: Submit) -> None:
+    before, jobs = digits.step("prepare")["facts"], digits.place.jobs_ever()
     again = submit()
     assert again.ended() == "Succeeded", again.told()
     after = again.step("prepare")["facts"]
     assert (before["reused"], after["reused"]) == (False, True)
     assert before["dataset"] == after["dataset"]
+    earlier = digits.folder.rpartition("/")[2]
+    assert [again.step(name)["facts"]["same_as"] for name in ("train", "evaluate", "export")] == [earlier] * 3
+    assert again.step("export")["facts"]["model"] == f"{digits.folder}/model"
+    assert digits.place.jobs_ever() == jobs
 
 
 def test_a_killed_step_is_retried_and_takes_its_job_up_again(place: Place, submit: Submit) -> None:

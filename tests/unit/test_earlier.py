@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from evaluation_runs import a_training
 from safetensors.torch import save
 from samples import a_folder
 
 from ddpipe import earlier, workflow
+from ddpipe.__main__ import cli
 from ddpipe.data.manifest import load_manifest
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.launch.job import Owner
@@ -38,7 +40,7 @@ def train_quickly(run: Run, dataset: str, recipe: Recipe, _options: TrainOptions
     a_training(run.training, dataset, seed=recipe.seed)
     path = Path(run.training, "training.json")
     record = {**json.loads(path.read_text()), "recipe": recipe.to_dict()}
-    path.write_text(json.dumps({**record, "final": {"validation_accuracy": 0.4}}))
+    path.write_text(json.dumps({**record, "final": {"validation_accuracy": 0.4, "validation_loss": 1.0}}))
 
 
 def export_quickly(training: str, dataset: str, evaluation: str, output: str) -> ModelPackage:
@@ -395,3 +397,25 @@ def test_a_note_holds_in_any_store_and_for_files_of_any_size(
     assert (found.run, found.told.partition(",")[0]) == (first, "Käthe's")
     store.write("model/large", b"012345678x")
     assert earlier.unchanged_since(second, marks) is None
+
+
+def test_each_step_hands_an_engine_what_the_earlier_run_left(
+    runs: Path, steps: list[Recipe], tmp_path: Path
+) -> None:
+    first = Run.named(str(runs), "first")
+    dataset = ("--dataset", first.facts("prepare")["dataset"])
+    which = ("--runs", str(runs), "--run-id", "second")
+    recipe = ("--model", RECIPE.model, "--epochs", str(RECIPE.epochs), "--if-unchanged", "reuse")
+    handed = {}
+    for name, result, more in (
+        ("train", "training", recipe),
+        ("evaluate", "evaluation", ()),
+        ("export", "model", ()),
+    ):
+        file = tmp_path / result
+        told = CliRunner().invoke(cli, [name, *dataset, *which, *more, "--write", result, str(file)])
+        assert told.exit_code == 0, told.output
+        handed[name] = (file.read_text(), told.output)
+    assert [place for place, _ in handed.values()] == [first.training, first.evaluation, first.model]
+    assert "nothing changed since run first, 20" in handed["train"][1]
+    assert steps == []

@@ -107,7 +107,10 @@ def test_a_step_writes_its_results_where_the_engine_wants_them(tmp_path: Path) -
     )
     assert told.exit_code == 0, told.output
     last = told.stdout.splitlines()[-1]
-    assert re.fullmatch(r"dataset version [0-9a-f]{12} \(new\): train 1\d+, validation \d+, test \d+", last)
+    assert re.fullmatch(
+        r"dataset version [0-9a-f]{12} \(new: 1,797 images encoded\): train 1\d+, validation \d+, test \d+",
+        last,
+    )
     assert Path(written("dataset")).read_text() == written("dataset_version")
     assert re.fullmatch(r"[0-9a-f]{64}", written("dataset_id"))
     (page,) = json.loads(written("mlpipeline-ui-metadata"))["outputs"]

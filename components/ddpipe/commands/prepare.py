@@ -27,12 +27,13 @@ def prepare_command(**given: Any) -> Outcome:  # noqa: ANN401 - the step's param
         "dataset": address,
         "dataset_id": prepared.dataset_id,
         "reused": prepared.reused,
+        "encoded": prepared.encoded,
         "samples": {name: split.count for name, split in manifest.splits.items()},
         "skipped": prepared.skipped,
         "left_out": manifest.left_out,
         "seconds": round(prepared.seconds, 3),
     }
-    state = "unchanged" if prepared.reused else "new"
+    state = "unchanged" if prepared.reused else f"new: {prepared.encoded:,} images encoded"
     counts = ", ".join(f"{name} {split.count}" for name, split in manifest.splits.items())
     return Outcome(
         facts,
