@@ -80,6 +80,23 @@ def only_the_object_of_this_uid_is_deleted(cluster: Cluster, path: str) -> None:
 
 
 @case
+def annotations_are_added_to_those_that_an_object_has(cluster: Cluster, path: str) -> None:
+    made = cluster.create(path, a_map("noted", annotations={"a": "1", "b": "1"}))
+    cluster.annotate(f"{path}/noted", made["metadata"]["uid"], {"b": "2", "c": "2"})
+    found = cluster.get(f"{path}/noted")["metadata"]
+    assert found["annotations"] == {"a": "1", "b": "2", "c": "2"}
+    assert found["resourceVersion"] != made["metadata"]["resourceVersion"]
+
+
+@case
+def only_the_object_of_this_uid_is_annotated(cluster: Cluster, path: str) -> None:
+    cluster.create(path, a_map("mine"))
+    note = {"a": "1"}
+    assert refusal(lambda: cluster.annotate(f"{path}/mine", str(uuid.uuid4()), note))[:2] == (409, "Conflict")
+    assert refusal(lambda: cluster.annotate(f"{path}/nobody", "uid", note))[:2] == (404, "NotFound")
+
+
+@case
 def an_object_with_a_finalizer_is_marked_and_stays(cluster: Cluster, path: str) -> None:
     made = cluster.create(path, a_map("held", finalizers=["ddpipe.dev/test"]))
     cluster.delete(f"{path}/held", made["metadata"]["uid"])

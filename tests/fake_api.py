@@ -97,14 +97,17 @@ class FakeApiServer:
             self.created(copy.deepcopy(made))
         return copy.deepcopy(made)
 
+    def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
+        self._note(Request("PATCH", path))
+        with self._changed:
+            metadata = self._of_uid(path, uid)["metadata"]
+            changed = {**metadata, "annotations": {**(metadata.get("annotations") or {}), **annotations}}
+            self._store(path, "MODIFIED", {**self._objects[path], "metadata": changed})
+
     def delete(self, path: str, uid: str) -> None:
         self._note(Request("DELETE", path))
         with self._changed:
-            found = self._objects.get(path)
-            if found is None:
-                raise _not_found(path)
-            if found["metadata"]["uid"] != uid:
-                raise Refused(409, "Conflict", "the UID in the precondition does not match", _name(path))
+            found = self._of_uid(path, uid)
             if not found["metadata"].get("finalizers"):
                 self._drop(path)
             elif "deletionTimestamp" not in found["metadata"]:
@@ -211,6 +214,14 @@ class FakeApiServer:
         self._history.append((self._version, change, at, copy.deepcopy(made)))
         self._changed.notify_all()
         return made
+
+    def _of_uid(self, path: str, uid: str) -> dict[str, Any]:
+        found = self._objects.get(path)
+        if found is None:
+            raise _not_found(path)
+        if found["metadata"]["uid"] != uid:
+            raise Refused(409, "Conflict", "the UID in the precondition does not match", _name(path))
+        return found
 
     def _drop(self, path: str) -> None:
         self._version = next(self._versions)

@@ -1,4 +1,4 @@
-"""The command line: `ddpipe run|prepare|data|train|evaluate|export|compile|submit|runs|schedule|launch|jobs`.
+"""The command line: `ddpipe run|prepare|data|train|evaluate|export|submit|runs|schedule|launch|jobs|scale|…`.
 
 Results go to standard output (with --json as one object), everything else to standard error.
 Exit codes are those of errors.py.
@@ -31,6 +31,7 @@ COMMANDS = (
     "schedule",
     "launch",
     "jobs",
+    "scale",
 )
 """Each has a file in commands/, imported when it is called: launching does not pay for preparing."""
 

@@ -76,7 +76,7 @@ def serving(server: Server) -> Iterator[Server]:
                 server.over.wait(10)
             self.close_connection = server.cut
 
-        do_POST = do_DELETE = do_GET  # noqa: N815
+        do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815
 
         def log_message(self, *_: object) -> None: ...
 
@@ -105,6 +105,12 @@ def test_only_the_object_of_this_uid_is_deleted_and_what_it_owns_with_it(server:
     server.reached().delete("/pods/a", "uid-1")
     body = {"preconditions": {"uid": "uid-1"}, "propagationPolicy": "Background"}
     assert server.asked == [("DELETE", "/pods/a", "Bearer first", body)]
+
+
+def test_only_the_object_of_this_uid_is_annotated(server: Server) -> None:
+    server.reached().annotate("/pods/a", "uid-1", {"note": "1"})
+    body = {"metadata": {"uid": "uid-1", "annotations": {"note": "1"}}}
+    assert server.asked == [("PATCH", "/pods/a", "Bearer first", body)]
 
 
 def test_an_object_is_created_as_it_is(server: Server) -> None:

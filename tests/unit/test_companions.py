@@ -78,7 +78,7 @@ def test_an_attempt_that_died_in_between_is_made_good() -> None:
 def test_one_that_is_there_already_is_left_as_it_is() -> None:
     server = a_server()
     found = server.put(JOBS.path("team"), manifest(JOB))
-    launching = Launching(server, JOB, BACKEND, lambda _: None)
+    launching = Launching(server, JOB, JOB, BACKEND, lambda _: None)
     accompany(launching, found)
     before = server.get(SERVICE)
     accompany(launching, found)

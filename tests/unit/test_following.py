@@ -19,6 +19,7 @@ from ddpipe.errors import ClusterUnreachable, DeadlineExceeded, LaunchError, Pod
 from ddpipe.launch import diagnosis, following
 from ddpipe.launch.backends.pytorchjob import BACKEND
 from ddpipe.launch.cluster import ApiError, Refused, Unanswered
+from ddpipe.launch.elastic import Resize
 from ddpipe.launch.following import Ended, Follower
 from ddpipe.launch.job import TrainingJob
 from ddpipe.launch.launcher import Outcome, launch
@@ -112,10 +113,10 @@ def test_a_pod_that_somebody_deleted_is_the_cause_though_it_is_gone() -> None:
     assert "then worker-0: exit code 1" in error.seen
 
 
-def looked_at(*messages: Message, job: TrainingJob = JOB) -> Ended | None:
+def looked_at(*messages: Message, job: TrainingJob = JOB) -> Ended | Resize | None:
     """What a follower makes of pictures that come one by one, in this order."""
     logs = Logs(a_server(), PODS, lambda _: None)
-    follower = Follower(a_server(), job, BACKEND, UID, logs, lambda _: None, Limits(job.limits))
+    follower = Follower(a_server(), job, job.nodes, BACKEND, UID, logs, lambda _: None, Limits(job.limits))
     found = None
     for message in messages:
         follower._take(message)
@@ -130,8 +131,8 @@ def picture(source: str, *objects: dict[str, Any], gone: dict[str, Any] | None =
 LEAVING = a_pod(JOB, "worker-0", metadata=GOING)
 
 
-def failure_of(found: Ended | None) -> LaunchError:
-    assert found is not None
+def failure_of(found: Ended | Resize | None) -> LaunchError:
+    assert isinstance(found, Ended)
     return diagnosis.failure(JOB, BACKEND, "", replicas=found.replicas, tail=lambda _: (), notes=found.notes)
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
 from ddpipe.errors import NameTaken, OperatorSilent
-from ddpipe.launch import diagnosis, preflight
+from ddpipe.launch import diagnosis, elastic, preflight
 from ddpipe.launch.backend import Backend
 from ddpipe.launch.cluster import ApiError, Cluster, Refused
 from ddpipe.launch.discovery import spec_schema
 from ddpipe.launch.job import TrainingJob
-from ddpipe.launch.labels import SPEC, owner_of
+from ddpipe.launch.labels import NODES, SPEC, owner_of
 from ddpipe.launch.orphans import sweep
 from ddpipe.launch.ownership import owner_references
 from ddpipe.launch.resources import PODS, Object
@@ -31,15 +31,30 @@ class Launching:
 
     Attributes:
         cluster: Where.
-        job: What.
+        asked: What was asked for.
+        job: What runs: the same, with as many pods as it has by now.
         backend: As which kind of job.
         say: Tells people what happens.
     """
 
     cluster: Cluster
+    asked: TrainingJob
     job: TrainingJob
     backend: Backend
     say: Callable[[str], None]
+
+    @property
+    def least(self) -> int:
+        """How many pods have to run at the same time."""
+        return self.asked.min_nodes or self.asked.nodes
+
+    def sized(self, nodes: int) -> Launching:
+        """The same with this number of pods."""
+        return replace(self, job=replace(self.job, nodes=nodes))
+
+    def as_found(self, found: Object) -> Launching:
+        """The same with as many pods as the job found was made with."""
+        return self.sized(elastic.size_of(found) or self.asked.nodes)
 
     @property
     def path(self) -> str:
@@ -71,40 +86,79 @@ def adopt(launching: Launching) -> tuple[Object, bool]:
     return found, True
 
 
-def adopt_or_create(launching: Launching) -> tuple[Object, bool]:
+def adopt_or_create(launching: Launching, unseen: int | None = None) -> tuple[Object, bool]:
     """This step's job, and whether it was there before.
+
+    Args:
+        launching: What is shared.
+        unseen: Of a job that may have fewer pods, with how many it is made where it cannot be seen what the
+            nodes have room for; None: with all.
 
     Raises:
         LaunchError: Something keeps the job from running, or its name is somebody else's.
     """
-    manifest = _manifest(launching)
+    schema, owners = _surroundings(launching)
+    spec = launching.backend.manifest(launching.asked, schema)["metadata"]["annotations"][SPEC]
     while True:
         found = _find(launching)
         if found is None:
-            created = _create(launching, manifest)
+            fitted = _fitted(launching, unseen)
+            created = _create(fitted, _manifest(fitted, schema, owners, spec))
             if created:
-                launching.say(f"created {launching.title}")
+                number = "" if fitted.job == launching.asked else f" (nodes={fitted.job.nodes})"
+                launching.say(f"created {launching.title}{number}")
                 return created, False
-        elif _is_adoptable(launching, found, manifest):
+        elif _is_adoptable(launching, found, spec):
             launching.say(f"adopted {launching.title}, created {found['metadata']['creationTimestamp']}")
             return found, True
         else:
             launching.say(f"removing {launching.title} of an earlier attempt")
-            delete(launching.cluster, launching.path, found["metadata"]["uid"], launching.job.outage)
-            _await_free_names(launching)
+            remove(launching, found)
 
 
-def _manifest(launching: Launching) -> dict[str, Any]:
-    """The object to create; it goes when the run goes that it belongs to."""
+def remove(launching: Launching, found: Object) -> None:
+    """Delete a job, and wait until its name and those of its pods are free.
 
-    def ask() -> dict[str, Any]:
-        backend = launching.backend
-        schema = spec_schema(launching.cluster, backend.resource, needed=backend.needs_schema)
-        manifest = backend.manifest(launching.job, schema)
-        owners = owner_references(launching.cluster, launching.job.namespace)
-        return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": owners}}
+    Raises:
+        Refused: The server said no.
+        LaunchError: It was away for too long, or the job stays.
+    """
+    delete(launching.cluster, launching.path, found["metadata"]["uid"], launching.job.outage)
+    _await_free_names(launching)
+
+
+def _surroundings(launching: Launching) -> tuple[Object | None, list[dict[str, Any]]]:
+    """What the cluster's CRD knows, and what the job belongs to: it goes when its run goes."""
+
+    def ask() -> tuple[Object | None, list[dict[str, Any]]]:
+        cluster, backend = launching.cluster, launching.backend
+        schema = spec_schema(cluster, backend.resource, needed=backend.needs_schema)
+        return schema, owner_references(cluster, launching.job.namespace)
 
     return with_retries(ask, launching.job.outage)
+
+
+def _manifest(
+    launching: Launching, schema: Object | None, owners: list[dict[str, Any]], spec: str
+) -> dict[str, Any]:
+    """The object to create; it tells what was asked for, and how many pods it has."""
+    manifest = launching.backend.manifest(launching.job, schema)
+    metadata = manifest["metadata"]
+    annotations = {**metadata["annotations"], SPEC: spec, NODES: str(launching.job.nodes)}
+    return {**manifest, "metadata": {**metadata, "annotations": annotations, "ownerReferences": owners}}
+
+
+def _fitted(launching: Launching, unseen: int | None) -> Launching:
+    """The same with as many pods as the nodes have room for, if it may have fewer."""
+    job = launching.job
+    if not job.min_nodes:
+        return launching
+    _await_free_names(launching)  # what still goes takes room
+    room = with_retries(lambda: preflight.room_now(launching.cluster, job, launching.backend), job.outage)
+    nodes = elastic.fitting(job, room, unseen or job.nodes)
+    if room is not None and room < job.nodes:
+        launching.say(f"the nodes have room for {room} of {job.nodes} pods at the moment")
+    return launching.sized(nodes)
 
 
 def _find(launching: Launching) -> Object | None:
@@ -118,7 +172,7 @@ def _find(launching: Launching) -> Object | None:
         raise
 
 
-def _is_adoptable(launching: Launching, found: Object, manifest: Object) -> bool:
+def _is_adoptable(launching: Launching, found: Object, spec: str) -> bool:
     """Whether the job found is this step's present one, rather than a failed attempt's.
 
     Raises:
@@ -127,7 +181,7 @@ def _is_adoptable(launching: Launching, found: Object, manifest: Object) -> bool
     _refuse_strangers(launching, found)
     if launching.backend.phase(found) is Phase.FAILED or "deletionTimestamp" in found["metadata"]:
         return False
-    if found["metadata"]["annotations"].get(SPEC) != manifest["metadata"]["annotations"][SPEC]:
+    if found["metadata"]["annotations"].get(SPEC) != spec:
         raise NameTaken(
             what="this step has a job already, asked for differently",
             which=launching.title,

@@ -57,7 +57,6 @@ def room(pod: Object, count: int, nodes: Sequence[Object], pods: Sequence[Object
     tolerated = [node for node in large if not _taints(pod, node)]
     if not tolerated:
         return Room((_tainted(pod, asked, large),))
-    running = _by_node(pods or ())
     staying = _by_node(filter(_stays, pods or ()))
     ever = sum(_slots(node, asked, staying[_name(node)]) for node in tolerated)
     if ever < count:
@@ -67,12 +66,24 @@ def room(pod: Object, count: int, nodes: Sequence[Object], pods: Sequence[Object
             f"ask for less per pod or for fewer pods, {_WAY_OUT}"
         )
         return Room((problem,))
-    ready = [node for node in tolerated if not _taints(pod, node, passing=True)]
-    now = sum(_slots(node, asked, running[_name(node)]) for node in ready)
+    now = fitting(pod, count, nodes, pods or ())
     if now < count:
-        remark = f"at the moment the nodes have room for {now:g} of {count} pods: "
+        ready, running = _ready(pod, nodes), _by_node(pods or ())
+        remark = f"at the moment the nodes have room for {now} of {count} pods: "
         return Room(remarks=(remark + _free(ready, asked, running),))
     return Room()
+
+
+def fitting(pod: Object, count: int, nodes: Sequence[Object], pods: Sequence[Object]) -> int:
+    """For how many of `count` pods the nodes have room at this moment; arguments as of `room`."""
+    asked, running = {**requests(pod), _PODS: 1.0}, _by_node(pods)
+    free = sum(_slots(node, asked, running[_name(node)]) for node in _ready(pod, nodes))
+    return int(min(count, free))
+
+
+def _ready(pod: Object, nodes: Sequence[Object]) -> list[Object]:
+    """The nodes that take such pods now, as far as there is room."""
+    return [node for node in nodes if _is_selected(pod, node) and not _taints(pod, node, passing=True)]
 
 
 def _by_node(pods: Iterable[Object]) -> defaultdict[str, list[Object]]:

@@ -31,6 +31,7 @@ _KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
 
+_MERGE_PATCH = "application/merge-patch+json"
 # Kept open; more are opened when more pods' logs are read.
 _CONNECTIONS = 64
 
@@ -75,6 +76,9 @@ class Cluster(Protocol):
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
         """Create an object; what the server made of it."""
 
+    def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
+        """Give the object these annotations, beside those that it has, if it still has this uid."""
+
     def delete(self, path: str, uid: str) -> None:
         """Delete the object if it still has this uid, and later what it owns."""
 
@@ -110,6 +114,10 @@ class ApiServer:
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
         """Create an object; what the server made of it."""
         return self._json("POST", path, query, body)
+
+    def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
+        """Give the object these annotations, beside those that it has, if it still has this uid."""
+        self._json("PATCH", path, body={"metadata": {"uid": uid, "annotations": annotations}})
 
     def delete(self, path: str, uid: str) -> None:
         """Delete the object if it still has this uid, and later what it owns."""
@@ -164,12 +172,13 @@ class ApiServer:
         self, method: str, path: str, query: Query | None, body: Mapping[str, Any] | None, read_timeout: float
     ) -> urllib3.BaseHTTPResponse:
         credentials = self._credentials
+        kind = {"Content-Type": _MERGE_PATCH} if method == "PATCH" else {}
         try:
             return credentials.pool.request(
                 method,
                 credentials.host + path + (f"?{urlencode(query)}" if query else ""),
                 json=body,
-                headers={"Accept": "application/json", **credentials.headers},
+                headers={"Accept": "application/json", **kind, **credentials.headers},
                 preload_content=False,
                 retries=False,
                 timeout=urllib3.Timeout(connect=self._timeout, read=read_timeout),

@@ -251,11 +251,17 @@ def _when(replica: Replica) -> tuple[float, int]:
     ending = replica.failure
     if replica.removed or ending is None:
         return replica.removed_at // 1, 2
-    told = torch_error(ending.message)[1]
-    if told is None and ending.finished:
+    return failed_at(replica), int(ending.code == 1)
+
+
+def failed_at(replica: Replica) -> float:
+    """The second in which a replica failed by itself, since 1970; infinity if it did not, or nobody knows."""
+    ending = replica.failure
+    told = torch_error(ending.message)[1] if ending else None
+    if told is None and ending and ending.finished:
         told = datetime.fromisoformat(ending.finished).timestamp()
     # One without a time comes last: infinity // 1 would be no number, and in no order at all.
-    return math.inf if told is None else told // 1, int(ending.code == 1)
+    return math.inf if told is None else told // 1
 
 
 def how(replica: Replica) -> str:
@@ -287,7 +293,8 @@ def _last_words(ending: Ending | None, tail: Sequence[str]) -> str:
 def _advice(job: TrainingJob, replica: Replica) -> str:
     again = "run the step again: training goes on from its last checkpoint"
     if replica.removed:
-        return f"{again.capitalize()}. With restart=ExitCode it would go on by itself."
+        by_itself = "" if job.min_nodes else " With min_nodes or restart=ExitCode it would go on by itself."
+        return f"{again.capitalize()}.{by_itself}"
     match replica.failure:
         case Ending(reason="OOMKilled"):
             return (

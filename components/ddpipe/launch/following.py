@@ -10,9 +10,10 @@ from queue import Empty, SimpleQueue
 from threading import Event
 
 from ddpipe.errors import LaunchError
-from ddpipe.launch import diagnosis
+from ddpipe.launch import diagnosis, elastic
 from ddpipe.launch.backend import Backend
 from ddpipe.launch.cluster import Cluster
+from ddpipe.launch.elastic import Resize
 from ddpipe.launch.job import Success, TrainingJob
 from ddpipe.launch.limits import Limits
 from ddpipe.launch.logs import Logs
@@ -32,11 +33,13 @@ class Ended:
         status: Its last status.
         replicas: The last state of every pod that was ever seen.
         notes: What happened on the way and may explain the end.
+        deleted: Whether somebody has deleted the job, which goes.
     """
 
     status: JobStatus
     replicas: tuple[Replica, ...]
     notes: tuple[str, ...]
+    deleted: bool
 
 
 @dataclass(slots=True)
@@ -45,7 +48,8 @@ class Follower:
 
     Attributes:
         cluster: Where it runs.
-        job: What was asked for.
+        job: What runs.
+        least: How many of its pods have to run at the same time.
         backend: What kind of job it is.
         uid: Which object it is: another one of the same name is not ours.
         logs: Reads its logs.
@@ -55,6 +59,7 @@ class Follower:
 
     cluster: Cluster
     job: TrainingJob
+    least: int
     backend: Backend
     uid: str
     logs: Logs
@@ -70,8 +75,8 @@ class Follower:
     _told: str = ""
     _trouble_told: str = ""
 
-    def follow(self) -> Ended:
-        """Wait for the job's end.
+    def follow(self) -> Ended | Resize:
+        """Wait for the job's end, or for a reason to make it anew.
 
         Raises:
             LaunchError: It cannot come to an end, or must not.
@@ -84,9 +89,9 @@ class Follower:
             while True:
                 moments = [since + self._tolerated(told) for since, told in self._troubles.values()]
                 self._receive(self.limits.patience(time.monotonic(), moments))
-                ended = self._look()
-                if ended:
-                    return ended
+                found = self._look()
+                if found:
+                    return found
         finally:
             stop.set()
 
@@ -146,7 +151,7 @@ class Follower:
                 since, _ = self._troubles.get(source, (time.monotonic(), None))
                 self._troubles[source] = since, message
 
-    def _look(self) -> Ended | None:
+    def _look(self) -> Ended | Resize | None:
         """Judge the present picture."""
         now = time.monotonic()
         self._check_outage(now)
@@ -159,10 +164,15 @@ class Follower:
         lost = self.backend.status(self.job, found, self._lost)
         self._remember(status, (*lost.replaced, *lost.replicas, *status.replaced))
         if status.phase.is_terminal:
-            return self._end(status, now)
-        self._check_hopeless(status, found, now)
-        self._check_deadline(status, now)
-        return None
+            return self._end(status, found, now)
+        if wished := elastic.wished(found, self.job.nodes):
+            return wished
+        error = self._hopeless_for_long(status, found, now) or self._late(status, now)
+        if error is None:
+            return None
+        if fewer := elastic.placed(status, self.job.nodes, self.least, error.what):
+            return fewer
+        raise error
 
     def _remember(self, status: JobStatus, lost: Sequence[Replica]) -> None:
         """Keep the last state of every pod: of one that is gone it may be the reason for all that follows."""
@@ -199,10 +209,11 @@ class Follower:
             self._told = text
             self.say(text)
 
-    def _end(self, status: JobStatus, now: float) -> Ended | None:
+    def _end(self, status: JobStatus, found: Object, now: float) -> Ended | None:
         """The end, once the pods' states are in too."""
         if self._is_complete(status) or self.limits.has_settled(now):
-            return Ended(status, tuple(self._seen.values()), tuple(self._notes))
+            deleted = "deletionTimestamp" in found["metadata"]
+            return Ended(status, tuple(self._seen.values()), tuple(self._notes), deleted=deleted)
         return None
 
     def _is_complete(self, status: JobStatus) -> bool:
@@ -224,10 +235,9 @@ class Follower:
         """Seconds; a refusal may be one of a server that has just started and does not know its roles yet."""
         return self.job.outage if is_transient(trouble.error) else self.limits.deadlines.hopeless
 
-    def _check_hopeless(self, status: JobStatus, found: Object, now: float) -> None:
+    def _hopeless_for_long(self, status: JobStatus, found: Object, now: float) -> LaunchError | None:
         error = None if status.phase is Phase.SUSPENDED else self._hopeless(status, found)
-        if self.limits.is_hopeless(now, looks_so=error is not None) and error:
-            raise error
+        return error if self.limits.is_hopeless(now, looks_so=error is not None) else None
 
     def _hopeless(self, status: JobStatus, found: Object) -> LaunchError | None:
         pods = {replica.uid for replica in status.replicas}
@@ -244,11 +254,10 @@ class Follower:
             list(filter(is_ours, events)),
         )
 
-    def _check_deadline(self, status: JobStatus, now: float) -> None:
+    def _late(self, status: JobStatus, now: float) -> LaunchError | None:
         running = status.phase is Phase.ACTIVE and not self._troubles
         limit = self.limits.exceeded(status.stage, now, running=running)
-        if limit is not None:
-            raise diagnosis.late(self.job, self.backend, status, limit)
+        return None if limit is None else diagnosis.late(self.job, self.backend, status, limit)
 
 
 def _version(found: Object) -> int:

@@ -188,6 +188,11 @@ class JobOptions(Parameters):
     )
     image: str = parameter("", "Container image of the pods.", form="cluster_image")
     nodes: int = parameter(1, "Number of pods.", Between(1, 10_000), form="cluster_nodes")
+    min_nodes: int = parameter(
+        0,
+        "Number of pods with which the job may start or, when pods are lost, go on; 0: nodes.",
+        Between(0, 10_000),
+    )
     processes: int = parameter(
         0, "Training processes per pod; 0: one per GPU, or one where there is none.", Between(0, 256)
     )
@@ -297,6 +302,8 @@ class JobOptions(Parameters):
         """What each value says beyond its type: quantities, volumes, deadlines."""
         if not self.image:
             yield "image is empty"
+        if self.min_nodes > self.nodes:
+            yield f"min_nodes is {self.min_nodes}, more than nodes ({self.nodes})"
         yield from self._bad_quantities()
         yield from self._bad_volumes()
         yield from self._bad_deadlines()

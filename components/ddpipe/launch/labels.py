@@ -17,6 +17,8 @@ RUN = "ddpipe.dev/run"
 OWNER = "ddpipe.dev/owner"
 SPEC = "ddpipe.dev/spec"
 KEEP = "ddpipe.dev/keep"
+NODES = "ddpipe.dev/nodes"
+WISH = "ddpipe.dev/wished-nodes"
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 

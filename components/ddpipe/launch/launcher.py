@@ -6,6 +6,7 @@ adopt       ours and active: follow it; succeeded: conclude; failed: remove it a
 preflight   all that would keep it from running, before anything is created
 create      of two launchers at once one creates, the other adopts; then what the job needs beside it
 follow      watch it, its pods and its logs; every stage has its deadline
+resize      asked for, or when pods are lost: remove it, make it anew with another number of pods, follow it
 conclude    only a success whose outputs exist is a success; a failure names its root cause
 clean       by the keep policy; the cluster's own clean-up stands behind it
 """
@@ -19,12 +20,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TextIO
 
-from ddpipe.errors import ClusterUnreachable, Forbidden, JobDeleted, LaunchError, OutputMissing
-from ddpipe.launch import diagnosis
-from ddpipe.launch.adoption import Begin, Launching, adopt_or_create
+from ddpipe.errors import (
+    ClusterUnreachable,
+    Forbidden,
+    JobDeleted,
+    LaunchError,
+    OutputMissing,
+    PreflightFailed,
+)
+from ddpipe.launch import diagnosis, elastic
+from ddpipe.launch.adoption import Begin, Launching, adopt_or_create, remove
 from ddpipe.launch.choosing import candidates, choose
 from ddpipe.launch.cluster import Cluster, Refused
 from ddpipe.launch.companions import accompany
+from ddpipe.launch.elastic import Resize
 from ddpipe.launch.following import Ended, Follower
 from ddpipe.launch.job import Keep, TrainingJob
 from ddpipe.launch.limits import Limits
@@ -50,6 +59,7 @@ class Outcome:
         uid: Which object it was.
         adopted: Whether an earlier attempt had created it.
         kept: Whether it is still on the cluster.
+        nodes: With how many pods it ended.
         seconds: From the start of this launcher to the end.
         restarts: How often containers were started again or pods replaced.
         metrics: The numbers of the last progress line.
@@ -60,6 +70,7 @@ class Outcome:
     uid: str
     adopted: bool
     kept: bool
+    nodes: int
     seconds: float
     restarts: int
     metrics: Mapping[str, float]
@@ -93,7 +104,7 @@ def launch(
     title = f"job {job.namespace}/{job.name}"
     try:
         kind = with_retries(lambda: choose(cluster, job, kinds, output.say), job.outage)
-        launching = Launching(cluster, job, kind, output.say)
+        launching = Launching(cluster, job, job, kind, output.say)
         title = launching.title
         with _guarded(launching) if is_process else nullcontext():
             return _launch(launching, output, exists, begin)
@@ -110,11 +121,11 @@ def _guarded(launching: Launching) -> AbstractContextManager[None]:
 
 def _launch(launching: Launching, output: Output, exists: Callable[[str], bool], begin: Begin) -> Outcome:
     began = time.monotonic()
-    job = launching.job
-    found, adopted = begin(launching)
-    uid: str = found["metadata"]["uid"]
+    job = launching.asked
     logs = Logs(launching.cluster, PODS.path(job.namespace), output.log)
-    ended = _follow(launching, found, logs)
+    found, adopted = begin(launching)
+    launching, found, ended = _through_all_sizes(launching, found, logs)
+    uid: str = found["metadata"]["uid"]
     for rank in logs.finish():
         launching.say(f"the log of {rank} could not be read to its end")
     problem = _problem(launching, ended, logs, exists)
@@ -130,17 +141,64 @@ def _launch(launching: Launching, output: Output, exists: Callable[[str], bool],
         uid=uid,
         adopted=adopted,
         kept=kept or left is not None,
+        nodes=launching.job.nodes,
         seconds=time.monotonic() - began,
         restarts=ended.status.restarts + len(ended.replicas) - len(ended.status.replicas),
         metrics=dict(logs.metrics),
     )
 
 
-def _follow(launching: Launching, found: Object, logs: Logs) -> Ended:
-    """The job's end; a job that is given up while it is active is stopped, for nobody would watch it."""
+def _through_all_sizes(launching: Launching, found: Object, logs: Logs) -> tuple[Launching, Object, Ended]:
+    """Follow the job to its end, made anew as often as need be; what it was at last, and how it ended."""
+    losses = 0
+    while True:
+        launching = launching.as_found(found)
+        seen = _follow(launching, found, logs)
+        if isinstance(seen, Resize):
+            change = seen
+        elif again := _again(launching.job, seen, losses):
+            change, losses = again, losses + 1
+        else:
+            return launching, found, seen
+        found = _resized(launching, found, change)
+
+
+def _again(job: TrainingJob, ended: Ended, losses: int) -> Resize | None:
+    """How a job goes on that has lost a pod, and that nobody wants to end."""
+    if ended.deleted or ended.status.phase is not Phase.FAILED or losses == job.max_restarts:
+        return None
+    return elastic.survived(job, ended.replicas)
+
+
+def _resized(launching: Launching, found: Object, change: Resize) -> Object:
+    """The job made anew; if there cannot be more pods than before, with as many as before."""
+    launching.say(f"{change.why}: removing {launching.title} to make it anew")
+    remove(launching, found)
+    try:
+        return adopt_or_create(launching.sized(change.most), change.nodes)[0]
+    except PreflightFailed as error:
+        if change.most <= launching.job.nodes:
+            raise
+        launching.say(f"there cannot be {change.most} pods, so there will be as many as before: {error.seen}")
+    return adopt_or_create(launching)[0]
+
+
+def _follow(launching: Launching, found: Object, logs: Logs) -> Ended | Resize:
+    """The job's end, or a reason to make it anew.
+
+    A job that is given up while it is active is stopped, for nobody would watch it.
+    """
     uid: str = found["metadata"]["uid"]
-    limits = Limits(launching.job.limits)
-    follower = Follower(launching.cluster, launching.job, launching.backend, uid, logs, launching.say, limits)
+    follower = Follower(
+        cluster=launching.cluster,
+        job=launching.job,
+        least=launching.least,
+        backend=launching.backend,
+        uid=uid,
+        logs=logs,
+        say=launching.say,
+        limits=Limits(launching.job.limits),
+    )
     try:
         if not launching.backend.phase(found).is_terminal:
             accompany(launching, found)

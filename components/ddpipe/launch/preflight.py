@@ -140,12 +140,26 @@ def _is_missing(cluster: Cluster, path: str) -> bool:
     return False
 
 
+def room_now(cluster: Cluster, job: TrainingJob, backend: Backend) -> int | None:
+    """For how many of the job's pods the nodes have room at this moment; None if that cannot be seen."""
+    nodes, pods = _seen(cluster, job)
+    if nodes is None or pods is None:
+        return None
+    return capacity.fitting(backend.pod(job)["spec"], job.nodes, nodes, pods)
+
+
 def _room(cluster: Cluster, job: TrainingJob, pod: Object) -> capacity.Room:
+    nodes, pods = _seen(cluster, job)
+    return capacity.Room() if nodes is None else capacity.room(pod, job.nodes, nodes, pods)
+
+
+def _seen(cluster: Cluster, job: TrainingJob) -> tuple[list[Object] | None, list[Object] | None]:
+    """The nodes, and all pods on them that have not ended, where they count and may be read."""
     nodes = None if job.autoscaling else readable(lambda: cluster.get(_NODES))
     if nodes is None:
-        return capacity.Room()
+        return None, None
     pods = readable(lambda: cluster.get(_ALL_PODS, _NOT_ENDED))
-    return capacity.room(pod, job.nodes, nodes["items"], pods["items"] if pods else None)
+    return nodes["items"], pods["items"] if pods else None
 
 
 def _beyond_quota(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
