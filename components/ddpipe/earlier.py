@@ -229,6 +229,8 @@ def _find(run: Run, key: str, below: str = "") -> Earlier | None:
 
 def _damage(store: Store, files: Mapping[str, str]) -> str:
     """The first file that is not as it was; empty if all are."""
+    if not files:
+        return "its note names no files"
     sizes = {info.key: info.size for info in store.list()}
     for name, expected in files.items():
         if name not in sizes:

@@ -116,6 +116,20 @@ def test_two_pods_train_from_a_folder_whose_name_needs_quoting(submit: Submit, r
     assert run.jobs() == []
 
 
+def test_a_second_run_on_unchanged_data_hands_on_the_first_one_s_model(submit: Submit) -> None:
+    one, other = (ended_well(submit(nodes=1, epochs=1)) for _ in range(2))
+    earlier = one.folder.rpartition("/")[2]
+    for step in ("train", "evaluate", "export"):
+        assert json.loads(read_uri(f"{other.folder}/steps/{step}.json"))["facts"]["same_as"] == earlier
+    assert "nothing changed since run" in other.log("train")
+    assert read_uri(f"{other.folder}/report.html")
+
+
+def ended_well(run: Run) -> Run:
+    assert run.ended() == "SUCCEEDED", run.told()
+    return run
+
+
 def test_two_pods_train_on_photographs(submit: Submit, root: str) -> None:
     if "DDPIPE_TEST_CIFAR" not in os.environ:
         pytest.skip("no photographs: set DDPIPE_TEST_CIFAR")

@@ -253,7 +253,13 @@ def test_a_run_that_was_deleted_or_made_anew_with_another_recipe_is_not_used(
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", "{}", '{"run": "../first", "title": "", "finished": "", "files": {}}']
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"run": "../first", "title": "", "finished": "", "files": {"a": "b"}}',
+    ],
 )
 def test_a_damaged_note_is_not_used(
     runs: Path, toys: PrepareSpec, steps: list[Recipe], content: str, caplog: pytest.LogCaptureFixture
@@ -263,6 +269,15 @@ def test_a_damaged_note_is_not_used(
     train(runs, toys, "second")
     assert steps == [RECIPE]
     assert "the note about an earlier run is damaged" in caplog.text
+
+
+def test_a_note_that_names_no_files_proves_nothing(
+    runs: Path, toys: PrepareSpec, steps: list[Recipe]
+) -> None:
+    for path in (runs / earlier.FOLDER).rglob("*.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "files": {}}))
+    train(runs, toys, "second")
+    assert steps == [RECIPE]
 
 
 def test_a_run_of_the_same_name_after_its_folder_was_deleted_is_made_whole_again(
