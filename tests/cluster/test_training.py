@@ -34,7 +34,7 @@ _VARIABLES = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def s3_environment() -> dict[str, str]:
     found = {name: os.environ.get(name) or os.environ.get(other, "") for name, other in _VARIABLES.items()}
     missing = [name for name, value in found.items() if not value]

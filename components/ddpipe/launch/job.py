@@ -190,7 +190,7 @@ class JobOptions(Parameters):
     nodes: int = parameter(1, "Number of pods.", Between(1, 10_000), form="cluster_nodes")
     min_nodes: int = parameter(
         0,
-        "Number of pods with which the job may start or, when pods are lost, go on; 0: nodes.",
+        "Least number of pods to start with, or to go on with when pods are lost; 0: all of them.",
         Between(0, 10_000),
     )
     processes: int = parameter(

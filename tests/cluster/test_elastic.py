@@ -1,0 +1,134 @@
+"""Digits, trained by pods whose number changes on the way: scaled, or because one is lost.
+
+What comes out are the parameters of a training that nothing happened to: the global batches are the same for
+any number of pods.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from place import Place, a_place, delete, eventually
+from step import Ended, Step
+from test_training import ddpipe, s3_environment, train  # noqa: F401 - one is a fixture
+
+from ddpipe.__main__ import cli
+from ddpipe.launch.backends import BACKENDS
+from ddpipe.launch.cluster import ApiServer
+from ddpipe.model.checkpoint import latest
+from ddpipe.storage import open_store
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+EPOCHS = 20
+SIZE = ("--epochs", str(EPOCHS), "--cpu", "250m")
+SAME = ("--sync-batch-norm", "true", "--precision", "fp32", "--learning-rate", "0.01")
+"""By which the number of pods makes no difference but rounding, which a low learning rate keeps small."""
+
+
+@pytest.fixture(scope="module")
+def environment(s3_environment: dict[str, str]) -> Iterator[dict[str, str]]:  # noqa: F811
+    """The object store, for this process too."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in s3_environment.items():
+            patch.setenv(name, value)
+        yield s3_environment
+
+
+@pytest.fixture(scope="module")
+def digits(environment: dict[str, str]) -> tuple[str, str]:
+    store = f"s3://{environment['S3_BUCKET']}/test-{uuid.uuid4().hex[:8]}"
+    facts = ddpipe(environment, "prepare", "--source", "digits", "--store", store)
+    return str(facts["dataset"]), f"{store}/runs"
+
+
+def started(place: Place, environment: dict[str, str], digits: tuple[str, str], *options: str) -> Step:
+    """A training by two pods, in a run of its own, that has come some way."""
+    run = ("--run", place.namespace)
+    step = train(place, environment, digits, *place.chosen(()), *SIZE, *SAME, *run, *options)
+    step.saw("epoch=2/", 240)
+    return step
+
+
+def parameters(runs: str, place: Place) -> dict[str, torch.Tensor]:
+    """What the training of a place has learned."""
+    checkpoint = latest(open_store(f"{runs}/{place.namespace}/training"))
+    assert checkpoint
+    model: dict[str, torch.Tensor] = checkpoint.states["model"]
+    return model
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    admin: ApiServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    environment: dict[str, str],
+    digits: tuple[str, str],
+) -> dict[str, torch.Tensor]:
+    """What two pods learn that nothing happens to."""
+    with a_place(admin, tmp_path_factory.mktemp("undisturbed")) as place:
+        ended = started(place, environment, digits).end(240)
+        assert ended.code == 0, ended.text
+        return parameters(digits[1], place)
+
+
+def check(
+    place: Place, ended: Ended, learned: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
+) -> None:
+    """It is a training like any other: every epoch, the same parameters, and nothing left behind."""
+    assert ended.code == 0, ended.text
+    # The epoch before the last checkpoint that was written may have been told already.
+    epochs = dict.fromkeys(map(int, re.findall(r"epoch=(\d+)", ended.text)))
+    assert list(epochs) == list(range(1, EPOCHS + 1))
+    assert place.jobs() == []
+    assert eventually(place.pods, lambda pods: not pods, 20) == []
+    for name, tensor in expected.items():
+        torch.testing.assert_close(learned[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("backend", list(BACKENDS))
+def test_a_training_is_scaled_from_two_pods_to_three(
+    admin: ApiServer,
+    tmp_path: Path,
+    environment: dict[str, str],
+    digits: tuple[str, str],
+    undisturbed: dict[str, torch.Tensor],
+    backend: str,
+) -> None:
+    with a_place(admin, tmp_path, backend=backend) as place:
+        step = started(place, environment, digits)
+        (job,) = place.jobs()
+        name = job["metadata"]["name"]
+        done = CliRunner().invoke(cli, ["scale", name, "--nodes", "3", "--namespace", place.namespace])
+        assert done.exit_code == 0, done.output
+        ended = step.end(300)
+        check(place, ended, parameters(digits[1], place), undisturbed)
+    kind = f"{place.kind.resource.kind} {place.namespace}/{name}"
+    assert f"[launch] scaled, nodes from 2 to 3: removing {kind} to make it anew" in ended.text
+    assert f"[launch] created {kind} (nodes=3)" in ended.text
+    assert re.findall(r"processes: (\d)", ended.text) == ["2", "3"]
+
+
+@pytest.mark.parametrize("backend", list(BACKENDS))
+def test_a_training_that_loses_a_pod_goes_on_with_the_other(
+    admin: ApiServer,
+    tmp_path: Path,
+    environment: dict[str, str],
+    digits: tuple[str, str],
+    undisturbed: dict[str, torch.Tensor],
+    backend: str,
+) -> None:
+    with a_place(admin, tmp_path, backend=backend) as place:
+        step = started(place, environment, digits, "--min-nodes", "1")
+        gone = place.pod("worker-1")["metadata"]["name"]
+        delete(admin, f"/api/v1/namespaces/{place.namespace}/pods/{gone}", gracePeriodSeconds=0)
+        ended = step.end(300)
+        check(place, ended, parameters(digits[1], place), undisturbed)
+    assert "[launch] worker-1 was lost: somebody deleted its pod" in ended.text
+    assert re.findall(r"processes: (\d)", ended.text) == ["2", "1"]
