@@ -92,7 +92,7 @@ def annotations_are_added_to_those_that_an_object_has(cluster: Cluster, path: st
 def only_the_object_of_this_uid_is_annotated(cluster: Cluster, path: str) -> None:
     cluster.create(path, a_map("mine"))
     note = {"a": "1"}
-    assert refusal(lambda: cluster.annotate(f"{path}/mine", str(uuid.uuid4()), note))[:2] == (409, "Conflict")
+    assert refusal(lambda: cluster.annotate(f"{path}/mine", str(uuid.uuid4()), note))[:2] == (422, "Invalid")
     assert refusal(lambda: cluster.annotate(f"{path}/nobody", "uid", note))[:2] == (404, "NotFound")
 
 

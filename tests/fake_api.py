@@ -100,14 +100,18 @@ class FakeApiServer:
     def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
         self._note(Request("PATCH", path))
         with self._changed:
-            metadata = self._of_uid(path, uid)["metadata"]
+            metadata = self._found(path)["metadata"]
+            if metadata["uid"] != uid:
+                raise Refused(422, "Invalid", "metadata.uid: field is immutable", _name(path))
             changed = {**metadata, "annotations": {**(metadata.get("annotations") or {}), **annotations}}
             self._store(path, "MODIFIED", {**self._objects[path], "metadata": changed})
 
     def delete(self, path: str, uid: str) -> None:
         self._note(Request("DELETE", path))
         with self._changed:
-            found = self._of_uid(path, uid)
+            found = self._found(path)
+            if found["metadata"]["uid"] != uid:
+                raise Refused(409, "Conflict", "the UID in the precondition does not match", _name(path))
             if not found["metadata"].get("finalizers"):
                 self._drop(path)
             elif "deletionTimestamp" not in found["metadata"]:
@@ -215,13 +219,10 @@ class FakeApiServer:
         self._changed.notify_all()
         return made
 
-    def _of_uid(self, path: str, uid: str) -> dict[str, Any]:
-        found = self._objects.get(path)
-        if found is None:
+    def _found(self, path: str) -> dict[str, Any]:
+        if path not in self._objects:
             raise _not_found(path)
-        if found["metadata"]["uid"] != uid:
-            raise Refused(409, "Conflict", "the UID in the precondition does not match", _name(path))
-        return found
+        return self._objects[path]
 
     def _drop(self, path: str) -> None:
         self._version = next(self._versions)
