@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ddpipe.data.manifest import DatasetManifest
     from ddpipe.evaluate.spec import EvaluateSpec
     from ddpipe.launch.job import Owner
+    from ddpipe.launch.launcher import Outcome
     from ddpipe.model.evaluation import Evaluation
     from ddpipe.model.package import ModelPackage
     from ddpipe.prepare.prepare import Prepared
@@ -114,7 +115,8 @@ def train(
                 _train_here(run, dataset, recipe, options)
                 facts.update(processes=options.processes_per_pod)
             else:
-                facts.update(job=_launch(run, dataset, recipe, options, owner), nodes=options.nodes)
+                launched = _launch(run, dataset, recipe, options, owner)
+                facts.update(job=launched.name, nodes=launched.nodes)
             facts.update(notes=found_by.keys)
             record = training_record(run)
         facts.update(record["final"])
@@ -130,7 +132,7 @@ def _train_here(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -
     run_local("ddpipe.train", arguments, options.processes_per_pod, restarts)
 
 
-def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner) -> str:
+def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner) -> Outcome:
     from ddpipe.launch.cluster import connect
     from ddpipe.launch.job import TrainingJob, training_command
     from ddpipe.launch.launcher import launch
@@ -143,7 +145,7 @@ def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner
         outputs=(f"{run.training}/training.json",),
         **options.to_dict(),
     )
-    return launch(job, cluster, exists=exists, is_process=True).name
+    return launch(job, cluster, exists=exists, is_process=True)
 
 
 def evaluate(run: Run, dataset: str, spec: EvaluateSpec) -> Evaluation:
