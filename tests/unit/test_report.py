@@ -94,6 +94,12 @@ def test_the_page_tells_what_the_data_lacks_and_what_was_decided_about_it() -> N
         assert told in text
 
 
+def test_the_page_of_a_run_to_which_nothing_was_new_says_whose_model_it_shows() -> None:
+    text = _text(render(replace(a_record(), since="first, 2026-11-22 17:16 UTC")))
+    assert "Nothing changed since run first, 2026-11-22 17:16 UTC : its trained model is reused." in text
+    assert "Nothing changed" not in render(a_record())
+
+
 def test_the_page_asks_nothing_of_anyone() -> None:
     page = render(_exported(a_record()))
     assert not re.findall(r"<script|<link|@import|<iframe|url\(\s*['\"]?\w+:|(?:src|href)=\"https?:", page)
