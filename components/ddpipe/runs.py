@@ -128,7 +128,7 @@ class Run:
         def write(**outcome: object) -> None:
             record = {
                 "step": name,
-                "started": started.isoformat(timespec="seconds"),
+                "started": started.isoformat(timespec="milliseconds"),
                 "seconds": round(time.monotonic() - clock, 3),
                 **outcome,
                 "facts": facts,

@@ -152,7 +152,6 @@ def evaluate(run: Run, dataset: str, spec: EvaluateSpec) -> Evaluation:
     """Score the run's model on the test split, and write the report as far as the run has come."""
     trained = run.origin("train")
     with run.step("evaluate") as facts:
-        from ddpipe.evaluate.evaluate import evaluate as step
         from ddpipe.model.evaluation import load_evaluation
 
         earlier = load_evaluation(trained.evaluation) if trained != run else None
@@ -160,6 +159,8 @@ def evaluate(run: Run, dataset: str, spec: EvaluateSpec) -> Evaluation:
             evaluation = earlier
             facts.update(same_as=trained.name)
         else:
+            from ddpipe.evaluate.evaluate import evaluate as step
+
             evaluation = step(trained.training, dataset, run.evaluation, spec)
         facts.update(evaluation.headline())
     _publish_report(run)

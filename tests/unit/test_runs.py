@@ -1,5 +1,6 @@
 """A run's folder records how each step went."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,12 @@ def test_a_step_done_again_replaces_its_record(tmp_path: Path) -> None:
 def test_a_name_that_could_leave_the_folder_is_refused(name: str) -> None:
     with pytest.raises(ParameterError):
         Run.named("runs", name)
+
+
+def test_steps_that_end_at_once_are_told_in_their_order(tmp_path: Path) -> None:
+    run = Run.named(str(tmp_path), "first")
+    names = ["prepare", "train", "evaluate", "export"]
+    for name in names:
+        with run.step(name):
+            time.sleep(0.002)
+    assert [record["step"] for record in run.steps()] == names
