@@ -19,7 +19,8 @@ from samples import a_folder
 
 from ddpipe import earlier, workflow
 from ddpipe.__main__ import cli
-from ddpipe.data.manifest import load_manifest
+from ddpipe.data.catalogue import difference
+from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.launch.job import Owner
 from ddpipe.model.checkpoint import load_model
@@ -170,6 +171,9 @@ def test_new_images_are_encoded_alone_and_trained_on(
     assert (facts["reused"], facts["encoded"]) == (False, 20)
     assert steps == [RECIPE]
     assert second.origin("train") == second
+    before, after = (Run.named(str(runs), name).facts("prepare")["dataset"] for name in ("first", "second"))
+    arrived = difference((load_manifest(before), store_of(before)), (load_manifest(after), store_of(after)))
+    assert (len(arrived.added), arrived.removed, arrived.moved) == (20, (), {})
 
 
 @pytest.mark.parametrize(
