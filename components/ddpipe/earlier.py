@@ -1,7 +1,7 @@
 """What earlier runs leave to later ones: their model where nothing has changed, or weights to start from.
 
     <runs>/_earlier/same/<hash>.json      the last run of this data, recipe and code
-    <runs>/_earlier/latest/<hash>.json    the last run of this dataset, whatever its version, and network
+    <runs>/_earlier/latest/<hash>.json    the last run of this dataset, classes, split rule and network
 
 A note is written when its run is complete, and names the run's files by their hashes. It is believed only as
 far as these files are there and have not changed, so runs may be deleted, damaged or made anew at any time;
@@ -21,7 +21,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ddpipe.data.manifest import load_manifest
+from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, StoreError
 from ddpipe.launch.backends import LOCAL
 from ddpipe.model import is_own_function
@@ -51,7 +51,7 @@ class Marks:
     """What a training is found by.
 
     Attributes:
-        latest: Key of the note about the last run of its dataset, classes and network.
+        latest: Key of the note about the last run of its dataset, classes, split rule and network.
         same: Key of the note about the last run of the same data, recipe and code; empty: it cannot be told.
         unknown: Why not.
     """
@@ -92,12 +92,21 @@ def marks(dataset: str, recipe: Recipe, options: TrainOptions) -> Marks:
         StoreError: It cannot be read.
     """
     manifest = load_manifest(dataset)
-    latest = _key("latest", [manifest.name, manifest.task, manifest.classes, manifest.shape, recipe.model])
+    latest = _key("latest", [*_family(manifest), recipe.model])
     try:
         parts = [dataset, recipe.shaping(), _weights(recipe), _place(recipe, options)]
     except _UnknownError as reason:
         return Marks(latest, unknown=str(reason))
     return Marks(latest, _key("same", parts))
+
+
+def _family(manifest: DatasetManifest) -> list[Any]:
+    """What versions have in common of which one's model may start on the other.
+
+    Split otherwise, a version may test on what the model was trained on.
+    """
+    split_rule = {name: value for name, value in manifest.split_rule.items() if name != "groups"}  # a count
+    return [manifest.name, manifest.task, manifest.classes, manifest.shape, split_rule, manifest.seed]
 
 
 def _key(kind: str, parts: object) -> str:
@@ -195,7 +204,7 @@ def settled(run: Run, recipe: Recipe, found_by: Marks) -> Recipe:
         start = {"for": found_by.latest, "warm_start": found.run.model if found else ""}
         store.write(START, json.dumps(start).encode())
     if not start["warm_start"]:
-        _log.info("no earlier model of this dataset, its classes and this network: starting without one")
+        _log.info("no earlier model of this dataset, classes, split rule and network: starting without one")
         return replace(recipe, warm_start="")
     _log.info("starting from the latest model: %s", start["warm_start"])
     return replace(recipe, warm_start=start["warm_start"], pretrained="")

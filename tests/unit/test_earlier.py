@@ -383,7 +383,7 @@ def test_each_attempt_of_a_run_starts_from_the_same_model(
     assert [recipe.warm_start for recipe in steps] == [f"{runs}/first/model", "", f"{runs}/first/model"]
 
 
-@pytest.mark.parametrize("why", ["no run yet", "another class", "its model is damaged"])
+@pytest.mark.parametrize("why", ["no run yet", "another class", "another split", "its model is damaged"])
 def test_without_a_latest_model_that_fits_training_starts_without_one(
     runs: Path, toys: PrepareSpec, steps: list[Recipe], tmp_path: Path, why: str
 ) -> None:
@@ -392,6 +392,8 @@ def test_without_a_latest_model_that_fits_training_starts_without_one(
         shutil.rmtree(runs)
     elif why == "another class":
         data = grown(toys, tmp_path, ("ball", "kite", "kiwi"))
+    elif why == "another split":
+        data = replace(toys, split_seed=1)
     else:
         cut(runs / "first/model/model.safetensors")
     recipe = replace(RECIPE, warm_start=LATEST, pretrained="torchvision", seed=5)

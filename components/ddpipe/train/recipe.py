@@ -143,7 +143,7 @@ class Recipe(Parameters):
     warm_start: str = parameter(
         "",
         "Model package (a path or s3:// address) whose weights to start from, or latest: that of the last "
-        "run with this dataset, its classes and this network, if there is one; empty: random ones.",
+        "run with this dataset, classes, split rule and network, if there is one; empty: random ones.",
     )
     model_selection: str = parameter(
         "auto",
