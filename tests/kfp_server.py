@@ -308,7 +308,7 @@ class Server:
         return self._listed("runs", shown, query)
 
     def run_service_terminate_run(self, run_id: str, **_query: str) -> Body:
-        self.ends = ("FAILED",)
+        self.ends, self.looks[run_id] = ("CANCELING", "FAILED"), 0
         return {}
 
     def run_service_retry_run(self, run_id: str, **_query: str) -> Body:
@@ -363,7 +363,9 @@ class Server:
         state, now = self.ends[number], _now()
         failed = state == "FAILED"
         times = {"create_time": now, "start_time": now, "end_time": now}
-        states = {"prepare": "SUCCEEDED" if failed or state == "SUCCEEDED" else state, "train": state}
+        before = "SUCCEEDED" if failed or state == "SUCCEEDED" else state
+        last = "SUCCEEDED" if failed or state == "SUCCEEDED" else "PENDING"
+        states = {"prepare": before, "train": state, "clean-up": last}
         tasks = [
             {
                 "display_name": name,
@@ -374,7 +376,12 @@ class Server:
             for name, word in states.items()
         ]
         group = {"display_name": "root", "state": state, **times}
-        return {**self.runs[run_id], "state": state, "run_details": {"task_details": [*tasks, group]}}
+        return {
+            **self.runs[run_id],
+            "state": state,
+            "state_history": [{"state": one, "update_time": now} for one in self.ends[: number + 1]],
+            "run_details": {"task_details": [*tasks, group]},
+        }
 
 
 def _put(items: dict[str, Body], key: str, body: Body) -> Body:

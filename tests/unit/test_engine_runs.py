@@ -8,9 +8,11 @@ from kfp_server import Server
 
 from ddpipe.engine import runs
 from ddpipe.engine.client import Endpoint, connect
-from ddpipe.errors import EngineError, EngineUnreachable, RunFailed, UnknownToEngine
+from ddpipe.errors import EngineError, EngineUnreachable, RunFailed, RunStopped, UnknownToEngine
 
-TRAIN, PREPARE = "flow-train-system-container-impl-7", "flow-prepare-system-container-impl-7"
+PREPARE, TRAIN, CLEAN_UP = (
+    f"flow-{step}-system-container-impl-7" for step in ("prepare", "train", "clean-up")
+)
 
 
 @pytest.fixture
@@ -90,6 +92,28 @@ def test_a_run_is_stopped_once(server: Server, training: str) -> None:
     assert facts("runs", "stop", training)["stopped"]
     assert not facts("runs", "stop", training)["stopped"]
     assert server.asked(":terminate") == 1
+
+
+def test_whoever_waits_for_a_run_that_was_stopped_learns_where_and_what_was_removed(
+    server: Server, training: str
+) -> None:
+    server.logs[CLEAN_UP] = "removed PyTorchJob kubeflow/train-1\n"
+    server.ends = ("RUNNING",)
+    facts("runs", "stop", training)
+    told = refusal(RunStopped, "runs", "show", training, "--wait")
+    assert "it was stopped at step train" in told["seen"]
+    assert "removed PyTorchJob kubeflow/train-1" in told["seen"]
+
+
+def test_a_failure_is_told_in_the_step_s_words_without_the_engine_s(server: Server, training: str) -> None:
+    server.logs[TRAIN] = (
+        "I1122 17:46:55.386897      15 main.go:139] Setting log level to: '1'\n"
+        "diverged\n"
+        'time="2026-11-22T17:47:32.376Z" level=info msg="sub-process exited" argo=true error="<nil>"\n'
+    )
+    server.ends = ("FAILED",)
+    told = refusal(RunFailed, "runs", "show", training, "--wait")
+    assert told["seen"] == "step train failed; the end of its log:\n  diverged\n"
 
 
 def test_a_failed_run_is_tried_again_and_waited_for(server: Server, training: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,12 @@ from ddpipe.launch.resources import PODS
 
 SUCCEEDED, FAILED, WAITING = "SUCCEEDED", "FAILED", "PENDING"
 _STOPPED = {"CANCELED", "CANCELING"}
+_CLEAN_UP = "clean-up"
+"""The step of our pipelines that runs however the others end."""
+
+_ENGINES_OWN = re.compile(r"""[IWE]\d{4} [\d:.]+ +\d+ \w+\.go:\d+\] |time="\S+" level=\w+ msg=""")
+"""How lines begin that the engine writes into a step's log."""
+
 _OVER = {SUCCEEDED, FAILED, "CANCELED", "SKIPPED"}
 _PAUSE = 2.0
 _OUTAGE = 600.0
@@ -67,6 +74,7 @@ class RunState:
         experiment_id: What it belongs to.
         schedule_id: The schedule that started it; empty: a person did.
         error: Why the server could not run it; mostly empty, steps tell their own.
+        stopped: Whether somebody stopped it.
     """
 
     id: str
@@ -78,6 +86,7 @@ class RunState:
     experiment_id: str = ""
     schedule_id: str = ""
     error: str = ""
+    stopped: bool = False
 
     @property
     def over(self) -> bool:
@@ -198,18 +207,32 @@ def conclude(engine: Engine, state: RunState) -> None:
     """
     if state.state == SUCCEEDED:
         return
-    kind = RunStopped if state.state in _STOPPED else RunFailed
+    which = f"{state.name} ({state.id})"
+    if state.stopped:
+        raise RunStopped(
+            what="the run did not succeed",
+            which=which,
+            seen=_how_stopped(engine, state),
+            do=f"To go on from the last checkpoint: ddpipe runs retry {state.id}",
+        )
     step = next(iter(state.failed), None)
     if step is None:
         seen = state.error or f"it ended {state.state}, and no step tells why"
     else:
         seen = f"step {step.name} failed; the end of its log:\n{_tail(engine, state.id, step)}"
-    raise kind(
+    raise RunFailed(
         what="the run did not succeed",
-        which=f"{state.name} ({state.id})",
+        which=which,
         seen=seen,
         do=f"When the cause is mended: ddpipe runs retry {state.id}",
     )
+
+
+def _how_stopped(engine: Engine, state: RunState) -> str:
+    """At which step, and what was removed."""
+    seen = " ".join(["it was stopped", *(f"at step {step.name}" for step in state.failed[:1])])
+    removed = [_tail(engine, state.id, step) for step in state.steps if step.name == _CLEAN_UP]
+    return f"{seen}; {_CLEAN_UP} wrote:\n{removed[0]}" if removed else seen
 
 
 def step_named(state: RunState, name: str | None) -> StepState:
@@ -269,9 +292,10 @@ def step_log(engine: Engine, run_id: str, step: StepState) -> str:
 
 def _tail(engine: Engine, run_id: str, step: StepState) -> str:
     try:
-        lines = step_log(engine, run_id, step).rstrip().splitlines()
+        text = step_log(engine, run_id, step)
     except EngineError as error:
         return f"  ({error.seen})\n"
+    lines = [line for line in text.rstrip().splitlines() if not _ENGINES_OWN.match(line)]
     return "".join(f"  {line}\n" for line in lines[-_TAIL:])
 
 
@@ -318,7 +342,14 @@ def _state(engine: Engine, run: Any, names: Iterable[str]) -> RunState:  # noqa:
         experiment_id=run.experiment_id or "",
         schedule_id=run.recurring_run_id or "",
         error=(run.error and run.error.message) or "",
+        stopped=_was_stopped(run),
     )
+
+
+def _was_stopped(run: Any) -> bool:  # noqa: ANN401 - kfp's model
+    """2.17 calls a run that it was told to stop failed in the end: the state before tells."""
+    states = [entry.state for entry in run.state_history or ()]
+    return bool(_STOPPED.intersection([run.state, *states[-2:-1]]))
 
 
 def _step(task: Any) -> StepState:  # noqa: ANN401 - kfp's model
