@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow test-cluster mutate lint format compile images bench lock clean
+.PHONY: help install run test test-slow test-cluster pictures mutate lint format compile images bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -32,6 +32,9 @@ test-slow: $(INSTALLED) ## trainings by several processes, kills and resumes, no
 
 test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
 	@$(BIN)/pytest tests/cluster
+
+pictures: $(INSTALLED) ## the pictures of Kubeflow's page in docs/ (KUBECONFIG, KFP_ENDPOINT, KFP_UI, a Chromium)
+	@PICTURES=docs $(BIN)/pytest tests/cluster/test_ui.py
 
 MODULES ?= launch prepare train data storage model
 SAMPLE ?= 60

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from kfp import Client
 from place import OUR_IMAGES, delete, eventually
 
@@ -19,6 +22,35 @@ _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _JOBS = f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs"
 _OURS = r"[\w./:-]+/ddpipe-(launcher|trainer):[\w.]+"
 _ENDED = {"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"}
+
+
+def connected() -> Client:
+    """The backend's API."""
+    if "KFP_ENDPOINT" not in os.environ:
+        pytest.skip("no Kubeflow Pipelines: set KFP_ENDPOINT to its API, such as http://127.0.0.1:8888")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # it tells every caller which servers it can talk to
+        return Client(host=os.environ["KFP_ENDPOINT"])
+
+
+def remove_experiment(client: Client, name: str) -> None:
+    """An experiment with its schedules and runs."""
+    experiment = client.get_experiment(experiment_name=name).experiment_id
+    for schedule in client.list_recurring_runs(experiment_id=experiment).recurring_runs or ():
+        client.delete_recurring_run(schedule.recurring_run_id)
+    for run in client.list_runs(experiment_id=experiment, page_size=100).runs or ():
+        client.delete_run(run.run_id)
+    client.delete_experiment(experiment)
+
+
+def remove_pipeline(client: Client, name: str) -> None:
+    """A pipeline with its versions, if it is there."""
+    pipeline = client.get_pipeline_id(name)
+    if pipeline is None:
+        return
+    for version in client.list_pipeline_versions(pipeline).pipeline_versions or ():
+        client.delete_pipeline_version(pipeline, version.pipeline_version_id)
+    client.delete_pipeline(pipeline)
 
 
 def package_with_test_images(package: Path, folder: Path) -> str:

@@ -7,21 +7,18 @@ more on the same data; beside it a schedule fires twice.
 from __future__ import annotations
 
 import json
-import os
 import re
 import uuid
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import kfp
 import pytest
 from engine_commands import ddpipe, facts, refusal
-from kfp_run import Run, package_with_test_images
+from kfp_run import Run, connected, package_with_test_images, remove_experiment, remove_pipeline
 from place import OUR_IMAGES, eventually
 
-from ddpipe.errors import DdpipeError, RunFailed, UnknownToEngine
+from ddpipe.errors import DdpipeError, RunStopped, UnknownToEngine
 from ddpipe.launch.cluster import ApiServer
 from ddpipe.pipelines.compile import COMPILED
 from ddpipe.storage import open_store, read_uri
@@ -29,7 +26,8 @@ from ddpipe.storage import open_store, read_uri
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 PATIENCE = 900
-SMALL = ("nodes=1", "cpu=400m", "memory=2Gi", "epochs=40", "checkpoint_minutes=0.02")
+SMALL = ("nodes=1", "cpu=400m", "memory=2Gi", "epochs=200", "checkpoint_minutes=0.02")
+"""Long enough that clean-up, a minute after the stop, finds it running."""
 IMAGE = OUR_IMAGES.format("launcher")
 NOTHING = ("nodes=1", "cpu=100m", "memory=128Mi", 'command=["true"]', f"image={IMAGE}")
 
@@ -52,32 +50,11 @@ def assigned(*texts: str) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def names(admin: ApiServer) -> Iterator[Names]:
-    if "KFP_ENDPOINT" not in os.environ:
-        pytest.skip("no Kubeflow Pipelines: set KFP_ENDPOINT to its API, such as http://127.0.0.1:8888")
-    name = f"ddpipe-test-{uuid.uuid4().hex[:8]}"
-    made = Names(name, name)
-    yield made
-    remove(made)
-
-
-def remove(names: Names) -> None:
-    """All that these tests have left on the backend."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        client = kfp.Client(host=os.environ["KFP_ENDPOINT"])
-    experiment = client.get_experiment(experiment_name=names.experiment).experiment_id
-    for schedule in client.list_recurring_runs(experiment_id=experiment).recurring_runs or ():
-        client.delete_recurring_run(schedule.recurring_run_id)
-    for run in client.list_runs(experiment_id=experiment, page_size=50).runs or ():
-        if run.state in {"PENDING", "RUNNING"}:
-            client.terminate_run(run.run_id)
-        client.delete_run(run.run_id)
-    client.delete_experiment(experiment)
-    for pipeline in (names.pipeline, f"{names.pipeline}-nothing"):
-        if found := client.get_pipeline_id(pipeline):
-            for version in client.list_pipeline_versions(found).pipeline_versions or ():
-                client.delete_pipeline_version(found, version.pipeline_version_id)
-            client.delete_pipeline(found)
+    client, name = connected(), f"ddpipe-test-{uuid.uuid4().hex[:8]}"
+    yield Names(name, name)
+    remove_experiment(client, name)
+    for pipeline in (name, f"{name}-nothing"):
+        remove_pipeline(client, pipeline)
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +97,9 @@ def interrupted(
         "runs", "show", told["run_id"]
     ).output
     assert facts("runs", "stop", told["run_id"])["stopped"]
-    run = Run(kfp.Client, admin, told["run_id"], folder)
-    assert eventually(run.jobs, lambda jobs: not jobs, 30) == []
-    refusal(RunFailed, "runs", "show", told["run_id"], "--wait")
+    stopped = refusal(RunStopped, "runs", "show", told["run_id"], "--wait")
+    assert "it was stopped at step train" in stopped["seen"]
+    assert Run(connected(), admin, told["run_id"], folder).jobs() == []
     return told
 
 
@@ -135,32 +112,20 @@ def has_content(folder: str) -> bool:
 
 @pytest.fixture(scope="module")
 def retried(interrupted: dict[str, Any]) -> dict[str, Any]:
-    """The same run, tried again."""
-    told: dict[str, Any] = facts("runs", "retry", interrupted["run_id"], "--wait")
+    """The same run, being tried again."""
+    told: dict[str, Any] = facts("runs", "retry", interrupted["run_id"])
     return told
 
 
-def test_a_stopped_training_goes_on_when_its_run_is_tried_again(retried: dict[str, Any]) -> None:
-    assert retried["state"] == "SUCCEEDED"
-    log = ddpipe("runs", "logs", retried["run_id"], "train").stdout
-    steps = re.findall(r"from step (\d+) of", log)
-    assert steps, log
-    assert int(steps[-1]) > 0
-
-
-def test_the_same_again_is_the_same_version_and_prepares_nothing(
-    retried: dict[str, Any], command: tuple[str, ...], root: str
-) -> None:
-    told = facts(*command, *assigned("epochs=1"), "--wait")
-    assert not told["uploaded"]
-    assert told["state"] == "SUCCEEDED"
-    assert {step["name"] for step in told["steps"]} >= {"prepare", "train", "evaluate", "export"}
-    record = json.loads(read_uri(f"{root}/runs/{told['run_id']}/steps/prepare.json"))
-    assert record["facts"]["reused"]
+@pytest.fixture(scope="module")
+def again(interrupted: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
+    """Another run on the same data, beside it."""
+    told: dict[str, Any] = facts(*command, *assigned("epochs=1"))
+    return told
 
 
 def test_a_schedule_fires_again_and_again_until_it_is_deleted(
-    schedule: dict[str, Any], retried: dict[str, Any]
+    schedule: dict[str, Any], retried: dict[str, Any], again: dict[str, Any]
 ) -> None:
     def ended() -> list[str]:
         runs = facts("runs", "ls", "--count", "100")["runs"]
@@ -171,6 +136,23 @@ def test_a_schedule_fires_again_and_again_until_it_is_deleted(
     assert states[:2] == ["SUCCEEDED", "SUCCEEDED"]
     facts("schedule", "delete", schedule["schedule_id"])
     refusal(UnknownToEngine, "schedule", "disable", schedule["schedule_id"])
+
+
+def test_a_stopped_training_goes_on_when_its_run_is_tried_again(retried: dict[str, Any]) -> None:
+    assert facts("runs", "show", retried["run_id"], "--wait")["state"] == "SUCCEEDED"
+    log = ddpipe("runs", "logs", retried["run_id"], "train").stdout
+    steps = re.findall(r"from step (\d+) of", log)
+    assert steps, log
+    assert int(steps[-1]) > 0
+
+
+def test_the_same_again_is_the_same_version_and_prepares_nothing(again: dict[str, Any], root: str) -> None:
+    assert not again["uploaded"]
+    told = facts("runs", "show", again["run_id"], "--wait")
+    assert told["state"] == "SUCCEEDED"
+    assert {step["name"] for step in told["steps"]} >= {"prepare", "train", "evaluate", "export"}
+    record = json.loads(read_uri(f"{root}/runs/{told['run_id']}/steps/prepare.json"))
+    assert record["facts"]["reused"]
 
 
 def test_the_doctor_finds_the_backend_well(retried: dict[str, Any], packages: dict[str, str]) -> None:
