@@ -8,6 +8,10 @@
         prepared = prepare(source="folder", source_path=photos, store="s3://bucket/store", **run)
         train(dataset=prepared.outputs["dataset"], nodes=2, **run)
 
+What is set on a task, such as `.set_memory_limit("16Gi")` or a node selector, is for the step's own pod;
+`train_with_task_config` and `pytorch_job_with_task_config` hand it on to the pods of their job (KFP 2.15 and
+later).
+
 Each is a container that runs `ddpipe STEP --option value`, generated from the step's declaration. An input is
 one whole argument: the engine would paste it unescaped into anything longer.
 """
@@ -39,6 +43,13 @@ _TYPES: dict[Kind, Any] = {
     Kind.PAGE: dsl.Output[dsl.HTML],
 }
 _EXECUTOR_INPUT = "{{$}}"
+_TASK_CONFIG = Argument("task_config", Argument.POSITIONAL_OR_KEYWORD, annotation=dsl.TaskConfig)
+"""An input that the engine itself fills in."""
+# The step reads the object store with the credentials that its job's pods have.
+_PASSED_ON = [
+    dsl.TaskConfigPassthrough(field=field, apply_to_task=field is dsl.TaskConfigField.ENV)
+    for field in dsl.TaskConfigField
+]
 
 
 def image_of(step: Step) -> str:
@@ -51,6 +62,8 @@ def component(
     own: Sequence[Parameter] | None = None,
     objects: Sequence[Parameter] = (),
     checked: Sequence[Parameter] = (),
+    *,
+    task_config: bool = False,
 ) -> dsl.base_component.BaseComponent:
     """A step as a component.
 
@@ -59,6 +72,7 @@ def component(
         own: Those of its parameters that are an input each; None: all.
         objects: Fields of a form, further inputs, that hold others of its parameters by name.
         checked: Parameters of later steps, or such fields, that this one checks before it works.
+        task_config: Whether to hand what is set on the task on to its job; servers before 2.15 refuse it.
     """
     own = step.parameters if own is None else own
     taken = (*own, *objects, *checked)
@@ -75,6 +89,7 @@ def component(
             args=[
                 *options,
                 *checks,
+                *((option(_TASK_CONFIG.name), given[_TASK_CONFIG.name]) if task_config else ()),
                 *files,
                 *(("--executor-input", _EXECUTOR_INPUT) if step.results else ()),
             ],
@@ -84,10 +99,16 @@ def component(
         Argument(one.name, Argument.POSITIONAL_OR_KEYWORD, annotation=_TYPES[one.kind])
         for one in step.results
     ]
-    arguments = sorted([*map(argument, taken), *outputs], key=lambda one: one.default is not Argument.empty)
+    handed = [_TASK_CONFIG] if task_config else []
+    arguments = sorted(
+        [*map(argument, taken), *outputs, *handed], key=lambda one: one.default is not Argument.empty
+    )
     names = [one.name for one in arguments]
     described(container, step.name, step.help, arguments, (*taken, *step.results))
-    return dsl.container_component(container)
+    made = dsl.container_component(container)
+    if task_config:
+        made.component_spec.task_config_passthroughs = _PASSED_ON
+    return made
 
 
 def option(name: str) -> str:
@@ -125,3 +146,5 @@ train = component(steps.TRAIN)
 evaluate = component(steps.EVALUATE)
 export = component(steps.EXPORT)
 pytorch_job = component(steps.PYTORCH_JOB)
+train_with_task_config = component(steps.TRAIN, task_config=True)
+pytorch_job_with_task_config = component(steps.PYTORCH_JOB, task_config=True)

@@ -15,7 +15,9 @@ from ddpipe import form
 from ddpipe.commands import json_option
 from ddpipe.commands.options import SectionedCommand, as_option, options, parsed
 from ddpipe.commands.results import EXECUTOR, WRITE, Outcome, check_writable, files_of, tell
+from ddpipe.commands.task_config import with_task_config
 from ddpipe.data.versions import address
+from ddpipe.launch.job import JobOptions
 from ddpipe.parameters import Parameter, refuse
 from ddpipe.steps import LATER, DatasetOptions, Step
 
@@ -38,13 +40,15 @@ def step_command(
         @click.command(step.command[-1], cls=SectionedCommand, help=step.help, **settings)
         @options(*step.groups)
         @_more_option
+        @_task_config_option(step)
         @_check_option
         @_write_option(step)
         @_executor_option
         @json_option
         @functools.wraps(body)
         def command(options: Values, check: Checks, **given: Any) -> None:  # noqa: ANN401 - by their names
-            values = {**given, **options}
+            settings = given.pop(_TASK_CONFIG.name, {})
+            values = with_task_config(settings, {**given, **options})
             problems = [problem for group in step.groups for problem in group.problems_in(values)]
             found = [*_misplaced(step, options), *problems, *_later_problems(dict(check))]
             refuse(f"{step.name} cannot start", dict.fromkeys(found))
@@ -109,6 +113,19 @@ _more_option = as_option(
     ),
     "Options",
 )
+
+_TASK_CONFIG = Parameter(
+    name="task_config",
+    kind=dict,
+    default={},
+    help="What a pipeline sets on the step, for the pods of its job: a TaskConfig of Kubeflow Pipelines.",
+)
+
+
+def _task_config_option(step: Step) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    launches = any(issubclass(group, JobOptions) for group in step.groups)
+    return as_option(_TASK_CONFIG, "Options") if launches else lambda command: command
+
 
 _check_option = click.option(
     "--check",

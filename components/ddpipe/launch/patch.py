@@ -21,6 +21,10 @@ MERGE_KEYS = {
 }
 
 
+_WHOLE = {"env"}
+"""Lists whose items are replaced whole: a variable has a value or a source, not the old one's as well."""
+
+
 def merged(base: Any, patch: Any, field: str = "") -> Any:  # noqa: ANN401 - any JSON value
     """`base` changed by `patch`: objects merge, null deletes, lists of named things merge by name."""
     if isinstance(base, Mapping) and isinstance(patch, Mapping):
@@ -41,8 +45,15 @@ def _merged_objects(base: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[s
 def _merged_lists(base: list[Any], patch: list[Any], field: str) -> list[Any]:
     key = MERGE_KEYS[field]
     changes = {_named(item, key, field): item for item in patch}
-    items = [merged(item, changes.pop(item[key])) if item[key] in changes else item for item in base]
-    return [item for item in [*items, *changes.values()] if item.get("$patch") != "delete"]
+    names = {item[key] for item in base}
+    kept = [_changed(item, changes.get(item[key], {}), field) for item in base]
+    added = [item for name, item in changes.items() if name not in names]
+    deleted = {name for name, item in changes.items() if item.get("$patch") == "delete"}
+    return [item for item in [*kept, *added] if item[key] not in deleted]
+
+
+def _changed(item: Any, change: Mapping[str, Any], field: str) -> Any:  # noqa: ANN401
+    return change if change and field in _WHOLE else merged(item, change)
 
 
 def _named(item: Any, key: str, field: str) -> Any:  # noqa: ANN401

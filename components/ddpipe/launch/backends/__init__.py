@@ -19,3 +19,6 @@ AUTO = "auto"
 
 LOCAL = "local"
 """In place of a backend: processes of this machine."""
+
+CONTAINER = "pytorch"
+"""The container that trains, in every kind of job, so that the same patch fits; PyTorchJobs insist on it."""

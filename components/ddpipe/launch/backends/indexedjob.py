@@ -16,6 +16,7 @@ from typing import Any
 
 from ddpipe.errors import ParameterError
 from ddpipe.launch.backend import Backend, Companion, Controller
+from ddpipe.launch.backends import CONTAINER
 from ddpipe.launch.indexed import INDEX, placed
 from ddpipe.launch.job import Restart, Success, TrainingJob
 from ddpipe.launch.labels import JOB, annotate, labels_of, metadata_of
@@ -29,8 +30,6 @@ CONTROLLER = Controller(
     webhook="",
     install="Use Kubernetes 1.24 or later",
 )
-CONTAINER = "pytorch"
-"""As in the other kinds of job, so that the same patch fits."""
 PORT = 29500
 _PROGRAM_FAILED = list(range(1, 128))
 """Exit codes of a program's own; above them are signals."""

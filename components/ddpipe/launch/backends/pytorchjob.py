@@ -19,6 +19,7 @@ from typing import Any
 
 from ddpipe.errors import ParameterError, listed
 from ddpipe.launch.backend import Backend, Controller
+from ddpipe.launch.backends import CONTAINER
 from ddpipe.launch.job import Restart, Success, TrainingJob
 from ddpipe.launch.labels import annotate, metadata_of
 from ddpipe.launch.pods import ranks, template
@@ -33,8 +34,6 @@ OPERATOR = Controller(
     webhook="training-operator.kubeflow.org",
     install="Install the Kubeflow Training Operator (1.4 to 1.9)",
 )
-CONTAINER = "pytorch"
-"""The name that the operator's webhook insists on."""
 PORT = 23456
 """The operator's default port of rank 0."""
 MEETING_PORT = 29400

@@ -22,6 +22,7 @@ from typing import Any
 
 from ddpipe.errors import ParameterError, listed
 from ddpipe.launch.backend import Backend, Controller
+from ddpipe.launch.backends import CONTAINER
 from ddpipe.launch.indexed import INDEX, placed
 from ddpipe.launch.job import RUNTIME, Keep, Restart, Success, TrainingJob
 from ddpipe.launch.labels import annotate, metadata_of
@@ -39,8 +40,6 @@ TRAINER = Controller(
     refusals=("FailedCreate", "TrainJobResourcesCreationFailed", "JobCreationFailed"),
     pods="its training runtime (runtime=TrainingRuntime/ddpipe, of images/runtime.yaml)",
 )
-CONTAINER = "pytorch"
-"""As in the other kinds of job, so that the same patch fits."""
 STEP = "node"
 """Every runtime calls the Job that trains so, and its container too."""
 PORT = 29500

@@ -1,0 +1,116 @@
+"""What is set on a task of KFP 2.15 or later, as options of the job that the task launches. Pure functions.
+
+A component can have these settings handed over to it instead of having them applied to its own pod: a JSON
+object with fragments of a pod's spec, `TaskConfig` in KFP. Resources, node selector and tolerations become
+the job's own options; the rest becomes part of its patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ddpipe.launch.backends import CONTAINER, LOCAL
+from ddpipe.launch.patch import merged
+from ddpipe.parameters import refuse
+
+_OBJECT, _LIST = "an object", "a list of objects"
+_FIELDS = {
+    "resources": _OBJECT,
+    "env": _LIST,
+    "affinity": _OBJECT,
+    "tolerations": _LIST,
+    "nodeSelector": _OBJECT,
+    "volumes": _LIST,
+    "volumeMounts": _LIST,
+}
+_TYPED = {"cpu", "memory"}
+"""Resources that are options of their own."""
+
+Settings = Mapping[str, Any]
+
+
+def with_task_config(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's options with the task's settings, which count before options that say otherwise.
+
+    Args:
+        settings: The task's settings; none, or null, for a field that was not set.
+        values: The job's options by name.
+
+    Raises:
+        ParameterError: The settings are none, or cannot be a job's; all of it is listed.
+    """
+    refuse("the settings of the task cannot be handed on to its job", _malformed(settings))
+    found = {name: value for name, value in settings.items() if value}
+    if not found:
+        return dict(values)
+    refuse("the settings of the task cannot be handed on to its job", _unfit(found, values))
+    return {
+        **values,
+        **_amounts(_limits(found)),
+        "node_selector": {**values["node_selector"], **found.get("nodeSelector", {})},
+        "tolerations": [*values["tolerations"], *found.get("tolerations", ())],
+        "patch": merged(values["patch"], _patch(found)),
+    }
+
+
+def _malformed(settings: Settings) -> Iterator[str]:
+    for name, value in settings.items():
+        if name not in _FIELDS:
+            yield f"{name!r} is no field of a TaskConfig; there are {', '.join(_FIELDS)}"
+        elif value and not _is(_FIELDS[name], value):
+            yield f"{name} is {value!r}, not {_FIELDS[name]}"
+
+
+def _is(kind: str, value: object) -> bool:
+    if kind == _OBJECT:
+        return isinstance(value, dict)
+    return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+def _unfit(found: Settings, values: Mapping[str, Any]) -> Iterator[str]:
+    if values["backend"] == LOCAL:
+        yield f"backend is {LOCAL}, so there is no job: choose another, or the component without a TaskConfig"
+    devices = _devices(_limits(found))
+    if len(devices) > 1:
+        yield f"resources name {len(devices)} kinds of accelerator: {', '.join(devices)}"
+    for name, amount in devices.items():
+        if not str(amount).isdecimal():
+            yield f"resources: {name} is {amount!r}, not a whole number"
+
+
+def _limits(found: Settings) -> dict[str, str]:
+    """What a pod may use; where there is no limit, what it asks for."""
+    resources = found.get("resources", {})
+    return {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+
+
+def _devices(limits: Mapping[str, str]) -> dict[str, str]:
+    return {name: amount for name, amount in limits.items() if name not in _TYPED}
+
+
+def _amounts(limits: Mapping[str, str]) -> dict[str, Any]:
+    typed = {name: amount for name, amount in limits.items() if name in _TYPED}
+    devices = [{"gpu_resource": name, "gpus": int(amount)} for name, amount in _devices(limits).items()]
+    return {**typed, **(devices[0] if devices else {})}
+
+
+def _patch(found: Settings) -> dict[str, Any]:
+    """What has no option of its own."""
+    smaller = _smaller_requests(found)
+    container = {
+        **({"resources": {"requests": smaller}} if smaller else {}),
+        **{name: found[name] for name in ("env", "volumeMounts") if name in found},
+    }
+    return {
+        "spec": {
+            **{name: found[name] for name in ("affinity", "volumes") if name in found},
+            **({"containers": [{"name": CONTAINER, **container}]} if container else {}),
+        }
+    }
+
+
+def _smaller_requests(found: Settings) -> dict[str, str]:
+    """A job asks for what it may use unless it is told otherwise."""
+    requests, limits = found.get("resources", {}).get("requests") or {}, _limits(found)
+    return {name: amount for name, amount in requests.items() if amount != limits[name]}
