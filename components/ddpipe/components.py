@@ -25,10 +25,11 @@ from inspect import Signature
 from typing import Any
 
 from kfp import dsl
+from kfp.dsl.container_component_class import ContainerComponent
 
 from ddpipe import steps
 from ddpipe.parameters import Parameter
-from ddpipe.steps import Kind, Result, Step
+from ddpipe.steps import TASK_CONFIG, Kind, Result, Step
 
 REGISTRY, TAG = os.environ.get("DDPIPE_REGISTRY", "ghcr.io/ddpipe"), os.environ.get("DDPIPE_TAG", "0.1.0")
 """Where the images are that components and packages name: `make compile REGISTRY=… TAG=…`."""
@@ -43,7 +44,7 @@ _TYPES: dict[Kind, Any] = {
     Kind.PAGE: dsl.Output[dsl.HTML],
 }
 _EXECUTOR_INPUT = "{{$}}"
-_TASK_CONFIG = Argument("task_config", Argument.POSITIONAL_OR_KEYWORD, annotation=dsl.TaskConfig)
+_TASK_CONFIG = Argument(TASK_CONFIG, Argument.POSITIONAL_OR_KEYWORD, annotation=dsl.TaskConfig)
 """An input that the engine itself fills in."""
 # The step reads the object store with the credentials that its job's pods have.
 _PASSED_ON = [
@@ -89,7 +90,6 @@ def component(
             args=[
                 *options,
                 *checks,
-                *((option(_TASK_CONFIG.name), given[_TASK_CONFIG.name]) if task_config else ()),
                 *files,
                 *(("--executor-input", _EXECUTOR_INPUT) if step.results else ()),
             ],
@@ -105,10 +105,20 @@ def component(
     )
     names = [one.name for one in arguments]
     described(container, step.name, step.help, arguments, (*taken, *step.results))
-    made = dsl.container_component(container)
+    made = StepComponent(dsl.container_component(container).component_spec, container)
     if task_config:
         made.component_spec.task_config_passthroughs = _PASSED_ON
     return made
+
+
+class StepComponent(ContainerComponent):  # type: ignore[misc]
+    """A component that gives a task all its inputs: KFP 2.17.0 does not fill in those that have a default."""
+
+    def __call__(self, *args: Any, **given: Any) -> dsl.PipelineTask:  # noqa: ANN401 - channels and values
+        """The task with these inputs, by their names."""
+        inputs = self.component_spec.inputs or {}
+        defaults = {name: item.default for name, item in inputs.items() if item.default is not None}
+        return super().__call__(*args, **{**defaults, **given})
 
 
 def option(name: str) -> str:

@@ -243,5 +243,7 @@ CLEAN_UP = Step(
     results=(),
     help="Remove what a run has left on the cluster: the last step, however the others ended.",
 )
+TASK_CONFIG = "task_config"
+"""The input by which a step that launches has the settings of its task handed over, for its job."""
 LATER = (TRAIN, EVALUATE, EXPORT)
 """The steps whose parameters the first step can check."""

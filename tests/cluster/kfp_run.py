@@ -95,15 +95,31 @@ class Run:
         items = self.admin.get(_JOBS, {"labelSelector": f"ddpipe.dev/run={self.id}"})["items"]
         return items
 
+    def pods_of_job(self) -> list[dict[str, Any]]:
+        """The pods of this run's training jobs, as they were asked for."""
+        items = self.admin.get(_PODS, {"labelSelector": f"ddpipe.dev/run={self.id}"})["items"]
+        return [item["spec"] for item in items]
+
+    def pod_of(self, step: str) -> dict[str, Any]:
+        """The pod that did the work of a step, as it was asked for."""
+        return next(
+            pod["spec"]
+            for pod in self._pods(step)
+            if any("ddpipe" in one["image"] for one in pod["spec"]["containers"])
+        )
+
     def log(self, step: str) -> str:
         """What the container of a step wrote, and what the engine added."""
-        pods = self.admin.get(_PODS, {"labelSelector": f"pipeline/runid={self.id}"})["items"]
         return "\n".join(
             line.decode()
-            for pod in pods
-            if f".{step}." in pod["metadata"]["annotations"]["workflows.argoproj.io/node-name"]
+            for pod in self._pods(step)
             for line in self.admin.lines(f"{_PODS}/{pod['metadata']['name']}/log", {"container": "main"}, 10)
         )
+
+    def _pods(self, step: str) -> list[dict[str, Any]]:
+        pods = self.admin.get(_PODS, {"labelSelector": f"pipeline/runid={self.id}"})["items"]
+        name = "workflows.argoproj.io/node-name"
+        return [pod for pod in pods if f".{step}." in pod["metadata"]["annotations"][name]]
 
     def told(self) -> str:
         """What went wrong, for the test's own message."""

@@ -14,6 +14,7 @@ from kfp import dsl
 from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
 from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineSpec
 
+from ddpipe import components
 from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
 from ddpipe.launch.backends import AUTO, BACKENDS
@@ -353,6 +354,24 @@ def test_a_component_file_is_loaded_and_used_in_somebody_elses_pipeline(step: St
         task.after(before)
 
     assert step.name.replace("_", "-") in mine.pipeline_spec.root.dag.tasks
+
+
+@pytest.mark.parametrize("step", OFFERED, ids=lambda step: step.name)
+def test_a_task_in_somebody_elses_pipeline_is_given_all_inputs_for_some_servers_look_up_no_defaults(
+    step: Step,
+) -> None:
+    required = {item.name: "given" for item in step.parameters if item.required}
+
+    @dsl.pipeline
+    def mine() -> None:
+        getattr(components, step.name)(**required)
+
+    (task,) = mine.pipeline_spec.root.dag.tasks.values()
+    given = task.inputs.parameters
+    assert given.keys() == {item.name for item in step.parameters}
+    for item in step.parameters:
+        constant = json_format.MessageToDict(given[item.name].runtime_value.constant)
+        assert constant == ("given" if item.required else item.default)
 
 
 @pytest.mark.parametrize("step", OFFERED, ids=lambda step: step.name)

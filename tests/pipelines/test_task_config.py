@@ -51,15 +51,14 @@ def test_all_that_is_set_on_its_task_is_handed_on_and_only_the_environment_is_th
     passed = {item["field"]: item.get("applyToTask", False) for item in described["taskConfigPassthroughs"]}
     assert passed == {field: field == "ENV" for field in HANDED_ON}
     assert described["inputDefinitions"]["parameters"]["task_config"]["parameterType"] == "TASK_CONFIG"
-    given = container["args"].index("--task-config")
-    assert container["args"][given + 1] == "{{$.inputs.parameters['task_config']}}"
+    given = container["args"].index("--executor-input")  # it has the values of all inputs
+    assert container["args"][given + 1] == "{{$}}"
 
 
 @pytest.mark.parametrize(("handing_on", "plain", "inputs"), PAIRS)
 def test_the_plain_component_is_one_that_older_servers_take(
     handing_on: Any, plain: Any, inputs: dict[str, str], tmp_path: Path
 ) -> None:
-    described, container = compiled(plain, inputs, tmp_path)
+    described, _ = compiled(plain, inputs, tmp_path)
     assert "taskConfigPassthroughs" not in described
     assert "task_config" not in described["inputDefinitions"]["parameters"]
-    assert "--task-config" not in container["args"]

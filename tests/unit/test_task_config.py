@@ -118,8 +118,9 @@ def test_settings_that_cannot_be_a_job_s_are_refused() -> None:
     assert "there is no job" in caught.value.seen
 
 
-def test_the_command_takes_them_and_checks_what_becomes_of_them() -> None:
-    settings = json.dumps({"resources": {"limits": {"memory": "much"}}})
-    ran = CliRunner().invoke(cli, ["launch", "--image", "mine:1", "--task-config", settings])
+def test_the_command_finds_them_in_the_engine_s_input_and_checks_what_becomes_of_them() -> None:
+    settings = {**UNSET, "resources": {"limits": {"memory": "much"}}}
+    given = json.dumps({"inputs": {"parameterValues": {"task_config": settings, "nodes": 2}}, "outputs": {}})
+    ran = CliRunner().invoke(cli, ["launch", "--image", "mine:1", "--executor-input", given])
     assert ran.exit_code == ParameterError.exit_code
     assert "memory is 'much', no Kubernetes quantity" in ran.stderr

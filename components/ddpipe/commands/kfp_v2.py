@@ -1,6 +1,7 @@
-"""What KFP 2 shows of a step: metadata of its artifacts, in the executor's output file. Pure functions.
+"""What KFP 2 is shown of a step: metadata of its artifacts, in the executor's output file. Pure functions.
 
-The engine gives a step the executor's input, a JSON document that names this file and every output artifact.
+The engine gives a step the executor's input, a JSON document that names this file and every output artifact,
+and has the values of the step's inputs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddpipe.commands.shown import Classification, Document, Scores, Shown
+from ddpipe.steps import TASK_CONFIG
+
+
+def task_config(executor_input: str) -> Mapping[str, Any]:
+    """The settings of the step's task, if they are handed over.
+
+    An argument of its own could not hold them: KFP 2.17.0 fills arguments in before it knows the settings.
+    """
+    inputs = json.loads(executor_input).get("inputs", {}).get("parameterValues", {})
+    found: Mapping[str, Any] = inputs.get(TASK_CONFIG) or {}
+    return found
 
 
 def metadata(executor_input: str, shown: Mapping[str, Shown]) -> tuple[str, bytes]:

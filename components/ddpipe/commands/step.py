@@ -12,12 +12,11 @@ import click
 from click.core import ParameterSource
 
 from ddpipe import form
-from ddpipe.commands import json_option
+from ddpipe.commands import json_option, kfp_v2
 from ddpipe.commands.options import SectionedCommand, as_option, options, parsed
 from ddpipe.commands.results import EXECUTOR, WRITE, Outcome, check_writable, files_of, tell
 from ddpipe.commands.task_config import with_task_config
 from ddpipe.data.versions import address
-from ddpipe.launch.job import JobOptions
 from ddpipe.parameters import Parameter, refuse
 from ddpipe.steps import LATER, DatasetOptions, Step
 
@@ -40,15 +39,13 @@ def step_command(
         @click.command(step.command[-1], cls=SectionedCommand, help=step.help, **settings)
         @options(*step.groups)
         @_more_option
-        @_task_config_option(step)
         @_check_option
         @_write_option(step)
         @_executor_option
         @json_option
         @functools.wraps(body)
         def command(options: Values, check: Checks, **given: Any) -> None:  # noqa: ANN401 - by their names
-            settings = given.pop(_TASK_CONFIG.name, {})
-            values = with_task_config(settings, {**given, **options})
+            values = with_task_config(_task_config(), {**given, **options})
             problems = [problem for group in step.groups for problem in group.problems_in(values)]
             found = [*_misplaced(step, options), *problems, *_later_problems(dict(check))]
             refuse(f"{step.name} cannot start", dict.fromkeys(found))
@@ -61,6 +58,12 @@ def step_command(
         return command
 
     return decorate
+
+
+def _task_config() -> Mapping[str, Any]:
+    """What a pipeline sets on the step for its job, if an engine runs it that says so."""
+    executor_input = click.get_current_context().meta.get(EXECUTOR)
+    return kfp_v2.task_config(executor_input) if executor_input else {}
 
 
 def _misplaced(step: Step, options: Mapping[str, Any]) -> list[str]:
@@ -114,19 +117,6 @@ _more_option = as_option(
     "Options",
 )
 
-_TASK_CONFIG = Parameter(
-    name="task_config",
-    kind=dict,
-    default={},
-    help="What a pipeline sets on the step, for the pods of its job: a TaskConfig of Kubeflow Pipelines.",
-)
-
-
-def _task_config_option(step: Step) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    launches = any(issubclass(group, JobOptions) for group in step.groups)
-    return as_option(_TASK_CONFIG, "Options") if launches else lambda command: command
-
-
 _check_option = click.option(
     "--check",
     nargs=2,
@@ -164,5 +154,5 @@ _executor_option = click.option(
     expose_value=False,
     callback=_note(EXECUTOR),
     metavar="JSON",
-    help="KFP 2's executor input; metadata of outputs is written where it says.",
+    help="KFP 2's executor input: settings of the task, for its job, and where outputs' metadata is written.",
 )
