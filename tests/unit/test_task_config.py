@@ -91,6 +91,18 @@ def test_variables_and_volumes_come_beside_those_of_the_job() -> None:
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/dev/shm", "/data"]  # noqa: S108
 
 
+def test_a_volume_called_as_its_object_gets_a_name_that_a_volume_can_have() -> None:
+    volume, mount = (
+        {"name": "ca.crt", "configMap": {"name": "ca.crt"}},
+        {"name": "ca.crt", "mountPath": "/ca"},
+    )
+    pod = pod_of({"volumes": [volume], "volumeMounts": [mount]})
+    name = pod["volumes"][1]["name"]
+    assert "." not in name
+    assert pod["volumes"][1]["configMap"] == {"name": "ca.crt"}
+    assert pod["containers"][0]["volumeMounts"][1] == {"name": name, "mountPath": "/ca"}
+
+
 def test_a_patch_of_the_component_s_user_stays() -> None:
     own = {"name": "pytorch", "env": [{"name": "A", "value": "1"}]}
     patch = {"spec": {"hostIPC": True, "containers": [own], "volumes": [{"name": "shm", "$patch": "delete"}]}}

@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpipe.launch.backends import CONTAINER, LOCAL
 from ddpipe.launch.patch import merged
+from ddpipe.launch.pods import volume_name
 from ddpipe.parameters import refuse
 
 _OBJECT, _LIST = "an object", "a list of objects"
@@ -41,7 +42,7 @@ def with_task_config(settings: Settings, values: Mapping[str, Any]) -> dict[str,
         ParameterError: The settings are none, or cannot be a job's; all of it is listed.
     """
     refuse("the settings of the task cannot be handed on to its job", _malformed(settings))
-    found = {name: value for name, value in settings.items() if value}
+    found = {name: _named(name, value) for name, value in settings.items() if value}
     if not found:
         return dict(values)
     refuse("the settings of the task cannot be handed on to its job", _unfit(found, values))
@@ -66,6 +67,13 @@ def _is(kind: str, value: object) -> bool:
     if kind == _OBJECT:
         return isinstance(value, dict)
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
+
+
+def _named(field: str, value: Any) -> Any:  # noqa: ANN401 - a field's own type
+    """KFP calls a volume as its object, whose name may be none that a volume can have."""
+    if field not in {"volumes", "volumeMounts"}:
+        return value
+    return [{**item, "name": volume_name(str(item.get("name", "")))} for item in value]
 
 
 def _unfit(found: Settings, values: Mapping[str, Any]) -> Iterator[str]:

@@ -180,8 +180,11 @@ def _mount(volume: Volume) -> dict[str, Any]:
 
 
 def _volume_name(volume: Volume) -> str:
-    """A DNS-1123 label of its own for each object; where an object's name is none, its digest tells."""
-    name = f"{volume.kind.value}-{volume.name}"
+    return volume_name(f"{volume.kind.value}-{volume.name}")
+
+
+def volume_name(name: str) -> str:
+    """A DNS-1123 label, as volumes need, of its own for each name; where a name is none, its digest tells."""
     if len(name) <= _LABEL and "." not in name:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
