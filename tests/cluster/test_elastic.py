@@ -6,6 +6,7 @@ any number of pods.
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from test_training import ddpipe, s3_environment, train  # noqa: F401 - one is a
 from ddpipe.__main__ import cli
 from ddpipe.launch.backends import BACKENDS
 from ddpipe.launch.cluster import ApiServer
+from ddpipe.launch.labels import MANAGED
 from ddpipe.launch.scaling import scale
 from ddpipe.model.checkpoint import latest
 from ddpipe.storage import open_store
@@ -185,3 +187,20 @@ def test_a_launcher_told_to_stop_amid_scaling_leaves_no_job(
     with a_place(admin, tmp_path) as place:
         amid_scaling(place, point).terminate()
         assert eventually(place.jobs, lambda jobs: not jobs, 5) == []
+
+
+def test_no_pod_waits_for_ever_for_others_that_get_no_node(admin: ApiServer, tmp_path: Path) -> None:
+    """One pod more than there are nodes, and no two on the same."""
+    one_each = {
+        "labelSelector": {"matchLabels": {MANAGED: "ddpipe"}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    apart = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [one_each]}}}
+    few = ("--min-nodes", "1", "--deadlines", "scheduled=5", "--patch", json.dumps({"spec": apart}))
+    with a_place(admin, tmp_path) as place:
+        nodes = len(admin.get("/api/v1/nodes")["items"])
+        ended = launch(place, WORK, *few, nodes=nodes + 1).end()
+        assert ended.code == 0, ended.text
+        assert place.jobs() == []
+    assert "not all pods got a node in time" in ended.text
+    assert f"of {nodes + 1} have a node): removing" in ended.text
