@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -86,6 +87,27 @@ def test_a_job_that_is_there_already_passes_the_dry_run() -> None:
     server = a_server()
     server.put(JOBS, manifest(job))
     assert checked(server, job) == []
+
+
+def test_what_an_old_server_would_drop_in_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, create = a_server(), FakeApiServer.create
+
+    def forgetful(server: FakeApiServer, path: str, body: Any, query: Any = None) -> dict[str, Any]:
+        made = create(server, path, copy.deepcopy(body), query)
+        if path == JOBS:
+            del made["spec"]["nprocPerNode"]
+            container = made["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+            del container["terminationMessagePolicy"]
+            container["env"].append({"name": "ADDED", "value": "by a webhook"})
+        return made
+
+    monkeypatch.setattr(FakeApiServer, "create", forgetful)
+    with pytest.raises(PreflightFailed) as caught:
+        checked(server, a_job())
+    where = "spec.pytorchReplicaSpecs.Worker.template.spec.containers.0.terminationMessagePolicy"
+    assert "pytorchjobs.kubeflow.org of this cluster have no place for" in str(caught.value)
+    assert f"{where}, spec.nprocPerNode, and would drop it" in str(caught.value)
+    assert "let this account read its CRD" in str(caught.value)
 
 
 def test_a_busy_server_is_no_answer_to_a_dry_run() -> None:

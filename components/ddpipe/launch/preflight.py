@@ -100,7 +100,12 @@ def _dry_run(
     """What the API server, its schema and its webhooks say; unknown fields would be dropped in silence."""
     query = {"dryRun": "All", "fieldValidation": "Strict"}
     try:
-        cluster.create(backend.resource.path(job.namespace), manifest, query)
+        made = cluster.create(backend.resource.path(job.namespace), manifest, query)
+        if dropped := ", ".join(_dropped(manifest["spec"], made["spec"], "spec")):
+            where = (
+                f"{backend.resource.full_name} of this cluster have no place for {dropped}, and would drop it"
+            )
+            yield f"{where}: update it, or let this account read its CRD, to which a job is fitted"
         for companion in backend.companions(job):
             cluster.create(companion.resource.path(job.namespace), companion.manifest, query)
     except Refused as error:
@@ -112,6 +117,19 @@ def _dry_run(
             raise
         elif error.status != HTTPStatus.CONFLICT and "cannot create resource" not in error.message:
             yield f"the cluster refuses the job: {error.message}"
+
+
+def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
+    """What a server before 1.25, which has no strict validation, would not keep; empty values aside."""
+    if isinstance(sent, Mapping) and isinstance(kept, Mapping):
+        for name, value in sent.items():
+            if name in kept:
+                yield from _dropped(value, kept[name], f"{path}.{name}")
+            elif value:
+                yield f"{path}.{name}"
+    elif isinstance(sent, list) and isinstance(kept, list) and len(sent) == len(kept):
+        for number, (item, other) in enumerate(zip(sent, kept, strict=True)):
+            yield from _dropped(item, other, f"{path}.{number}")
 
 
 def _missing_objects(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
