@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 PATIENCE = 30_000
 """Milliseconds until the page has done what it was asked."""
 
-FORM, RUN = {"width": 860, "height": 2320}, {"width": 1400, "height": 760}
+FORM, RUN = {"width": 860, "height": 2380}, {"width": 1400, "height": 760}
 TYPED = {"cluster_nodes": "2", "cluster_cpu": "500m", "cluster_memory": "2Gi", "cluster_step_memory": "2Gi"}
 TITLE = "digits on two pods"
 
@@ -89,7 +89,7 @@ def name() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def form(ui: Ui, name: str, tmp_path_factory: pytest.TempPathFactory) -> Page:
-    """The form of the package with drop-downs, uploaded a moment ago."""
+    """The form of the package with drop-downs, uploaded a moment ago, filled in for two pods."""
     package = COMPILED / f"{TRAINING.name}-dropdowns.yaml"
     page = ui.open("/pipeline_versions/new", FORM)
     page.get_by_label("Upload a file").check()
@@ -103,15 +103,15 @@ def form(ui: Ui, name: str, tmp_path_factory: pytest.TempPathFactory) -> Page:
     page.get_by_role("dialog").get_by_text(name).click()
     page.get_by_role("button", name="Use this experiment").click()
     page.get_by_label("Run name").fill(TITLE)
+    for field, value in TYPED.items():
+        page.locator(f"#{field}").fill(value)
+    ui.take("form")
     return page
 
 
 @pytest.fixture(scope="module")
-def run(form: Page, ui: Ui, admin: ApiServer, root: str) -> Run:
+def run(form: Page, admin: ApiServer, root: str) -> Run:
     """A run on two pods, started by the form, at its end."""
-    for field, value in TYPED.items():
-        form.locator(f"#{field}").fill(value)
-    ui.take("form")
     form.locator("#startNewRunBtn").click()
     form.wait_for_url("**/runs/details/*")
     run_id = form.url.rpartition("/")[2]
