@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import ssl
@@ -158,6 +159,14 @@ def test_a_run_belongs_to_its_experiment_with_its_name_and_account(server: Serve
     assert experiment["display_name"] == "photos"
     assert run["experiment_id"] == experiment["experiment_id"]
     assert (run["display_name"], run["service_account"]) == ("first", "default-editor")
+
+
+def test_the_client_s_own_remarks_are_kept_to_itself(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        facts("submit", "--experiment", "photos")
+    assert caplog.messages == []
 
 
 def test_waiting_tells_each_change_of_a_step_once(server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
@@ -162,9 +163,13 @@ def named(name: str) -> str:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Kfp's client prints links on standard output, where results belong."""
-    with redirect_stdout(StringIO()):
-        yield
+    """Kfp's client logs what it does, and prints links on standard output, where results belong."""
+    logging.disable(logging.INFO)
+    try:
+        with redirect_stdout(StringIO()):
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _object(content: bytes) -> dict[str, Any]:
