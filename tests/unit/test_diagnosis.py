@@ -168,6 +168,14 @@ def test_an_init_container_s_image_counts_too() -> None:
     assert "alpine:3.10" in error.seen
 
 
+def test_a_reason_ends_at_its_colon_whatever_the_message_has() -> None:
+    error = hopeless(
+        a_pod(JOB, **waiting("ErrImagePull", "pull: docker: no such host")), a_pod(JOB, "worker-1")
+    )
+    assert isinstance(error, ImageUnavailable)
+    assert error.seen == "ErrImagePull: pull: docker: no such host"
+
+
 def test_what_only_takes_time_is_not_hopeless() -> None:
     pods = [a_pod(JOB, **waiting("ContainerCreating")), a_pod(JOB, "worker-1", "Pending", node="", state={})]
     assert hopeless(*pods) is None

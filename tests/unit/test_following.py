@@ -182,6 +182,18 @@ def test_nothing_is_judged_before_both_the_job_and_its_pods_are_known() -> None:
     assert looked_at(picture("job", an_object(JOB, "Failed"))) is None
 
 
+def test_a_success_waits_for_the_ends_of_the_pods_that_count() -> None:
+    """Of all of them; or of the first alone, while the others still tidy up."""
+    alone = replace(JOB, success="rank0")
+    for job, first, second in ((JOB, "worker-0", "worker-1"), (alone, "master-0", "worker-0")):
+        found = picture("job", an_object(job, "Succeeded"))
+        over = a_pod(job, first, "Succeeded", state=ended(0))
+        going_on = looked_at(found, picture("pods", over, a_pod(job, second)), job=job)
+        assert (going_on is not None) is (job is alone)
+        both = picture("pods", over, a_pod(job, second, "Succeeded", state=ended(0)))
+        assert isinstance(looked_at(found, both, job=job), Ended)
+
+
 def test_a_replaced_pod_is_told_and_the_job_may_succeed_nevertheless() -> None:
     followed = Followed()
     followed.lose(1, state=ended(143, at="2026-01-01T00:00:20Z"))

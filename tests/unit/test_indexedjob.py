@@ -53,10 +53,11 @@ def a_pod(
     }
 
 
-def test_every_pod_has_a_rank_and_meets_the_others_at_pod_0() -> None:
-    job = a_job(nodes=3, processes=2)
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_every_pod_has_a_rank_and_meets_the_others_at_pod_0(nodes: int) -> None:
+    job = a_job(nodes=nodes, processes=2)
     assert spec_of(job)["completionMode"] == "Indexed"
-    assert (spec_of(job)["completions"], spec_of(job)["parallelism"]) == (3, 3)
+    assert (spec_of(job)["completions"], spec_of(job)["parallelism"]) == (nodes, nodes)
     told = environment_of(job)
     assert told["MASTER_ADDR"] == told["PET_MASTER_ADDR"] == f"{job.name}-0.{job.name}"
     assert (
@@ -64,7 +65,8 @@ def test_every_pod_has_a_rank_and_meets_the_others_at_pod_0() -> None:
         == told["PET_NODE_RANK"]
         == {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
     )
-    assert (told["WORLD_SIZE"], told["PET_NNODES"], told["PET_NPROC_PER_NODE"]) == ("6", "3", "2")
+    assert (told["WORLD_SIZE"], told["PET_NNODES"]) == (str(2 * nodes), str(nodes))
+    assert told["PET_NPROC_PER_NODE"] == "2"
 
 
 @pytest.mark.parametrize(("gpus", "asked", "expected"), [(0, 0, "1"), (4, 0, "4"), (4, 2, "2")])

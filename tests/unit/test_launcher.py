@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -191,6 +192,15 @@ def test_a_server_that_is_busy_when_old_pods_are_looked_for_is_asked_again() -> 
         times=1,
     )
     assert not launched(job, server).adopted
+
+
+def test_a_job_that_is_only_to_be_followed_is_never_made() -> None:
+    job, empty = a_job(), a_server()
+    followed = partial(launch, exists=lambda _: True, out=io.StringIO(), begin=adoption.adopt)
+    assert followed(job, finished(job)).adopted
+    with pytest.raises(JobDeleted, match=job.name):
+        followed(job, empty)
+    assert not any(map(creates, empty.asked))
 
 
 def test_of_two_launchers_at_once_one_creates_and_the_other_adopts() -> None:

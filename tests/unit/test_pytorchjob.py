@@ -69,6 +69,15 @@ def test_an_old_operator_gets_a_master_and_nothing_that_it_does_not_know() -> No
     }
 
 
+def test_what_becomes_of_a_job_lies_where_its_operator_looks_for_it() -> None:
+    job = a_job(restart=Restart.ON_FAILURE, max_restarts=2, finished_ttl=60)
+    policy = {"cleanPodPolicy": "Running", "ttlSecondsAfterFinished": 60, "backoffLimit": 2}
+    assert manifest(job)["spec"]["runPolicy"] == policy
+    assert policy.keys().isdisjoint(manifest(job)["spec"])
+    old = manifest(job, {"pytorchReplicaSpecs": {}})["spec"]
+    assert {name: old[name] for name in policy} == policy | {"cleanPodPolicy": "None"}
+
+
 def test_an_operator_that_tells_torchrun_nothing_has_it_told_by_the_pod() -> None:
     older = {"pytorchReplicaSpecs": {}, "runPolicy": {}, "elasticPolicy": {}}
     job = a_job(nodes=3, processes=2)
