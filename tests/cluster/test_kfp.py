@@ -4,6 +4,7 @@ KFP_ENDPOINT       the backend's API, such as http://127.0.0.1:8888; without it 
 S3_ENDPOINT        the cluster's MinIO as this machine reaches it (pods: minio-service.kubeflow:9000)
 POD_HOST           this machine's address as pods reach it, for the run whose object store is elsewhere
 DDPIPE_TEST_CIFAR  a tar of <train|test>/<class>/<image>, for the run on photographs
+DDPIPE_TEST_OWN_IMAGE  the image of examples/accelerate, for the run of somebody's own script
 DDPIPE_TEST_IMAGES our images, {} for launcher and trainer; default: ddpipe-{}:dev
 """
 
@@ -11,6 +12,7 @@ import base64
 import io
 import json
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +25,7 @@ from kfp import Client, compiler, dsl, kubernetes
 from kfp_run import NAMESPACE, Run, connected, package_with_test_images, remove_experiment
 from nbclient import NotebookClient
 from PIL import Image
-from place import OUR_IMAGES, Place, a_place, delete, eventually
+from place import OUR_IMAGES, Place, a_place, delete, eventually, missing_image
 from sklearn.datasets import load_digits
 from uploads import upload_photographs, upload_xrays
 
@@ -173,6 +175,23 @@ def test_any_command_on_two_pods_shows_the_lines_of_both(start: Submit) -> None:
     assert run.ended() == "SUCCEEDED", run.told()
     log = run.log("pytorch-job")
     assert all(f"{ODD} of rank {rank}" in log for rank in (0, 1)), log
+    assert run.jobs() == []
+
+
+def test_an_accelerate_script_of_somebody_s_own_trains_on_two_pods(start: Submit, admin: ApiServer) -> None:
+    image = os.environ.get("DDPIPE_TEST_OWN_IMAGE")
+    if not image:
+        pytest.skip("no image: build examples/accelerate and name it by DDPIPE_TEST_OWN_IMAGE")
+    if missing := missing_image(admin, image):
+        pytest.skip(missing)
+    size = {"nodes": 2, "cpu": "300m", "memory": "1Gi"}
+    run = start("custom-job", image=image, command=["torchrun", "train.py", "--epochs", "3"], **size)
+    assert run.ended() == "SUCCEEDED", run.told()
+    log = run.log("pytorch-job")
+    assert "[worker-0] 2 processes, bf16" in log, log
+    told = re.findall(r"\[worker-0\] epoch=(\d) loss=\S+ accuracy=(\S+)", log)
+    assert [epoch for epoch, _ in told] == ["1", "2", "3"]
+    assert float(told[-1][1]) > 0.8
     assert run.jobs() == []
 
 
