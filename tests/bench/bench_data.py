@@ -13,15 +13,17 @@ import argparse
 import gzip
 import hashlib
 import io
+import json
 import os
 import resource
 import shutil
+import statistics
 import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from ddpipe.data.reader import open_split
 from ddpipe.data.versions import versions
 from ddpipe.prepare.duplicates import perceptual_hash
 from ddpipe.prepare.encoding import moments
-from ddpipe.prepare.images import probe, scaled, shrink
+from ddpipe.prepare.images import probe, scaled
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
@@ -93,43 +95,51 @@ def ddpipe(folder: Path, out: Path) -> None:
     )
 
 
-def profile(work: Path, folder: Path) -> str:
-    """What prepare does with a photograph, each part on its own in one thread, beside all of it."""
-    contents = [path.read_bytes() for path in _files(folder)]
-    halves = [_draft(content) for content in contents]
-    small = [shrink(content, SIDE) for content in contents]
-
-    def milliseconds(part: Callable[[Any], object], each: Iterable[Any]) -> float:
-        started = time.process_time()
-        for one in each:
-            part(one)
-        return (time.process_time() - started) / len(contents) * 1000
-
-    parts = {
-        "decoding, to half the size": milliseconds(_draft, contents),
-        f"scaling to {SIDE} pixels": milliseconds(lambda image: scaled(image, SIZE), halves),
-        "encoding": milliseconds(lambda image: image.save(io.BytesIO(), "JPEG", quality=90), small),
-        "statistics": milliseconds(moments, small),
-        "looks, to find duplicates": milliseconds(perceptual_hash, small),
-        "the file's hash": milliseconds(lambda content: hashlib.sha256(content).digest(), contents),
-        "its size and orientation, for all before the first is encoded": milliseconds(probe, contents),
-    }
-    whole = milliseconds(lambda _: ddpipe(folder, work / "profile"), [None])
-    parts |= {"all else: files, threads, shards, index, pages": whole - sum(parts.values()), "prepare": whole}
-    parts |= {
-        "decoding alone, full size": milliseconds(
-            lambda content: Image.open(content).load(), map(io.BytesIO, contents)
-        )
-    }
-    rows = [(name, f"{spent:.2f}", f"{spent / whole:.0%}") for name, spent in parts.items()]
-    return table("Where prepare's time goes", ("part", "CPU ms for a photograph", "share"), rows)
-
-
-def _draft(content: bytes) -> Image.Image:
+def _decoded(content: bytes) -> Image.Image:
     image = Image.open(io.BytesIO(content))
     image.draft(None, SIZE)
     image.load()
     return image
+
+
+def _looked_at(content: bytes) -> bytes:
+    hashlib.sha256(content).digest()
+    probe(content)
+    return content
+
+
+def _encoded(image: Image.Image) -> Image.Image:
+    image.save(io.BytesIO(), "JPEG", quality=90)
+    return image
+
+
+def _summed(image: Image.Image) -> Image.Image:
+    moments(image)
+    return image
+
+
+PARTS: dict[str, Callable[[Any], Any]] = {
+    "reading the file": Path.read_bytes,
+    "its hash, size and orientation": _looked_at,
+    "decoding, to half the size": _decoded,
+    f"scaling to {SIDE} pixels": lambda image: scaled(image, SIZE),
+    "encoding": _encoded,
+    "statistics": _summed,
+    "looks, to find duplicates": perceptual_hash,
+}
+"""What prepare does with a photograph; each part is given what the one before it returned."""
+
+
+def parts(folder: Path, _out: Path) -> None:
+    """Prepare's parts alone, in one thread; tells the CPU seconds of each."""
+    spent = dict.fromkeys(PARTS, 0.0)
+    for path in _files(folder):
+        state: Any = path
+        for name, part in PARTS.items():
+            started = time.process_time()
+            state = part(state)
+            spent[name] += time.process_time() - started
+    print(json.dumps(spent))  # noqa: T201
 
 
 def ddpipe_idx(folder: Path, out: Path) -> None:
@@ -152,18 +162,21 @@ CONTENDERS: dict[str, Callable[[Path, Path], None]] = {
     "ddpipe prepare": ddpipe,
 }
 
-OURS: dict[str, Callable[[Path, Path], None]] = {"prepare": ddpipe_idx, "open": opening}
+OURS: dict[str, Callable[[Path, Path], None]] = {"prepare": ddpipe_idx, "open": opening, "parts": parts}
 
 
 def measured(name: str, folder: Path, out: Path, cpus: int) -> tuple[float, float, int]:
     """CPU seconds, seconds and peak megabytes of one contender on so many CPUs."""
+    busy, seconds, megabytes = _output(name, folder, out, cpus).split()
+    return float(busy), float(seconds), int(megabytes)
+
+
+def _output(name: str, folder: Path, out: Path, cpus: int) -> str:
     out.mkdir(parents=True, exist_ok=True)
     allowed = ",".join(map(str, sorted(os.sched_getaffinity(0))[:cpus]))
     command = ["taskset", "-c", allowed, sys.executable, __file__, "--one", name, str(folder), str(out)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-    busy, seconds, megabytes = output.split()
-    return float(busy), float(seconds), int(megabytes)
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
 
 
 def one(name: str, folder: str, out: str) -> None:
@@ -187,6 +200,23 @@ def speed(work: Path, folder: Path, rounds: int) -> str:
         ("what", "images per CPU second", "to the plain loop"),
         compared(rates, "a plain PIL loop"),
     )
+
+
+def profile(work: Path, folder: Path, rounds: int) -> str:
+    """Where the CPU time of prepare goes, medians, beside full decoding."""
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        out = work / "out"
+        alone = json.loads(_output("parts", folder, out, 1).splitlines()[0])
+        whole = measured("ddpipe prepare", folder, out, 1)[0]
+        full = measured("decoding alone, full size", folder, out, 1)[0]
+        shutil.rmtree(out)
+        rest = {"files, samples, shards, index, page": whole - sum(alone.values())}
+        for name, spent in {**alone, **rest, "prepare": whole, "full decoding alone": full}.items():
+            found.setdefault(name, []).append(spent / len(_files(folder)) * 1000)
+    medians = {name: statistics.median(each) for name, each in found.items()}
+    rows = [(name, f"{spent:.2f}", f"{spent / medians['prepare']:.0%}") for name, spent in medians.items()]
+    return table("Where prepare's time goes", ("part", "CPU ms for a photograph", "share"), rows)
 
 
 def incremental(work: Path, folder: Path) -> str:

@@ -65,6 +65,7 @@ def test_a_store_that_was_away_is_ridden_out_and_said_once(caplog: pytest.LogCap
         "not written, training goes on for up to 600 s",
         "the store answers again",
     ]
+    assert "503" in caplog.records[0].message
 
 
 def test_a_write_that_fails_makes_way_for_the_newer_one() -> None:
