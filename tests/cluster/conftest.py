@@ -13,6 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from matrix import MATRIX_HEAD, table
 from place import IMAGE, STORE_SECRET, missing_image
 
 from ddpipe.errors import DdpipeError
@@ -23,18 +24,27 @@ from ddpipe.storage import open_store
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--side-by-side", type=int, default=4, help="How many faults happen at once.")
     parser.addoption("--messages", action="store_true", help="Print what people are told, fault by fault.")
+    parser.addoption("--matrix", type=Path, help="File to write the matrix of faults to, as a table.")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Every message of the matrix, to be judged as prose."""
-    if not config.getoption("--messages"):
-        return
-    terminalreporter.section("what people are told")
-    for reports in terminalreporter.stats.values():
+    """The matrix of faults as one table, and, asked for, every message of it, to be judged as prose."""
+    reports = [
+        report
+        for found in terminalreporter.stats.values()
+        for report in found
+        if isinstance(report, pytest.TestReport)
+    ]
+    if matrix := table(reports):
+        terminalreporter.section("the matrix of faults")
+        terminalreporter.write(matrix)
+        if path := config.getoption("--matrix"):
+            path.write_text(f"{MATRIX_HEAD}\n{matrix}")
+    if config.getoption("--messages"):
+        terminalreporter.section("what people are told")
         for report in reports:
-            for name, text in getattr(report, "user_properties", ()):
-                if report.when == "call":
-                    terminalreporter.write_line(f"\n{name}\n    " + text.replace("\n", "\n    "))
+            for name, text in report.user_properties if report.when == "call" else ():
+                terminalreporter.write_line(f"\n{name}\n    " + str(text).replace("\n", "\n    "))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,41 @@
+"""The matrix of faults as one table: what happens, and whether it was right with each backend."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+
+from ddpipe.launch.backends import BACKENDS
+
+MATRIX_HEAD = """# What happens when something goes wrong
+
+`pytest tests/cluster/test_faults.py --matrix docs/faults.md` plays these faults on a cluster. Right: the
+colour is that of the training, the cause is named, and nothing is left behind but what
+tests/cluster/faults.py says; with the seconds until the launcher ended.
+"""
+
+_CASE = re.compile(r"::test_fault\[(\w+): (.+)\]$")
+_SECONDS = re.compile(r", (\d+) s\)$")
+
+
+def table(reports: Sequence[pytest.TestReport]) -> str:
+    """The reports of `test_fault` as a table; empty if there are none."""
+    rows: dict[str, dict[str, str]] = {}
+    for report in reports:
+        told = report.when == "call" or not report.passed
+        if told and (case := _CASE.search(report.nodeid)):
+            rows.setdefault(case[2], {})[case[1]] = _cell(report)
+    lines = [("what happens", *BACKENDS), ("---",) * (1 + len(BACKENDS))]
+    lines += [(name, *(cells.get(backend, "") for backend in BACKENDS)) for name, cells in rows.items()]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines) if rows else ""
+
+
+def _cell(report: pytest.TestReport) -> str:
+    if report.skipped:
+        return str(report.longrepr[2]).removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
+    if report.failed:
+        return "**wrong**"
+    seconds = [found[1] for name, _ in report.user_properties if (found := _SECONDS.search(str(name)))]
+    return f"right, {seconds[0]} s" if seconds else "right"
