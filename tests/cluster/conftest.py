@@ -20,6 +20,14 @@ from ddpipe.errors import DdpipeError
 from ddpipe.launch.cluster import ApiError, ApiServer, connect
 from ddpipe.storage import open_store
 
+_STORE = {
+    "S3_ENDPOINT": "LAB_S3_ENDPOINT",
+    "POD_S3_ENDPOINT": "LAB_S3_ENDPOINT_OF_PODS",
+    "AWS_ACCESS_KEY_ID": "LAB_S3_ACCESS_KEY",
+    "AWS_SECRET_ACCESS_KEY": "LAB_S3_SECRET_KEY",
+    "S3_BUCKET": "LAB_S3_BUCKET",
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--side-by-side", type=int, default=4, help="How many faults happen at once.")
@@ -84,3 +92,13 @@ def root(admin: ApiServer) -> Iterator[str]:
             store = open_store(uri)
             for item in list(store.list()):
                 store.delete(item.key)
+
+
+@pytest.fixture(scope="module")
+def s3_environment() -> dict[str, str]:
+    """Where the object store is, for this machine and for pods, and its keys; see test_training.py."""
+    found = {name: os.environ.get(name) or os.environ.get(other, "") for name, other in _STORE.items()}
+    missing = [name for name, value in found.items() if not value]
+    if missing:
+        pytest.skip(f"no object store: set {', '.join(missing)}")
+    return found

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from place import Place, a_place, delete, eventually
 from proxy import Request
 from step import RUNNING, Ended, Step, launch
-from test_training import ddpipe, s3_environment, train  # noqa: F401 - one is a fixture
+from test_training import ddpipe, train
 
 from ddpipe.__main__ import cli
 from ddpipe.launch.backends import BACKENDS
@@ -37,7 +37,7 @@ SAME = ("--sync-batch-norm", "true", "--precision", "fp32", "--learning-rate", "
 
 
 @pytest.fixture(scope="module")
-def environment(s3_environment: dict[str, str]) -> Iterator[dict[str, str]]:  # noqa: F811
+def environment(s3_environment: dict[str, str]) -> Iterator[dict[str, str]]:
     """The object store, for this process too."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in s3_environment.items():

@@ -19,7 +19,6 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from place import OUR_IMAGES, Place, a_place
-from test_training import s3_environment  # noqa: F401 - a fixture
 
 from ddpipe.launch.cluster import ApiServer
 
@@ -81,7 +80,7 @@ class Kernel:
 
 
 @pytest.fixture
-def place(admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str]) -> Iterator[Place]:  # noqa: F811
+def place(admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str]) -> Iterator[Place]:
     with a_place(admin, tmp_path) as place:
         keys = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}
         data = {key: base64.b64encode(s3_environment[name].encode()).decode() for key, name in keys.items()}
@@ -91,7 +90,7 @@ def place(admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str]) -> I
 
 
 @pytest.fixture
-def given(s3_environment: dict[str, str]) -> str:  # noqa: F811
+def given(s3_environment: dict[str, str]) -> str:
     """Python that says where a launch goes."""
     options = {
         "runs": f"s3://{s3_environment['S3_BUCKET']}/test-{uuid.uuid4().hex[:8]}",
@@ -108,7 +107,7 @@ def given(s3_environment: dict[str, str]) -> str:  # noqa: F811
 def test_two_pods_run_a_function_and_another_kernel_gets_its_value(
     place: Place,
     given: str,
-    s3_environment: dict[str, str],  # noqa: F811
+    s3_environment: dict[str, str],
     tmp_path: Path,
 ) -> None:
     first = Kernel(place, s3_environment, tmp_path)
@@ -136,7 +135,7 @@ def test_two_pods_run_a_function_and_another_kernel_gets_its_value(
 def test_where_the_launcher_is_gone_too_attaching_adopts_the_job(
     place: Place,
     given: str,
-    s3_environment: dict[str, str],  # noqa: F811
+    s3_environment: dict[str, str],
     tmp_path: Path,
 ) -> None:
     first = Kernel(place, s3_environment, tmp_path)
@@ -166,7 +165,7 @@ def test_where_the_launcher_is_gone_too_attaching_adopts_the_job(
 def test_a_function_that_fails_on_pods_tells_its_error(
     place: Place,
     given: str,
-    s3_environment: dict[str, str],  # noqa: F811
+    s3_environment: dict[str, str],
     tmp_path: Path,
 ) -> None:
     told = Kernel(place, s3_environment, tmp_path).runs(
@@ -183,7 +182,7 @@ def test_a_function_that_fails_on_pods_tells_its_error(
 
 def test_the_notebook_runs_on_two_pods(
     place: Place,
-    s3_environment: dict[str, str],  # noqa: F811
+    s3_environment: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

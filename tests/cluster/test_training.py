@@ -25,22 +25,6 @@ from ddpipe.launch.cluster import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 IMAGE = OUR_IMAGES.format("trainer")
-_VARIABLES = {
-    "S3_ENDPOINT": "LAB_S3_ENDPOINT",
-    "POD_S3_ENDPOINT": "LAB_S3_ENDPOINT_OF_PODS",
-    "AWS_ACCESS_KEY_ID": "LAB_S3_ACCESS_KEY",
-    "AWS_SECRET_ACCESS_KEY": "LAB_S3_SECRET_KEY",
-    "S3_BUCKET": "LAB_S3_BUCKET",
-}
-
-
-@pytest.fixture(scope="module")
-def s3_environment() -> dict[str, str]:
-    found = {name: os.environ.get(name) or os.environ.get(other, "") for name, other in _VARIABLES.items()}
-    missing = [name for name, value in found.items() if not value]
-    if missing:
-        pytest.skip(f"no object store: set {', '.join(missing)}")
-    return found
 
 
 def ddpipe(environment: dict[str, str], *arguments: str) -> dict[str, object]:
