@@ -30,7 +30,12 @@ OPTIONS: Mapping[str, Any] = {
     "gpus": 2,
     "extended_resources": {"rdma/hca": "1"},
     "env": {"NCCL_DEBUG": "INFO"},
-    "volumes": ["claim:data:/data", "secret:keys:/keys", "config:settings:/settings"],
+    "volumes": [
+        "claim:data:/data",
+        "secret:keys:/keys",
+        "config:settings:/settings",
+        "snapshot:friday:/old:1Gi",
+    ],
     "s3_secret": "store",
     "node_selector": {"pool": "a100"},
     "tolerations": [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}],

@@ -558,6 +558,16 @@ def missing_claim(place: Place) -> Ended:
     return launch(place, BRIEF, "--volumes", "claim:nope:/data").end()
 
 
+@fault(
+    "a volume snapshot that is not there, on a cluster that may know of none",
+    code=44,
+    words=(r"1 problem:\n.*(this cluster has no volume snapshots|VolumeSnapshot nope in .* does not exist)",),
+    jobs_ever=0,
+)
+def missing_snapshot(place: Place) -> Ended:
+    return launch(place, BRIEF, "--volumes", "snapshot:nope:/data:1Gi").end()
+
+
 # One that no cluster has: GPUs are for those who need them.
 GPU = ("--gpus", "1", "--gpu-resource", "ddpipe.dev/gpu")
 

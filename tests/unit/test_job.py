@@ -66,6 +66,10 @@ def test_all_that_is_wrong_with_a_job_is_told_at_once() -> None:
         ("claim:data:/data", Volume(kind=VolumeKind.CLAIM, name="data", path="/data")),
         ("claim:data:/data:ro", Volume(kind=VolumeKind.CLAIM, name="data", path="/data", read_only=True)),
         ("config:c:/", Volume(kind=VolumeKind.CONFIG, name="c", path="/")),
+        (
+            "snapshot:friday:/data:20Gi:ro",
+            Volume(kind=VolumeKind.SNAPSHOT, name="friday", path="/data", size="20Gi", read_only=True),
+        ),
     ],
 )
 def test_a_volume_is_written_in_one_line(text: str, volume: Volume) -> None:
@@ -73,11 +77,28 @@ def test_a_volume_is_written_in_one_line(text: str, volume: Volume) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "claim:data", "claim::/data", "claim:data:data", "disk:data:/data", "claim:data:/data:rw"]
+    "text",
+    [
+        "",
+        "claim:data",
+        "claim::/data",
+        "claim:data:data",
+        "disk:data:/data",
+        "claim:data:/data:rw",
+        "claim:data:/data:20Gi",
+        "snapshot:friday:/data",
+        "snapshot:friday:/data:large",
+        "snapshot:friday:data:20Gi",
+    ],
 )
 def test_what_is_no_volume_is_told_with_how_one_is_written(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not KIND:NAME:/PATH .* claim, secret, config"):
+    with pytest.raises(ValueError, match=r"is not KIND:NAME:/PATH.* claim, secret, config, snapshot"):
         Volume.parsed(text)
+
+
+def test_a_snapshot_has_one_size() -> None:
+    with pytest.raises(ParameterError, match="snapshot friday has two sizes"):
+        a_job(volumes=["snapshot:friday:/a:1Gi", "snapshot:friday:/b:2Gi"]).validated()
 
 
 def test_the_keep_policy_decides_by_how_a_job_ended() -> None:

@@ -15,6 +15,7 @@ from ddpipe.launch.backends.pytorchjob import BACKEND, manifest
 from ddpipe.launch.cluster import Refused
 from ddpipe.launch.job import TrainingJob
 from ddpipe.launch.preflight import check
+from ddpipe.launch.resources import SNAPSHOTS
 
 FORBIDDEN = Refused(403, "Forbidden", "no")
 
@@ -131,6 +132,37 @@ def test_a_busy_server_is_no_answer_to_a_dry_run() -> None:
 def test_whatever_a_job_names_has_to_exist(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(PreflightFailed, match=f"1 problem:\n.*{problem} does not exist in namespace team"):
         checked(a_server(), a_job(**options))
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "problem"),
+    [
+        (None, r"this cluster has no volume snapshots \(volumesnapshots.snapshot.storage.k8s.io\)"),
+        ([], "VolumeSnapshot friday in namespace team does not exist"),
+        ([{}], "VolumeSnapshot friday in namespace team is not ready to use: it is still being taken"),
+        ([{"error": {"message": "disk gone"}}], "is not ready to use: disk gone"),
+        ([{"readyToUse": True, "restoreSize": "30Gi"}], "needs 30Gi, more than the 20Gi asked for"),
+    ],
+)
+def test_a_snapshot_that_no_volume_can_be_made_of_is_told(
+    snapshots: list[dict[str, Any]] | None, problem: str
+) -> None:
+    with pytest.raises(PreflightFailed, match=f"1 problem:\n.*{problem}"):
+        checked(*with_snapshots(snapshots))
+
+
+def test_a_snapshot_that_is_ready_is_fine() -> None:
+    assert checked(*with_snapshots([{"readyToUse": True, "restoreSize": "20Gi"}])) == []
+
+
+def with_snapshots(snapshots: list[dict[str, Any]] | None) -> tuple[FakeApiServer, TrainingJob]:
+    """A server with snapshots of these states, or that knows of none, and a job that takes a copy of one."""
+    server = a_server()
+    if snapshots is not None:
+        server.serve(SNAPSHOTS)
+    for status in snapshots or ():
+        server.put(SNAPSHOTS.path("team"), {"metadata": {"name": "friday"}, "status": status})
+    return server, a_job(volumes=["snapshot:friday:/data:20Gi"])
 
 
 def test_a_server_that_is_busy_does_not_mean_that_something_is_missing() -> None:

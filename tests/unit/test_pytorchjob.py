@@ -205,6 +205,24 @@ def test_one_claim_at_two_paths_is_one_volume() -> None:
     assert mounts == [("claim-data", "/data"), ("claim-data", "/more"), ("secret-data", "/key")]
 
 
+def test_each_pod_gets_a_copy_of_a_snapshot_that_goes_with_it() -> None:
+    job = a_job(volumes=["snapshot:friday:/data:20Gi", "snapshot:friday:/again:20Gi:ro"])
+    _, volume = pod_of(job)["spec"]["volumes"]
+    assert volume["ephemeral"]["volumeClaimTemplate"]["spec"] == {
+        "accessModes": ["ReadWriteOnce"],
+        "dataSource": {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "friday"},
+        "resources": {"requests": {"storage": "20Gi"}},
+    }
+    mounts = [(item["mountPath"], item["readOnly"]) for item in container_of(job)["volumeMounts"][1:]]
+    assert mounts == [("/data", False), ("/again", True)]
+
+
+def test_the_lineage_is_told_which_volumes_data_may_come_from() -> None:
+    job = a_job(volumes=["snapshot:friday:/data:20Gi", "claim:more:/more", "secret:key:/key"])
+    assert environment_of(job)["DDPIPE_VOLUMES"] == "snapshot friday at /data, claim more at /more"
+    assert "DDPIPE_VOLUMES" not in environment_of(a_job(volumes=["secret:key:/key"]))
+
+
 def test_names_that_no_volume_can_have_stay_different() -> None:
     claims = ["a.b", "a-b", "x" * 100 + "1", "x" * 100 + "2"]
     job = a_job(volumes=[f"claim:{name}:/{number}" for number, name in enumerate(claims)])

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -93,12 +94,17 @@ class Owner(Parameters):
         return f"{readable[: NAME_LIMIT - 11].rstrip('-')}-{digest}"
 
 
+VOLUME = "KIND:NAME:/PATH[:ro], of a snapshot KIND:NAME:/PATH:SIZE[:ro]"
+"""How a volume is written."""
+
+
 class VolumeKind(StrEnum):
     """What a volume shows."""
 
     CLAIM = "claim"
     SECRET = "secret"  # noqa: S105 - a kind of volume
     CONFIG = "config"
+    SNAPSHOT = "snapshot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,28 +112,39 @@ class Volume:
     """Something mounted into every replica.
 
     Attributes:
-        kind: Claim, secret or config map.
+        kind: Claim, secret, config map, or volume snapshot, of which each pod gets a copy of its own.
         name: The object's name.
         path: Where it appears in the container.
         read_only: Secrets and config maps always are.
+        size: Of the copy of a snapshot.
     """
 
     kind: VolumeKind
     name: str
     path: str
     read_only: bool = False
+    size: str = ""
 
     @classmethod
     def parsed(cls, text: str) -> Volume:
-        """The volume of KIND:NAME:PATH, with :ro at the end for reading only; ValueError if it is none."""
-        match text.split(":"):
-            case [kind, name, path, *rest] if (
-                kind in set(VolumeKind) and name and path.startswith("/") and rest in ([], ["ro"])
+        """The volume of KIND:NAME:PATH, of a snapshot also :SIZE, with :ro at the end for reading only.
+
+        Raises:
+            ValueError: It is none.
+        """
+        parts = text.split(":")
+        if read_only := parts[-1] == "ro":
+            parts.pop()
+        match parts:
+            case [VolumeKind.SNAPSHOT, name, path, size] if name and path.startswith("/"):
+                with suppress(ValueError):
+                    quantity(size)
+                    return cls(kind=VolumeKind.SNAPSHOT, name=name, path=path, read_only=read_only, size=size)
+            case [kind, name, path] if (
+                kind in set(VolumeKind) - {VolumeKind.SNAPSHOT} and name and path.startswith("/")
             ):
-                return cls(kind=VolumeKind(kind), name=name, path=path, read_only=bool(rest))
-        raise ValueError(
-            f"{text!r} is not KIND:NAME:/PATH or KIND:NAME:/PATH:ro with a KIND of {', '.join(VolumeKind)}"
-        )
+                return cls(kind=VolumeKind(kind), name=name, path=path, read_only=read_only)
+        raise ValueError(f"{text!r} is not {VOLUME}, where KIND is one of {', '.join(VolumeKind)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +225,7 @@ class JobOptions(Parameters):
     shared_memory: str = parameter("1Gi", "Size limit of /dev/shm, which counts towards the pod's memory.")
     env: Mapping[str, str] = parameter({}, "Environment variables of the pods.")
     volumes: Sequence[str] = parameter(
-        [], f"Volumes of every pod, as KIND:NAME:/PATH[:ro]; KIND is one of {', '.join(VolumeKind)}."
+        [], f"Volumes of every pod, as {VOLUME}; KIND is one of {', '.join(VolumeKind)}."
     )
     s3_endpoint: str = parameter(
         "",
@@ -319,15 +336,19 @@ class JobOptions(Parameters):
 
     def _bad_volumes(self) -> Iterator[str]:
         paths: set[str] = set()
+        sizes: dict[tuple[str, str], str] = {}
         for text in self.volumes:
             try:
-                path = Volume.parsed(text).path.rstrip("/")
+                volume = Volume.parsed(text)
             except ValueError as error:
                 yield f"volumes: {error}"
             else:
+                path = volume.path.rstrip("/")
                 if path in paths:
                     yield f"volumes: two are mounted at {path}"
                 paths.add(path)
+                if sizes.setdefault((volume.kind, volume.name), volume.size) != volume.size:
+                    yield f"volumes: {volume.kind} {volume.name} has two sizes"
 
     def _bad_deadlines(self) -> Iterator[str]:
         for stage, seconds in self.deadlines.items():

@@ -10,6 +10,7 @@ from ddpipe.errors import ParameterError
 from ddpipe.launch.job import S3Access, TrainingJob, Volume, VolumeKind, quantity
 from ddpipe.launch.labels import JOB, labels_of
 from ddpipe.launch.patch import merged
+from ddpipe.launch.resources import SNAPSHOTS
 
 _USER = 1000
 _LABEL = 63
@@ -128,11 +129,19 @@ def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dic
         {"name": "DDPIPE_RUN", "value": job.owner.run_id},
         {"name": "DDPIPE_JOB", "value": job.name},
         {"name": "DDPIPE_IMAGE", "value": job.image},
+        *_data(job.mounts),
         *map(dict, env),
         *_s3(job.s3),
         *({"name": name, "value": value} for name, value in sorted(job.env.items())),
     ]
     return list({entry["name"]: entry for entry in entries}.values())
+
+
+def _data(mounts: Sequence[Volume]) -> list[dict[str, Any]]:
+    """The volumes that data may come from, for the lineage."""
+    kinds = {VolumeKind.CLAIM, VolumeKind.SNAPSHOT}
+    told = [f"{mount.kind.value} {mount.name} at {mount.path}" for mount in mounts if mount.kind in kinds]
+    return [{"name": "DDPIPE_VOLUMES", "value": ", ".join(told)}] if told else []
 
 
 def threads(job: TrainingJob) -> int:
@@ -166,16 +175,27 @@ def _volumes(mounts: Sequence[Volume]) -> list[dict[str, Any]]:
 
 
 def _volume(volume: Volume) -> dict[str, Any]:
-    source = {
+    source: dict[VolumeKind, dict[str, Any]] = {
         VolumeKind.CLAIM: {"persistentVolumeClaim": {"claimName": volume.name}},
         VolumeKind.SECRET: {"secret": {"secretName": volume.name}},
         VolumeKind.CONFIG: {"configMap": {"name": volume.name}},
+        VolumeKind.SNAPSHOT: {"ephemeral": {"volumeClaimTemplate": {"spec": _copy(volume)}}},
     }
     return {"name": _volume_name(volume), **source[volume.kind]}
 
 
+def _copy(snapshot: Volume) -> dict[str, Any]:
+    """A claim that is made with each pod from the snapshot, and goes with the pod."""
+    source = {"apiGroup": SNAPSHOTS.group, "kind": SNAPSHOTS.kind, "name": snapshot.name}
+    return {
+        "accessModes": ["ReadWriteOnce"],
+        "dataSource": source,
+        "resources": {"requests": {"storage": snapshot.size}},
+    }
+
+
 def _mount(volume: Volume) -> dict[str, Any]:
-    read_only = volume.read_only or volume.kind is not VolumeKind.CLAIM
+    read_only = volume.read_only or volume.kind in {VolumeKind.SECRET, VolumeKind.CONFIG}
     return {"name": _volume_name(volume), "mountPath": volume.path, "readOnly": read_only}
 
 

@@ -15,8 +15,8 @@ from ddpipe.launch.backend import Backend
 from ddpipe.launch.cluster import Cluster, Refused
 from ddpipe.launch.diagnosis import name_of, webhook_silent
 from ddpipe.launch.discovery import is_served, readable
-from ddpipe.launch.job import Preflight, TrainingJob, VolumeKind
-from ddpipe.launch.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, Object
+from ddpipe.launch.job import Preflight, TrainingJob, VolumeKind, quantity
+from ddpipe.launch.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, SNAPSHOTS, Object
 from ddpipe.launch.retrying import is_transient
 from ddpipe.launch.rights import may, needed
 
@@ -41,6 +41,7 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
         *missing_rights(cluster, job, backend),
         *_dry_run(cluster, job, backend, manifest),
         *_missing_objects(cluster, job),
+        *_unusable_snapshots(cluster, job),
         *room.problems,
         *_beyond_quota(cluster, job, backend),
     ]
@@ -133,7 +134,11 @@ def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:  # noqa: ANN401 
 
 
 def _missing_objects(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
-    named = [(_MOUNTED[volume.kind], volume.name) for volume in job.mounts]
+    named = [
+        (_MOUNTED[volume.kind], volume.name)
+        for volume in job.mounts
+        if volume.kind is not VolumeKind.SNAPSHOT
+    ]
     named += [(SECRETS, name) for name in job.pull_secrets]
     named += [(SECRETS, job.s3.secret)] if job.s3.secret else []
     named += [(ACCOUNTS, job.service_account)] if job.service_account else []
@@ -145,6 +150,32 @@ def _missing_objects(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
     priority = f"/apis/scheduling.k8s.io/v1/priorityclasses/{job.priority_class}"
     if job.priority_class and _is_missing(cluster, priority):
         yield f"priority class {job.priority_class} does not exist: see kubectl get priorityclasses"
+
+
+def _unusable_snapshots(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
+    """Snapshots that no volume can be made of."""
+    wanted = {volume.name: volume for volume in job.mounts if volume.kind is VolumeKind.SNAPSHOT}
+    if wanted and not is_served(cluster, SNAPSHOTS):
+        yield (
+            f"this cluster has no volume snapshots ({SNAPSHOTS.full_name}): mount a claim, or have a storage "
+            "driver with snapshots installed"
+        )
+        return
+    for name, volume in wanted.items():
+        where = f"{SNAPSHOTS.kind} {name} in namespace {job.namespace}"
+        if problem := _unusable(cluster, SNAPSHOTS.path(job.namespace, name), volume.size):
+            yield f"{where} {problem}"
+
+
+def _unusable(cluster: Cluster, path: str, size: str) -> str:
+    """Why no volume of this size can be made of a snapshot; empty if it can, or may not be looked at."""
+    if _is_missing(cluster, path):
+        return "does not exist: create it, or correct the name"
+    status = (readable(lambda: cluster.get(path)) or {"status": {"readyToUse": True}}).get("status", {})
+    if not status.get("readyToUse"):
+        return f"is not ready to use: {status.get('error', {}).get('message', 'it is still being taken')}"
+    least = status.get("restoreSize", "0")
+    return f"needs {least}, more than the {size} asked for" if quantity(least) > quantity(size) else ""
 
 
 def _is_missing(cluster: Cluster, path: str) -> bool:

@@ -48,6 +48,9 @@ class Resource:
 PODS = Resource(group="", version="v1", plural="pods", kind="Pod")
 EVENTS = Resource(group="", version="v1", plural="events", kind="Event")
 SECRETS = Resource(group="", version="v1", plural="secrets", kind="Secret")
+SNAPSHOTS = Resource(
+    group="snapshot.storage.k8s.io", version="v1", plural="volumesnapshots", kind="VolumeSnapshot"
+)
 CLAIMS = Resource(group="", version="v1", plural="persistentvolumeclaims", kind="PersistentVolumeClaim")
 CONFIGS = Resource(group="", version="v1", plural="configmaps", kind="ConfigMap")
 ACCOUNTS = Resource(group="", version="v1", plural="serviceaccounts", kind="ServiceAccount")
