@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from ddpipe.prepare.doubts import doubts, interval_width
-from ddpipe.prepare.samples import Samples
-from ddpipe.prepare.sources import Sample
+from ddpipe.prepare.samples import Sample, Samples
 
 PLENTY = 200
 

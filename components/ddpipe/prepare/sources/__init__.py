@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpipe.prepare.sources.base import Sample, Source, Survey, Table, Unreadable
+from ddpipe.prepare.sources.base import Source, Survey, Table, Unreadable
 from ddpipe.prepare.sources.named import SOURCES, open_source
 
-__all__ = ["SOURCES", "Sample", "Source", "Survey", "Table", "Unreadable", "open_source"]
+__all__ = ["SOURCES", "Source", "Survey", "Table", "Unreadable", "open_source"]

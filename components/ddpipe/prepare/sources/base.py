@@ -4,36 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from unicodedata import category
 
-from ddpipe.data.manifest import Label
 from ddpipe.errors import SourceError
+from ddpipe.prepare.samples import Sample, Samples
 from ddpipe.storage import Store, open_store
-
-if TYPE_CHECKING:
-    from ddpipe.prepare.samples import Samples
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One image and what it shows.
-
-    Attributes:
-        id: A name that stays with it from version to version.
-        label: Multiclass: index of its class. Multilabel: 0 or 1 for each class.
-        stamp: Changes whenever the image may have changed; known without reading it.
-        where: What its source needs to find it again.
-        group: Samples of one group (such as one patient) belong into one split; empty: it stands alone.
-        split: The split that the source itself puts it into; empty: it leaves that to us.
-    """
-
-    id: str
-    label: Label
-    stamp: str
-    where: str = ""
-    group: str = ""
-    split: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
