@@ -36,7 +36,7 @@ QUICK = {
     "model": "architectures checkpoint metrics package pretrained export warm_start",
     "prepare": "dealing dicom doubts duplicates images ledger prepare prepare_options shaping sources spec"
     " split split_properties table_properties",
-    "storage": "credentials lease storage",
+    "storage": "credentials lease sealed storage",
     "train": "augment journal muon objective order presets recipe saver schedule step_metrics stop"
     " training_step uploads usage warm_start training_state",
 }

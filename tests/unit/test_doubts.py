@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from ddpipe.prepare.doubts import doubts, interval_width
-from ddpipe.prepare.samples import Sample, Samples
+from ddpipe.prepare.sample import Sample
+from ddpipe.prepare.samples import Samples
 
 PLENTY = 200
 

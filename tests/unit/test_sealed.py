@@ -1,0 +1,82 @@
+"""A sealed folder is seen whole and as it was published, or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError
+from ddpipe.storage import Store, open_store
+from ddpipe.storage.sealed import Format, to_json
+
+PARCEL = Format(kind="parcel", seal="parcel.json", schema=3, maker="ddpipe pack")
+FILES = {"a.txt": b"one", "b/c.bin": bytes(range(9))}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path))
+
+
+def test_what_was_sealed_is_read(store: Store) -> None:
+    published = PARCEL.publish(store, FILES, {"sender": "me"})
+    opened = PARCEL.open(store.uri)
+    assert opened.facts == published.facts == {"sender": "me"}
+    assert {key: opened.read(key) for key in opened.sha256} == FILES
+    assert published.sha256 == opened.sha256
+
+
+def test_a_changed_file_is_not_read(store: Store) -> None:
+    folder = PARCEL.publish(store, FILES, {})
+    store.write("a.txt", b"two")
+    assert folder.read("b/c.bin") == FILES["b/c.bin"]
+    with pytest.raises(CorruptObject, match="changed after it was published") as caught:
+        folder.read("a.txt")
+    assert caught.value.which == f"{store.uri}/a.txt"
+    assert folder.sha256["a.txt"] in caught.value.seen
+
+
+def test_a_writer_that_dies_over_an_older_folder_leaves_none(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PARCEL.publish(store, FILES, {})
+    write = type(store).write
+
+    def full(store: Store, key: str, content: bytes) -> None:
+        if key != "a.txt":
+            raise OSError(28, "No space left on device")
+        write(store, key, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store), "write", full)
+        with pytest.raises(OSError, match="No space left"):
+            PARCEL.publish(store, FILES | {"a.txt": b"two"}, {})
+    with pytest.raises(NoSuchObject, match="no finished parcel") as caught:
+        PARCEL.open(store.uri)
+    assert "ddpipe pack" in caught.value.do
+
+
+@pytest.mark.parametrize("seal", [b"{", b"[]", b'{"schema": 3}', b'{"schema": 3, "facts": {}}'])
+def test_a_damaged_seal_is_told(seal: bytes, store: Store) -> None:
+    store.write(PARCEL.seal, seal)
+    with pytest.raises(CorruptObject, match="seal of a parcel is damaged") as caught:
+        PARCEL.open(store.uri)
+    assert caught.value.seen.endswith(")")
+    assert caught.value.which.endswith("/parcel.json")
+
+
+def test_a_folder_of_another_schema_is_told(store: Store) -> None:
+    Format("parcel", "parcel.json", 4, "ddpipe pack").publish(store, FILES, {})
+    with pytest.raises(ParameterError, match="its schema is 4, this ddpipe reads 3"):
+        PARCEL.open(store.uri)
+
+
+def test_a_person_can_read_the_seal_and_any_program_too(store: Store) -> None:
+    PARCEL.publish(store, FILES, {"sender": "me"})
+    lines = store.read(PARCEL.seal).decode().splitlines()
+    assert ' "schema": 3,' in lines
+    assert json.loads("".join(lines))["facts"] == {"sender": "me"}
+    with pytest.raises(ValueError, match="JSON"):
+        to_json({"loss": float("nan")})
