@@ -31,7 +31,7 @@ from ddpipe.data.shards import SHARD_BYTES, shard_key, verify
 from ddpipe.prepare.encoding import Encoding, Moments
 from ddpipe.prepare.images import Probed, Shape, probe
 from ddpipe.prepare.index import DIGEST, Entry, Members, write_entry
-from ddpipe.prepare.samples import Sample
+from ddpipe.prepare.sample import Sample
 from ddpipe.prepare.sources import Source, Survey, Unreadable
 from ddpipe.process import give_memory_back, keep_memory
 from ddpipe.storage import Store

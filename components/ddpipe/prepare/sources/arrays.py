@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from ddpipe.data.columns import batched
 from ddpipe.prepare.images import wrapped
-from ddpipe.prepare.samples import Sample, Samples
+from ddpipe.prepare.sample import Sample
+from ddpipe.prepare.samples import Samples
 from ddpipe.prepare.sources.base import Survey, refused
 from ddpipe.prepare.sources.listing import listed_files
 from ddpipe.storage import open_store, split_uri

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from unicodedata import category
 
 from ddpipe.errors import SourceError
-from ddpipe.prepare.samples import Sample, Samples
+from ddpipe.prepare.sample import Sample
 from ddpipe.storage import Store, open_store
+
+if TYPE_CHECKING:
+    from ddpipe.prepare.samples import Samples  # numpy; the names of parameters are asked for without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from unicodedata import category
 
 from ddpipe.data.manifest import SPLITS, Label
 from ddpipe.errors import NoSuchObject, listed
-from ddpipe.prepare.samples import Sample
+from ddpipe.prepare.sample import Sample
 from ddpipe.prepare.sources.base import Survey, Table, printable, refused, sorted_out, store_of
 from ddpipe.prepare.sources.folder import SPLIT_FOLDERS
 from ddpipe.prepare.sources.listing import listed_files, read_file, stamp

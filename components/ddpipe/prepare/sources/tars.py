@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ddpipe.prepare.samples import Sample
+from ddpipe.prepare.sample import Sample
 from ddpipe.prepare.sources.base import Survey, printable, refused, sorted_out
 from ddpipe.prepare.sources.folder import SPLIT_FOLDERS
 from ddpipe.prepare.sources.listing import listed_files, stamp
