@@ -27,7 +27,7 @@ COPIES = HERE / ".mutants"
 
 # The tests of each folder, as tests/unit/test_*.py, without those that start processes of torch ...
 QUICK = {
-    "data": "columns index ledger manifest reader shards dealing data_command prepare shaping",
+    "data": "index ledger manifest reader shards dealing data_command prepare shaping",
     "evaluate": "metrics report package results",
     "export": "export",
     "launch": "backends capacity choosing cluster companions diagnosis discovery following indexedjob job"

@@ -14,8 +14,10 @@ from ddpipe.errors import ParameterError
 from ddpipe.export.onnx import Session, to_onnx
 from ddpipe.model import ARCHITECTURES, ModelNames, networks, resolve
 from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.mirrored import Mirrored
 from ddpipe.model.networks import Shape
 from ddpipe.model.package import Signature
+from ddpipe.model.torchvision_models import first_convolution
 
 SHAPES: dict[str, Shape] = {
     "digits-cnn": (4, 5, 3),
@@ -176,10 +178,12 @@ def test_images_that_a_torchvision_model_cannot_take_are_refused() -> None:
 
 
 def test_simple_cnn_has_the_documents_layers() -> None:
-    linear = [
-        layer for layer in build("simple-cnn", (32, 32, 3), 10).modules() if isinstance(layer, nn.Linear)
-    ]
-    assert [(layer.in_features, layer.out_features) for layer in linear] == [(2304, 128), (128, 10)]
+    layers = [layer for layer in build("simple-cnn", (32, 32, 3), 10).modules() if not list(layer.children())]
+    convolution = [nn.Conv2d, nn.ReLU, nn.MaxPool2d]
+    dense = [nn.Linear, nn.ReLU, nn.Linear]
+    assert [type(layer) for layer in layers] == [*2 * convolution, nn.Flatten, *dense]
+    linear = [(layer.in_features, layer.out_features) for layer in layers if isinstance(layer, nn.Linear)]
+    assert linear == [(2304, 128), (128, 10)]
 
 
 def test_a_residual_network_looks_at_every_pixel_of_small_images_only() -> None:
@@ -188,6 +192,19 @@ def test_a_residual_network_looks_at_every_pixel_of_small_images_only() -> None:
     assert isinstance(small.maxpool, nn.Identity)
     assert (large.conv1.kernel_size, large.conv1.stride) == ((7, 7), (2, 2))
     assert large.conv1.in_channels == 1
+
+
+def test_a_stem_of_large_patches_keeps_their_size_but_takes_each_pixel() -> None:
+    stems = [first_convolution(build("squeezenet1_0", (side, side, 3), 10))[1] for side in (64, 224)]
+    assert [(stem.kernel_size, stem.stride) for stem in stems] == [((7, 7), (1, 1)), ((7, 7), (2, 2))]
+
+
+def test_a_mirrored_classifier_answers_the_mean_for_an_image_and_its_mirror_image() -> None:
+    images = torch.randint(0, 256, (3, 8, 8, 1), dtype=torch.uint8)
+    classifier = Classifier(build("digits-cnn", (8, 8, 1), 4), [0.5], [0.2]).eval()
+    mirror_images = torch.from_numpy(images.numpy()[:, :, ::-1].copy())
+    expected = torch.stack([classifier(images), classifier(mirror_images)]).mean(0)
+    torch.testing.assert_close(Mirrored(classifier)(images), expected)
 
 
 @pytest.fixture

@@ -75,6 +75,15 @@ def test_a_stem_for_small_images_takes_the_centre_of_the_large_one(trained: nn.M
     assert torch.equal(network.conv1.weight, trained.conv1.weight[:, :, 2:5, 2:5])
 
 
+def test_a_stem_for_small_grey_images_takes_the_centre_of_all_channels(
+    trained: nn.Module, weights: Path
+) -> None:
+    network = resnet(SMALL, channels=1)
+    load_pretrained(network, "resnet18", str(weights), 5)
+    centre = trained.conv1.weight[:, :, 2:5, 2:5]
+    torch.testing.assert_close(network.conv1.weight, centre.sum(1, keepdim=True))
+
+
 def test_the_weights_of_a_model_package_are_taken(tmp_path: Path) -> None:
     before = Classifier(build("digits-cnn", (8, 8, 1), 4), [0.5], [0.2])
     (tmp_path / "model.safetensors").write_bytes(to_safetensors(before.state_dict()))
