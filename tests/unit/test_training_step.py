@@ -14,6 +14,7 @@ from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.train.averaging import WeightAverage
+from ddpipe.train.batch_norm import RunningStatistics
 from ddpipe.train.early_stopping import best_epoch, is_over
 from ddpipe.train.freezing import Backbone, head_of
 from ddpipe.train.loader import Batch
@@ -24,6 +25,7 @@ from ddpipe.train.precision import computes_in_bf16
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.resolution import check_resolution, resized, resolution
 from ddpipe.train.step import TrainingStep
+from ddpipe.train.strategies import DataParallelStrategy, strategy_named
 from ddpipe.train.strategy import Strategy
 
 CPU = torch.device("cpu")
@@ -265,3 +267,30 @@ def test_the_gradient_of_mixtures_is_not_that_of_the_images() -> None:
     mixture = mixed(BATCH, "mixup", 1.0, classes=3, seed=0, step=0)
     assert largest_difference(stepped(Recipe(), mixture), stepped(Recipe())) > 1e-3
     assert np.isfinite([weight.sum().item() for weight in stepped(Recipe(), mixture).parameters()]).all()
+
+
+@pytest.mark.parametrize("name", ["single", "dp"])
+def test_a_strategy_for_one_process_is_refused_with_two(name: str) -> None:
+    with pytest.raises(ParameterError, match="it is for one process, and there are 2"):
+        strategy_named(name, World(0, 2, CPU))
+
+
+def test_every_strategy_is_the_plain_one_for_one_process_but_dp() -> None:
+    chosen = [strategy_named(name, ALONE) for name in ("auto", "single", "ddp", "fsdp", "dp")]
+    assert chosen == [*4 * [Strategy], DataParallelStrategy]
+
+
+def test_running_statistics_are_the_means_over_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.BatchNorm2d(2), nn.BatchNorm2d(3))
+    buffers = dict(model.named_buffers())
+    buffers["0.running_mean"].copy_(torch.tensor([1.0, 2.0]))
+    buffers["1.running_var"].copy_(torch.tensor([3.0, 5.0, 7.0]))
+
+    def with_a_rank_of_ones(values: torch.Tensor) -> None:
+        values += 1
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", with_a_rank_of_ones)
+    RunningStatistics(model, World(0, 2, CPU)).average()
+    assert buffers["0.running_mean"].tolist() == [1.0, 1.5]
+    assert buffers["1.running_mean"].tolist() == [0.5, 0.5, 0.5]
+    assert buffers["1.running_var"].tolist() == [2.0, 3.0, 4.0]
