@@ -28,7 +28,7 @@ COPIES = HERE / ".mutants"
 # The tests of each folder, as tests/unit/test_*.py, without those that start processes of torch ...
 QUICK = {
     "data": "index ledger manifest reader shards dealing data_command prepare shaping",
-    "evaluate": "metrics report package results",
+    "evaluate": "export metrics report package results",
     "export": "export",
     "launch": "backends capacity choosing cluster companions diagnosis discovery following indexedjob job"
     " labels launcher limits logs orphans output ownership preflight pytorchjob quotas retrying status"
@@ -42,6 +42,7 @@ QUICK = {
 }
 # ... and those, as files below tests, for what is called nowhere else.
 WITH_PROCESSES = {
+    "evaluate": "distributed/test_evaluation.py",
     "launch": "unit/test_local.py distributed/test_local.py distributed/test_handles.py",
     "train": "distributed/test_training.py distributed/test_strategies.py",
 }
