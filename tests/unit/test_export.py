@@ -20,7 +20,7 @@ from ddpipe.data.reader import open_split
 from ddpipe.errors import ExportError, NoSuchObject, ParameterError
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.export.export import check, export, made_by
+from ddpipe.export.export import BATCH_SIZES, check, export, made_by
 from ddpipe.export.onnx import Session, to_onnx
 from ddpipe.export.rounding import SHARE, tolerance
 from ddpipe.model.architectures import Classifier, build
@@ -82,8 +82,10 @@ def test_the_weights_are_the_trained_ones(run: Path) -> None:
 def test_the_lineage_leads_back_to_the_data(run: Path) -> None:
     lineage = load_package(str(run / "model")).lineage
     assert lineage["dataset"]["id"] == load_manifest(_dataset(run)).dataset_id
+    assert lineage["training"]["processes"] == 1
     assert lineage["training"]["recipe"] == {"model": "digits-cnn", "seed": 0}
     assert lineage["evaluation"]["sha256"] == load_evaluation(str(run / "evaluation")).folder.sha256
+    assert lineage["checks"]["batch_sizes"] == list(BATCH_SIZES)
     assert lineage["checks"]["largest_difference"] < 1e-5 < lineage["checks"]["tolerance"]
     assert lineage["made_by"]["versions"]["torch"] in torch.__version__
 

@@ -27,7 +27,7 @@ from ddpipe.errors import (
     StoreError,
     Unreachable,
 )
-from ddpipe.storage import Store, open_store, read_uri, split_uri
+from ddpipe.storage import Store, exists, open_store, read_uri, split_uri, write_uri
 from ddpipe.storage import s3 as s3_module
 from ddpipe.storage.files import PARTIAL, FileStore, replacing
 from ddpipe.storage.s3 import AWS, CHECKSUM, KUBEFLOW, PART_BYTES, Connection
@@ -43,6 +43,16 @@ def test_what_was_written_is_read(store_uri: str) -> None:
     assert store.read("a/b.bin") == b"second"
     assert store.read("empty") == b""
     assert read_uri(f"{store.uri}/a/b.bin") == b"second"
+
+
+def test_an_object_is_written_and_found_by_its_uri(store_uri: str) -> None:
+    uri = f"{store_uri}/a/b.bin"
+    assert not exists(uri)
+    write_uri(uri, b"first")
+    assert read_uri(uri) == b"first"
+    assert exists(uri)
+    assert exists(f"{store_uri}/a/")
+    assert not exists(f"{store_uri}/b/")
 
 
 def test_a_range_is_exactly_as_long_as_asked(store_uri: str) -> None:
