@@ -30,9 +30,9 @@ QUICK = {
     "data": "index ledger manifest reader shards dealing data_command prepare shaping",
     "evaluate": "export metrics report package results",
     "export": "export",
-    "launch": "backends capacity choosing cluster companions diagnosis discovery following indexedjob job"
-    " labels launcher limits logs orphans output ownership preflight pytorchjob quotas retrying status"
-    " stopping torchrun trainjob watching",
+    "launch": "backends capacity choosing cluster companions diagnosis discovery doctor elastic fake_api"
+    " following indexedjob job labels launcher limits logs orphans output ownership preflight pytorchjob"
+    " quotas released_crds retrying status stopping task_config torchrun trainjob watching",
     "model": "architectures checkpoint metrics package pretrained export warm_start",
     "prepare": "dealing dicom doubts duplicates images ledger prepare prepare_options shaping sources spec"
     " split split_properties table_properties",

@@ -11,6 +11,7 @@ import torch
 from evaluation_runs import a_dataset, a_multilabel_dataset, a_training
 from sklearn.metrics import average_precision_score, roc_auc_score
 
+from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
 from ddpipe.errors import CheckpointError, DatasetError, Diverged, ParameterError
 from ddpipe.evaluate.evaluate import evaluate
@@ -57,6 +58,17 @@ def _assert_as_the_library_says(evaluation: Evaluation) -> None:
     assert headline["macro_average_precision"] == pytest.approx(average_precision_score(labels, logits))
     for label, scores in enumerate(evaluation.metrics.classes):
         assert scores.auc == pytest.approx(roc_auc_score(labels[:, label], logits[:, label]), abs=1e-12)
+
+
+def test_an_evaluation_says_what_was_evaluated(tmp_path: Path) -> None:
+    dataset = a_dataset(str(tmp_path / "store"), test=SAMPLES)
+    training = a_training(str(tmp_path / "training"), dataset)
+    subject = evaluate(training, dataset, str(tmp_path / "evaluation")).subject
+    assert (subject.training, subject.dataset) == (training, dataset)
+    assert subject.dataset_id == load_manifest(dataset).dataset_id
+    assert (subject.split, subject.processes, subject.test_time_flips) == ("test", 1, False)
+    _, checkpoint = load_model(training)
+    assert (subject.model, subject.epoch) == (checkpoint.network["name"], checkpoint.epoch)
 
 
 def test_thresholds_come_from_the_validation_split(tmp_path: Path) -> None:

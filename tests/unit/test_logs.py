@@ -35,6 +35,12 @@ def test_lines_of_one_instant_are_counted() -> None:
     assert list(fresh([line("01.5", "a"), line("01.5", "b"), line("01.5", "c")], position)) == ["c"]
 
 
+def test_only_lines_of_one_instant_are_counted() -> None:
+    position = Position()
+    list(fresh([line("01", "a"), line("02.5", "b")], position))
+    assert list(fresh([line("02.5", "b"), line("02.5", "c")], position)) == ["c"]
+
+
 def test_times_without_their_last_zeros_are_in_order() -> None:
     lines = [line("05", "a"), line("05.09", "b"), line("05.1", "c")]
     position = Position()

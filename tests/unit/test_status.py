@@ -57,6 +57,11 @@ def test_why_a_pod_waits_is_told_as_far_as_it_is_known(told: dict[str, str], wor
     assert replica(phase="Pending", node="", status=scheduler).waiting == words
 
 
+def test_a_container_of_which_nothing_is_known_yet_waits_without_a_word() -> None:
+    unknown = {"phase": "Pending", "containerStatuses": [{"name": "pytorch", "restartCount": 0}]}
+    assert replica(status=unknown).waiting == ""
+
+
 def test_another_container_of_the_pod_is_not_the_one_that_trains() -> None:
     helper = {"name": "helper", "restartCount": 5, "state": ended(1)}
     pod = a_pod(JOB)

@@ -126,7 +126,7 @@ def test_torchrun_s_variables_are_left_to_the_controller_and_scripts_without_it_
 )
 def test_a_runtime_is_the_cluster_s_or_the_namespace_s(runtime: str, kind: str, name: str) -> None:
     reference = manifest(a_job(runtime=runtime))["spec"]["runtimeRef"]
-    assert (reference["kind"], reference["name"]) == (kind, name)
+    assert reference == {"apiGroup": "trainer.kubeflow.org", "kind": kind, "name": name}
 
 
 @VERSIONS
