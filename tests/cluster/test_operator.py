@@ -1,6 +1,7 @@
 """The Training Operator is stopped: before a job is created, before it is taken up, while it runs.
 
-These stop the cluster's only operator, so they come one after the other, and put it back whatever happens.
+These stop the cluster's only operator, so they come one after the other, beside no other test, and put it
+back whatever happens.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from step import launch
 
 from ddpipe.launch.cluster import ApiServer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(300)]
 _DEPLOYMENTS = "/apis/apps/v1/deployments"
 _HOOKS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 
