@@ -313,13 +313,29 @@ def gone(place: Place) -> Ended:
 
 @fault("the token expires (401) and is rotated on disk", words=("401", "answers again"))
 def rotated(place: Place) -> Ended:
+    step = _expired(place)
+    fresh = place.token_file.with_suffix(".fresh")
+    fresh.write_text(place.new_token())
+    fresh.replace(place.token_file)
+    return step.end(30)
+
+
+@fault("the token expires (401), and its file is empty for a while", words=("401", "answers again"))
+def emptied(place: Place) -> Ended:
+    step = _expired(place)
+    place.token_file.write_text("")
+    time.sleep(3)
+    place.token_file.write_text(place.new_token())
+    return step.end(30)
+
+
+def _expired(place: Place) -> Step:
     step = running(place, "sleep 12")
-    expired, fresh = place.token_file.read_text(), place.new_token()
+    expired = place.token_file.read_text()
     place.proxy.answer(lambda request: expired in request.token, 401, "Unauthorized", times=10_000)
     place.proxy.drop_streams()
     step.saw("401")
-    place.token_file.write_text(fresh)
-    return step.end(30)
+    return step
 
 
 FORBIDDEN = 'pods is forbidden: User "launcher" cannot watch resource "pods"'

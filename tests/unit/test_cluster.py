@@ -48,7 +48,8 @@ class Server:
         tokens = iter(self.tokens)
 
         def log_in() -> cluster._Credentials:
-            headers = {"Authorization": f"Bearer {next(tokens)}"}
+            token = next(tokens)
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
             return cluster._Credentials(self.url, urllib3.PoolManager(), headers)
 
         return ApiServer(log_in, "team", timeout)
@@ -131,6 +132,17 @@ def test_a_token_that_is_refused_twice_is_refused(server: Server) -> None:
     with pytest.raises(Refused, match="HTTP 401 expired"):
         server.reached().get("/pods")
     assert len(server.asked) == 2
+
+
+def test_a_token_that_is_just_being_written_is_read_again_later(server: Server) -> None:
+    """A request without one would be nobody's, and forbidden for good."""
+    server.answers = [(401, b"{}"), (401, b"{}"), (401, b"{}"), (200, b"{}")]
+    server.tokens = ["old", "", "new"]
+    client = server.reached()
+    with pytest.raises(Refused, match="HTTP 401"):
+        client.get("/pods")
+    client.get("/pods")
+    assert [token for _, _, token, _ in server.asked] == ["Bearer old"] * 3 + ["Bearer new"]
 
 
 def test_a_refusal_has_the_server_s_words(server: Server) -> None:
@@ -235,3 +247,9 @@ def test_in_a_pod_the_account_s_files_are_all_there_is(
     assert client._credentials.headers == {"Authorization": "Bearer of-pod"}
     (tmp_path / "token").write_text("rotated")
     assert client.spare()._credentials.headers == {"Authorization": "Bearer rotated"}
+    (tmp_path / "token").write_text("")
+    client._log_in_again()
+    assert client._credentials.headers == {"Authorization": "Bearer of-pod"}
+    (tmp_path / "token").unlink()
+    with pytest.raises(Unanswered, match="the credentials cannot be read"):
+        client._log_in_again()

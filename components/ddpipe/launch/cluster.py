@@ -162,11 +162,24 @@ class ApiServer:
         response = self._send(method, path, query, body, read_timeout or self._timeout)
         if response.status == HTTPStatus.UNAUTHORIZED:
             response.drain_conn()
-            self._credentials = self._log_in()
+            self._log_in_again()
             response = self._send(method, path, query, body, read_timeout or self._timeout)
         if response.status >= 400:  # noqa: PLR2004 - HTTP's own line between yes and no
             raise _refusal(response)
         return response
+
+    def _log_in_again(self) -> None:
+        """Read the credentials anew; what is half rotated is read again after the next refusal.
+
+        A file that is just being written gives no token, and a request without one is nobody's: it would be
+        forbidden, which nobody tries again, where it is unauthorized.
+        """
+        try:
+            fresh = self._log_in()
+        except OSError as error:
+            raise Unanswered(f"the credentials cannot be read: {error}") from error
+        if fresh.headers or not self._credentials.headers:
+            self._credentials = fresh
 
     def _send(
         self, method: str, path: str, query: Query | None, body: Mapping[str, Any] | None, read_timeout: float
@@ -217,6 +230,7 @@ def connect(kubeconfig: str | None = None) -> ApiServer:
 def _log_in_as_pod() -> _Credentials:
     host = os.environ["KUBERNETES_SERVICE_HOST"]
     host = f"[{host}]" if ":" in host else host
+    token = (_ACCOUNT / "token").read_text().strip()
     return _Credentials(
         host=f"https://{host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}",
         pool=urllib3.PoolManager(
@@ -225,7 +239,7 @@ def _log_in_as_pod() -> _Credentials:
             socket_options=_KEEPALIVE,
             maxsize=_CONNECTIONS,
         ),
-        headers={"Authorization": f"Bearer {(_ACCOUNT / 'token').read_text().strip()}"},
+        headers={"Authorization": f"Bearer {token}"} if token else {},
     )
 
 
