@@ -111,6 +111,60 @@ def test_what_was_left_out_is_counted(tmp_path: Path) -> None:
         assert f"<li>{line}</li>" in page
 
 
+def _dated(root: Path, days: list[str]) -> PrepareSpec:
+    """Images of two classes in turns, each from one of these days."""
+    a_folder(root, {"images": len(days)})
+    rows = (f"images/{number:04d}.png,{'ab'[number % 2]},{day}" for number, day in enumerate(days))
+    (root / "train.csv").write_text("\n".join(["file,kind,taken", *rows]))
+    store = str(root.parent / "store")
+    return PrepareSpec(source="csv", source_path=str(root), store=store, time_column="taken")
+
+
+DAYS = [f"2026-11-{day:02d}" for day in range(1, 24) for _ in range(20)]
+
+
+def test_the_newest_days_are_counted_back_from_the_newest_row(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = _dated(tmp_path / "raw", [*DAYS, "2026-11-23T23:30+01:00"])
+    everything = prepare(spec)
+    week = prepare(replace(spec, newest_days=8))
+    newest = {f"images/{number:04d}.png" for number in range(300, 461)}
+    splits = {name: split for split in SPLITS for name in sample_ids(everything.manifest_uri, split)}
+    assert set(labels_by_id(week.manifest_uri)) == newest
+    assert week.manifest.left_out == {"rows 8 days or more before the newest, of 2026-11-23 22:30": 300}
+    assert "300 rows 8 days or more before the newest" in caplog.text
+    assert "not named" not in caplog.text
+    assert week.encoded == 0, "the images were stored when all rows were prepared"
+    kept = {name: split for split in SPLITS for name in sample_ids(week.manifest_uri, split)}
+    assert kept == {name: splits[name] for name in newest}, "no image may move to another split"
+    assert prepare(replace(spec, newest_days=8)).reused
+
+
+def test_a_row_whose_time_cannot_be_read_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(SourceError) as caught:
+        prepare(replace(_dated(tmp_path / "raw", [*DAYS, "", "23.11.2026"]), newest_days=7))
+    assert (
+        "'taken' is '', no time such as 2026-11-23 or 2026-11-23T08:30 (line 462: 1 in all)"
+        in caught.value.seen
+    )
+    assert "'taken' is '23.11.2026', no time" in caught.value.seen
+
+
+@pytest.mark.parametrize("odd", ["9999-12-31T23:59-01:00", "yesterday"])
+def test_no_time_of_a_table_is_a_traceback(odd: str, tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no time such as"):
+        prepare(replace(_dated(tmp_path / "raw", [*DAYS, odd]), newest_days=7))
+    ancient = prepare(replace(_dated(tmp_path / "old", [*DAYS, "0001-01-01"]), newest_days=1e6))
+    assert ancient.manifest.left_out == {}
+
+
+def test_newest_days_need_a_column_of_times() -> None:
+    spec = PrepareSpec(source="csv", source_path="raw", newest_days=7)
+    with pytest.raises(ParameterError, match="newest_days is 7, but time_column does not say"):
+        spec.validated()
+
+
 def _groups(manifest_uri: str, pattern: str) -> dict[str, set[str]]:
     """The splits in which each group is."""
     found: dict[str, set[str]] = {}

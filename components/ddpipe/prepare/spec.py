@@ -105,6 +105,14 @@ class PrepareSpec(Parameters):
         "",
         "Column assigning each sample to train, validation or test; a missing validation comes out of train.",
     )
+    time_column: str = parameter(
+        "", "Column of when a row is from (2026-11-23 or 2026-11-23T08:30; UTC), for newest_days."
+    )
+    newest_days: float = parameter(
+        0.0,
+        "Take only rows of the last so many days, counted back from the newest row; 0: all rows.",
+        Between(0, 1e6),
+    )
     uncertain: str = parameter(
         "",
         "With several label columns, what CheXpert's -1 counts as: zero, one, or drop (leave the row out); a "
@@ -146,6 +154,8 @@ class PrepareSpec(Parameters):
             split=self.split_column,
             skip_unlabelled=self.skip_unlabelled,
             uncertain=self.uncertain,
+            time=self.time_column,
+            newest_days=self.newest_days,
         )
 
     @property
@@ -204,3 +214,5 @@ class PrepareSpec(Parameters):
             yield f"source_path is empty, but the source {self.source} needs a folder or s3://bucket/prefix"
         if self.source != "csv" and self.columns != Table():
             yield f"a table or its columns are given, but the source is {self.source}, not csv"
+        if self.newest_days and not self.time_column:
+            yield f"newest_days is {self.newest_days:g}, but time_column does not say when rows are from"

@@ -69,6 +69,8 @@ class Table:
         skip_unlabelled: Whether rows without a label are left out.
         uncertain: With several labels, what -1 is: "zero", "one", or "drop" for leaving the row out; a blank
             beside other labels is then 0. Empty: both are refused.
+        time: Column of when each row is from.
+        newest_days: Only rows of so many days up to the newest one are taken; 0: all.
     """
 
     file: str = "train.csv"
@@ -78,6 +80,8 @@ class Table:
     split: str = ""
     skip_unlabelled: bool = False
     uncertain: str = ""
+    time: str = ""
+    newest_days: float = 0.0
 
 
 def printable(name: str) -> str | None:

@@ -10,6 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from unicodedata import category
@@ -20,6 +22,7 @@ from ddpipe.prepare.sample import Sample
 from ddpipe.prepare.sources.base import Survey, Table, printable, refused, sorted_out, store_of
 from ddpipe.prepare.sources.folder import SPLIT_FOLDERS
 from ddpipe.prepare.sources.listing import listed_files, read_file, stamp
+from ddpipe.prepare.sources.times import moment
 from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)
@@ -83,8 +86,9 @@ class Csv:
         listing = listed_files(self.path)
         found = _by_name(listing.infos)
         rows, uncertain = _decided(rows, columns)
-        rows, left_out = _labelled(file, rows, columns)
-        places = {name: _match(name, found) for row in rows if (name := row.cells.get(columns.image))}
+        named = {name: _match(name, found) for row in rows if (name := row.cells.get(columns.image))}
+        rows, left_out = _chosen(file, rows, columns)
+        places = {name: named[name] for row in rows if (name := row.cells.get(columns.image))}
         if problems := list(_problems(header, rows, columns, places)):
             raise refused(file, listed(problems), _remedy(rows, columns))
         classes, task = _classes(rows, columns)
@@ -102,7 +106,7 @@ class Csv:
             for _, _, cells in rows
             if not isinstance(place := places[cells[columns.image]], str)
         )
-        self._tell_unnamed(found, {place.key for place in places.values() if not isinstance(place, str)})
+        self._tell_unnamed(found, {place.key for place in named.values() if not isinstance(place, str)})
         return Survey(
             classes=classes,
             samples=samples,
@@ -199,15 +203,17 @@ def _named(file: str, header: Sequence[str], wanted: Table) -> Table:
     """The table with every column named."""
     names = [name for name in header if name]
     image = wanted.image or names[0]
-    others = {image, wanted.group, wanted.split}
+    others = {image, wanted.group, wanted.split, wanted.time}
     labels = wanted.labels or tuple(name for name in names if name not in others)
-    chosen = [name for name in (image, *labels, wanted.group, wanted.split) if name]
+    chosen = [name for name in (image, *labels, wanted.group, wanted.split, wanted.time) if name]
     missing = [name for name in chosen if name not in names]
     if missing or not labels:
         seen = f"it has no column {', '.join(map(repr, missing)) or 'of labels'}, only {', '.join(names)}"
         raise refused(file, seen, "Name the columns that it has.")
     if repeated := [name for name, count in Counter(chosen).items() if count > 1]:
-        seen = f"{', '.join(map(repr, repeated))} is given more than once, as image, label, group or split"
+        seen = (
+            f"{', '.join(map(repr, repeated))} is given more than once, as image, label, group, split or time"
+        )
         raise refused(file, seen, "Give each column one meaning.")
     if wanted.uncertain and len(labels) == 1:
         seen = f"it has one column of labels, {labels[0]!r}: none of its classes is uncertain"
@@ -238,9 +244,12 @@ def _decided(rows: list[Row], columns: Table) -> tuple[list[Row], dict[str, Any]
     return rows, {"uncertain": facts}
 
 
-def _labelled(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], dict[str, int]]:
+def _chosen(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], dict[str, int]]:
     """Without the rows that are to be left out, and how many these are, by the reason."""
     reasons: list[tuple[str, Callable[[Row, Table], bool]]] = []
+    if newest := _newest(rows, columns):
+        reason = f"rows {columns.newest_days:g} days or more before the newest, of {newest:%Y-%m-%d %H:%M}"
+        reasons.append((reason, partial(_is_old, newest)))
     if columns.uncertain == "drop":
         reasons.append(("rows with an uncertain label", _is_uncertain))
     if columns.skip_unlabelled:
@@ -257,6 +266,22 @@ def _labelled(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], di
     if reasons and not rows:
         raise refused(file, "no row has a label", "Name the columns of labels with --label-columns.")
     return rows, left_out
+
+
+def _newest(rows: Sequence[Row], columns: Table) -> datetime | None:
+    """The time of the newest row, if only the newest days are asked for.
+
+    Counted back from it, not from a clock: the same table gives the same rows whenever it is prepared.
+    """
+    if not columns.newest_days:
+        return None
+    times = (moment(row.cells.get(columns.time, "")) for row in rows)
+    return max(filter(None, times), default=None)
+
+
+def _is_old(newest: datetime, row: Row, columns: Table) -> bool:
+    time = moment(row.cells.get(columns.time, ""))
+    return time is not None and newest - time >= timedelta(days=columns.newest_days)
 
 
 def _is_uncertain(row: Row, columns: Table) -> bool:
@@ -303,8 +328,8 @@ def _problems(
 
 def _in_cells(cells: Mapping[str, str], columns: Table) -> Iterator[str]:
     """What is wrong with a row of the right width."""
-    used = [column for column in (columns.image, *columns.labels, columns.group, columns.split) if column]
-    for column in used:
+    used = (columns.image, *columns.labels, columns.group, columns.split, columns.time)
+    for column in filter(None, used):
         if shown := printable(cells[column]):
             yield f"{column!r} is {shown!r}: it has control characters"
     if not cells[columns.image]:
@@ -313,6 +338,12 @@ def _in_cells(cells: Mapping[str, str], columns: Table) -> Iterator[str]:
         yield f"{columns.group!r} is empty"
     if columns.split and cells[columns.split].lower() not in SPLIT_FOLDERS:
         yield f"{columns.split!r} is {cells[columns.split]!r}, not {', '.join(SPLITS)}"
+    if columns.time and not moment(cells[columns.time]):
+        yield f"{columns.time!r} is {cells[columns.time]!r}, no time such as 2026-11-23 or 2026-11-23T08:30"
+    yield from _in_labels(cells, columns)
+
+
+def _in_labels(cells: Mapping[str, str], columns: Table) -> Iterator[str]:
     several = len(columns.labels) > 1
     if several and any(cells[label] in UNCERTAIN for label in columns.labels):
         yield "a label is -1, uncertain"
