@@ -113,10 +113,12 @@ def test_a_pod_that_somebody_deleted_is_the_cause_though_it_is_gone() -> None:
     assert "then worker-0: exit code 1" in error.seen
 
 
-def looked_at(*messages: Message, job: TrainingJob = JOB) -> Ended | Resize | None:
+def looked_at(
+    *messages: Message, job: TrainingJob = JOB, say: Callable[[str], None] = lambda _: None
+) -> Ended | Resize | None:
     """What a follower makes of pictures that come one by one, in this order."""
     logs = Logs(a_server(), PODS, lambda _: None)
-    follower = Follower(a_server(), job, job.nodes, BACKEND, UID, logs, lambda _: None, Limits(job.limits))
+    follower = Follower(a_server(), job, job.nodes, BACKEND, UID, logs, say, Limits(job.limits))
     found = None
     for message in messages:
         follower._take(message)
@@ -305,6 +307,20 @@ def test_what_is_seen_again_is_no_trouble_any_more(monkeypatch: pytest.MonkeyPat
     assert looked_at(trouble, *found * 5, trouble, found[0], job=job) is None
     with pytest.raises(ClusterUnreachable):
         looked_at(trouble, *[found[0]] * 5, job=job)
+
+
+def test_each_trouble_is_told_once_in_an_outage() -> None:
+    said: list[str] = []
+    away, refused = Trouble("pods", Unanswered("cut")), Trouble("job", Refused(403, "Forbidden", "no list"))
+    healthy = picture("pods", a_pod(JOB), a_pod(JOB, "worker-1")), picture("job", an_object(JOB, "Running"))
+    looked_at(away, refused, away, refused, *healthy, away, say=said.append)
+    lost = "the API server is away, waiting: cut"
+    assert said[:3] == [
+        lost,
+        "the API server refuses, waiting: HTTP 403 no list",
+        "the API server answers again",
+    ]
+    assert said[3:].count(lost) == 1
 
 
 def test_of_several_refusals_the_latest_counts_in_whatever_order_they_are_shown() -> None:

@@ -73,7 +73,7 @@ class Follower:
     _seen: dict[str, Replica] = field(default_factory=dict)
     _notes: list[str] = field(default_factory=list)
     _told: str = ""
-    _trouble_told: str = ""
+    _troubles_told: set[str] = field(default_factory=set)
 
     def follow(self) -> Ended | Resize:
         """Wait for the job's end, or for a reason to make it anew.
@@ -140,12 +140,12 @@ class Follower:
                 if source == "pods" and gone:
                     self._lost.append(gone)
                 self._troubles.pop(source, None)
-                if self._trouble_told and not _NEEDED & self._troubles.keys():
+                if self._troubles_told and not _NEEDED & self._troubles.keys():
                     self.say("the API server answers again")
-                    self._trouble_told = ""
+                    self._troubles_told.clear()
             case Trouble(source, error):
-                if str(error) != self._trouble_told:
-                    self._trouble_told = str(error)
+                if str(error) not in self._troubles_told:
+                    self._troubles_told.add(str(error))
                     state = "is away" if is_transient(error) else "refuses"
                     self.say(f"the API server {state}, waiting: {error}")
                 since, _ = self._troubles.get(source, (time.monotonic(), None))
