@@ -32,6 +32,15 @@ def failure(*replicas: Replica, tail: tuple[str, ...] = (), notes: tuple[str, ..
     return diagnosis.failure(JOB, BACKEND, "it failed", replicas=replicas, tail=lambda _: tail, notes=notes)
 
 
+def test_of_two_that_were_removed_in_one_second_the_one_that_ended_first_is_the_cause() -> None:
+    """The operator takes the others away when the first is gone."""
+    going = {"deletionTimestamp": "2026-01-01T00:00:39Z", "deletionGracePeriodSeconds": 30}
+    first = replica("worker-1", state=ended(143, at="2026-01-01T00:00:09Z"), metadata=going)
+    for state in ({"running": {}}, ended(143, at="2026-01-01T00:00:10Z")):
+        other = replica("worker-0", "Running", state=state, metadata=going)
+        assert failure(other, first).which.startswith("worker-1 of")
+
+
 @pytest.mark.parametrize("asked", ["2026-01-01T00:00:39Z", "2026-01-01T00:00:45Z"])
 @pytest.mark.parametrize("state", [{"running": {}}, ended(143, at="2026-01-01T00:00:45Z")])
 def test_a_pod_that_the_operator_took_away_after_a_failure_is_not_its_cause(

@@ -25,6 +25,7 @@ from ddpipe.launch.job import TrainingJob
 from ddpipe.launch.launcher import Outcome, launch
 from ddpipe.launch.limits import Limits
 from ddpipe.launch.logs import Logs
+from ddpipe.launch.status import Phase
 from ddpipe.launch.watching import Message, Picture, Trouble
 
 JOB = a_job(deadlines={"hopeless": 0.2}, outage=5, keep="always")
@@ -197,7 +198,7 @@ def test_a_success_waits_for_the_ends_of_the_pods_that_count() -> None:
 
 
 def test_a_replaced_pod_is_told_and_the_job_may_succeed_nevertheless() -> None:
-    followed = Followed()
+    followed = Followed(replace(JOB, restart="ExitCode"))
     followed.lose(1, state=ended(143, at="2026-01-01T00:00:20Z"))
     followed.saw("worker-1 is replaced")
     followed.pod(1, metadata={"uid": "another"})
@@ -350,6 +351,48 @@ def test_a_suspended_job_waits_and_says_so() -> None:
     followed.pod(1, "Succeeded", state=ended(0))
     followed.job_is("Succeeded")
     assert followed.outcome().name == JOB.name
+
+
+def replaced(phase: str = "Failed", **last: Any) -> tuple[Picture, Picture]:
+    """Pictures of a pod that is gone and of the one in its place."""
+    left = picture("pods", a_pod(JOB), gone=a_pod(JOB, "worker-1", phase, metadata=GOING, **last))
+    return left, picture("pods", a_pod(JOB), a_pod(JOB, "worker-1", metadata={"uid": "another"}))
+
+
+RUNS = picture("job", an_object(JOB, "Running"))
+BOTH = picture("pods", a_pod(JOB), a_pod(JOB, "worker-1"))
+
+
+def test_a_pod_that_must_not_be_restarted_and_is_replaced_ends_the_job() -> None:
+    """An operator that did not see it fail makes another one."""
+    left, again = replaced(state=ended(143, at="2026-01-01T00:00:20Z"))
+    assert looked_at(RUNS, BOTH, left) is None, "the operator may call it failed yet"
+    error = failure_of(looked_at(RUNS, BOTH, left, again))
+    assert error.which.startswith("worker-1 of")
+    assert "somebody deleted its pod" in error.seen
+    allowed = replace(JOB, restart="ExitCode")
+    assert looked_at(RUNS, BOTH, left, again, job=allowed) is None
+
+
+def test_a_pod_that_goes_while_its_job_is_suspended_may_be_replaced() -> None:
+    left, again = replaced(state=ended(143, at="2026-01-01T00:00:20Z"))
+    suspended = picture("job", an_object(JOB, "Created", runPolicy={"suspend": True}))
+    assert looked_at(RUNS, BOTH, suspended, left, RUNS, again) is None
+    assert looked_at(RUNS, BOTH, left, suspended, RUNS, again) is None
+
+
+@pytest.mark.parametrize(("condition", "phase"), [("Succeeded", Phase.SUCCEEDED), ("Failed", Phase.FAILED)])
+def test_a_job_that_another_launcher_removed_after_its_end_is_judged_by_it(
+    condition: str, phase: Phase
+) -> None:
+    code = int(condition == "Failed")
+    over = (a_pod(JOB, f"worker-{rank}", condition, state=ended(code)) for rank in range(2))
+    gone = picture("job", gone=an_object(JOB, condition))
+    found = looked_at(RUNS, picture("pods", *over), gone)
+    assert isinstance(found, Ended)
+    assert found.status.phase is phase
+    with pytest.raises(LaunchError, match="was deleted while it was followed"):
+        looked_at(RUNS, BOTH, picture("job", gone=an_object(JOB, "Running")))
 
 
 def test_a_job_of_the_same_name_is_not_the_job() -> None:

@@ -243,15 +243,15 @@ def failure(
     )
 
 
-def _when(replica: Replica) -> tuple[float, int]:
+def _when(replica: Replica) -> tuple[float, int, float]:
     """The time of its failure; of those in one second, a killed one did not die of the others.
 
-    And a removed one was removed for their sake.
+    And a removed one was removed for their sake; of several of these, the one that had to go first ended first.
     """
     ending = replica.failure
     if replica.removed or ending is None:
-        return replica.removed_at // 1, 2
-    return failed_at(replica), int(ending.code == 1)
+        return replica.removed_at // 1, 2, failed_at(replica)
+    return failed_at(replica), int(ending.code == 1), 0
 
 
 def failed_at(replica: Replica) -> float:

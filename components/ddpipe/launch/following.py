@@ -14,7 +14,7 @@ from ddpipe.launch import diagnosis, elastic
 from ddpipe.launch.backend import Backend
 from ddpipe.launch.cluster import Cluster
 from ddpipe.launch.elastic import Resize
-from ddpipe.launch.job import Success, TrainingJob
+from ddpipe.launch.job import Restart, Success, TrainingJob
 from ddpipe.launch.limits import Limits
 from ddpipe.launch.logs import Logs
 from ddpipe.launch.resources import EVENTS, PODS, Object
@@ -70,6 +70,8 @@ class Follower:
     _pictures: dict[str, Mapping[str, Object]] = field(default_factory=dict)
     _troubles: dict[str, tuple[float, Trouble]] = field(default_factory=dict)
     _lost: list[Object] = field(default_factory=list)
+    _excused: set[str] = field(default_factory=set)
+    _gone: Object | None = None
     _seen: dict[str, Replica] = field(default_factory=dict)
     _notes: list[str] = field(default_factory=list)
     _told: str = ""
@@ -137,8 +139,10 @@ class Follower:
         match message:
             case Picture(source, objects, gone):
                 self._pictures[source] = objects
-                if source == "pods" and gone:
+                if gone and source == "pods":
                     self._lost.append(gone)
+                if gone and source == "job" and gone["metadata"]["uid"] == self.uid:
+                    self._gone = gone
                 self._troubles.pop(source, None)
                 if self._troubles_told and not _NEEDED & self._troubles.keys():
                     self.say("the API server answers again")
@@ -157,12 +161,13 @@ class Follower:
         self._check_outage(now)
         if not self._pictures.keys() >= _NEEDED:
             return None
-        found = self._pictures["job"].get(self.uid)
+        found, pods = self._pictures["job"].get(self.uid), list(self._pictures["pods"].values())
         if found is None:
-            raise diagnosis.deleted(self.job, self.backend)
-        status = self.backend.status(self.job, found, list(self._pictures["pods"].values()))
-        lost = self.backend.status(self.job, found, self._lost)
-        self._remember(status, (*lost.replaced, *lost.replicas, *status.replaced))
+            # One that had ended was removed by another launcher of this step, which saw it sooner.
+            if self._gone is None or not self.backend.phase(self._gone).is_terminal:
+                raise diagnosis.deleted(self.job, self.backend)
+            found, pods = self._gone, [*pods, *self._lost]
+        status = self._seen_as(found, pods)
         if status.phase.is_terminal:
             return self._end(status, found, now)
         if wished := elastic.wished(found, self.job.nodes):
@@ -173,6 +178,31 @@ class Follower:
         if fewer := elastic.placed(status, self.job.nodes, self.least, error.what):
             return fewer
         raise error
+
+    def _seen_as(self, found: Object, pods: Sequence[Object]) -> JobStatus:
+        """What the job is doing, with all that became of its pods remembered."""
+        status = self.backend.status(self.job, found, pods)
+        if status.phase is Phase.SUSPENDED:
+            # Who suspends a job takes its pods away; they are made anew when it goes on.
+            self._excused |= {pod["metadata"]["uid"] for pod in (*pods, *self._lost)}
+        gone = self.backend.status(self.job, found, self._lost)
+        lost = [
+            replica
+            for replica in (*gone.replaced, *gone.replicas, *status.replaced)
+            if replica.uid not in self._excused
+        ]
+        self._remember(status, lost)
+        return replace(status, phase=Phase.FAILED) if self._is_broken(status, lost) else status
+
+    def _is_broken(self, status: JobStatus, lost: Sequence[Replica]) -> bool:
+        """Whether a pod that must not be restarted was, in effect.
+
+        An operator that sees a pod fail ends the job; one that looks when the pod is gone makes another.
+        """
+        if status.phase is not Phase.ACTIVE or self.job.restart != Restart.NEVER:
+            return False
+        ranks = {replica.rank for replica in status.replicas}
+        return any(replica.rank in ranks and self._seen[replica.uid].has_failed for replica in lost)
 
     def _remember(self, status: JobStatus, lost: Sequence[Replica]) -> None:
         """Keep the last state of every pod: of one that is gone it may be the reason for all that follows."""
