@@ -8,15 +8,17 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
+from history import History
 from proxy import Proxy
 
-from ddpipe.launch.backend import Backend, backend
+from ddpipe.launch.backend import Backend
+from ddpipe.launch.backend import backend as backend_named
 from ddpipe.launch.cluster import ApiError, ApiServer, Refused
 from ddpipe.launch.indexed import INDEX
 from ddpipe.launch.resources import Resource
@@ -81,6 +83,7 @@ class Place:
         folder: For the launcher's files.
         kubeconfig: The launcher's.
         backend: What runs the jobs of launchers that are not told otherwise.
+        history: Its jobs.
         rival: Makes another launcher's command of our arguments, to see what that does in our place.
     """
 
@@ -89,13 +92,13 @@ class Place:
     namespace: str
     folder: Path
     kubeconfig: Path
-    backend: str = "pytorchjob"
+    backend: str
+    history: History
     rival: Callable[[Sequence[str]], list[str]] | None = None
-    _start: str = field(default="")
 
     @property
     def kind(self) -> Backend:
-        return backend(self.backend)
+        return backend_named(self.backend)
 
     def chosen(self, options: Sequence[str]) -> tuple[str, ...]:
         """The options that choose the backend, for a launcher with these other ones."""
@@ -137,9 +140,7 @@ class Place:
 
     def jobs_ever(self) -> int:
         """How many jobs this namespace has seen, those that are gone too."""
-        query = {"watch": "true", "resourceVersion": self._start, "timeoutSeconds": "1"}
-        changes = [json.loads(line) for line in self.admin.lines(self.jobs_path(), query, 10)]
-        return len({change["object"]["metadata"]["uid"] for change in changes})
+        return len(self.history.uids())
 
     def pod(self, rank: str) -> dict[str, Any]:
         """The pod of this rank, once there is one."""
@@ -238,14 +239,15 @@ def a_place(
     admin.create("/api/v1/namespaces", _object("v1", "Namespace", namespace, labels=labels))
     credentials = admin._credentials
     proxy = Proxy(credentials.host, credentials.pool.connection_pool_kw.get("ca_certs"))
-    place = Place(admin, proxy, namespace, folder, folder / "kubeconfig", backend)
+    history = History(admin, backend_named(backend).resource.path(namespace))
+    place = Place(admin, proxy, namespace, folder, folder / "kubeconfig", backend, history)
     try:
         _grant(place, sees_nodes=sees_nodes)
         if backend == "trainjob":
             _have_runtimes(place)
-        place._start = admin.get(place.jobs_path())["metadata"]["resourceVersion"]
         yield place
     finally:
+        history.close()
         proxy.close()
         for path in (f"/api/v1/namespaces/{namespace}", _binding_path(namespace) if sees_nodes else ""):
             if path:

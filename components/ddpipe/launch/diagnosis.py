@@ -246,7 +246,7 @@ def failure(
 def _when(replica: Replica) -> tuple[float, int, float]:
     """The time of its failure; of those in one second, a killed one did not die of the others.
 
-    And a removed one was removed for their sake; of several of these, the one that had to go first ended first.
+    And a removed one was removed for their sake; of several, the one that had to go first ended first.
     """
     ending = replica.failure
     if replica.removed or ending is None:
