@@ -32,7 +32,7 @@ test-slow: $(INSTALLED) ## trainings by several processes, kills and resumes, no
 
 test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
 	@$(BIN)/pytest tests/cluster -m alone; alone=$$?; \
-	$(BIN)/pytest tests/cluster -m "not alone" --numprocesses=2 --dist=loadfile && exit $$alone
+	$(BIN)/pytest tests/cluster -m "not alone" --numprocesses=3 --dist=loadfile --no-loadscope-reorder && exit $$alone
 
 pictures: $(INSTALLED) ## the pictures of Kubeflow's page in docs/ (KUBECONFIG, KFP_ENDPOINT, KFP_UI, a Chromium)
 	@PICTURES=docs $(BIN)/pytest tests/cluster/test_ui.py

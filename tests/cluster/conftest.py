@@ -28,11 +28,20 @@ _STORE = {
     "S3_BUCKET": "LAB_S3_BUCKET",
 }
 
+_LONGEST = ("test_workflow", "test_elastic", "test_faults", "test_training")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--side-by-side", type=int, default=4, help="How many faults happen at once.")
     parser.addoption("--messages", action="store_true", help="Print what people are told, fault by fault.")
     parser.addoption("--matrix", type=Path, help="File to write the matrix of faults to, as a table.")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first: processes that share the files then end at about the same time."""
+    items.sort(
+        key=lambda item: _LONGEST.index(item.path.stem) if item.path.stem in _LONGEST else len(_LONGEST)
+    )
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
