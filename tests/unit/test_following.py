@@ -374,6 +374,11 @@ def test_a_pod_that_must_not_be_restarted_and_is_replaced_ends_the_job() -> None
     assert looked_at(RUNS, BOTH, left, again, job=allowed) is None
 
 
+def test_a_pod_that_had_not_begun_may_be_replaced() -> None:
+    left, again = replaced("Pending", state={"waiting": {}})
+    assert looked_at(RUNS, BOTH, left, again) is None
+
+
 def test_a_pod_that_goes_while_its_job_is_suspended_may_be_replaced() -> None:
     left, again = replaced(state=ended(143, at="2026-01-01T00:00:20Z"))
     suspended = picture("job", an_object(JOB, "Created", runPolicy={"suspend": True}))

@@ -202,7 +202,8 @@ class Follower:
         if status.phase is not Phase.ACTIVE or self.job.restart != Restart.NEVER:
             return False
         ranks = {replica.rank for replica in status.replicas}
-        return any(replica.rank in ranks and self._seen[replica.uid].has_failed for replica in lost)
+        seen = [self._seen[replica.uid] for replica in lost]
+        return any(replica.rank in ranks and replica.has_begun and replica.has_failed for replica in seen)
 
     def _remember(self, status: JobStatus, lost: Sequence[Replica]) -> None:
         """Keep the last state of every pod: of one that is gone it may be the reason for all that follows."""
