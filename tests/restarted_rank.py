@@ -9,9 +9,9 @@ from training_ranks import SignalAtStep
 
 from ddpipe.train.__main__ import main
 
-STEP = 25
+STEP, STORED = 25, 19
 
 if __name__ == "__main__":
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        SignalAtStep(1, STEP, signal.SIGKILL)()
+        SignalAtStep(1, STEP, signal.SIGKILL, stored=STORED)()
     main()

@@ -19,9 +19,11 @@ from torch import nn
 from ddpipe.data.reader import SplitReader
 from ddpipe.data.shards import Images
 from ddpipe.distributed import run_rank
-from ddpipe.errors import DdpipeError
+from ddpipe.errors import CheckpointError, DdpipeError
 from ddpipe.launch.local import run_local
 from ddpipe.model import networks
+from ddpipe.model.checkpoint import latest
+from ddpipe.storage import Store
 from ddpipe.storage.files import FileStore
 from ddpipe.train.loader import Batch
 from ddpipe.train.loop import Trainer
@@ -55,21 +57,40 @@ def train_endlessly(dataset: str, output: str) -> None:
 
 @dataclass(frozen=True)
 class SignalAtStep:
-    """One rank gets a signal when it is about to take a step."""
+    """One rank gets a signal when it is about to take a step.
+
+    Attributes:
+        rank: Which.
+        step: From 0.
+        number: The signal.
+        stored: The signal waits until a checkpoint of a later step than this one is stored; None: of none.
+    """
 
     rank: int
     step: int
     number: signal.Signals
+    stored: int | None = None
 
     def __call__(self) -> None:
         take = Trainer._take
 
         def meddled(trainer: Trainer, number: int, batch: Batch) -> None:
             if (_own_rank(), trainer.step) == (self.rank, self.step):
+                while self.stored is not None and _stored_step(trainer._store) <= self.stored:
+                    time.sleep(0.01)
                 os.kill(os.getpid(), self.number)
             take(trainer, number, batch)
 
         Trainer._take = meddled  # type: ignore[method-assign]
+
+
+def _stored_step(store: Store) -> int:
+    """The step of the newest checkpoint that another thread or process has written; -1 if there is none."""
+    try:
+        checkpoint = latest(store)
+    except CheckpointError:  # it went while it was read
+        return -1
+    return checkpoint.step if checkpoint else -1
 
 
 @dataclass(frozen=True)

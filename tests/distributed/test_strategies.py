@@ -10,7 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 from training_ranks import NormalisedNetwork, RecordsStatistics, SignalAtStep
-from training_runs import RECIPE, digits, final, findings, losses, record, run, same_bits, trained
+from training_runs import (
+    RECIPE,
+    STEPS_PER_EPOCH,
+    digits,
+    final,
+    findings,
+    losses,
+    record,
+    run,
+    same_bits,
+    trained,
+)
 
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, ParameterError
@@ -58,10 +69,10 @@ def test_every_strategy_goes_on_bit_for_bit_after_a_kill(
     dataset: str, tmp_path: Path, strategy: str, ranks: int
 ) -> None:
     recipe = replace(SMALL, strategy=strategy, checkpoint_minutes=1e-9)
-    output, meddling = str(tmp_path / "killed"), [SignalAtStep(0, 7, signal.SIGKILL)]
+    output, meddling = str(tmp_path / "killed"), [SignalAtStep(0, 7, signal.SIGKILL, stored=0)]
     assert -signal.SIGKILL in run(dataset, output, recipe, ranks=ranks, meddling=meddling).codes
     resumed = trained(dataset, output, recipe, ranks=ranks)
-    assert 0 < record(output)["resumed_from"] <= 7  # a checkpoint is written while training goes on
+    assert 0 < record(output)["resumed_from"] <= 7
     whole = trained(
         dataset, str(tmp_path / "whole"), replace(SMALL, strategy=strategy, checkpoint_minutes=5), ranks=ranks
     )
@@ -95,11 +106,11 @@ def test_all_that_a_recipe_can_do_goes_on_bit_for_bit_after_kills(
     dataset: str, tmp_path: Path, recipe: Recipe, ranks: int
 ) -> None:
     output = str(tmp_path / "killed")
-    for step in (7, 25):
-        meddling = [SignalAtStep(0, step, signal.SIGKILL)]
+    for step, stored in ((7, 0), (25, STEPS_PER_EPOCH)):
+        meddling = [SignalAtStep(0, step, signal.SIGKILL, stored)]
         run(dataset, output, replace(recipe, checkpoint_minutes=1e-9), ranks=ranks, meddling=meddling)
     resumed = trained(dataset, output, recipe, ranks=ranks)
-    assert 19 < record(output)["resumed_from"] <= 25  # a checkpoint is written while training goes on
+    assert STEPS_PER_EPOCH < record(output)["resumed_from"] <= 25
     whole = trained(dataset, str(tmp_path / "whole"), recipe, ranks=ranks)
     assert same_bits(resumed, whole)
     assert resumed.history[-1]["validation_accuracy"] == whole.history[-1]["validation_accuracy"] > 0.3
