@@ -155,7 +155,7 @@ def evaluate(run: Run, dataset: str, spec: EvaluateSpec) -> Evaluation:
         from ddpipe.model.evaluation import load_evaluation
 
         earlier = load_evaluation(trained.evaluation) if trained != run else None
-        if earlier and earlier.subject.test_time_flips == spec.test_time_flips:
+        if earlier and earlier.subject.views == spec.test_time_views:
             evaluation = earlier
             facts.update(same_as=trained.name)
         else:

@@ -178,6 +178,8 @@ def compared(data: Data, work: Path, presets: Sequence[str], *, quick: bool) -> 
     for program in programs:
         reached, ended = program.seconds_to(goal), program.scores[-1][0]
         lines = written[program.name][1] if program.name in written else 1
+        more = () if program.name in written else ("flips", "flips-and-shifts")
+        averaged = [f"{of_views(data, work / slug(program.name), views):.3f}" for views in more] or ["-", "-"]
         rows.append(
             (
                 program.name,
@@ -186,7 +188,7 @@ def compared(data: Data, work: Path, presets: Sequence[str], *, quick: bool) -> 
                 f"{ended:.0f}",
                 f"{ended / whole:.2f} T",
                 f"{program.best:.3f}",
-                "-" if program.name in written else f"{with_flips(data, work / slug(program.name)):.3f}",
+                *averaged,
                 f"{rate(program, data.images):,.0f}",
                 f"{program.memory / 2**20:,.0f}",
                 lines,
@@ -204,6 +206,7 @@ def compared(data: Data, work: Path, presets: Sequence[str], *, quick: bool) -> 
         "",
         "best accuracy",
         "of the end, with flips",
+        "with shifts, too",
         "images/s",
         "peak memory MB",
         "lines of code",
@@ -211,18 +214,18 @@ def compared(data: Data, work: Path, presets: Sequence[str], *, quick: bool) -> 
     return table(title, columns, rows) + f"\nPreparing the dataset once took {data.prepared:.0f} s.\n"
 
 
-def with_flips(data: Data, output: Path) -> float:
-    """The accuracy of a finished training's model with test-time flips."""
+def of_views(data: Data, output: Path, views: str) -> float:
+    """The accuracy of a finished training's model with several views of each image."""
     import torch  # noqa: PLC0415 - the other parts start programs of their own
 
     from ddpipe.data.reader import open_split  # noqa: PLC0415
     from ddpipe.model.checkpoint import classifier_of, latest  # noqa: PLC0415
-    from ddpipe.model.mirrored import Mirrored  # noqa: PLC0415
+    from ddpipe.model.views import with_views  # noqa: PLC0415
     from ddpipe.storage import open_store  # noqa: PLC0415
 
     checkpoint, split = latest(open_store(str(output))), open_split(data.manifest, "validation")
     assert checkpoint
-    model = Mirrored(classifier_of(checkpoint)).eval()
+    model = with_views(classifier_of(checkpoint), views).eval()
     right = 0
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         for first in range(0, len(split), 500):

@@ -66,7 +66,7 @@ def test_an_evaluation_says_what_was_evaluated(tmp_path: Path) -> None:
     subject = evaluate(training, dataset, str(tmp_path / "evaluation")).subject
     assert (subject.training, subject.dataset) == (training, dataset)
     assert subject.dataset_id == load_manifest(dataset).dataset_id
-    assert (subject.split, subject.processes, subject.test_time_flips) == ("test", 1, False)
+    assert (subject.split, subject.processes, subject.views) == ("test", 1, "plain")
     _, checkpoint = load_model(training)
     assert (subject.model, subject.epoch) == (checkpoint.network["name"], checkpoint.epoch)
 
@@ -91,10 +91,10 @@ def test_flips_are_averaged_and_told(tmp_path: Path) -> None:
     dataset = a_dataset(str(tmp_path / "store"))
     training = a_training(str(tmp_path / "training"), dataset)
     plain = evaluate(training, dataset, str(tmp_path / "plain"))
-    flipped = evaluate(training, dataset, str(tmp_path / "flipped"), EvaluateSpec(test_time_flips=True))
-    assert (plain.subject.test_time_flips, plain.metrics.without_flips) == (False, {})
-    assert flipped.subject.test_time_flips
-    assert flipped.metrics.without_flips == plain.headline()
+    flipped = evaluate(training, dataset, str(tmp_path / "flipped"), EvaluateSpec(test_time_views="flips"))
+    assert (plain.subject.views, plain.metrics.plain) == ("plain", {})
+    assert flipped.subject.views == "flips"
+    assert flipped.metrics.plain == plain.headline()
     classifier, _ = load_model(training)
     images = open_split(dataset, "test").images(range(SAMPLES))
     with torch.inference_mode():

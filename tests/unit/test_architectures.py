@@ -14,10 +14,10 @@ from ddpipe.errors import ParameterError
 from ddpipe.export.onnx import Session, to_onnx
 from ddpipe.model import ARCHITECTURES, ModelNames, networks, resolve
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.model.mirrored import Mirrored
 from ddpipe.model.networks import Shape
 from ddpipe.model.package import Signature
 from ddpipe.model.torchvision_models import first_convolution
+from ddpipe.model.views import with_views
 
 SHAPES: dict[str, Shape] = {
     "digits-cnn": (4, 5, 3),
@@ -204,7 +204,19 @@ def test_a_mirrored_classifier_answers_the_mean_for_an_image_and_its_mirror_imag
     classifier = Classifier(build("digits-cnn", (8, 8, 1), 4), [0.5], [0.2]).eval()
     mirror_images = torch.from_numpy(images.numpy()[:, :, ::-1].copy())
     expected = torch.stack([classifier(images), classifier(mirror_images)]).mean(0)
-    torch.testing.assert_close(Mirrored(classifier)(images), expected)
+    torch.testing.assert_close(with_views(classifier, "flips")(images), expected)
+
+
+@pytest.mark.parametrize(("side", "pixels"), [(8, 1), (64, 2)])
+def test_shifted_views_are_the_crops_of_an_image_with_a_mirrored_margin(side: int, pixels: int) -> None:
+    images = torch.randint(0, 256, (3, side, side, 1), dtype=torch.uint8)
+    classifier = Classifier(build("digits-cnn", (side, side, 1), 4), [0.5], [0.2]).eval()
+    margin = ((0, 0), (pixels, pixels), (pixels, pixels), (0, 0))
+    padded = np.pad(images.numpy(), margin, mode="reflect")
+    crops = [padded[:, at : at + side, at : at + side] for at in (0, pixels, 2 * pixels)]
+    views = [torch.from_numpy(view.copy()) for crop in crops for view in (crop, crop[:, :, ::-1])]
+    expected = torch.stack([classifier(view) for view in views]).mean(0)
+    torch.testing.assert_close(with_views(classifier, "flips-and-shifts")(images), expected)
 
 
 @pytest.fixture

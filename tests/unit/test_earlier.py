@@ -110,13 +110,13 @@ def go(
     name: str,
     recipe: Recipe = RECIPE,
     *,
-    flips: bool = False,
+    views: str = "plain",
 ) -> Run:
     """A run of all steps."""
     run = Run.named(str(runs), name)
     dataset = workflow.prepare(run, data).manifest_uri
     workflow.train(run, dataset, recipe, TrainOptions(), Owner(), reuse=True)
-    workflow.evaluate(run, dataset, EvaluateSpec(test_time_flips=flips))
+    workflow.evaluate(run, dataset, EvaluateSpec(test_time_views=views))
     workflow.export(run, dataset)
     return run
 
@@ -326,7 +326,7 @@ def test_a_run_that_never_ended_is_not_taken_over(runs: Path, toys: PrepareSpec,
 def test_another_way_to_evaluate_is_followed_with_the_model_that_is_there(
     runs: Path, toys: PrepareSpec, steps: list[Recipe]
 ) -> None:
-    second = go(runs, toys, "second", flips=True)
+    second = go(runs, toys, "second", views="flips")
     assert steps == []
     assert second.origin("evaluate") == second.origin("export") == second
     assert load_evaluation(second.evaluation).subject.training == Run.named(str(runs), "first").training

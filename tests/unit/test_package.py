@@ -62,7 +62,7 @@ def test_the_signature_tells_a_stranger_how_to_call_the_model(tmp_path: Path) ->
         "activation": "softmax",
     }
     assert (signature["task"], signature["classes"]) == ("multiclass", ["ball", "kité"])
-    assert (signature["thresholds"], signature["test_time_flips"]) == ([], False)
+    assert (signature["thresholds"], signature["views"]) == ([], "plain")
 
 
 def test_a_multilabel_signature_survives_json() -> None:
@@ -72,7 +72,7 @@ def test_a_multilabel_signature_survives_json() -> None:
         classes=("bone", "lung"),
         task="multilabel",
         thresholds=(0.25, None),
-        test_time_flips=True,
+        views="flips",
     )
     assert Signature.from_dict(json.loads(json.dumps(signature.to_dict()))) == signature
 
@@ -103,8 +103,8 @@ def test_a_damaged_seal_is_refused(tmp_path: Path, seal: bytes) -> None:
 def test_a_package_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     _publish(open_store(str(tmp_path)))
     seal = json.loads((tmp_path / "package.json").read_bytes())
-    (tmp_path / "package.json").write_text(json.dumps(seal | {"schema": 3}))
-    with pytest.raises(ParameterError, match="its schema is 3"):
+    (tmp_path / "package.json").write_text(json.dumps(seal | {"schema": 4}))
+    with pytest.raises(ParameterError, match="its schema is 4"):
         load_package(str(tmp_path))
 
 

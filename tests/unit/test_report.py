@@ -187,13 +187,13 @@ def test_a_faultless_multilabel_model_has_no_gallery() -> None:
     assert "<img" not in page
 
 
-def test_flips_are_told_with_what_they_gain() -> None:
+def test_views_are_told_with_what_they_gain() -> None:
     record = a_record()
     evaluation = record.evaluation
-    subject = replace(evaluation.subject, test_time_flips=True)
-    metrics = replace(evaluation.metrics, without_flips={"accuracy": 0.5, "log_loss": 1.25})
+    subject = replace(evaluation.subject, views="flips-and-shifts")
+    metrics = replace(evaluation.metrics, plain={"accuracy": 0.5, "log_loss": 1.25})
     text = _text(render(replace(record, evaluation=replace(evaluation, subject=subject, metrics=metrics))))
-    assert "mirror image" in text
+    assert "the mirror images of the three; without that" in text
     assert "accuracy 50.0 %, log loss 1.2500" in text.replace("\N{NO-BREAK SPACE}", " ")
 
 

@@ -22,8 +22,8 @@ from ddpipe.evaluate.metrics import best_thresholds, measure
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.checkpoint import Checkpoint, load_model
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation, publish
-from ddpipe.model.mirrored import Mirrored
 from ddpipe.model.tasks import TASKS
+from ddpipe.model.views import with_views
 from ddpipe.storage import open_store
 
 SPLIT = "test"
@@ -72,10 +72,9 @@ def evaluate(
         wanted = (SPLIT,) if TASKS[manifest.task].exclusive else (SPLIT, THRESHOLD_SPLIT)
         splits = {name: open_split((manifest, store_of(manifest_uri)), name) for name in wanted}
         started = time.monotonic()
-        model = Mirrored(classifier) if spec.test_time_flips else classifier
         how = (splits, world, len(manifest.classes), spec.evaluation_batch_size)
-        answers = score(model, *how)
-        plain = score(classifier, *how) if spec.test_time_flips else None
+        answers = score(with_views(classifier, spec.test_time_views), *how)
+        plain = score(classifier, *how) if spec.test_time_views != "plain" else None
         if world.is_main:
             _check_finite(answers, training_uri)
             subject = Subject(
@@ -88,12 +87,12 @@ def evaluate(
                 device=world.device.type,
                 processes=world.size,
                 seconds=round(time.monotonic() - started, 3),
-                test_time_flips=spec.test_time_flips,
+                views=spec.test_time_views,
             )
             metrics = measured(answers, manifest)
             if plain:
                 values = {name: score.value for name, score in measured(plain, manifest).scores.items()}
-                metrics = replace(metrics, without_flips=values)
+                metrics = replace(metrics, plain=values)
             seen = answers[SPLIT]
             _log.info("%s", publish(store, subject, metrics, seen.logits, seen.labels).summary())
         world.barrier()

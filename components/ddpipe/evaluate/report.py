@@ -18,6 +18,7 @@ from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest
 from ddpipe.evaluate.figures import learning_curves, reliability, roc_curves
 from ddpipe.evaluate.metrics import roc
 from ddpipe.evaluate.mistakes import Mistake, worst_mistakes
+from ddpipe.model import VIEWS
 from ddpipe.model.evaluation import TITLES, Curve, Evaluation, Metrics, load_evaluation
 from ddpipe.model.package import ModelPackage, load_package
 from ddpipe.model.tasks import TASKS
@@ -134,6 +135,7 @@ def render(record: RunRecord) -> str:
         record=record,
         subject=record.evaluation.subject,
         metrics=metrics,
+        views=VIEWS[record.evaluation.subject.views],
         headline=next(iter(metrics.scores)),
         titles=TITLES,
         splits=SPLITS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddpipe.parameters import Between, Parameters, parameter
+from ddpipe.model import VIEWS
+from ddpipe.parameters import Between, OneOf, Parameters, parameter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +18,9 @@ class EvaluateSpec(Parameters):
     others: ClassVar[str] = "evaluate_options"
 
     evaluation_batch_size: int = parameter(128, "Samples per forward pass.", Between(1, 1_000_000))
-    test_time_flips: bool = parameter(
-        default=False,
-        help="Average each image's logits with its mirror image's; the exported model does the same.",
+    test_time_views: str = parameter(
+        "plain",
+        "Average the logits over views of each image, as the exported model will: plain (one), flips (two), "
+        "flips-and-shifts (six).",
+        OneOf(tuple(VIEWS)),
     )

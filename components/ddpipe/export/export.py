@@ -22,12 +22,13 @@ from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import ExportError, ParameterError, listed
 from ddpipe.export.onnx import Session, to_onnx
 from ddpipe.export.rounding import tolerance
+from ddpipe.model import VIEWS
 from ddpipe.model.checkpoint import Checkpoint, load_model
 from ddpipe.model.evaluation import TITLES, Evaluation, Metrics, load_evaluation
 from ddpipe.model.lineage import surroundings
-from ddpipe.model.mirrored import Mirrored
 from ddpipe.model.package import ModelPackage, Signature, publish
 from ddpipe.model.tasks import TASKS
+from ddpipe.model.views import with_views
 from ddpipe.storage import open_store
 from ddpipe.templates import environment
 
@@ -65,9 +66,9 @@ def export(training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri
         classes=manifest.classes,
         task=manifest.task,
         thresholds=() if TASKS[manifest.task].exclusive else evaluation.metrics.thresholds,
-        test_time_flips=evaluation.subject.test_time_flips,
+        views=evaluation.subject.views,
     )
-    evaluated = Mirrored(classifier).eval() if signature.test_time_flips else classifier
+    evaluated = with_views(classifier, signature.views).eval()
     model = to_onnx(evaluated, signature)
     samples = open_split((manifest, store_of(manifest_uri)), evaluation.subject.split)
     checks = check(Session(model), evaluated, samples, evaluation)
@@ -84,7 +85,7 @@ def export(training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri
         "evaluation": {
             "uri": evaluation_uri,
             "sha256": dict(evaluation.folder.sha256),
-            "test_time_flips": evaluation.subject.test_time_flips,
+            "views": evaluation.subject.views,
         },
         "checks": checks,
         "made_by": {**checkpoint.lineage, **made_by(os.environ)},
@@ -203,6 +204,7 @@ def _card(
         signature=signature,
         manifest=manifest,
         metrics=evaluation.metrics,
+        views=VIEWS[signature.views],
         task=TASKS[signature.task],
         titles=TITLES,
         lineage=lineage,

@@ -19,6 +19,14 @@ ARCHITECTURES: Mapping[str, str] = {
 }
 """The networks of this package: name, and what each is."""
 
+VIEWS: Mapping[str, str] = {
+    "plain": "the image",
+    "flips": "the image and its mirror image",
+    "flips-and-shifts": "the image, the image moved a 32nd of its sides up and left, and down and right, and "
+    "the mirror images of the three",
+}
+"""Over what an answer is the mean of the logits, by the names of the parameter."""
+
 AUTO = "auto"
 
 _OWN_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
 
-FORMAT = Format("evaluation", "evaluation.json", schema=2, maker="ddpipe evaluate")
+FORMAT = Format("evaluation", "evaluation.json", schema=3, maker="ddpipe evaluate")
 METRICS, PREDICTIONS = "metrics.json", "predictions.npz"
 
 TITLES = {
@@ -113,7 +113,7 @@ class Metrics:
         confusion_matrix: Multiclass: counts; row = true class, column = predicted class. Else empty.
         roc: For a plot; the area that counts is macro_auc.
         calibration: The bins that are not empty, by rising confidence.
-        without_flips: The scores without test-time flips, if the model was evaluated with them.
+        plain: The scores of the plain images, if the model was evaluated with more views of each.
     """
 
     task: str
@@ -124,7 +124,7 @@ class Metrics:
     confusion_matrix: tuple[tuple[int, ...], ...]
     roc: Curve
     calibration: tuple[CalibrationBin, ...]
-    without_flips: Mapping[str, float] = field(default_factory=dict)
+    plain: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def thresholds(self) -> tuple[float | None, ...]:
@@ -147,7 +147,7 @@ class Metrics:
             confusion_matrix=tuple(tuple(row) for row in values["confusion_matrix"]),
             roc=Curve(**{name: tuple(points) for name, points in values["roc"].items()}),
             calibration=tuple(CalibrationBin(**one) for one in values["calibration"]),
-            without_flips=dict(values["without_flips"]),
+            plain=dict(values["plain"]),
         )
 
 
@@ -165,7 +165,7 @@ class Subject:
         device: Where the logits were computed: "cpu", "cuda".
         processes: How many processes shared the work.
         seconds: Time for reading the samples and computing the logits.
-        test_time_flips: Whether logits are the mean over the image and its mirror image.
+        views: Over what of an image the logits are the mean, one of `model.VIEWS`.
     """
 
     training: str
@@ -177,7 +177,7 @@ class Subject:
     device: str
     processes: int
     seconds: float
-    test_time_flips: bool = False
+    views: str = "plain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

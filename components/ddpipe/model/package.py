@@ -21,7 +21,7 @@ from ddpipe.model.tasks import TASKS
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
 
-FORMAT = Format("model package", "package.json", schema=2, maker="ddpipe export")
+FORMAT = Format("model package", "package.json", schema=3, maker="ddpipe export")
 ONNX, WEIGHTS, CARD = "model.onnx", "model.safetensors", "README.md"
 SIGNATURE, METRICS, LINEAGE = "signature.json", "metrics.json", "lineage.json"
 INPUT, OUTPUT = "images", "logits"
@@ -38,8 +38,8 @@ class Signature:
         task: "multiclass": softmax, the largest is the answer; "multilabel": sigmoid, and every label that
             reaches its threshold is there.
         thresholds: Of a multilabel model's labels; None where none could be chosen.
-        test_time_flips: Whether the ONNX model averages the logits of an image and of its mirror image; the
-            weights are those of the network alone.
+        views: Over what of an image the ONNX model's logits are the mean, one of `model.VIEWS`; the weights
+            are those of the network alone.
     """
 
     architecture: str
@@ -47,7 +47,7 @@ class Signature:
     classes: tuple[str, ...]
     task: str = "multiclass"
     thresholds: tuple[float | None, ...] = ()
-    test_time_flips: bool = False
+    views: str = "plain"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, fit for JSON, that also tell a stranger how to call the model."""
@@ -68,7 +68,7 @@ class Signature:
             },
             "classes": list(self.classes),
             "thresholds": list(self.thresholds),
-            "test_time_flips": self.test_time_flips,
+            "views": self.views,
         }
 
     @classmethod
@@ -81,7 +81,7 @@ class Signature:
             classes=tuple(values["classes"]),
             task=values["task"],
             thresholds=tuple(values["thresholds"]),
-            test_time_flips=values["test_time_flips"],
+            views=values["views"],
         )
 
 

@@ -1,0 +1,60 @@
+"""Test-time views as part of a model, so that what is exported answers as what was evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+SHIFT = 1 / 32
+"""Of an image's sides: one pixel of a small one."""
+
+
+class Averaged(nn.Module):
+    """The mean of a classifier's logits over several views of an image.
+
+    Shifts along a diagonal beside mirror images are those of Jordan, arXiv:2404.00498, section 3.5; here all
+    six views count alike.
+
+    Attributes:
+        classifier: From uint8 images, shape (N, H, W, C), to logits, shape (N, classes).
+        shifted: Whether to look at images that are shifted, too.
+    """
+
+    def __init__(self, classifier: nn.Module, *, shifted: bool) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.shifted = shifted
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits of uint8 images: a pass for each view."""
+        logits: Tensor = torch.stack([self.classifier(view) for view in self._views(images)]).mean(0)
+        return logits
+
+    def _views(self, images: Tensor) -> Iterator[Tensor]:
+        """Each shift of the images, as it is and mirrored."""
+        for direction in (-1, 0, 1) if self.shifted else (0,):
+            moved = _along_the_diagonal(images, direction) if direction else images
+            yield moved
+            yield moved.flip(2)
+
+
+def with_views(classifier: nn.Module, views: str) -> nn.Module:
+    """The classifier as it answers with these views, one of `model.VIEWS`."""
+    return classifier if views == "plain" else Averaged(classifier, shifted=views == "flips-and-shifts")
+
+
+def _along_the_diagonal(images: Tensor, direction: int) -> Tensor:
+    """Images moved up and left (-1) or down and right (1); what is missing is mirrored from what is there."""
+    for axis in (1, 2):
+        side = images.shape[axis]
+        shift = direction * max(1, round(side * SHIFT))
+        places = [_reflected(place - shift, side) for place in range(side)]
+        images = images.index_select(axis, torch.tensor(places, device=images.device))
+    return images
+
+
+def _reflected(place: int, side: int) -> int:
+    """A place beyond the first or the last pixel, mirrored at it."""
+    return side - 1 - abs(side - 1 - abs(place))
