@@ -255,8 +255,14 @@ def test_training_stops_when_the_metric_has_not_been_better_for_as_long_as_patie
     assert not is_over(history, "auc", 0)
 
 
-def test_auto_precision_is_bf16_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for instructions, expected in (({"avx512_bf16": True}, True), ({"amx_bf16": True}, True), ({}, False)):
+def test_auto_precision_is_bf16_where_the_processor_is_fast_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for names, expected in (
+        (["avx512_bf16"], True),
+        (["avx512_bf16", "avx512_fp16"], False),
+        (["avx512_bf16", "avx512_fp16", "amx_bf16"], True),
+        ([], False),
+    ):
+        instructions = dict.fromkeys(names, True)
         monkeypatch.setattr(torch.cpu, "get_capabilities", instructions.copy)
         assert computes_in_bf16("auto", ALONE) is expected
         assert computes_in_bf16("bf16", ALONE)

@@ -36,7 +36,7 @@ _FAST: Mapping[str, Any] = {
     "schedule": "linear",
     "label_smoothing": 0.2,
     "augmentation": "shift-alternating-flip",
-    "precision": "bf16",
+    "precision": "auto",
 }
 
 PRESETS: Mapping[str, Preset] = {
