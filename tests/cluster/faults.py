@@ -815,7 +815,10 @@ def suspended(place: Place) -> Ended:
     step = running(place, "sleep 5", "--deadlines", "finished=12", "--deadlines", "scheduled=12")
     suspend(place, whether=True)
     assert eventually(lambda: condition(place.admin.get(place.jobs_path(JOB_NAME)), "Suspended"), bool, 30)
-    time.sleep(15)
+    pods = f"/api/v1/namespaces/{place.namespace}/pods"
+    assert not eventually(lambda: place.admin.get(pods)["items"], lambda items: not items, 40)
+    # From now on nothing happens that could be heard of.
+    time.sleep(13)
     suspend(place, whether=False)
     return step.end(60)
 

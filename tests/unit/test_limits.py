@@ -31,12 +31,22 @@ def test_each_stage_has_a_clock_of_its_own() -> None:
 
 
 def test_the_clock_stands_still_while_the_job_is_suspended() -> None:
+    """Also where nothing is heard of the job from its suspension to its resumption."""
     clock = limits()
     clock.exceeded(Stage.RECONCILED, 100, running=True)
-    clock.exceeded(Stage.RECONCILED, 105, running=True)
-    clock.exceeded(Stage.RECONCILED, 900, running=False)
-    assert clock.exceeded(Stage.RECONCILED, 904, running=True) is None
+    clock.exceeded(Stage.RECONCILED, 105, running=False)
+    assert clock.exceeded(Stage.RECONCILED, 900, running=True) is None
+    assert clock.exceeded(Stage.RECONCILED, 905, running=True) is None
     assert clock.exceeded(Stage.RECONCILED, 906, running=True) == 10
+
+
+def test_a_stage_that_begins_suspended_has_all_its_time_left() -> None:
+    clock = limits()
+    clock.exceeded(Stage.FINISHED, 100, running=True)
+    clock.exceeded(Stage.SCHEDULED, 105, running=False)
+    assert clock.exceeded(Stage.SCHEDULED, 900, running=True) is None
+    assert clock.exceeded(Stage.SCHEDULED, 905, running=True) is None
+    assert clock.exceeded(Stage.SCHEDULED, 905.1, running=True) == 5
 
 
 def test_a_stage_without_a_deadline_may_last_for_ever() -> None:

@@ -26,7 +26,7 @@ class Limits:
     _stage: Stage = Stage.RECONCILED
     _spent: float = 0
     _running: bool = False
-    _ticked: float | None = None
+    _ticked: float = 0
     _hopeless_since: float | None = None
     _ended_since: float | None = None
 
@@ -36,11 +36,11 @@ class Limits:
         Args:
             stage: The present stage; its clock begins when it does.
             now: The time.
-            running: Whether the clock runs: not while the job is suspended or cannot be seen.
+            running: Whether the clock runs from now on: not while the job is suspended or cannot be seen.
         """
         if stage is not self._stage:
             self._stage, self._spent = stage, 0
-        elif running and self._ticked is not None:
+        elif self._running:
             self._spent += now - self._ticked
         self._running, self._ticked = running, now
         limit = self._limit()
