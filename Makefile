@@ -40,8 +40,8 @@ pictures: $(INSTALLED) ## the pictures of Kubeflow's page in docs/ (KUBECONFIG, 
 MODULES ?= launch prepare train data storage model
 SAMPLE ?= 60
 SEED ?= 1
-mutate: $(INSTALLED) ## how many deliberate faults the tests notice: make mutate MODULES="data storage/s3.py" SAMPLE=60
-	@$(BIN)/python tests/mutate.py $(MODULES) --sample $(SAMPLE) --seed $(SEED)
+mutate: $(INSTALLED) ## how many deliberate faults the tests notice: make mutate MODULES="data storage/s3.py" SAMPLE=60; CLUSTER=1
+	@$(BIN)/python tests/mutate.py $(MODULES) --sample $(SAMPLE) --seed $(SEED) $(if $(CLUSTER),--cluster)
 
 lint: $(INSTALLED) ## ruff, mypy --strict, the house rules
 	@$(BIN)/ruff check .

@@ -4,9 +4,10 @@
 
 The tool, mutmut, changes one thing at a time (a comparison, a constant, an argument) and runs the tests that
 call the changed function. All changes take hours, so a random sample of them gives an estimate. What no test
-calls in its own process is tried with the tests that start processes. A change that no test notices survives:
-it wants a better test, or a reason in tests/mutation.md. Texts for people are not changed; a change that
-makes a test hang is noticed.
+calls in its own process is tried with the tests that start processes; with --cluster, what is left is tried
+with faults on the cluster of KUBECONFIG, some minutes each. A change that no test notices survives: it wants
+a better test, or a reason in tests/mutation.md. Texts for people are not changed; a change that makes a test
+hang is noticed.
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from scipy.stats import binomtest
+
+from ddpipe.launch.backends import BACKENDS
 
 HERE = Path(__file__).parent.parent
 COPIES = HERE / ".mutants"
@@ -46,6 +50,9 @@ WITH_PROCESSES = {
     "launch": "unit/test_local.py distributed/test_local.py distributed/test_handles.py",
     "train": "distributed/test_training.py distributed/test_strategies.py",
 }
+# The tests on a cluster; of the matrix of faults, the column of the backend that a change is in, or this one.
+ON_A_CLUSTER = {"launch": "cluster/test_faults.py"}
+USUAL_BACKEND = "pytorchjob"
 LIMIT_SECONDS = 900
 
 # Without the two tests that read the checkout rather than run it.
@@ -95,12 +102,9 @@ class Copy:
         told = self.python("-m", "mutmut", "results", "--all", "true")
         return dict(re.findall(r"^\s+(\S+): (.+)$", told, re.MULTILINE))
 
-    def is_noticed_with_processes(self, name: str) -> bool:
-        """Whether a test that starts processes fails, or hangs, with this change; with "", without any."""
-        tests = [f"tests/{file}" for file in WITH_PROCESSES.get(self.folder, "").split()]
-        if not tests:
-            return False
-        command = [sys.executable, "-m", "pytest", "-q", "-x", *tests]
+    def is_noticed(self, name: str, arguments: list[str]) -> bool:
+        """Whether one of these tests fails, or hangs, with a change; with "", on the code as it is."""
+        command = [sys.executable, "-m", "pytest", "-q", "-x", *arguments]
         environment = os.environ | {"PYTHONPATH": str(self.source), "MUTANT_UNDER_TEST": name}
         place = self.path / "mutants"
         try:
@@ -111,31 +115,48 @@ class Copy:
             return True
         return done.returncode != 0
 
+    def unnoticed(self, names: list[str], tests: Callable[[str], list[str]]) -> list[str]:
+        """Those of some changes that further tests do not notice either."""
+        if names and self.is_noticed("", tests("")):
+            raise SystemExit(f"tests of {self.folder} fail on the code as it is")
+        return [name for name in names if not self.is_noticed(name, tests(name))]
 
-def measure(copy: Copy, sample: int | None, seed: int, processes: int) -> None:
+
+def measure(copy: Copy, sample: int | None, seed: int, processes: int, *, cluster: bool) -> None:
     """Print a folder's score, and each change that survived."""
     copy.make_changes()
     every = sorted(copy.outcomes())
     names = sorted(random.Random(seed).sample(every, min(sample or len(every), len(every))))
     copy.python("-m", "mutmut", "run", "--max-children", str(processes), *names, shown=True)
     found = copy.outcomes()
-    outcomes = {name: found[name] for name in names}
-    survivors = [name for name, outcome in outcomes.items() if outcome not in ("killed", "timeout")]
-    uncalled = [name for name in survivors if outcomes[name] == "no tests"]
-    if uncalled and copy.is_noticed_with_processes(""):
-        raise SystemExit(f"tests of {copy.folder} fail on the code as it is")
-    for name in uncalled:
-        if copy.is_noticed_with_processes(name):
-            survivors.remove(name)
-    noticed = len(names) - len(survivors)
-    low, high = binomtest(noticed, len(names)).proportion_ci(method="wilson")
-    hung = sum(outcome == "timeout" for outcome in outcomes.values())
-    print(  # noqa: T201
-        f"{copy.folder}: {noticed} of {len(names)} changes were noticed, {hung} because a test hung: "
-        f"{noticed / len(names):.0%}; of all {len(every)} {low:.0%} to {high:.0%} (95 %; seed {seed})"
-    )
+    survivors = [name for name in names if found[name] not in ("killed", "timeout")]
+    if with_processes := WITH_PROCESSES.get(copy.folder):
+        uncalled = [name for name in survivors if found[name] == "no tests"]
+        left = copy.unnoticed(uncalled, lambda _: [f"tests/{file}" for file in with_processes.split()])
+        survivors = [name for name in survivors if name not in uncalled or name in left]
+    hung = sum(found[name] == "timeout" for name in names)
+    tell(copy, "changes", survivors, names, every, f"{hung} because a test hung; seed {seed}")
+    if cluster and copy.folder in ON_A_CLUSTER:
+        survivors = copy.unnoticed(survivors, lambda name: on_a_cluster(copy.folder, name))
+        tell(copy, "changes with the cluster", survivors, names, every, f"seed {seed}")
     for name in survivors:
         print(f"\n{copy.python('-m', 'mutmut', 'show', name)}")  # noqa: T201
+
+
+def on_a_cluster(folder: str, name: str) -> list[str]:
+    """What a change is tried with on a cluster."""
+    backend = next((backend for backend in BACKENDS if f".{backend}." in name), USUAL_BACKEND)
+    return [f"tests/{ON_A_CLUSTER[folder]}", "-k", backend]
+
+
+def tell(copy: Copy, what: str, survivors: list[str], names: list[str], every: list[str], more: str) -> None:
+    """Print how many changes were noticed."""
+    noticed = len(names) - len(survivors)
+    low, high = binomtest(noticed, len(names)).proportion_ci(method="wilson")
+    print(  # noqa: T201
+        f"{copy.folder}: {noticed} of {len(names)} {what} were noticed: {noticed / len(names):.0%}; "
+        f"of all {len(every)} {low:.0%} to {high:.0%} (95 %; {more})"
+    )
 
 
 def main() -> None:
@@ -144,10 +165,11 @@ def main() -> None:
     parser.add_argument("--sample", type=int, help="as many changes of each folder, at random; else all")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", default=os.cpu_count(), type=int)
+    parser.add_argument("--cluster", action="store_true", help="try survivors on a cluster, too")
     given = parser.parse_args()
     for folder in dict.fromkeys(module.partition("/")[0] for module in given.modules):
         modules = [module for module in given.modules if module.partition("/")[0] == folder]
-        measure(Copy(modules), given.sample, given.seed, given.processes)
+        measure(Copy(modules), given.sample, given.seed, given.processes, cluster=given.cluster)
 
 
 if __name__ == "__main__":

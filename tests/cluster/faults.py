@@ -75,8 +75,8 @@ class Fault:
     def happen(self, place: Place) -> Seen:
         """Let it happen, and count what is left once that has come to rest."""
         ended = self.act(place)
-        jobs = eventually(lambda: len(place.jobs()), lambda count: count == self.jobs, 10)
-        pods = eventually(lambda: len(place.pods()), lambda count: count == self.pods, 10)
+        jobs = eventually(lambda: len(place.jobs()), lambda count: count == self.jobs, 30)
+        pods = eventually(lambda: len(place.pods()), lambda count: count == self.pods, 30)
         return Seen(ended, jobs, pods, place.jobs_ever())
 
 
@@ -172,7 +172,7 @@ for _when, _point in POINTS.items():
 def evicted(place: Place) -> Ended:
     step = running(place, **in_a_pod_of_a_run(place, finalizers=["ddpipe.dev/test"]))
     delete(place.admin, own_pod(place), gracePeriodSeconds=0)
-    ended = step.terminate(grace=2)
+    ended = step.terminate(grace=10)
     place.patch(own_pod(place), {"metadata": {"finalizers": None}})
     return ended
 
@@ -181,7 +181,7 @@ def evicted(place: Place) -> Ended:
 def evicted_by_force(place: Place) -> Ended:
     step = running(place, **in_a_pod_of_a_run(place))
     delete(place.admin, own_pod(place), gracePeriodSeconds=0)
-    return step.terminate(grace=2)
+    return step.terminate(grace=10)
 
 
 @fault(
@@ -287,7 +287,7 @@ def refused(place: Place) -> Ended:
     step = running(place, "sleep 20")
     with place.proxy.refusing():
         time.sleep(60)
-    return step.end(15)
+    return step.end(60)
 
 
 @fault("the API server hangs for 60 s while following")
@@ -295,14 +295,14 @@ def hanging(place: Place) -> Ended:
     step = running(place, "sleep 20")
     with place.proxy.hanging():
         time.sleep(60)
-    return step.end(15)
+    return step.end(60)
 
 
 @fault("watches and logs dropped", words=("answers again",))
 def dropped(place: Place) -> Ended:
     step = running(place, "sleep 5")
     place.proxy.drop_streams()
-    return step.end(30)
+    return step.end(60)
 
 
 @fault("410 Gone for a watch")
@@ -317,7 +317,7 @@ def rotated(place: Place) -> Ended:
     fresh = place.token_file.with_suffix(".fresh")
     fresh.write_text(place.new_token())
     fresh.replace(place.token_file)
-    return step.end(30)
+    return step.end(60)
 
 
 @fault("the token expires (401), and its file is empty for a while", words=("401", "answers again"))
@@ -326,7 +326,7 @@ def emptied(place: Place) -> Ended:
     place.token_file.write_text("")
     time.sleep(3)
     place.token_file.write_text(place.new_token())
-    return step.end(30)
+    return step.end(60)
 
 
 def _expired(place: Place) -> Step:
@@ -351,7 +351,7 @@ def forbidden(place: Place) -> Ended:
     role = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{place.namespace}/roles/ddpipe-launcher"
     rules = [rule for rule in place.admin.get(role)["rules"] if rule["resources"] != ["pods"]]
     place.patch(role, {"rules": rules})
-    time.sleep(1)
+    assert not eventually(lambda: place.may("", "pods", "watch"), lambda may: not may, 30)
     place.proxy.drop_streams()
     return step.end(90)
 
@@ -363,7 +363,7 @@ def forbidden_briefly(place: Place) -> Ended:
     step = running(place, "sleep 6")
     place.proxy.answer(lambda request: "/pods?" in request.path, 403, FORBIDDEN, times=3)
     place.proxy.drop_streams()
-    return step.end(30)
+    return step.end(60)
 
 
 @fault("a burst of 429")
@@ -377,14 +377,14 @@ def internal(place: Place) -> Ended:
     step = running(place, "sleep 6")
     place.proxy.answer(lambda _: True, 500, "etcdserver: leader changed", times=20)
     place.proxy.drop_streams()
-    return step.end(30)
+    return step.end(60)
 
 
 @fault("the API server stays away", code=41, words=("does not answer", "run the step again"), jobs=1, pods=2)
 def away_for_good(place: Place) -> Ended:
     step = running(place, LONG, "--outage", "4")
     with place.proxy.refusing():
-        return step.end(20)
+        return step.end(60)
 
 
 @fault("log streams cut again and again", words=())
@@ -601,7 +601,7 @@ def no_gpu(place: Place) -> Ended:
 
 @fault("a GPU that no node has, nodes unseen", code=46, words=("Insufficient ddpipe.dev/gpu", "scheduled"))
 def no_gpu_unseen(place: Place) -> Ended:
-    return launch(place, BRIEF, *GPU, "--deadlines", "scheduled=4").end()
+    return launch(place, BRIEF, *GPU, "--deadlines", "scheduled=10").end()
 
 
 @contextlib.contextmanager
@@ -656,7 +656,7 @@ def not_together(place: Place) -> Ended:
     words=(r"\[launch\] waiting for nodes: 2 of 2 pods \(worker-[01]: Unschedulable: .*Insufficient cpu",),
 )
 def waiting(place: Place) -> Ended:
-    return launch(place, BRIEF, "--cpu", "10000", "--deadlines", "scheduled=4").end()
+    return launch(place, BRIEF, "--cpu", "10000", "--deadlines", "scheduled=10").end()
 
 
 def limit_pods(place: Place, pods: int, **spec: object) -> None:
@@ -670,7 +670,7 @@ def limit_pods(place: Place, pods: int, **spec: object) -> None:
         },
     )
     path = f"/api/v1/namespaces/{place.namespace}/resourcequotas/small"
-    assert eventually(lambda: place.admin.get(path)["status"].get("hard"), bool, 10)
+    assert eventually(lambda: place.admin.get(path)["status"].get("hard"), bool, 30)
 
 
 @fault("quota exceeded", code=44, words=("quota small", "leaves 1 of pods", "needs 2"), jobs_ever=0)
@@ -754,7 +754,7 @@ def no_rights(place: Place) -> Ended:
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
     ]
     place.patch(role, {"rules": rules})
-    time.sleep(0.5)
+    assert not eventually(lambda: place.may("", "pods/log", "get"), lambda may: not may, 30)
     return launch(place, BRIEF).end()
 
 
@@ -766,7 +766,7 @@ def deleted(place: Place) -> Ended:
     step = running(place)
     # As kubectl does it: asked for nothing, the API would let a Job's pods live on.
     delete(place.admin, place.jobs_path(JOB_NAME), propagationPolicy="Background")
-    return step.end(20)
+    return step.end(60)
 
 
 SLEEPER = "trap 'exit 143' TERM; sleep 15 & wait $!"
@@ -812,13 +812,13 @@ def pod_evicted(place: Place) -> Ended:
 
 @fault("suspended, then resumed: the clock stands still", words=("suspended",))
 def suspended(place: Place) -> Ended:
-    step = running(place, "sleep 5", "--deadlines", "finished=12", "--deadlines", "scheduled=12")
+    step = running(place, "sleep 5", "--deadlines", "finished=20", "--deadlines", "scheduled=20")
     suspend(place, whether=True)
     assert eventually(lambda: condition(place.admin.get(place.jobs_path(JOB_NAME)), "Suspended"), bool, 30)
     pods = f"/api/v1/namespaces/{place.namespace}/pods"
     assert not eventually(lambda: place.admin.get(pods)["items"], lambda items: not items, 40)
     # From now on nothing happens that could be heard of.
-    time.sleep(13)
+    time.sleep(21)
     suspend(place, whether=False)
     return step.end(60)
 

@@ -300,7 +300,7 @@ def _binding_path(namespace: str) -> str:
 def _await_rights(place: Place) -> None:
     """The authoriser learns of new roles a moment later."""
     kind = place.kind.resource
-    assert eventually(lambda: place.may(kind.group, kind.plural, "create"), bool, 10), "no Role"
+    assert eventually(lambda: place.may(kind.group, kind.plural, "create"), bool, 30), "no Role"
 
 
 def _kubeconfig(place: Place) -> dict[str, Any]:

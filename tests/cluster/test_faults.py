@@ -43,6 +43,8 @@ def happening(
             chosen[given["backend"], given["fault"].name] = given["fault"]
     with ThreadPoolExecutor(request.config.getoption("--side-by-side")) as pool:
         yield {key: pool.submit(_happen, fault, key[0], admin) for key, fault in chosen.items()}
+        # Who stops at the first failure does not wait for those that have not begun.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _happen(fault: Fault, backend: str, admin: ApiServer) -> Seen:

@@ -73,7 +73,7 @@ def test_two_pods_train_digits_and_leave_a_good_model(
         assert ended.code == 0, ended.text
         assert place.jobs() == []
         # A TrainJob's pods go by way of its JobSet and Job, each after the other.
-        assert eventually(place.pods, lambda pods: not pods, 20) == []
+        assert eventually(place.pods, lambda pods: not pods, 60) == []
     dataset, runs = digits
     assert "[worker-0] training digits-cnn on digits" in ended.text
     assert "processes: 2" in ended.text
@@ -94,7 +94,7 @@ def test_when_a_pod_of_an_indexed_job_goes_the_whole_group_starts_again(
         delete(admin, f"/api/v1/namespaces/{place.namespace}/pods/{gone}", gracePeriodSeconds=0)
         ended = step.end(240)
         assert ended.code == 0, ended.text
-        assert eventually(place.pods, lambda pods: not pods, 20) == []
+        assert eventually(place.pods, lambda pods: not pods, 60) == []
     assert "worker-1 is replaced: somebody deleted its pod" in ended.text
     epochs = re.findall(r"epoch=(\d+)", ended.text)
     assert sorted(set(epochs), key=int) == [str(epoch) for epoch in range(1, 41)]
@@ -119,7 +119,7 @@ def test_one_pod_trains_as_a_plain_job(
         )
         ended = train(place, s3_environment, digits, *options).end()
         assert ended.code == 0, ended.text
-        assert eventually(place.pods, lambda pods: not pods, 20) == []
+        assert eventually(place.pods, lambda pods: not pods, 60) == []
     assert "processes: 2" in ended.text
 
 
