@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import threading
 from collections.abc import Iterator
@@ -225,6 +226,15 @@ def test_a_kubeconfig_says_where_and_who(tmp_path: Path) -> None:
     assert client._credentials.host == "http://127.0.0.1:9"
     assert client._credentials.headers == {"Authorization": "Bearer mine"}
     assert connect(a_kubeconfig(tmp_path)).namespace == "default"
+
+
+def test_a_kubeconfig_that_is_named_after_the_client_library_was_imported_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a notebook, kfp has long been imported."""
+    importlib.import_module("kubernetes.config")
+    monkeypatch.setenv("KUBECONFIG", a_kubeconfig(tmp_path, namespace="team-a"))
+    assert connect().namespace == "team-a"
 
 
 def test_no_cluster_is_told(tmp_path: Path) -> None:

@@ -209,8 +209,10 @@ def connect(kubeconfig: str | None = None) -> ApiServer:
     Raises:
         ClusterUnreachable: There are no credentials.
     """
+    # The client library reads the variable once, as it is imported: a notebook may set it later.
+    kubeconfig = kubeconfig or os.environ.get("KUBECONFIG")
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and (_ACCOUNT / "token").exists()
-    if in_pod and not (kubeconfig or os.environ.get("KUBECONFIG")):
+    if in_pod and not kubeconfig:
         return ApiServer(_log_in_as_pod, (_ACCOUNT / "namespace").read_text().strip())
     from kubernetes import config  # noqa: PLC0415 - the expensive import
 
@@ -221,7 +223,7 @@ def connect(kubeconfig: str | None = None) -> ApiServer:
     except config.ConfigException as error:
         raise ClusterUnreachable(
             what="no cluster is known",
-            which=kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config",
+            which=kubeconfig or "~/.kube/config",
             seen=str(error),
             do="Set KUBECONFIG to a kubeconfig, or run inside a pod.",
         ) from error
