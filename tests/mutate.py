@@ -67,6 +67,7 @@ timeout_constant = 15.0
 timeout_multiplier = 6.0
 use_git_change_detection = false
 process_isolation = "forkserver"
+also_copy = ["images"]
 """
 
 
@@ -77,7 +78,7 @@ class Copy:
         self.folder = modules[0].partition("/")[0]
         self.path = COPIES / self.folder
         shutil.copytree(HERE / "components", self.path / "src", dirs_exist_ok=True)
-        for name in ("tests", "pipelines"):
+        for name in ("tests", "pipelines", "images"):
             shutil.copytree(HERE / name, self.path / name, dirs_exist_ok=True)
         files = [f"src/ddpipe/{module}" + ("" if module.endswith(".py") else "/*") for module in modules]
         tests = [f"tests/unit/test_{name}.py" for name in QUICK[self.folder].split()]

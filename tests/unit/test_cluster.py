@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -218,6 +219,16 @@ def a_kubeconfig(folder: Path, **context: str) -> str:
     }
     path.write_text(json.dumps(config))
     return str(path)
+
+
+def test_a_connection_that_nobody_takes_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        address = full.getsockname()
+        # Linux takes one connection more than the backlog, for whoever may accept it.
+        with socket.create_connection(address):
+            server = Server(url=f"http://127.0.0.1:{address[1]}")
+            with pytest.raises(Unanswered, match="no answer in time"):
+                server.reached(0.3).get("/version")
 
 
 def test_a_kubeconfig_says_where_and_who(tmp_path: Path) -> None:

@@ -287,6 +287,14 @@ def test_a_job_that_may_not_be_followed_any_more_is_removed_and_the_right_is_nam
     assert server.methods(path(job))[-1] == "DELETE"
 
 
+def test_a_refusal_before_the_kind_of_job_is_known_names_the_job_all_the_same() -> None:
+    server = a_server()
+    server.fail(lambda _: True, Refused(400, "BadRequest", "not in this way"))
+    with pytest.raises(PodRefused) as caught:
+        launched(a_job(backend="auto"), server)
+    assert caught.value.which == f"job {a_job().namespace}/{a_job().name}"
+
+
 def test_a_refusal_of_a_moment_is_ridden_out() -> None:
     """An API server that has just started does not know all its roles."""
     job = a_job(deadlines={"hopeless": 5})
