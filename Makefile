@@ -37,11 +37,11 @@ test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
 pictures: $(INSTALLED) ## the pictures of Kubeflow's page in docs/ (KUBECONFIG, KFP_ENDPOINT, KFP_UI, a Chromium)
 	@PICTURES=docs $(BIN)/pytest tests/cluster/test_ui.py
 
-MODULES ?= launch prepare train data storage model
+MODULES ?= kube jobs launching notebook prepare train data storage model
 SAMPLE ?= 60
 SEED ?= 1
 mutate: $(INSTALLED) ## how many deliberate faults the tests notice: make mutate MODULES="data storage/s3.py" SAMPLE=60; CLUSTER=1
-	@$(BIN)/python tests/mutate.py $(MODULES) --sample $(SAMPLE) --seed $(SEED) $(if $(CLUSTER),--cluster)
+	@$(BIN)/python tools/mutate.py $(MODULES) --sample $(SAMPLE) --seed $(SEED) $(if $(CLUSTER),--cluster)
 
 lint: $(INSTALLED) ## ruff, mypy --strict, the house rules
 	@$(BIN)/ruff check .
@@ -70,7 +70,7 @@ images: ## build both images: make images REGISTRY=… TAG=…, with docker, pod
 	done
 
 bench: $(INSTALLED) ## the benchmarks of the README, side by side with what one would pick instead
-	@for bench in tests/bench/bench_*.py; do $(BIN)/python $$bench || exit 1; done
+	@for bench in benchmarks/bench_*.py; do $(BIN)/python $$bench || exit 1; done
 
 UV_COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --no-annotate

@@ -9,7 +9,7 @@ import hypothesis
 import pytest
 import s3_server
 
-from ddpipe.process import search_rarely
+from ddpipe.processes.process import search_rarely
 
 # Few examples, the same ones each time; --hypothesis-profile=default explores.
 hypothesis.settings.register_profile(

@@ -1,18 +1,26 @@
 """Distributed PyTorch training as Kubeflow Pipelines components.
 
-From a notebook: `ddpipe.launch(function, …)` gives a handle, `ddpipe.attach(name)` gives it again.
+From a notebook: `ddpipe.launch(function, …)` returns a handle, `ddpipe.attach(name)` returns it again.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ddpipe.notebook.handle import Handle
+    from ddpipe.notebook.packing import Work
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a callable package and a function
-    """What notebooks need, imported when it is asked for: most processes start without it."""
-    if name == "launch":
-        return importlib.import_module("ddpipe.launch")
-    if name == "attach":
-        return importlib.import_module("ddpipe.launch.notebook").attach
-    raise AttributeError(name)
+def launch(work: Work, **options: Any) -> Handle:  # noqa: ANN401 - typed in notebook/handle.py
+    """Launch a function or a script, and return its handle."""
+    from ddpipe.notebook.handle import launch as launched  # noqa: PLC0415 - most processes need none of it
+
+    return launched(work, **options)
+
+
+def attach(name: str, runs: str = "runs") -> Handle:
+    """Return the handle of an earlier launch."""
+    from ddpipe.notebook.handle import attach as attached  # noqa: PLC0415 - as above
+
+    return attached(name, runs)

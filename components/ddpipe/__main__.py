@@ -15,7 +15,7 @@ import sys
 import click
 
 from ddpipe.errors import DdpipeError, ParameterError
-from ddpipe.process import clean_up_and_leave, search_rarely
+from ddpipe.processes.process import clean_up_and_leave, search_rarely
 
 COMMANDS = (
     "run",

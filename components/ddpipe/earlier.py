@@ -23,7 +23,7 @@ from typing import Any
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, StoreError
-from ddpipe.launch.backends import LOCAL
+from ddpipe.jobs import LOCAL
 from ddpipe.model import is_own_function
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions

@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import ClassVar
 
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.launch.backends import AUTO, BACKENDS, LOCAL
-from ddpipe.launch.job import JobOptions, LaunchOptions, Owner
+from ddpipe.jobs import AUTO, BACKENDS, LOCAL
+from ddpipe.jobs.job import JobOptions, LaunchOptions, Owner
 from ddpipe.parameters import OneOf, Parameter, Parameters, declared, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ddpipe.errors import ParameterError
-from ddpipe.launch.backends import LOCAL
+from ddpipe.jobs import LOCAL
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
 from ddpipe.storage import exists, open_store, write_uri
@@ -22,8 +22,8 @@ from ddpipe.storage import exists, open_store, write_uri
 if TYPE_CHECKING:
     from ddpipe.data.manifest import DatasetManifest
     from ddpipe.evaluate.spec import EvaluateSpec
-    from ddpipe.launch.job import Owner
-    from ddpipe.launch.launcher import Outcome
+    from ddpipe.jobs.job import Owner
+    from ddpipe.launching.launcher import Outcome
     from ddpipe.model.evaluation import Evaluation
     from ddpipe.model.package import ModelPackage
     from ddpipe.prepare.prepare import Prepared
@@ -124,8 +124,8 @@ def train(
 
 
 def _train_here(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -> None:
-    from ddpipe.launch.job import Restart
-    from ddpipe.launch.local import run_local
+    from ddpipe.jobs.job import Restart
+    from ddpipe.processes.local import run_local
 
     arguments = ["--dataset", dataset, "--output", run.training, "--recipe", recipe.to_json()]
     restarts = options.max_restarts if options.restart != Restart.NEVER else 0
@@ -133,9 +133,9 @@ def _train_here(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -
 
 
 def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner: Owner) -> Outcome:
-    from ddpipe.launch.cluster import connect
-    from ddpipe.launch.job import TrainingJob, training_command
-    from ddpipe.launch.launcher import launch
+    from ddpipe.jobs.job import TrainingJob, training_command
+    from ddpipe.kube.api import connect
+    from ddpipe.launching.launcher import launch
 
     cluster = connect()
     job = TrainingJob(

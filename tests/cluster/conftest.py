@@ -17,7 +17,7 @@ from matrix import MATRIX_HEAD, table
 from place import IMAGE, STORE_SECRET, missing_image
 
 from ddpipe.errors import DdpipeError
-from ddpipe.launch.cluster import ApiError, ApiServer, connect
+from ddpipe.kube.api import ApiError, ApiServer, connect
 from ddpipe.storage import open_store
 
 _STORE = {

@@ -17,9 +17,9 @@ from place import IMAGE, Place, delete, eventually
 from proxy import Request
 from step import RUNNING, Ended, Step, launch
 
-from ddpipe.launch.discovery import spec_schema
-from ddpipe.launch.job import Owner, TrainingJob
-from ddpipe.launch.status import condition
+from ddpipe.jobs.job import Owner, TrainingJob
+from ddpipe.jobs.status import condition
+from ddpipe.kube.discovery import spec_schema
 
 OK, INTERRUPTED = 0, 143
 JOB_NAME = Owner(pipeline="ddpipe", run_id="r1", step="train").job_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from threading import Event, Lock, Thread
 
-from ddpipe.launch.cluster import ApiServer
+from ddpipe.kube.api import ApiServer
 
 _PAUSE = 10
 """Seconds between two looks: a server forgets after about 100 changes, though none of the last minute."""

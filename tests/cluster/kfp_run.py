@@ -13,7 +13,7 @@ import pytest
 from kfp import Client
 from place import OUR_IMAGES, delete, eventually
 
-from ddpipe.launch.cluster import ApiServer
+from ddpipe.kube.api import ApiServer
 
 NAMESPACE = "kubeflow"
 """Where a single-user backend has its runs."""

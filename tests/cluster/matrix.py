@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ddpipe.launch.backends import BACKENDS
+from ddpipe.jobs import BACKENDS
 
 MATRIX_HEAD = """# What happens when something goes wrong
 

@@ -17,12 +17,12 @@ import yaml
 from history import History
 from proxy import Proxy
 
-from ddpipe.launch.backend import Backend
-from ddpipe.launch.backend import backend as backend_named
-from ddpipe.launch.cluster import ApiError, ApiServer, Refused
-from ddpipe.launch.indexed import INDEX
-from ddpipe.launch.resources import Resource
-from ddpipe.launch.status import IMAGE_TROUBLE
+from ddpipe.jobs.backend import Backend
+from ddpipe.jobs.backend import backend as backend_named
+from ddpipe.jobs.completions import INDEX
+from ddpipe.jobs.status import IMAGE_TROUBLE
+from ddpipe.kube.api import ApiError, ApiServer, Refused
+from ddpipe.kube.resources import Resource
 
 T = TypeVar("T")
 ACCOUNT = "ddpipe-launcher"

@@ -19,7 +19,7 @@ from http.client import HTTPResponse, HTTPSConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
-from ddpipe.launch.backend import all_backends
+from ddpipe.jobs.backend import all_backends
 
 # A collection of jobs, or one of them, of whatever kind.
 _JOBS = rf"/({'|'.join(kind.resource.plural for kind in all_backends())})(/|\?|$)"

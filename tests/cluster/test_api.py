@@ -9,9 +9,9 @@ import pytest
 from api_cases import CASES, Case, a_watch_from_long_ago_is_told_that_it_is_too_old
 from place import delete, patch
 
-from ddpipe.launch.backends.pytorchjob import RESOURCE as PYTORCHJOBS
-from ddpipe.launch.cluster import ApiServer
-from ddpipe.launch.resources import CONFIGS
+from ddpipe.jobs.pytorchjob import RESOURCE as PYTORCHJOBS
+from ddpipe.kube.api import ApiServer
+from ddpipe.kube.resources import CONFIGS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
 

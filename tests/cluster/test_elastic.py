@@ -21,10 +21,10 @@ from step import RUNNING, Ended, Step, launch
 from test_training import ddpipe, train
 
 from ddpipe.__main__ import cli
-from ddpipe.launch.backends import BACKENDS
-from ddpipe.launch.cluster import ApiServer
-from ddpipe.launch.labels import MANAGED
-from ddpipe.launch.scaling import scale
+from ddpipe.jobs import BACKENDS
+from ddpipe.jobs.labels import MANAGED
+from ddpipe.kube.api import ApiServer
+from ddpipe.launching.scaling import scale
 from ddpipe.model.checkpoint import latest
 from ddpipe.storage import open_store
 

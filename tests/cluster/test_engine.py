@@ -19,7 +19,7 @@ from kfp_run import Run, connected, package_with_test_images, remove_experiment,
 from place import OUR_IMAGES, eventually
 
 from ddpipe.errors import DdpipeError, RunStopped, UnknownToEngine
-from ddpipe.launch.cluster import ApiServer
+from ddpipe.kube.api import ApiServer
 from ddpipe.pipelines.compile import COMPILED
 from ddpipe.storage import open_store, read_uri
 

@@ -13,10 +13,10 @@ import pytest
 from faults import FAULTS, Fault, Seen
 from place import a_place
 
-from ddpipe.launch.backend import backend as backend_of
-from ddpipe.launch.backends import BACKENDS
-from ddpipe.launch.cluster import ApiServer
-from ddpipe.launch.discovery import is_served
+from ddpipe.jobs import BACKENDS
+from ddpipe.jobs.backend import backend as backend_of
+from ddpipe.kube.api import ApiServer
+from ddpipe.kube.discovery import is_served
 
 KILLED = -9
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

@@ -10,8 +10,8 @@ from place import Place, a_place, eventually
 from proxy import Request
 from step import Step, launch
 
-from ddpipe.launch.cluster import ApiServer
-from ddpipe.launch.resources import JOBS, SERVICES
+from ddpipe.kube.api import ApiServer
+from ddpipe.kube.resources import JOBS, SERVICES
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 MEET = """

@@ -32,7 +32,7 @@ from uploads import upload_photographs, upload_xrays
 from ddpipe.components import pytorch_job_with_task_config
 from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import DdpipeError
-from ddpipe.launch.cluster import ApiServer
+from ddpipe.kube.api import ApiServer
 from ddpipe.pipelines.compile import COMPILED, PIPELINES
 from ddpipe.storage import open_store, read_uri
 

@@ -12,7 +12,7 @@ import pytest
 from place import a_place
 from step import launch
 
-from ddpipe.launch.cluster import ApiServer
+from ddpipe.kube.api import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 TIMES = 20

@@ -20,7 +20,7 @@ import pytest
 from nbclient import NotebookClient
 from place import OUR_IMAGES, Place, a_place
 
-from ddpipe.launch.cluster import ApiServer
+from ddpipe.kube.api import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 

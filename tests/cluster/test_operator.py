@@ -15,7 +15,7 @@ from faults import JOB_NAME, running
 from place import Place, a_place, eventually, patch
 from step import launch
 
-from ddpipe.launch.cluster import ApiServer
+from ddpipe.kube.api import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(300)]
 _DEPLOYMENTS = "/apis/apps/v1/deployments"

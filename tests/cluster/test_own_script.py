@@ -13,7 +13,7 @@ import pytest
 from place import a_place, missing_image
 from step import Step
 
-from ddpipe.launch.cluster import ApiServer
+from ddpipe.kube.api import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
 

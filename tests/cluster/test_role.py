@@ -24,9 +24,9 @@ from faults import (
 from place import ACCOUNT, RBAC, Place, a_place, delete, eventually
 from step import Ended, Step, launch
 
-from ddpipe.launch.backends.pytorchjob import RESOURCE
-from ddpipe.launch.backends.trainjob import RESOURCE as TRAINJOBS
-from ddpipe.launch.cluster import ApiServer
+from ddpipe.jobs.pytorchjob import RESOURCE
+from ddpipe.jobs.trainjob import RESOURCE as TRAINJOBS
+from ddpipe.kube.api import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 

@@ -20,8 +20,8 @@ from place import OUR_IMAGES, Place, a_place, delete, eventually
 from step import Step
 
 from ddpipe.errors import ReplicaFailed
-from ddpipe.launch.backends import BACKENDS
-from ddpipe.launch.cluster import ApiServer
+from ddpipe.jobs import BACKENDS
+from ddpipe.kube.api import ApiServer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 IMAGE = OUR_IMAGES.format("trainer")

@@ -19,7 +19,7 @@ import pytest
 from kfp_run import Run, connected, package_with_test_images, remove_experiment, remove_pipeline
 from playwright.sync_api import Page, expect, sync_playwright
 
-from ddpipe.launch.cluster import ApiServer
+from ddpipe.kube.api import ApiServer
 from ddpipe.parameters import OneOf
 from ddpipe.pipelines.compile import COMPILED
 from ddpipe.pipelines.training import TRAINING

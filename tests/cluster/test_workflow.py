@@ -27,7 +27,7 @@ from uploads import upload_photographs, upload_xrays
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DdpipeError
-from ddpipe.launch.cluster import ApiError, ApiServer
+from ddpipe.kube.api import ApiError, ApiServer
 from ddpipe.pipelines.compile import COMPILED, compile_v1
 from ddpipe.pipelines.training import TRAINING
 from ddpipe.storage import open_store, read_uri

@@ -17,7 +17,7 @@ from processes import until
 from training_runs import RECIPE, digits, free_port, losses, record, trained
 
 EVERY_STEP = replace(RECIPE, checkpoint_minutes=1e-9)
-TESTS = Path(__file__).parent.parent
+SUPPORT = Path(__file__).parents[1] / "support"
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def node(name: str, port: int, folder: Path, arguments: list[str]) -> Iterator[s
     meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-conf=last_call_timeout=1")
     environment = {
         **os.environ,
-        "PYTHONPATH": ":".join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": ":".join(filter(None, [str(SUPPORT), os.environ.get("PYTHONPATH")])),
         "OMP_NUM_THREADS": "1",
         "ELASTIC_NODE": name,
         "ELASTIC_MARKERS": str(folder),

@@ -16,9 +16,9 @@ from ddpipe.data.reader import open_split
 from ddpipe.errors import CheckpointError, DatasetError, Diverged, ParameterError
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.launch.local import run_local
 from ddpipe.model.checkpoint import load_model
 from ddpipe.model.evaluation import Evaluation, load_evaluation
+from ddpipe.processes.local import run_local
 
 SAMPLES = 37
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from processes import processes, until
 
-from ddpipe.calls.result import RESULT
 from ddpipe.distributed import process_group
 from ddpipe.errors import Interrupted, JobDeleted, ParameterError, ReplicaFailed
-from ddpipe.launch.background import Launch
-from ddpipe.launch.notebook import Handle, attach, launch
+from ddpipe.notebook.background import Launch
+from ddpipe.notebook.handle import Handle, attach, launch
+from ddpipe.notebook.result import RESULT
 from ddpipe.storage import open_store
 
 

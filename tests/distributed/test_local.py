@@ -16,7 +16,7 @@ from training_ranks import train_endlessly
 from training_runs import PROCESSES, digits, final
 
 from ddpipe.errors import Diverged, Interrupted, ReplicaFailed
-from ddpipe.launch.local import run_local
+from ddpipe.processes.local import run_local
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> str:
     """The module of ranks that fail as told."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return "faulty_rank"
 

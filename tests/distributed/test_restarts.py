@@ -13,7 +13,7 @@ import pytest
 from training_runs import RECIPE, STEPS_PER_EPOCH, digits, final, record, same_bits, trained
 
 from ddpipe.errors import ReplicaFailed
-from ddpipe.launch.local import run_local
+from ddpipe.processes.local import run_local
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +22,7 @@ EVERY_STEP = replace(RECIPE, checkpoint_minutes=1e-9)
 
 @pytest.fixture(autouse=True)
 def _own_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = [str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(Path(__file__).parents[1] / "support"), os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", ":".join(filter(None, paths)))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 

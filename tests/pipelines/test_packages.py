@@ -17,7 +17,7 @@ from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineSpec
 from ddpipe import components
 from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
-from ddpipe.launch.backends import AUTO, BACKENDS
+from ddpipe.jobs import AUTO, BACKENDS
 from ddpipe.parameters import Parameter, declared
 from ddpipe.pipelines.compile import COMPILED, OFFERED, PIPELINES, compile_all, compile_v1, compile_v2
 from ddpipe.pipelines.wiring import MOUNT, Task

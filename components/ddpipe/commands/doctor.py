@@ -15,7 +15,7 @@ from ddpipe.engine.client import connect
 from ddpipe.engine.doctor import Check, Plan, State, examine
 from ddpipe.engine.endpoint import EndpointOptions, resolve
 from ddpipe.errors import EngineError
-from ddpipe.launch import cluster
+from ddpipe.kube import api as cluster
 from ddpipe.pipelines.catalogue import LEAST_PIPELINES
 
 

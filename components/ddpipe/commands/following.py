@@ -8,7 +8,7 @@ from typing import NoReturn
 from ddpipe.engine.client import Engine
 from ddpipe.engine.runs import RunState, conclude, follow
 from ddpipe.errors import Interrupted
-from ddpipe.signals import on_stop
+from ddpipe.processes.signals import on_stop
 
 
 def followed(engine: Engine, run_id: str, say: Callable[[str], object]) -> RunState:

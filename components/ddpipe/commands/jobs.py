@@ -10,9 +10,9 @@ import click
 from ddpipe.commands import json_option, tell
 from ddpipe.commands.options import options
 from ddpipe.errors import LaunchError
-from ddpipe.launch.cluster import connect
-from ddpipe.launch.orphans import FoundJob, Swept, list_jobs, sweep
-from ddpipe.launch.retrying import answered
+from ddpipe.kube.api import connect
+from ddpipe.kube.retrying import answered
+from ddpipe.launching.orphans import FoundJob, Swept, list_jobs, sweep
 from ddpipe.steps import SweepOptions
 
 namespace_option = click.option(

@@ -13,9 +13,9 @@ from ddpipe.commands.jobs import namespace_option
 from ddpipe.commands.results import Outcome
 from ddpipe.commands.shown import Scores
 from ddpipe.commands.step import step_command
-from ddpipe.launch.cluster import connect
-from ddpipe.launch.job import Owner, TrainingJob
-from ddpipe.launch.launcher import launch
+from ddpipe.jobs.job import Owner, TrainingJob
+from ddpipe.kube.api import connect
+from ddpipe.launching.launcher import launch
 from ddpipe.steps import PYTORCH_JOB
 from ddpipe.storage import exists
 

@@ -16,11 +16,11 @@ from ddpipe.commands.presets import chosen_recipe, list_presets_option
 from ddpipe.data.versions import address
 from ddpipe.errors import Interrupted, ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.launch.job import JobOptions, Owner
+from ddpipe.jobs.job import JobOptions, Owner
 from ddpipe.parameters import Parameters, parameter, refuse
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.processes.signals import on_stop
 from ddpipe.runs import Run, RunOptions
-from ddpipe.signals import on_stop
 from ddpipe.steps import ReuseOptions, StoreOptions, TrainOptions
 from ddpipe.storage import open_store
 from ddpipe.storage.lease import lease

@@ -8,9 +8,9 @@ import click
 
 from ddpipe.commands import json_option, tell
 from ddpipe.commands.jobs import namespace_option
-from ddpipe.launch.cluster import connect
-from ddpipe.launch.retrying import answered
-from ddpipe.launch.scaling import Scaled, scale
+from ddpipe.kube.api import connect
+from ddpipe.kube.retrying import answered
+from ddpipe.launching.scaling import Scaled, scale
 
 
 @click.command("scale")

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ddpipe.launch.backends import CONTAINER, LOCAL
-from ddpipe.launch.patch import merged
-from ddpipe.launch.pods import volume_name
+from ddpipe.jobs import CONTAINER, LOCAL
+from ddpipe.jobs.pods import volume_name
+from ddpipe.kube.patch import merged
 from ddpipe.parameters import refuse
 
 _OBJECT, _LIST = "an object", "a list of objects"

@@ -10,7 +10,7 @@ from ddpipe.commands.presets import chosen_recipe, list_presets_option
 from ddpipe.commands.results import Outcome
 from ddpipe.commands.shown import EventFiles, Scores
 from ddpipe.commands.step import step_command
-from ddpipe.launch.job import Owner
+from ddpipe.jobs.job import Owner
 from ddpipe.runs import RunOptions
 from ddpipe.steps import TRAIN_ANYWHERE, ReuseOptions, TrainOptions
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
-from ddpipe.cpus import cpus
 from ddpipe.data.index import open_index
 from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, load_manifest
 from ddpipe.data.notes import CLAIMS, CLEANINGS, dead_notes, noted, noted_shards
 from ddpipe.data.shards import object_key
 from ddpipe.data.versions import versions
 from ddpipe.errors import CorruptObject, NoSuchObject
+from ddpipe.processes.cpus import cpus
 from ddpipe.storage import ObjectInfo, Store
 
 POOLS = ("shards/", "columns/")

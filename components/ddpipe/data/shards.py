@@ -22,9 +22,9 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
-from ddpipe.cpus import cpus
 from ddpipe.data.manifest import ColumnRef, ShardRef
 from ddpipe.errors import DatasetError
+from ddpipe.processes.cpus import cpus
 
 Images = NDArray[np.uint8]
 """Shape (samples, height, width, channels)."""

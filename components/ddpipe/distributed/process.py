@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ddpipe.errors import DdpipeError
-from ddpipe.process import leave
+from ddpipe.processes.process import leave
 
 _MOST = 2000
 """Characters of a traceback in an error file: Kubernetes keeps 4096 bytes of a termination message."""

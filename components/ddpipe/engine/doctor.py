@@ -16,12 +16,12 @@ from typing import Any
 from ddpipe.engine.client import ONE_USER, Engine
 from ddpipe.engine.package import Package
 from ddpipe.errors import DdpipeError, EngineForbidden, LoginRequired, ParameterError
-from ddpipe.launch.backend import Backend, all_backends, backend
-from ddpipe.launch.backends import BACKENDS
-from ddpipe.launch.cluster import ApiError, Cluster, Refused
-from ddpipe.launch.discovery import is_served
-from ddpipe.launch.resources import SECRETS
-from ddpipe.launch.rights import may, needed
+from ddpipe.jobs import BACKENDS
+from ddpipe.jobs.backend import Backend, all_backends, backend
+from ddpipe.kube.api import ApiError, Cluster, Refused
+from ddpipe.kube.discovery import is_served
+from ddpipe.kube.resources import SECRETS
+from ddpipe.kube.rights import may, needed
 from ddpipe.storage import open_store
 
 

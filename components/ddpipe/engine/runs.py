@@ -21,8 +21,8 @@ from ddpipe.errors import (
     RunStopped,
     UnknownToEngine,
 )
-from ddpipe.launch.cluster import ApiError, connect
-from ddpipe.launch.resources import PODS
+from ddpipe.kube.api import ApiError, connect
+from ddpipe.kube.resources import PODS
 
 SUCCEEDED, FAILED, WAITING = "SUCCEEDED", "FAILED", "PENDING"
 _STOPPED = {"CANCELED", "CANCELING"}

@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpipe.cpus import cpus
 from ddpipe.data.columns import Columns, Text
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import shard_key
 from ddpipe.errors import CorruptObject, NoSuchObject
+from ddpipe.processes.cpus import cpus
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)

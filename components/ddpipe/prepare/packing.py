@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from ddpipe.cpus import cpus
 from ddpipe.data.columns import Rows, text
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.prefetch import prefetched
@@ -33,7 +32,8 @@ from ddpipe.prepare.images import Probed, Shape, probe
 from ddpipe.prepare.index import DIGEST, Entry, Members, write_entry
 from ddpipe.prepare.sample import Sample
 from ddpipe.prepare.sources import Source, Survey, Unreadable
-from ddpipe.process import give_memory_back, keep_memory
+from ddpipe.processes.cpus import cpus
+from ddpipe.processes.process import give_memory_back, keep_memory
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)

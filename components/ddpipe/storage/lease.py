@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from uuid import uuid4
 
 from ddpipe.errors import ParameterError, StoreError
-from ddpipe.process import is_alive
+from ddpipe.processes.process import is_alive
 from ddpipe.storage.base import Store
 
 _log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ class Preset:
     Attributes:
         help: One sentence: what it is for.
         values: By names of `Recipe`; all others keep their defaults.
-        measured: What it reached where (tests/bench/bench_training.py); empty if nobody measured it yet.
+        measured: What it reached where (benchmarks/bench_training.py); empty if nobody measured it yet.
     """
 
     help: str

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from enum import IntEnum
 
 from ddpipe.distributed import World
-from ddpipe.signals import on_stop
+from ddpipe.processes.signals import on_stop
 
 
 class Request(IntEnum):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from ddpipe.cpus import cpus
+from ddpipe.processes.cpus import cpus
 
 T = TypeVar("T")
 

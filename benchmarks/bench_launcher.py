@@ -1,0 +1,340 @@
+"""The launcher beside what a user would pick instead, on the cluster of KUBECONFIG.
+
+    python benchmarks/bench_launcher.py [figures] [quiet] [faults] [--quiet-minutes 5]
+
+Writes benchmarks/results/launcher-*.md, beside the official client (which polls).
+That is installed from PyPI into an environment of its own, under the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import venv
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "cluster"))
+
+from faults import FAULTS, Fault, Seen, running  # noqa: E402
+from place import ACCOUNT, IMAGE, OUR_IMAGES, Place, a_place, eventually  # noqa: E402
+from step import launch  # noqa: E402
+
+from ddpipe.commands.launch import job_of, launch_command  # noqa: E402
+from ddpipe.jobs.job import Owner, Success, TrainingJob  # noqa: E402
+from ddpipe.jobs.pytorchjob import BACKEND, manifest  # noqa: E402
+from ddpipe.kube.api import ApiError, ApiServer, connect  # noqa: E402
+from ddpipe.launching import preflight  # noqa: E402
+
+RESULTS = Path(__file__).parent / "results"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ddpipe-bench"
+OFFICIAL = "kubeflow-training==1.9.4"
+PATIENCE = 60  # seconds that the official client waits in the matrix; 600 by default
+
+# What a message must contain to have named the cause, whoever wrote it.
+CAUSES = {
+    "two launchers with one identity at once": "",
+    "the name is taken by a stranger's job": "already exists|taken",
+    "connections refused for 60 s while following": "",
+    "the API server hangs for 60 s while following": "",
+    "watches and logs dropped": "",
+    "the token expires (401) and is rotated on disk": "",
+    "a burst of 429": "",
+    "a burst of 500": "",
+    "a worker exits 1": "worker-[01].*exit ?code.*1",
+    "rank 0 exits 1": "(master|worker)-0.*exit ?code.*1",
+    "a worker is killed by a signal": "137|SIGKILL",
+    "a worker fails after rank 0 has succeeded": "exit ?code.*3",
+    "out of memory": "OOM.*64Mi|64Mi.*OOM",
+    "an image that cannot be pulled": "nowhere.invalid",
+    "a command that does not exist": "no-such-command",
+    "a missing secret as a volume": '"nope" not found',
+    "a missing claim": "nope",
+    "a GPU that no node has, nodes unseen": "ddpipe.dev/gpu",
+    "quota exceeded": "quota",
+    "pods that the cluster's policy refuses": "PodSecurity",
+    "a job that the webhook refuses": "image: Required value",
+    "rights missing": "forbidden|may not",
+    "the job is deleted while it runs": "not found|deleted",
+    "a pod is evicted while it runs": "[Ee]vict",
+    "the right to follow is taken away (403)": "403|may not",
+    "a replica fails, is started again and succeeds": "",
+    "the job cannot be removed after its failure: the cause comes first": "exit ?code.*1",
+    "a GPU that no node has": "nvidia.com/gpu|ddpipe.dev/gpu",
+    "GPU nodes exist, all of them tainted": "taint",
+    "pods that fit one by one, but not together": "cpu",
+    "a quota that is for other pods": "",
+    "suspended, then resumed: the clock stands still": "",
+    "SIGKILL while running, then run again": "",
+    "SIGTERM while running, SIGKILL 0.5 s later": "",
+}
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One launcher's row of the matrix."""
+
+    colour: bool
+    named: bool
+    left: int
+    seconds: float
+
+    def __str__(self) -> str:
+        """As cells of a table."""
+        words = ("right" if self.colour else "**wrong**", "yes" if self.named else "**no**")
+        return f"{words[0]} | {words[1]} | {self.left} | {self.seconds:.0f}"
+
+
+def official_python() -> Path:
+    """The interpreter of an environment that has the official client."""
+    python = CACHE / "official" / "bin" / "python"
+    if not python.exists():
+        venv.create(CACHE / "official", with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", OFFICIAL], check=True)
+    return python
+
+
+def official(place: Place) -> Callable[[Sequence[str]], list[str]]:
+    """The official client's command for the same job, with the master that its users give it."""
+    python, script = str(official_python()), str(Path(__file__).with_name("official.py"))
+
+    def command(arguments: Sequence[str]) -> list[str]:
+        options = dict(launch_command.make_context("launch", [*arguments[1:]]).params)
+        del options["namespace"], options["check"]
+        job = replace(job_of(place.namespace, **options), success=Success.RANK0)
+        return [python, script, json.dumps(manifest(job)), str(PATIENCE)]
+
+    return command
+
+
+def judged(fault: Fault, seen: Seen) -> Judged:
+    """What a row of the matrix says of a launcher."""
+    green_is_right = fault.code == 0
+    named = bool(re.search(CAUSES[fault.name], seen.ended.text, re.DOTALL))
+    return Judged((seen.ended.code == 0) == green_is_right, named, seen.jobs, seen.ended.seconds)
+
+
+def happen(admin: ApiServer, fault: Fault, *, rival: bool) -> Judged | str:
+    """Let a fault happen to one launcher; a word in place of a judgement when that cannot be done."""
+    # The rival's workers have an init container that the restricted level refuses: it gets an easier place.
+    level = "baseline" if rival and fault.level == "restricted" else fault.level
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        a_place(admin, Path(folder), level=level, sees_nodes=fault.sees_nodes) as place,
+    ):
+        place.rival = official(place) if rival else None
+        try:
+            return judged(fault, fault.happen(place))
+        except (AssertionError, ApiError) as error:
+            return str(error).partition("\n")[0][:60]
+
+
+def matrix(admin: ApiServer) -> Iterator[str]:
+    """The fault matrix, ours beside theirs, as a table."""
+    faults = [fault for fault in FAULTS if fault.name in CAUSES]
+    with ThreadPoolExecutor(4) as pool:
+        ours = [pool.submit(happen, admin, fault, rival=False) for fault in faults]
+        theirs = [pool.submit(happen, admin, fault, rival=True) for fault in faults]
+        cells = "colour | cause named | jobs left | s"
+        yield f"| what happens | ddpipe: {cells} | official client: {cells} |"
+        yield "|---|---|---|---|---|---|---|---|---|"
+        for fault, our, their in zip(faults, ours, theirs, strict=True):
+            other = their.result()
+            cells = str(other) if isinstance(other, Judged) else f"{other} | | |"
+            yield f"| {fault.name} | {our.result()} | {cells} |"
+
+
+def ends(admin: ApiServer, place: Place, script: str = "sleep 2") -> float:
+    """Seconds from the job's terminal condition, as a watch of our own sees it, to the launcher's exit."""
+    moments: list[float] = []
+
+    def look() -> None:
+        query = {"watch": "true", "timeoutSeconds": "60"}
+        for line in admin.spare().lines(place.jobs_path(), query, 90):
+            if any(
+                item["type"] in {"Succeeded", "Failed"} and item["status"] == "True"
+                for item in (json.loads(line)["object"].get("status") or {}).get("conditions") or ()
+            ):
+                moments.append(time.monotonic())
+                return
+
+    watcher = threading.Thread(target=look, daemon=True)
+    watcher.start()
+    step = launch(place, script)
+    step.process.wait(120)
+    ended = time.monotonic()
+    watcher.join(5)
+    return ended - moments[0]
+
+
+def lags(admin: ApiServer, times: int, *, rival: bool) -> list[float]:
+    """Several of these, each in a place of its own."""
+    found = []
+    for _ in range(times):
+        with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level="baseline") as place:
+            place.rival = official(place) if rival else None
+            found.append(ends(admin, place))
+    return found
+
+
+# Up to the first answer of the API server, as each of them gets there.
+OURS = """
+import ddpipe.commands.launch
+from ddpipe.kube.api import connect
+connect().get("/version")
+"""
+THEIRS = """
+from kubeflow.training import TrainingClient
+TrainingClient(job_kind="PyTorchJob").list_jobs(namespace=os.environ["NAMESPACE"])
+"""
+BARE = """
+from kubernetes import client, config
+config.load_kube_config()
+client.VersionApi().get_code()
+"""
+# The kernel's own peak of this program: rusage would count the parent's memory too.
+COUNT = """
+import re, time
+print(time.process_time(), re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+"""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What it costs to start: processor seconds, for a clock's depend on who else is busy, and megabytes."""
+
+    seconds: float
+    megabytes: float
+
+
+def start(python: str | Path, script: str, place: Place) -> Start:
+    """Start it a few times."""
+    environment = {**os.environ, "KUBECONFIG": str(place.kubeconfig), "NAMESPACE": place.namespace}
+    command = [python, "-c", f"import os{script}{COUNT}"]
+    measured = []
+    for _ in range(5):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        measured.append([float(number) for number in done.stdout.split()])
+    seconds, kilobytes = zip(*measured, strict=True)
+    return Start(statistics.median(seconds), max(kilobytes) / 1024)
+
+
+def start_in_pod(place: Place) -> Start:
+    """Start ours where a pipeline does: in a pod, with the pod's own account."""
+    container = {
+        "name": "main",
+        "image": OUR_IMAGES.format("launcher"),
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-c", f"import os{OURS}{COUNT}"],
+    }
+    spec = {"serviceAccountName": ACCOUNT, "restartPolicy": "Never", "containers": [container]}
+    place.create(
+        "/api/v1/pods", {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "start"}, "spec": spec}
+    )
+    path = f"/api/v1/namespaces/{place.namespace}/pods/start"
+    phase = eventually(
+        lambda: place.admin.get(path)["status"]["phase"], lambda seen: seen in {"Succeeded", "Failed"}, 60
+    )
+    printed = b"".join(place.admin.lines(f"{path}/log", {}, 10))
+    assert phase == "Succeeded", printed
+    seconds, kilobytes = printed.split()
+    return Start(float(seconds), float(kilobytes) / 1024)
+
+
+def starts(admin: ApiServer) -> Iterator[str]:
+    """Start-up beside the official client's, and beside the bare Kubernetes client that ours uses."""
+    with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level="baseline") as place:
+        in_pod = start_in_pod(place)
+        scripts = ((sys.executable, OURS), (official_python(), THEIRS), (sys.executable, BARE))
+        measured = [start(python, script, place) for python, script in scripts]
+    seconds = " | ".join(f"{one.seconds:.2f} s" for one in measured)
+    megabytes = " | ".join(f"{one.megabytes:.0f} MB" for one in measured)
+    yield f"| processor time to the first API answer, in a pod | {in_pod.seconds:.2f} s | | |"
+    yield f"| peak memory then | {in_pod.megabytes:.0f} MB | | |"
+    yield f"| processor time to the first API answer, by a kubeconfig | {seconds} |"
+    yield f"| peak memory then | {megabytes} |"
+
+
+def checked(admin: ApiServer) -> float:
+    """Seconds that the preflight takes."""
+    with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder)) as place:
+        job = TrainingJob(
+            owner=Owner(pipeline="p", run_id="r", step="s"),
+            namespace=place.namespace,
+            image=IMAGE,
+            nodes=2,
+            cpu="50m",
+            memory="64Mi",
+        )
+        taken = []
+        for _ in range(10):
+            began = time.monotonic()
+            preflight.check(admin, job, BACKEND, manifest(job))
+            taken.append(time.monotonic() - began)
+    return statistics.median(taken)
+
+
+def quiet(admin: ApiServer, minutes: float, *, rival: bool) -> float:
+    """API requests per hour of waiting for a job that says nothing."""
+    with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level="baseline") as place:
+        place.rival = official(place) if rival else None
+        step = running(place, "sleep 86400")
+        time.sleep(5)
+        before = len(place.proxy.requests)
+        time.sleep(60 * minutes)
+        requests = len(place.proxy.requests) - before
+        step.kill()
+    return requests * 60 / minutes
+
+
+def waits(admin: ApiServer, minutes: float) -> Iterator[str]:
+    """Both of them, at once; the official client's patience, as given here, ends after a minute."""
+    with ThreadPoolExecutor(2) as pool:
+        ours = pool.submit(quiet, admin, minutes, rival=False)
+        theirs = pool.submit(quiet, admin, min(minutes, 0.9), rival=True)
+        cells = f"{ours.result():.0f} | {theirs.result():.0f}"
+    yield "| figure | ddpipe | official client |"
+    yield "|---|---|---|"
+    yield f"| API requests per hour of quiet waiting, {minutes:g} minutes seen | {cells} |"
+
+
+def figures(admin: ApiServer) -> Iterator[str]:
+    """The figures, as a table."""
+    yield "| figure | ddpipe | official client | bare kubernetes client |"
+    yield "|---|---|---|---|"
+    ours, theirs = lags(admin, 10, rival=False), lags(admin, 3, rival=True)
+    cells = " | ".join(f"{statistics.median(one):.2f} s ({max(one):.2f} s)" for one in (ours, theirs))
+    yield f"| job's end to launcher's exit, median (worst) | {cells} | |"
+    yield f"| preflight, median | {checked(admin):.3f} s | none | |"
+    yield from starts(admin)
+
+
+def main() -> None:
+    """Measure and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=["figures", "quiet", "faults"])
+    parser.add_argument("--quiet-minutes", type=float, default=5)
+    given = parser.parse_args()
+    admin = connect()
+    parts = {"figures": figures(admin), "quiet": waits(admin, given.quiet_minutes), "faults": matrix(admin)}
+    RESULTS.mkdir(exist_ok=True)
+    for part in given.parts:
+        with (RESULTS / f"launcher-{part}.md").open("w") as results:
+            for line in parts[part]:
+                print(line, flush=True)  # noqa: T201
+                results.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""One way to run a training job's pods, as a value: all that the launch protocol needs to know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from ddpipe.jobs import BACKENDS
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.labels import JOB
+from ddpipe.jobs.status import JobStatus, Phase
+from ddpipe.kube.resources import Object, Resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """What acts on a kind of job.
+
+    Attributes:
+        name: What people call it.
+        find: The command that shows its pods.
+        webhook: What the names of its webhooks have in common; empty if it has none.
+        install: How it gets onto a cluster: an imperative sentence without a full stop.
+        refusals: The reasons of its events that tell of pods that it may not create.
+        pods: Where people can set what their pods may be lacking.
+    """
+
+    name: str
+    find: str
+    webhook: str
+    install: str
+    refusals: tuple[str, ...] = ("FailedCreate", "FailedCreatePod")
+    pods: str = "the job's patch"
+
+
+def _labelled(job: TrainingJob) -> str:
+    return f"{JOB}={job.name}"
+
+
+def _names(found: Object, event: Object) -> bool:
+    return bool(event["involvedObject"].get("uid") == found["metadata"]["uid"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Companion:
+    """An object that a job needs beside it; it belongs to the job, and goes with it.
+
+    Attributes:
+        resource: The kind of object.
+        manifest: The object to create.
+    """
+
+    resource: Resource
+    manifest: Object
+
+
+def _nothing(_job: TrainingJob, _schema: Object | None) -> tuple[str, ...]:
+    return ()
+
+
+def _no_companions(_job: TrainingJob) -> tuple[Companion, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend:
+    """One way to run a training job: pure functions, an address, and what people need to know of it.
+
+    Attributes:
+        resource: The kind of object that stands for a job.
+        controller: What acts on it.
+        manifest: (job, what the CRD knows of `spec`, or None if unknown) -> the object to create.
+        pod: (job) -> the template of its pods.
+        phase: (object) -> how far the job is, by the object's own word.
+        status: (job, object, pods) -> what it is doing.
+        owns: (object, pod) -> whether the pod is one of this job's.
+        selector: (job) -> the labels by which its pods are found, as a query has them.
+        concerns: (object, event) -> whether the event is about the job, or what makes its pods.
+        expires: Whether the cluster itself removes a job some time after its end.
+        lacks: (job, what the CRD knows of `spec`) -> what is against choosing it for this job unasked.
+        needs_schema: Whether the manifest is a guess without what the CRD knows.
+        companions: (job) -> what it needs beside it.
+    """
+
+    resource: Resource
+    controller: Controller
+    manifest: Callable[[TrainingJob, Object | None], dict[str, Any]]
+    pod: Callable[[TrainingJob], Object]
+    phase: Callable[[Object], Phase]
+    status: Callable[[TrainingJob, Object, Sequence[Object]], JobStatus]
+    owns: Callable[[Object, Object], bool]
+    selector: Callable[[TrainingJob], str] = _labelled
+    concerns: Callable[[Object, Object], bool] = _names
+    expires: bool = True
+    lacks: Callable[[TrainingJob, Object | None], Sequence[str]] = _nothing
+    needs_schema: bool = False
+    companions: Callable[[TrainingJob], Sequence[Companion]] = _no_companions
+
+
+def backend(name: str) -> Backend:
+    """The backend of this name; its module is imported now."""
+    found: Backend = import_module(BACKENDS[name]).BACKEND
+    return found
+
+
+def all_backends() -> tuple[Backend, ...]:
+    """Every backend."""
+    return tuple(map(backend, BACKENDS))

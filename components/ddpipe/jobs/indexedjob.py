@@ -1,0 +1,156 @@
+"""Indexed Job (batch/v1): job -> manifest, object and pods -> status. Pure functions; no operator is needed.
+
+Every pod has a number and, by a headless service of the job's name, a host name that outlives it: the ranks
+meet at that of pod 0. One pod alone needs no service: a plain Job.
+
+What restarts is the whole group, for a rank that goes breaks the collective of all others, which then fail
+and are started again as well. So the restarts of all pods count together (`backoffLimit`), once for each pod
+of the group. Limits per index would let the others go on without a rank. torchrun's own restarts do not help
+where the pod is what fails (out of memory, a lost node); PET_MAX_RESTARTS asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ddpipe.errors import ParameterError
+from ddpipe.jobs import CONTAINER
+from ddpipe.jobs.backend import Backend, Companion, Controller
+from ddpipe.jobs.completions import INDEX, placed
+from ddpipe.jobs.job import Restart, Success, TrainingJob
+from ddpipe.jobs.labels import JOB, annotate, labels_of, metadata_of
+from ddpipe.jobs.pods import ranks, template
+from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
+from ddpipe.kube.resources import JOBS, SERVICES, Object, owns
+
+CONTROLLER = Controller(
+    name="Job controller",
+    find="kubectl get pods -n kube-system -l component=kube-controller-manager",
+    webhook="",
+    install="Use Kubernetes 1.24 or later",
+)
+PORT = 29500
+_PROGRAM_FAILED = list(range(1, 128))
+"""Exit codes of a program's own; above them are signals."""
+
+
+def manifest(job: TrainingJob, _schema: Object | None = None) -> dict[str, Any]:
+    """The Job that runs `job`; the same job always gives the same manifest.
+
+    Raises:
+        ParameterError: No Job can do what is asked for.
+    """
+    if job.scheduling:
+        raise ParameterError(
+            what="a Job cannot be scheduled like this",
+            which="scheduling",
+            seen=f"{dict(job.scheduling)}, which only an operator understands",
+            do="Leave it out, let a queue admit the job as a whole, or choose another backend.",
+        )
+    of_rank_0 = {"rules": [{"succeededIndexes": "0"}]}
+    body = {
+        "apiVersion": JOBS.api_version,
+        "kind": JOBS.kind,
+        "metadata": metadata_of(job),
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": job.nodes,
+            "parallelism": job.nodes,
+            "ttlSecondsAfterFinished": job.finished_ttl,
+            **_failure_policy(job),
+            **({"successPolicy": of_rank_0} if job.success == Success.RANK0 else {}),
+            "template": pod(job),
+        },
+    }
+    return annotate(body, job)
+
+
+def _failure_policy(job: TrainingJob) -> dict[str, Any]:
+    if job.restart == Restart.NEVER:
+        return {"backoffLimit": 0}
+    # Two pods of one number would both answer to its host name.
+    once = {"podReplacementPolicy": "Failed"}
+    if job.restart != Restart.EXIT_CODE:
+        # Of restarted containers this many are too many; of failed pods one more.
+        return {"backoffLimit": job.max_restarts * job.nodes + 1, **once}
+    disrupted = {"type": "DisruptionTarget", "status": "True"}
+    by_itself = {"containerName": CONTAINER, "operator": "In", "values": _PROGRAM_FAILED}
+    rules = [
+        {"action": "Ignore", "onPodConditions": [disrupted]},
+        {"action": "FailJob", "onExitCodes": by_itself},
+    ]
+    return {"backoffLimit": job.max_restarts * job.nodes, "podFailurePolicy": {"rules": rules}, **once}
+
+
+def companions(job: TrainingJob) -> tuple[Companion, ...]:
+    """The service that gives the pods their names; a pod alone needs none."""
+    if job.nodes == 1:
+        return ()
+    service = {
+        "apiVersion": SERVICES.api_version,
+        "kind": SERVICES.kind,
+        "metadata": {"name": job.name, "namespace": job.namespace, "labels": labels_of(job)},
+        # The ranks meet before any of them could be called ready.
+        "spec": {"clusterIP": "None", "selector": {JOB: job.name}, "publishNotReadyAddresses": True},
+    }
+    return (Companion(resource=SERVICES, manifest=service),)
+
+
+def pod(job: TrainingJob) -> dict[str, Any]:
+    """The template of the pods."""
+    address = f"{job.name}-0.{job.name}" if job.nodes > 1 else "localhost"
+    env = [
+        *ranks(job, address, PORT, f"metadata.annotations['{INDEX}']"),
+        {"name": "PET_NNODES", "value": str(job.nodes)},
+        {"name": "PET_NPROC_PER_NODE", "value": str(job.processes_per_pod)},
+    ]
+    plain = template(job, CONTAINER, env)
+    in_place = job.restart in {Restart.ON_FAILURE, Restart.ALWAYS}
+    own = {
+        "restartPolicy": "OnFailure" if in_place else "Never",
+        **({"subdomain": job.name} if job.nodes > 1 else {}),
+    }
+    return {**plain, "spec": {**own, **plain["spec"]}}
+
+
+def phase(found: Object) -> Phase:
+    """How far the job is; what it will end as is told before the last pods have gone."""
+    if condition(found, "Failed") or condition(found, "FailureTarget"):
+        return Phase.FAILED
+    if condition(found, "Complete") or condition(found, "SuccessCriteriaMet"):
+        return Phase.SUCCEEDED
+    return Phase.SUSPENDED if found["spec"].get("suspend") else Phase.ACTIVE
+
+
+def status(job: TrainingJob, found: Object, pods: Sequence[Object]) -> JobStatus:
+    """What the job is doing. A pod that failed stays when another one takes its place."""
+    replicas, replaced = placed((item for item in pods if owns(found, item)), CONTAINER)
+    endings = ("Failed", "FailureTarget", "Complete", "SuccessCriteriaMet")
+    ending: Object = next(filter(None, (condition(found, kind) for kind in endings)), {})
+    return JobStatus(
+        phase=phase(found),
+        stage=_stage(job, found, replicas),
+        message=ending.get("message", ""),
+        replicas=replicas,
+        replaced=replaced,
+    )
+
+
+def _stage(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Stage:
+    if len(replicas) == job.nodes:
+        return min(replica.stage for replica in replicas)
+    is_taken_up = replicas or "startTime" in found.get("status", {})
+    return Stage.SCHEDULED if is_taken_up else Stage.RECONCILED
+
+
+BACKEND = Backend(
+    resource=JOBS,
+    controller=CONTROLLER,
+    manifest=manifest,
+    companions=companions,
+    pod=pod,
+    phase=phase,
+    status=status,
+    owns=owns,
+)

@@ -1,0 +1,405 @@
+"""What a training job is, and what may be chosen about it: frozen values, no I/O, no cluster API."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from ddpipe.jobs import AUTO, BACKENDS
+from ddpipe.kube.quantities import quantity
+from ddpipe.parameters import Between, OneOf, Parameters, parameter
+
+RUNTIME = "torch-distributed"
+"""The training runtime that Kubeflow Trainer brings along."""
+
+# Operators append "-worker-511" and use the result as a host name, of at most 63 characters.
+NAME_LIMIT = 48
+
+
+class Keep(StrEnum):
+    """Which finished jobs stay on the cluster for a person to look at."""
+
+    NEVER = "never"
+    FAILED = "failed"
+    ALWAYS = "always"
+
+    def keeps(self, *, failed: bool) -> bool:
+        """Whether a finished job stays."""
+        return self is Keep.ALWAYS or (self is Keep.FAILED and failed)
+
+
+class Success(StrEnum):
+    """Whose success is the job's success."""
+
+    ALL = "all"
+    RANK0 = "rank0"
+
+
+class Restart(StrEnum):
+    """When a failed replica is started again in place of failing the job."""
+
+    NEVER = "Never"
+    ON_FAILURE = "OnFailure"
+    ALWAYS = "Always"
+    EXIT_CODE = "ExitCode"
+
+
+class Preflight(StrEnum):
+    """What becomes of a job that preflight finds something wrong with."""
+
+    ENFORCE = "enforce"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner(Parameters):
+    """One step of one run: it owns exactly one job, however often the step is retried."""
+
+    heading: ClassVar[str] = "Identity"
+
+    pipeline: str = parameter(
+        "ddpipe", "Name of the pipeline; jobs left over from its earlier runs are removed."
+    )
+    run_id: str = parameter("", "Id of the run, the same for a retry; empty: a new one.")
+    task_id: str = parameter("", "Distinguishes loop iterations within one run.")
+    step: str = parameter("train", "Name of the step.")
+
+    @property
+    def key(self) -> str:
+        """The identity as one line, kept on the job as an annotation."""
+        return json.dumps([self.pipeline, self.run_id, self.task_id, self.step])
+
+    @classmethod
+    def of_key(cls, key: str) -> Owner:
+        """The owner that `key` was made of; ValueError if it is not such a key."""
+        match json.loads(key):
+            case [str(pipeline), str(run), str(task), str(step)]:
+                return cls(pipeline=pipeline, run_id=run, task_id=task, step=step)
+            case _:
+                raise ValueError(key)
+
+    @property
+    def job_name(self) -> str:
+        """A DNS-1035 label: the step's name to be read, a hash of the identity to be unique."""
+        readable = re.sub(r"[^a-z0-9]+", "-", self.step.lower()).strip("-")
+        if not readable[:1].isalpha():
+            readable = f"job-{readable}".rstrip("-")
+        digest = hashlib.sha256(self.key.encode()).hexdigest()[:10]
+        return f"{readable[: NAME_LIMIT - 11].rstrip('-')}-{digest}"
+
+
+VOLUME = "KIND:NAME:/PATH[:ro], of a snapshot KIND:NAME:/PATH:SIZE[:ro]"
+"""How a volume is written."""
+
+
+class VolumeKind(StrEnum):
+    """What a volume shows."""
+
+    CLAIM = "claim"
+    SECRET = "secret"  # noqa: S105 - a kind of volume
+    CONFIG = "config"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """Something mounted into every replica.
+
+    Attributes:
+        kind: Claim, secret, config map, or volume snapshot, of which each pod gets a copy of its own.
+        name: The object's name.
+        path: Where it appears in the container.
+        read_only: Secrets and config maps always are.
+        size: Of the copy of a snapshot.
+    """
+
+    kind: VolumeKind
+    name: str
+    path: str
+    read_only: bool = False
+    size: str = ""
+
+    @classmethod
+    def parsed(cls, text: str) -> Volume:
+        """The volume of KIND:NAME:PATH, of a snapshot also :SIZE, with :ro at the end for reading only.
+
+        Raises:
+            ValueError: It is none.
+        """
+        parts = text.split(":")
+        if read_only := parts[-1] == "ro":
+            parts.pop()
+        match parts:
+            case [VolumeKind.SNAPSHOT, name, path, size] if name and path.startswith("/"):
+                with suppress(ValueError):
+                    quantity(size)
+                    return cls(kind=VolumeKind.SNAPSHOT, name=name, path=path, read_only=read_only, size=size)
+            case [kind, name, path] if (
+                kind in set(VolumeKind) - {VolumeKind.SNAPSHOT} and name and path.startswith("/")
+            ):
+                return cls(kind=VolumeKind(kind), name=name, path=path, read_only=read_only)
+        raise ValueError(f"{text!r} is not {VOLUME}, where KIND is one of {', '.join(VolumeKind)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Access:
+    """Where object-store credentials come from: keys of a secret, never values.
+
+    Attributes:
+        secret: The secret's name, in the job's namespace; where it does not exist, credentials come from
+            elsewhere, such as the pod's role.
+        endpoint: Host and port as the pods reach it; empty: Kubeflow's own.
+        access_key: The secret's key that holds the access key.
+        secret_key: The secret's key that holds the secret key.
+    """
+
+    secret: str
+    endpoint: str
+    access_key: str = "accesskey"
+    secret_key: str = "secretkey"  # noqa: S105 - the name of a key, not the key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """Seconds that each stage may take; the clock stands still while the job is suspended.
+
+    Attributes:
+        reconciled: Until the operator reacts to the new job.
+        scheduled: Until every pod has a node.
+        pulled: Until every image is there.
+        running: Until every container has started.
+        finished: Until the job ends; None waits for ever.
+        hopeless: How long a state must last that does not mend itself (an image that cannot be pulled).
+    """
+
+    reconciled: float = 120
+    scheduled: float = 1800
+    pulled: float = 1800
+    running: float = 300
+    finished: float | None = None
+    hopeless: float = 20
+
+
+STAGES = tuple(stage.name for stage in fields(Deadlines))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions(Parameters):
+    """What a person chooses about a training job, whatever runs it; requests equal limits."""
+
+    what: ClassVar[str] = "the training job cannot work"
+    heading: ClassVar[str] = "Job on the cluster"
+    others: ClassVar[str] = "cluster_options"
+
+    backend: str = parameter(
+        AUTO,
+        f"What runs the pods: {', '.join(BACKENDS)}; {AUTO}: the first that cluster and account allow.",
+        OneOf((AUTO, *BACKENDS)),
+        form="cluster_backend",
+    )
+    image: str = parameter("", "Container image of the pods.", form="cluster_image")
+    nodes: int = parameter(1, "Number of pods.", Between(1, 10_000), form="cluster_nodes")
+    min_nodes: int = parameter(
+        0,
+        "Least number of pods to start with, or to go on with when pods are lost; 0: all of them.",
+        Between(0, 10_000),
+    )
+    processes: int = parameter(
+        0, "Training processes per pod; 0: one per GPU, or one where there is none.", Between(0, 256)
+    )
+    cpu: str = parameter("1", "CPUs per pod.", form="cluster_cpu")
+    memory: str = parameter("4Gi", "Memory per pod.", form="cluster_memory")
+    gpus: int = parameter(0, "GPUs per pod.", Between(0, 64), form="cluster_gpus")
+    gpu_resource: str = parameter(
+        "nvidia.com/gpu", "Resource name of a GPU, as the device plugin registers it."
+    )
+    extended_resources: Mapping[str, str] = parameter(
+        {}, "What else device plugins give each pod, such as rdma/hca=1."
+    )
+    shared_memory: str = parameter("1Gi", "Size limit of /dev/shm, which counts towards the pod's memory.")
+    env: Mapping[str, str] = parameter({}, "Environment variables of the pods.")
+    volumes: Sequence[str] = parameter(
+        [], f"Volumes of every pod, as {VOLUME}; KIND is one of {', '.join(VolumeKind)}."
+    )
+    s3_endpoint: str = parameter(
+        "",
+        "Object store as host:port, as seen from the cluster; empty: Kubeflow's own.",
+        form="storage_endpoint",
+    )
+    s3_secret: str = parameter(
+        "",
+        "Secret with the object store's accesskey and secretkey; for none, name one that does not exist.",
+        form="storage_secret",
+    )
+    node_selector: Mapping[str, str] = parameter({}, "Labels that nodes must have.")
+    tolerations: Sequence[Mapping[str, Any]] = parameter([], "Tolerations, as in a pod.")
+    spread: str = parameter(
+        "", "Node label over whose values pods are spread if possible, such as kubernetes.io/hostname."
+    )
+    host_network: bool = parameter(
+        default=False, help="Whether pods are in their node's network, as RDMA may need."
+    )
+    runtime_class: str = parameter(
+        "", "Runtime class of the pods, such as nvidia where it is not the default."
+    )
+    priority_class: str = parameter("", "Priority class of the pods.")
+    service_account: str = parameter("", "Service account of the pods.")
+    pull_policy: str = parameter(
+        "IfNotPresent", "When the image is pulled.", OneOf(("IfNotPresent", "Always", "Never"))
+    )
+    pull_secrets: Sequence[str] = parameter([], "Secrets for the image's registry.")
+    labels: Mapping[str, str] = parameter({}, "Labels of job and pods.")
+    annotations: Mapping[str, str] = parameter({}, "Annotations of job and pods.")
+    patch: Mapping[str, Any] = parameter(
+        {}, "Strategic merge patch for the pod template, for anything not covered here."
+    )
+    queue: str = parameter("", "Kueue queue that admits the job.")
+    runtime: str = parameter(
+        RUNTIME,
+        "Training runtime of a TrainJob: name of a ClusterTrainingRuntime, or TrainingRuntime/NAME of one in "
+        "the namespace.",
+    )
+    scheduling: Mapping[str, Any] = parameter({}, "The operator's schedulingPolicy, for gang scheduling.")
+    autoscaling: bool = parameter(
+        default=False, help="Whether the cluster can add nodes, so that none that exists has to fit."
+    )
+    preflight: str = parameter(
+        Preflight.ENFORCE.value,
+        "Whether a job that preflight finds could not run is refused (enforce) or still created (warn).",
+        OneOf(tuple(Preflight)),
+    )
+    success: str = parameter(
+        Success.ALL.value,
+        "Whose success makes the job a success: all replicas', or that of rank 0 alone.",
+        OneOf(tuple(Success)),
+    )
+    restart: str = parameter(
+        Restart.NEVER.value, "Which failed replicas are restarted.", OneOf(tuple(Restart))
+    )
+    max_restarts: int = parameter(3, "Number of restarts before the job fails.", Between(0, 1000))
+    keep: str = parameter(Keep.NEVER.value, "Which finished jobs to keep on the cluster.", OneOf(tuple(Keep)))
+    deadlines: Mapping[str, float] = parameter({}, f"Deadlines in seconds, by stage: {', '.join(STAGES)}.")
+    outage: float = parameter(
+        600.0, "How long the API server may be unreachable, in seconds.", Between(0, 86_400, open_low=True)
+    )
+
+    @property
+    def processes_per_pod(self) -> int:
+        """How many processes train in one pod."""
+        return self.processes or max(1, self.gpus)
+
+    @property
+    def per_pod(self) -> dict[str, str]:
+        """The resource limits of one pod."""
+        gpus = {self.gpu_resource: str(self.gpus)} if self.gpus else {}
+        return {"cpu": self.cpu, "memory": self.memory, **gpus, **self.extended_resources}
+
+    @property
+    def mounts(self) -> tuple[Volume, ...]:
+        """What is mounted into every pod."""
+        return tuple(map(Volume.parsed, self.volumes))
+
+    @property
+    def s3(self) -> S3Access:
+        """Where the pods find the object store and its credentials."""
+        return S3Access(secret=self.s3_secret, endpoint=self.s3_endpoint)
+
+    @property
+    def limits(self) -> Deadlines:
+        """What each stage may take."""
+        return Deadlines(**self.deadlines)
+
+    def conflicts(self) -> Iterator[str]:
+        """What each value says beyond its type: quantities, volumes, deadlines."""
+        if not self.image:
+            yield "image is empty"
+        if self.min_nodes > self.nodes:
+            yield f"min_nodes is {self.min_nodes}, more than nodes ({self.nodes})"
+        yield from self._bad_quantities()
+        yield from self._bad_volumes()
+        yield from self._bad_deadlines()
+
+    def _bad_quantities(self) -> Iterator[str]:
+        amounts = {name: getattr(self, name) for name in ("cpu", "memory", "shared_memory")}
+        for name, text in {**amounts, **self.extended_resources}.items():
+            try:
+                if quantity(text) <= 0:
+                    yield f"{name} is {text}, must be more than 0"
+            except ValueError:
+                yield f"{name} is {text!r}, no Kubernetes quantity such as 500m or 4Gi"
+
+    def _bad_volumes(self) -> Iterator[str]:
+        paths: set[str] = set()
+        sizes: dict[tuple[str, str], str] = {}
+        for text in self.volumes:
+            try:
+                volume = Volume.parsed(text)
+            except ValueError as error:
+                yield f"volumes: {error}"
+            else:
+                path = volume.path.rstrip("/")
+                if path in paths:
+                    yield f"volumes: two are mounted at {path}"
+                paths.add(path)
+                if sizes.setdefault((volume.kind, volume.name), volume.size) != volume.size:
+                    yield f"volumes: {volume.kind} {volume.name} has two sizes"
+
+    def _bad_deadlines(self) -> Iterator[str]:
+        for stage, seconds in self.deadlines.items():
+            if stage not in STAGES:
+                yield f"deadlines: {stage!r} is no stage; there are {', '.join(STAGES)}"
+            elif not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+                yield f"deadlines: {stage} is {seconds!r}, not a number of seconds above 0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions(JobOptions):
+    """What a person chooses about a job that runs their own command."""
+
+    command: Sequence[str] = parameter(
+        [], "Command and arguments of the pods; empty: the image's own.", form="job_command"
+    )
+    outputs: Sequence[str] = parameter(
+        [],
+        "URIs that must exist before the job counts as a success; one ending in / is a folder.",
+        form="job_outputs",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob(LaunchOptions):
+    """One training job, whatever runs it: what was chosen about it, and what it is.
+
+    Attributes:
+        owner: The step of the run that owns it; gives the name.
+        namespace: Where it runs.
+        finished_ttl: Seconds after which the cluster itself removes the finished job.
+    """
+
+    owner: Owner
+    namespace: str
+    finished_ttl: int = 24 * 3600
+
+    @property
+    def name(self) -> str:
+        """The job's name on the cluster."""
+        return self.owner.job_name
+
+
+def training_command(dataset: str, output: str, recipe: str) -> tuple[str, ...]:
+    """The command of ddpipe's own training in a pod; torchrun reads the pod's PET_* variables.
+
+    Args:
+        dataset: URI of the dataset's manifest.
+        output: URI of the folder for checkpoints and results.
+        recipe: The recipe as JSON.
+    """
+    module = ("python", "-m", "ddpipe.torchrun", "-m", "ddpipe.train")
+    return (*module, "--dataset", dataset, "--output", output, "--recipe", recipe)

@@ -1,0 +1,212 @@
+"""The pod of a training job: the same template for every kind of job. Pure functions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ddpipe.errors import ParameterError
+from ddpipe.jobs.job import S3Access, TrainingJob, Volume, VolumeKind
+from ddpipe.jobs.labels import JOB, labels_of
+from ddpipe.kube.patch import merged
+from ddpipe.kube.quantities import quantity
+from ddpipe.kube.resources import SNAPSHOTS
+
+_USER = 1000
+_LABEL = 63
+
+
+def template(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """The pod template of `job`, with its patch applied.
+
+    Args:
+        job: The job.
+        container: Name of the container that trains.
+        env: What the kind of job adds: ranks and addresses.
+
+    Raises:
+        ParameterError: The patch cannot be applied, or takes away the container that trains.
+    """
+    # A sidecar never ends, so neither would the pod; and it intercepts gloo's and NCCL's ports.
+    annotations = {"sidecar.istio.io/inject": "false", **job.annotations}
+    labels = {"sidecar.istio.io/inject": "false", **labels_of(job)}
+    plain = {"metadata": {"labels": labels, "annotations": annotations}, "spec": _spec(job, container, env)}
+    patched: dict[str, Any] = merged(plain, job.patch)
+    names = [item["name"] for item in patched["spec"]["containers"]]
+    if container not in names:
+        raise ParameterError(
+            what="the patch takes away the container that trains",
+            which="containers of the pod template",
+            seen=f"there are {', '.join(names) or 'none'}, and none of them is {container}",
+            do=f"Let the container {container} be.",
+        )
+    return patched
+
+
+def ranks(job: TrainingJob, address: str, port: int, index: str) -> list[dict[str, Any]]:
+    """Who a pod is among the others: for torchrun (PET_*) and for scripts without it.
+
+    Args:
+        job: The job.
+        address: Host name of rank 0's pod.
+        port: Where it listens.
+        index: The field of a pod that holds its number.
+    """
+    values = {
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "PET_MASTER_ADDR": address,
+        "PET_MASTER_PORT": str(port),
+        "WORLD_SIZE": str(job.nodes * job.processes_per_pod),
+    }
+    own = {"fieldRef": {"fieldPath": index}}
+    return [
+        *({"name": name, "value": value} for name, value in values.items()),
+        *({"name": name, "valueFrom": own} for name in ("RANK", "PET_NODE_RANK")),
+    ]
+
+
+def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    optional = {
+        "nodeSelector": dict(job.node_selector),
+        "tolerations": [dict(toleration) for toleration in job.tolerations],
+        "priorityClassName": job.priority_class,
+        "serviceAccountName": job.service_account,
+        "imagePullSecrets": [{"name": name} for name in job.pull_secrets],
+        "runtimeClassName": job.runtime_class,
+        "topologySpreadConstraints": _spread(job),
+        "hostNetwork": job.host_network,
+        # In the node's network, names of services are resolved only where this is asked for.
+        "dnsPolicy": "ClusterFirstWithHostNet" if job.host_network else "",
+    }
+    return {
+        "containers": [_container(job, container, env)],
+        "volumes": [_memory(job), *_volumes(job.mounts)],
+        "automountServiceAccountToken": bool(job.service_account),
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": _USER,
+            "runAsGroup": _USER,
+            "fsGroup": _USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def _spread(job: TrainingJob) -> list[dict[str, Any]]:
+    if not job.spread:
+        return []
+    ours = {"matchLabels": {JOB: job.name}}
+    even = {"maxSkew": 1, "topologyKey": job.spread, "whenUnsatisfiable": "ScheduleAnyway"}
+    return [{**even, "labelSelector": ours}]
+
+
+def _container(job: TrainingJob, name: str, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "image": job.image,
+        "imagePullPolicy": job.pull_policy,
+        **({"command": list(job.command)} if job.command else {}),
+        "env": _environment(job, env),
+        "resources": {"limits": job.per_pod, "requests": job.per_pod},
+        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, *map(_mount, job.mounts)],  # noqa: S108
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Defaults, then the kind of job's, then S3's, then the user's: the last of one name wins."""
+    entries = [
+        {"name": "OMP_NUM_THREADS", "value": str(threads(job))},
+        # The user id has no entry in the image's passwd file.
+        {"name": "HOME", "value": "/tmp"},  # noqa: S108 - a container's own
+        {"name": "LOGNAME", "value": "ddpipe"},
+        # torchrun copies the first failing process's error to here.
+        {"name": "TORCHELASTIC_ERROR_FILE", "value": "/dev/termination-log"},
+        # The training notes them: the model that is made of it can be traced.
+        {"name": "DDPIPE_RUN", "value": job.owner.run_id},
+        {"name": "DDPIPE_JOB", "value": job.name},
+        {"name": "DDPIPE_IMAGE", "value": job.image},
+        *_data(job.mounts),
+        *map(dict, env),
+        *_s3(job.s3),
+        *({"name": name, "value": value} for name, value in sorted(job.env.items())),
+    ]
+    return list({entry["name"]: entry for entry in entries}.values())
+
+
+def _data(mounts: Sequence[Volume]) -> list[dict[str, Any]]:
+    """The volumes that data may come from, for the lineage."""
+    kinds = {VolumeKind.CLAIM, VolumeKind.SNAPSHOT}
+    told = [f"{mount.kind.value} {mount.name} at {mount.path}" for mount in mounts if mount.kind in kinds]
+    return [{"name": "DDPIPE_VOLUMES", "value": ", ".join(told)}] if told else []
+
+
+def threads(job: TrainingJob) -> int:
+    """CPU threads per process, from the CPU limit: more would only be throttled."""
+    return max(1, int(quantity(job.cpu) / job.processes_per_pod))
+
+
+def _s3(access: S3Access) -> list[dict[str, Any]]:
+    def of_secret(name: str, key: str) -> dict[str, Any]:
+        reference = {"name": access.secret, "key": key, "optional": True}
+        return {"name": name, "valueFrom": {"secretKeyRef": reference}}
+
+    credentials = [
+        of_secret("AWS_ACCESS_KEY_ID", access.access_key),
+        of_secret("AWS_SECRET_ACCESS_KEY", access.secret_key),
+    ]
+    return [
+        *([{"name": "S3_ENDPOINT", "value": access.endpoint}] if access.endpoint else []),
+        *(credentials if access.secret else []),
+    ]
+
+
+def _memory(job: TrainingJob) -> dict[str, Any]:
+    """Data loaders pass batches through /dev/shm; a container's own has 64 MiB."""
+    return {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": job.shared_memory}}
+
+
+def _volumes(mounts: Sequence[Volume]) -> list[dict[str, Any]]:
+    """One for each object, however many paths it is mounted at."""
+    return list({volume["name"]: volume for volume in map(_volume, mounts)}.values())
+
+
+def _volume(volume: Volume) -> dict[str, Any]:
+    source: dict[VolumeKind, dict[str, Any]] = {
+        VolumeKind.CLAIM: {"persistentVolumeClaim": {"claimName": volume.name}},
+        VolumeKind.SECRET: {"secret": {"secretName": volume.name}},
+        VolumeKind.CONFIG: {"configMap": {"name": volume.name}},
+        VolumeKind.SNAPSHOT: {"ephemeral": {"volumeClaimTemplate": {"spec": _copy(volume)}}},
+    }
+    return {"name": _volume_name(volume), **source[volume.kind]}
+
+
+def _copy(snapshot: Volume) -> dict[str, Any]:
+    """A claim that is made with each pod from the snapshot, and goes with the pod."""
+    source = {"apiGroup": SNAPSHOTS.group, "kind": SNAPSHOTS.kind, "name": snapshot.name}
+    return {
+        "accessModes": ["ReadWriteOnce"],
+        "dataSource": source,
+        "resources": {"requests": {"storage": snapshot.size}},
+    }
+
+
+def _mount(volume: Volume) -> dict[str, Any]:
+    read_only = volume.read_only or volume.kind in {VolumeKind.SECRET, VolumeKind.CONFIG}
+    return {"name": _volume_name(volume), "mountPath": volume.path, "readOnly": read_only}
+
+
+def _volume_name(volume: Volume) -> str:
+    return volume_name(f"{volume.kind.value}-{volume.name}")
+
+
+def volume_name(name: str) -> str:
+    """A DNS-1123 label, as volumes need, of its own for each name; where a name is none, its digest tells."""
+    if len(name) <= _LABEL and "." not in name:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return f"{name.replace('.', '-')[: _LABEL - 9].rstrip('-')}-{digest}"

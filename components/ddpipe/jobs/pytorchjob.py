@@ -1,0 +1,216 @@
+"""PyTorchJob (kubeflow.org/v1): job -> manifest, object and pods -> status. Pure functions.
+
+Where the operator allows it (1.4 and later) a job has workers only. With a Master the workers would get an
+init container that needs a public image and breaks the *restricted* Pod Security level, and the job would
+succeed as soon as rank 0 does. Without one the operator sets no ranks: they come from the pods' labels.
+
+    1.9, 1.8, 1.7   workers only; the operator itself tells torchrun of nodes and processes
+    1.6, 1.5, 1.4   workers only; torchrun is told here, and no queue can hold a job
+    before          with a master; what is of `runPolicy` today stood at the top of the spec, or still does
+
+What somebody asks for and the cluster's operator does not know is refused: it would be ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ddpipe.errors import ParameterError, listed
+from ddpipe.jobs import CONTAINER
+from ddpipe.jobs.backend import Backend, Controller
+from ddpipe.jobs.job import Restart, Success, TrainingJob
+from ddpipe.jobs.labels import annotate, metadata_of
+from ddpipe.jobs.pods import ranks, template
+from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition, replica_of
+from ddpipe.kube.resources import Object, Resource, owns
+from ddpipe.kube.schema import misfits
+
+RESOURCE = Resource(group="kubeflow.org", version="v1", plural="pytorchjobs", kind="PyTorchJob")
+OPERATOR = Controller(
+    name="Training Operator",
+    find="kubectl get pods -A -l control-plane=kubeflow-training-operator",
+    webhook="training-operator.kubeflow.org",
+    install="Install the Kubeflow Training Operator (1.4 to 1.9)",
+)
+PORT = 23456
+"""The operator's default port of rank 0."""
+MEETING_PORT = 29400
+"""torchrun's own for a rendezvous, so that rank 0's is free."""
+INDEX = "metadata.labels['training.kubeflow.org/replica-index']"
+
+
+def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
+    """The PyTorchJob that runs `job`; the same job always gives the same manifest.
+
+    Args:
+        job: The job.
+        schema: The properties of `spec` that the cluster's CRD knows; None stands for a current one.
+
+    Raises:
+        ParameterError: The cluster's operator cannot do what is asked for; all of it is listed.
+    """
+    problems = list(_conflicts(job, schema))
+    if problems:
+        raise ParameterError(
+            what="the operator of this cluster cannot do what is asked for",
+            which=f"PyTorchJob {job.namespace}/{job.name}",
+            seen=listed(problems),
+            do="Leave it out, update the Training Operator, or choose another backend.",
+        )
+    known = _fields(schema)
+    body = {
+        "apiVersion": RESOURCE.api_version,
+        "kind": RESOURCE.kind,
+        "metadata": metadata_of(job),
+        "spec": {
+            "pytorchReplicaSpecs": _replica_specs(job, known),
+            **({"nprocPerNode": str(job.processes_per_pod)} if "nprocPerNode" in known else {}),
+            **_run_policy(job, known),
+        },
+    }
+    return annotate(body, job)
+
+
+def _fields(schema: Object | None) -> set[str]:
+    return {"runPolicy", "nprocPerNode", "elasticPolicy"} if schema is None else set(schema)
+
+
+def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:
+    if schema is None:
+        return
+    policy = schema.get("runPolicy", {}).get("properties", {})
+    if job.queue and "suspend" not in policy:
+        yield f"queue ({job.queue}): it cannot be told to wait, so no queue can hold it"
+    asked = {"schedulingPolicy": dict(job.scheduling)} if job.scheduling else {}
+    for path, value in misfits(asked, {"properties": policy}):
+        yield f"runPolicy.{path} ({json.dumps(value)}): its CRD has no place for this"
+
+
+def _has_master(job: TrainingJob, known: set[str]) -> bool:
+    return job.success == Success.RANK0 or "elasticPolicy" not in known
+
+
+def _run_policy(job: TrainingJob, known: set[str]) -> dict[str, Any]:
+    """The pytorch-operator of MiniKF's days has these at the top of the spec."""
+    # With a master the operator ends the job while others still work: their pods are needed to judge them.
+    judged = _has_master(job, known) and job.success == Success.ALL
+    policy: dict[str, Any] = {
+        "cleanPodPolicy": "None" if judged else "Running",
+        "ttlSecondsAfterFinished": job.finished_ttl,
+    }
+    if job.restart != Restart.NEVER:
+        policy["backoffLimit"] = job.max_restarts
+    if job.scheduling:
+        policy["schedulingPolicy"] = dict(job.scheduling)
+    return {"runPolicy": policy} if "runPolicy" in known else policy
+
+
+def _replica_specs(job: TrainingJob, known: set[str]) -> dict[str, Any]:
+    def replicas(count: int, env: Sequence[Object]) -> dict[str, Any]:
+        return {"replicas": count, "restartPolicy": job.restart, "template": template(job, CONTAINER, env)}
+
+    told_by_operator = "nprocPerNode" in known
+    if not _has_master(job, known):
+        env = ranks(job, f"{job.name}-worker-0", PORT, INDEX)
+        return {"Worker": replicas(job.nodes, env if told_by_operator else [*env, *_group(job)])}
+    env = [] if told_by_operator else [*_group(job), *_meeting(job)]
+    others = {"Worker": replicas(job.nodes - 1, env)} if job.nodes > 1 else {}
+    return {"Master": replicas(1, env), **others}
+
+
+def _group(job: TrainingJob) -> list[dict[str, Any]]:
+    """How many train together: what operators tell torchrun from 1.7 on."""
+    values = {"PET_NNODES": str(job.nodes), "PET_NPROC_PER_NODE": str(job.processes_per_pod)}
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def _meeting(job: TrainingJob) -> list[dict[str, Any]]:
+    """Where they meet to agree on their ranks, which no field of a pod holds where there is a master.
+
+    The agreement is in the order of host names, by which the master comes first.
+    """
+    values = {
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": f"{job.name}-master-0:{MEETING_PORT}",
+        "PET_RDZV_ID": job.name,
+        "PET_RDZV_CONF": "join_timeout=900,read_timeout=900",
+    }
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def pod(job: TrainingJob) -> Object:
+    """The template of the pods; master and workers have the same but for the ranks."""
+    return template(job, CONTAINER)
+
+
+def phase(found: Object) -> Phase:
+    """How far the job is, by the operator's own word."""
+    if condition(found, "Failed"):
+        return Phase.FAILED
+    if condition(found, "Succeeded"):
+        return Phase.SUCCEEDED
+    # The queue suspends through the spec; the condition follows when the operator has acted.
+    if found["spec"].get("runPolicy", {}).get("suspend"):
+        return Phase.SUSPENDED
+    return Phase.ACTIVE
+
+
+def status(job: TrainingJob, found: Object, pods: Sequence[Object]) -> JobStatus:
+    """What the job is doing."""
+    own = (item for item in pods if owns(found, item))
+    replicas = tuple(
+        sorted((replica_of(item, _rank(found, item), CONTAINER) for item in own), key=_rank_order)
+    )
+    told = phase(found)
+    ending = condition(found, "Failed") or condition(found, "Succeeded") or {}
+    message = ending.get("message", "")
+    if told is Phase.SUCCEEDED and job.success == Success.ALL:
+        told, message = _judged(job, found, replicas, message)
+    return JobStatus(phase=told, stage=_stage(job, found, replicas), message=message, replicas=replicas)
+
+
+def _rank(found: Object, item: Object) -> str:
+    name: str = item["metadata"]["name"]
+    return name.removeprefix(f"{found['metadata']['name']}-")
+
+
+def _rank_order(replica: Replica) -> tuple[bool, int]:
+    role, _, index = replica.rank.rpartition("-")
+    return role != "master", int(index) if index.isdigit() else 0
+
+
+def _judged(job: TrainingJob, found: Object, replicas: Sequence[Replica], message: str) -> tuple[Phase, str]:
+    """The phase of a job that the operator calls Succeeded, and why.
+
+    With a master the operator looks at nothing else: the workers' pods, which then stay, tell.
+    """
+    if any(replica.over and replica.has_failed for replica in replicas):
+        return Phase.FAILED, message
+    if "Master" in found["spec"]["pytorchReplicaSpecs"]:
+        if not all(replica.over for replica in replicas):
+            return Phase.ACTIVE, message
+        if len(replicas) < job.nodes:
+            gone = job.nodes - len(replicas)
+            return Phase.FAILED, f"{gone} of {job.nodes} pods vanished before they were seen to succeed"
+    return Phase.SUCCEEDED, message
+
+
+def _stage(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Stage:
+    if not replicas and not (found.get("status") or {}).get("conditions"):
+        return Stage.RECONCILED
+    if len(replicas) < job.nodes:
+        return Stage.SCHEDULED
+    return min(replica.stage for replica in replicas)
+
+
+BACKEND = Backend(
+    resource=RESOURCE,
+    controller=OPERATOR,
+    manifest=manifest,
+    pod=pod,
+    phase=phase,
+    status=status,
+    owns=owns,
+)

@@ -1,0 +1,263 @@
+"""What a job and its pods are doing, in one vocabulary for every kind of job. Pure functions of objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum, StrEnum
+
+from ddpipe.kube.resources import Object
+
+# The kubelet's words for an image that does not come, and for a container that cannot start from it.
+IMAGE_TROUBLE = {
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "RegistryUnavailable",
+}
+CONTAINER_TROUBLE = {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+
+
+class Phase(StrEnum):
+    """How far the job is; only Succeeded is success."""
+
+    ACTIVE = "active"
+    SUSPENDED = "suspended"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing will change any more."""
+        return self in {Phase.SUCCEEDED, Phase.FAILED}
+
+
+class Stage(IntEnum):
+    """What a replica, or the job as a whole, waits for next."""
+
+    RECONCILED = 0
+    SCHEDULED = 1
+    PULLED = 2
+    RUNNING = 3
+    FINISHED = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a container ended.
+
+    Attributes:
+        code: Exit code.
+        reason: The kubelet's word: Error, OOMKilled, StartError.
+        message: The termination message: the error file, or the last lines of the log.
+        finished: When, as RFC 3339.
+    """
+
+    code: int
+    reason: str
+    message: str
+    finished: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One pod.
+
+    Attributes:
+        rank: What people call it: "worker-1".
+        pod: The pod's name.
+        container: Name of the container that trains.
+        uid: The pod's uid: a replaced pod has another one.
+        stage: What it waits for.
+        over: Whether the pod has ended for good; a container alone may start again.
+        removed: Who took the pod away before its work was done; empty if nobody did.
+        removed_at: When its deletion was asked for, in seconds since 1970; 0 if it was not.
+        has_begun: Whether its container runs or ran, in its present run.
+        waiting: Why the container does not run, as "Reason: message"; empty if it does.
+        restarts: How often its container was started again.
+        ending: How its container ended; None before.
+        previous: How the container before the last restart ended.
+        memory: The memory limit of its container.
+    """
+
+    rank: str
+    pod: str
+    container: str
+    uid: str
+    stage: Stage
+    over: bool
+    removed: str
+    removed_at: float
+    has_begun: bool
+    waiting: str
+    restarts: int
+    ending: Ending | None
+    previous: Ending | None
+    memory: str
+
+    @property
+    def failure(self) -> Ending | None:
+        """How its container failed: now, or before it was started again; None if it succeeded since."""
+        last = self.ending or self.previous
+        return last if last and last.code != 0 else None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it did not, or cannot, do its work."""
+        return bool(self.removed) or self.failure is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """A job at one moment.
+
+    Attributes:
+        phase: How far it is.
+        stage: What the slowest replica waits for.
+        message: The operator's own words about the end.
+        replicas: Its pods, in the order of their ranks.
+        replaced: Pods that are still there though another one has taken their place.
+    """
+
+    phase: Phase
+    stage: Stage
+    message: str
+    replicas: tuple[Replica, ...]
+    replaced: tuple[Replica, ...] = ()
+
+    @property
+    def restarts(self) -> int:
+        """Container restarts of all replicas."""
+        return sum(replica.restarts for replica in self.replicas)
+
+
+def condition(found: Object, kind: str) -> Object | None:
+    """The condition of this type whose status is True: operators leave old ones with status False."""
+    conditions = found.get("status", {}).get("conditions") or ()
+    return next((item for item in conditions if item["type"] == kind and item["status"] == "True"), None)
+
+
+def true_conditions(found: Object) -> list[str]:
+    """The types of the conditions that hold, in the order in which they came."""
+    conditions = found.get("status", {}).get("conditions") or ()
+    return [item["type"] for item in conditions if item["status"] == "True"]
+
+
+def replica_of(pod: Object, rank: str, container: str) -> Replica:
+    """A pod as a replica.
+
+    Args:
+        pod: The pod.
+        rank: How people call it: "worker-1".
+        container: Name of the container that trains.
+    """
+    main = _named(pod.get("status", {}).get("containerStatuses"), container)
+    terminated = main.get("state", {}).get("terminated")
+    last = main.get("lastState", {}).get("terminated")
+    limits = _named(pod["spec"]["containers"], container).get("resources", {}).get("limits", {})
+    return Replica(
+        rank=rank,
+        pod=pod["metadata"]["name"],
+        container=container,
+        uid=pod["metadata"]["uid"],
+        stage=_stage(pod, main),
+        over=_is_over(pod),
+        removed=_removal(pod, terminated),
+        removed_at=_asked_to_go(pod["metadata"]),
+        has_begun=_has_begun(main),
+        waiting=_waiting(pod),
+        restarts=main.get("restartCount", 0),
+        ending=_ending(terminated) if terminated else None,
+        previous=_ending(last) if last else None,
+        memory=limits.get("memory", ""),
+    )
+
+
+def _named(items: Sequence[Object] | None, name: str) -> Object:
+    return next((item for item in items or () if item["name"] == name), {})
+
+
+def _stage(pod: Object, main: Object) -> Stage:
+    if _is_over(pod) or _has_begun(main) or main.get("restartCount"):
+        return Stage.FINISHED
+    if not pod["spec"].get("nodeName"):
+        return Stage.SCHEDULED
+    trouble = _waiting(pod).partition(":")[0]
+    return Stage.RUNNING if trouble in CONTAINER_TROUBLE else Stage.PULLED
+
+
+def _has_begun(main: Object) -> bool:
+    return bool(main.get("state", {}).keys() & {"running", "terminated"})
+
+
+def _is_over(pod: Object) -> bool:
+    return pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
+
+
+def _waiting(pod: Object) -> str:
+    """Why nothing runs: the scheduler's word, else the first waiting container's, init containers first."""
+    status = pod.get("status", {})
+    for item in status.get("conditions") or ():
+        if item["type"] == "PodScheduled" and item["status"] == "False":
+            return _words(item)
+    for item in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
+        waiting = item.get("state", {}).get("waiting")
+        if waiting:
+            return _words(waiting)
+    return ""
+
+
+def _words(told: Object) -> str:
+    return ": ".join(filter(None, (told.get("reason"), told.get("message"))))
+
+
+def _ending(terminated: Object) -> Ending:
+    return Ending(
+        code=terminated.get("exitCode", 1),
+        reason=terminated.get("reason", ""),
+        message=terminated.get("message", "").strip(),
+        finished=terminated.get("finishedAt") or "",
+    )
+
+
+def _removal(pod: Object, terminated: Object | None) -> str:
+    """Who took the pod away before its work was done: an eviction, the node's end, or somebody's deletion."""
+    status, metadata = pod.get("status", {}), pod["metadata"]
+    disruption = condition(pod, "DisruptionTarget") or {}
+    reason = status.get("reason") or disruption.get("reason")
+    if reason and status.get("phase") != "Succeeded":
+        message = status.get("message") or disruption.get("message") or ""
+        return f"its pod was taken away ({reason}: {message})"
+    asked = _asked_to_go(metadata)
+    if asked and not _ended_before(asked, terminated):
+        return "somebody deleted its pod"
+    return ""
+
+
+def _asked_to_go(metadata: Object) -> float:
+    """When its deletion was asked for, in seconds since 1970; 0: never. The timestamp is the grace's end."""
+    if "deletionTimestamp" not in metadata:
+        return 0
+    limit = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp()
+    return limit - float(metadata.get("deletionGracePeriodSeconds") or 0)
+
+
+def _ended_before(asked: float, terminated: Object | None) -> bool:
+    """Whether the container had ended when the deletion was asked for: so does an operator tidy up."""
+    if not terminated or not terminated.get("finishedAt"):
+        return False
+    return datetime.fromisoformat(terminated["finishedAt"]).timestamp() < asked
+
+
+def torch_error(message: str) -> tuple[str, float | None]:
+    """The text and time (seconds since 1970) of a torch error file, which torchrun leaves as the message."""
+    try:
+        error = json.loads(message)["message"]
+        if isinstance(error, str):
+            return error, None
+        return str(error["message"]), float(error["extraInfo"]["timestamp"])
+    except (ValueError, KeyError, TypeError):
+        return message, None

@@ -1,0 +1,279 @@
+"""TrainJob (trainer.kubeflow.org/v1alpha1): job -> manifest, object and pods -> status. Pure functions.
+
+A TrainJob names a runtime, which has the template of the pods, and says what is to be different: `trainer`
+for the container that trains, an override for the rest of the pod. The override's name and fields are read
+from the CRD; whatever of our pod has a place in it is sent:
+
+    2.0   podSpecOverrides       service account, node selector, tolerations, volumes and their mounts
+    2.1   podTemplateOverrides   also labels, annotations, affinity, pull secrets
+    2.2   runtimePatches         also security contexts
+
+In none of them is there a place for restarts, priority class, pull policy or termination message: the
+runtime has these, as in images/runtime.yaml. What somebody asks for and has no place is refused.
+
+Restarts are judged here too: the Job beneath starts a failed pod again unless its runtime forbids it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ddpipe.errors import ParameterError, listed
+from ddpipe.jobs import CONTAINER
+from ddpipe.jobs.backend import Backend, Controller
+from ddpipe.jobs.completions import INDEX, placed
+from ddpipe.jobs.job import RUNTIME, Keep, Restart, Success, TrainingJob
+from ddpipe.jobs.labels import annotate, metadata_of
+from ddpipe.jobs.pods import ranks, template
+from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
+from ddpipe.kube.resources import Object, Resource
+from ddpipe.kube.schema import fitted, misfits, within
+
+RESOURCE = Resource(group="trainer.kubeflow.org", version="v1alpha1", plural="trainjobs", kind="TrainJob")
+TRAINER = Controller(
+    name="Kubeflow Trainer",
+    find="kubectl get pods -A -l app.kubernetes.io/name=trainer",
+    webhook="trainer.kubeflow.org",
+    install="Install Kubeflow Trainer 2",
+    refusals=("FailedCreate", "TrainJobResourcesCreationFailed", "JobCreationFailed"),
+    pods="its training runtime (runtime=TrainingRuntime/ddpipe, of images/runtime.yaml)",
+)
+STEP = "node"
+"""Every runtime calls the Job that trains so, and its container too."""
+PORT = 29500
+MANAGER = "ddpipe.dev/launcher"
+_OF_TRAINER = ("image", "command", "args", "env")
+_PART = "jobset.sigs.k8s.io/replicatedjob-name"
+_SIGNALS = 128
+
+
+def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
+    """The TrainJob that runs `job`; the same job always gives the same manifest.
+
+    Args:
+        job: The job.
+        schema: The properties of `spec` that the cluster's CRD knows; None stands for a current one.
+
+    Raises:
+        ParameterError: No TrainJob of this cluster can do what is asked for; all of it is listed.
+    """
+    problems = list(_conflicts(job, schema))
+    if problems:
+        raise ParameterError(
+            what="a TrainJob of this cluster cannot do what is asked for",
+            which=f"TrainJob {job.namespace}/{job.name}",
+            seen=listed(problems),
+            do="Leave it out, let the training runtime have it, or choose another backend.",
+        )
+    pod, container = _parts(job)
+    kind, _, name = job.runtime.rpartition("/")
+    body = {
+        "apiVersion": RESOURCE.api_version,
+        "kind": RESOURCE.kind,
+        "metadata": metadata_of(job),
+        "spec": {
+            "runtimeRef": {
+                "apiGroup": RESOURCE.group,
+                "kind": kind or "ClusterTrainingRuntime",
+                "name": name,
+            },
+            "trainer": {
+                # Without a command the image's own is meant, and not the runtime's.
+                **{field: container.get(field, []) for field in _OF_TRAINER},
+                "numNodes": job.nodes,
+                "numProcPerNode": job.processes_per_pod,
+                "resourcesPerNode": container["resources"],
+            },
+            **_override(pod, schema),
+        },
+    }
+    return annotate(body, job)
+
+
+def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:
+    if job.scheduling:
+        yield "scheduling: gang scheduling is set up in the training runtime (podGroupPolicy)"
+    if job.success == Success.RANK0 and job.keep == Keep.ALWAYS:
+        yield "success=rank0 with keep=always: the other ranks would go on for ever"
+    plain = TrainingJob(
+        owner=job.owner, namespace=job.namespace, image=job.image, service_account=job.service_account
+    )
+    without = list(_misfits(plain, schema))
+    for path, value in _misfits(job, schema):
+        if (path, value) not in without:
+            yield f"{path} ({json.dumps(value)}): its CRD has no place for this"
+
+
+def _misfits(job: TrainingJob, schema: Object | None) -> Iterator[tuple[str, Any]]:
+    """What of the pod this cluster's TrainJobs have no place for."""
+    if schema is not None:
+        pod, _ = _parts(job)
+        yield from misfits(pod, _schema_of_pod(schema))
+
+
+def lacks(job: TrainingJob, schema: Object | None) -> tuple[str, ...]:
+    """What pods of the common runtime would be without that many clusters insist on; nothing with another."""
+    if job.runtime != RUNTIME:
+        return ()
+    vital = {"spec.securityContext", "metadata"}
+    missing = ", ".join(path for path, _ in _misfits(job, schema) if path in vital)
+    way_out = "name a runtime that has it, such as TrainingRuntime/ddpipe of images/runtime.yaml"
+    return (f"its CRD has no place for the pods' {missing} ({way_out})",) if missing else ()
+
+
+def _parts(job: TrainingJob) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The pod's template but for what `trainer` says, and the container that trains."""
+    # The controller itself sets PET_*, and refuses any that others set.
+    env = [
+        item
+        for item in ranks(job, f"{job.name}-{STEP}-0-0.{job.name}", PORT, f"metadata.annotations['{INDEX}']")
+        if not item["name"].startswith("PET_")
+    ]
+    pod = template(job, CONTAINER, env)
+    named = {item["name"]: item for item in pod["spec"]["containers"]}
+    container = named.pop(CONTAINER)
+    rest = {name: value for name, value in container.items() if name not in {*_OF_TRAINER, "resources"}}
+    containers = [{**rest, "name": STEP}, *named.values()]
+    return {**pod, "spec": {**pod["spec"], "containers": containers}}, container
+
+
+def _schema_of_pod(schema: Object) -> Object:
+    """What the CRD knows of a pod's template."""
+    spec = {"properties": schema}
+    if "runtimePatches" in schema:
+        of_jobs = ("trainingRuntimeSpec", "template", "spec", "replicatedJobs")
+        return within(spec, "runtimePatches", *of_jobs, "template", "spec", "template")
+    if "podTemplateOverrides" in schema:
+        return within(spec, "podTemplateOverrides")
+    return {"properties": {"spec": within(spec, "podSpecOverrides")}}
+
+
+def _override(pod: Object, schema: Object | None) -> dict[str, Any]:
+    """The fields of `spec` that change the runtime's pods."""
+    known = pod if schema is None else fitted(pod, _schema_of_pod(schema))
+    if schema is None or "runtimePatches" in schema:
+        job = {"name": STEP, "template": {"spec": {"template": known}}}
+        change = {"template": {"spec": {"replicatedJobs": [job]}}}
+        return {"runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": change}]}
+    target = {"targetJobs": [{"name": STEP}]}
+    if "podTemplateOverrides" in schema:
+        return {"podTemplateOverrides": [{**target, **known}]}
+    return {"podSpecOverrides": [{**target, **known["spec"]}]}
+
+
+def pod(job: TrainingJob) -> Object:
+    """The template of the pods, as far as it is ours."""
+    return template(job, CONTAINER)
+
+
+def selector(job: TrainingJob) -> str:
+    """Pods have our own labels only where the CRD has a place for them."""
+    return f"jobset.sigs.k8s.io/jobset-name={job.name}"
+
+
+def phase(found: Object) -> Phase:
+    """How far the job is, by the controller's own word."""
+    if condition(found, "Failed"):
+        return Phase.FAILED
+    if condition(found, "Complete"):
+        return Phase.SUCCEEDED
+    # The spec changes first, the condition when the controller has acted.
+    if found["spec"].get("suspend") or condition(found, "Suspended"):
+        return Phase.SUSPENDED
+    return Phase.ACTIVE
+
+
+def status(job: TrainingJob, found: Object, pods: Sequence[Object]) -> JobStatus:
+    """What the job is doing."""
+    own = [item for item in pods if owns(found, item) and item["metadata"]["labels"][_PART] == STEP]
+    replicas, replaced = placed(own, STEP)
+    told = phase(found)
+    ending = condition(found, "Failed") or condition(found, "Complete") or {}
+    message = ending.get("message", "")
+    if told is Phase.ACTIVE:
+        told, message = _judged(job, replicas, replaced)
+    return JobStatus(
+        phase=told,
+        stage=_stage(job, found, replicas),
+        message=message,
+        replicas=replicas,
+        replaced=replaced,
+    )
+
+
+def _judged(job: TrainingJob, replicas: Sequence[Replica], replaced: Sequence[Replica]) -> tuple[Phase, str]:
+    """The phase of a job that has not ended for its controller, and why."""
+    ended = {replica.rank for replica in replicas if replica.over and not replica.has_failed}
+    if job.success == Success.RANK0 and "worker-0" in ended:
+        return Phase.SUCCEEDED, ""
+    if any(_is_fatal(job, replica) for replica in (*replicas, *replaced)):
+        return Phase.FAILED, ""
+    restarts = len(replaced) + sum(replica.restarts for replica in replicas)
+    if restarts > job.max_restarts * job.nodes:
+        return Phase.FAILED, f"its pods were started again {restarts} times"
+    return Phase.ACTIVE, ""
+
+
+def _is_fatal(job: TrainingJob, replica: Replica) -> bool:
+    """Whether the job has failed because this replica did."""
+    if job.restart == Restart.NEVER:
+        return replica.has_failed
+    failure = None if replica.removed else replica.failure
+    return job.restart == Restart.EXIT_CODE and failure is not None and failure.code < _SIGNALS
+
+
+def _stage(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Stage:
+    if len(replicas) == job.nodes:
+        return min(replica.stage for replica in replicas)
+    is_taken_up = replicas or found.get("status")
+    return Stage.SCHEDULED if is_taken_up else Stage.RECONCILED
+
+
+def owns(found: Object, item: Object) -> bool:
+    """Whether a pod is one of this job's present run.
+
+    A pod's owner is a Job of a JobSet, so only time tells it from the pods of an earlier job of this name, or
+    of the time before this one was suspended.
+    """
+    created: str = item["metadata"]["creationTimestamp"]
+    return created >= _began(found)
+
+
+def _began(found: Object) -> str:
+    """When the job was created, or resumed at last."""
+    created: str = found["metadata"]["creationTimestamp"]
+    resumed = [
+        str(item["lastTransitionTime"])
+        for item in found.get("status", {}).get("conditions") or ()
+        if item["type"] == "Suspended" and item["status"] == "False"
+    ]
+    return max([created, *resumed])
+
+
+def concerns(found: Object, event: Object) -> bool:
+    """Whether an event is about the job, its JobSet or its Job."""
+    named, metadata = event["involvedObject"], found["metadata"]
+    if named.get("uid") == metadata["uid"]:
+        return True
+    # Events outlive what they are about.
+    is_new = event["metadata"].get("creationTimestamp", "") >= metadata["creationTimestamp"]
+    parts = {("JobSet", metadata["name"]), ("Job", f"{metadata['name']}-{STEP}-0")}
+    return is_new and (named.get("kind"), named.get("name")) in parts
+
+
+BACKEND = Backend(
+    resource=RESOURCE,
+    controller=TRAINER,
+    manifest=manifest,
+    pod=pod,
+    phase=phase,
+    status=status,
+    owns=owns,
+    selector=selector,
+    concerns=concerns,
+    lacks=lacks,
+    expires=False,
+    needs_schema=True,
+)

@@ -1,0 +1,1 @@
+"""Talks to Kubernetes and knows no job: API client, watches, retries, rights, capacity."""

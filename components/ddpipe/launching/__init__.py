@@ -1,0 +1,18 @@
+"""The launch protocol, a file per step: a training job and a cluster in, its outcome out.
+
+launcher      runs the steps below in their order, and cleans up
+choosing      picks a backend that the cluster and the account can run the job with
+preflight     finds all problems before anything is created
+adoption      creates the job, or adopts the one that an earlier attempt created
+ownership     finds the workflow or pod that owns the job, so that it cannot outlive its run
+companions    creates what the job needs beside it
+stopping      deletes the job on a request to stop
+following     turns what the watches report into the job's end
+deadlines     measures how long each stage lasts
+diagnosis     finds the root cause of a failure
+logs          streams the logs of the ranks
+output        writes lines without blocking the protocol
+elastic       changes the number of pods of a running job
+scaling       records a request for another number of pods on a job
+orphans       lists and removes jobs whose run is over
+"""

@@ -1,0 +1,306 @@
+"""Why a job did not work, in words that a person can act on. Pure functions of what was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+
+from ddpipe.errors import (
+    DeadlineExceeded,
+    ImageUnavailable,
+    JobDeleted,
+    LaunchError,
+    OperatorSilent,
+    PodRefused,
+    ReplicaFailed,
+    Unschedulable,
+)
+from ddpipe.jobs.backend import Backend
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.status import (
+    CONTAINER_TROUBLE,
+    IMAGE_TROUBLE,
+    Ending,
+    JobStatus,
+    Replica,
+    Stage,
+    torch_error,
+)
+from ddpipe.kube.api import Refused
+from ddpipe.kube.resources import Object
+from ddpipe.processes import signals
+from ddpipe.processes.torchrun_report import first_killed
+
+Tail = Callable[[str], Sequence[str]]
+
+_SHOWN_LINES = 12
+
+
+def name_of(job: TrainingJob, backend: Backend) -> str:
+    """How messages call the job."""
+    return f"{backend.resource.kind} {job.namespace}/{job.name}"
+
+
+def kubectl(verb: str, job: TrainingJob, backend: Backend) -> str:
+    """The command that shows the job: `verb` is "describe" or "get -o yaml"."""
+    return f"kubectl {verb} {backend.resource.full_name} -n {job.namespace} {job.name}"
+
+
+def hopeless(
+    job: TrainingJob, backend: Backend, status: JobStatus, events: Sequence[Object]
+) -> LaunchError | None:
+    """The state that will not mend itself, if the job is in one."""
+    for replica in status.replicas:
+        error = _hopeless_pod(job, replica, events)
+        if error:
+            return error
+    if len(status.replicas) < job.nodes:
+        return _refused(job, backend, events)
+    return None
+
+
+def _hopeless_pod(job: TrainingJob, replica: Replica, events: Sequence[Object]) -> LaunchError | None:
+    reason, _, message = replica.waiting.partition(": ")
+    which = f"{replica.rank} (pod {job.namespace}/{replica.pod})"
+    if reason in IMAGE_TROUBLE:
+        return ImageUnavailable(
+            what="an image cannot be pulled",
+            which=which,
+            seen=f"{reason}: {message}",
+            do=f"Check the name {job.image} and the cluster's access to its registry; a private one needs "
+            "pull_secrets.",
+        )
+    if reason in CONTAINER_TROUBLE:
+        return PodRefused(
+            what="a container cannot be created",
+            which=which,
+            seen=f"{reason}: {message}",
+            do="Create what it names, or correct the job; the step then starts it anew.",
+        )
+    mount = _unmountable(replica, events)
+    if mount or "not found" in message:
+        return PodRefused(
+            what="a pod waits for something that does not exist",
+            which=which,
+            seen=mount or message,
+            do=f"Create it in namespace {job.namespace}, or correct its name in the job.",
+        )
+    return None
+
+
+def _unmountable(replica: Replica, events: Sequence[Object]) -> str:
+    if replica.stage not in {Stage.PULLED, Stage.RUNNING}:
+        return ""
+    messages = (
+        str(event.get("message", ""))
+        for event in events
+        if event["involvedObject"].get("uid") == replica.uid and event.get("reason") == "FailedMount"
+    )
+    return next((message for message in messages if "not found" in message), "")
+
+
+def _refused(job: TrainingJob, backend: Backend, events: Sequence[Object]) -> LaunchError | None:
+    """Pods that are not even accepted show in the operator's events only."""
+    messages = [
+        str(event.get("message", ""))
+        for event in events
+        if event.get("reason") in backend.controller.refusals
+    ]
+    # A pod of a removed job that is still going makes room by itself.
+    refusals = [message for message in messages if "object is being deleted" not in message]
+    if not refusals:
+        return None
+    message = refusals[-1]
+    return PodRefused(
+        what="the cluster refuses the job's pods",
+        which=name_of(job, backend),
+        seen=message,
+        do=_way_out(job, backend, message),
+    )
+
+
+def _way_out(job: TrainingJob, backend: Backend, message: str) -> str:
+    if "exceeded quota" in message:
+        return f"Ask for less, wait until others finish, or raise the quota of namespace {job.namespace}."
+    if "violates PodSecurity" in message:
+        return f"Let {backend.controller.pods} set what the policy asks for, or run it in another namespace."
+    if "admission webhook" in message:
+        return "Change what the webhook objects to, or ask who runs it."
+    return f"See: {kubectl('describe', job, backend)}"
+
+
+def late(job: TrainingJob, backend: Backend, status: JobStatus, seconds: float) -> LaunchError:
+    """A stage took longer than it was given."""
+    waiting = [f"{replica.rank}: {replica.waiting}" for replica in status.replicas if replica.waiting]
+    seen = "; ".join(waiting[:3]) or f"{len(status.replicas)} of {job.nodes} pods exist"
+    match status.stage:
+        case Stage.RECONCILED:
+            return operator_silent(job, backend, f"nothing happened to it for {seconds:.0f} s")
+        case Stage.SCHEDULED:
+            return Unschedulable(
+                what="not all pods got a node in time",
+                which=name_of(job, backend),
+                seen=f"after {seconds:.0f} s: {seen}",
+                do="Ask for less per pod, free or add nodes, or give deadlines.scheduled more time.",
+            )
+        case Stage.PULLED | Stage.RUNNING:
+            stage = "images" if status.stage is Stage.PULLED else "containers"
+            field = "pulled" if status.stage is Stage.PULLED else "running"
+            return DeadlineExceeded(
+                what=f"not all {stage} were ready in time",
+                which=name_of(job, backend),
+                seen=f"after {seconds:.0f} s: {seen}",
+                do=f"See that nodes can start {job.image}: kubectl describe pods -n {job.namespace} "
+                f"-l {backend.selector(job)}; or give "
+                f"deadlines.{field} more time.",
+            )
+        case Stage.FINISHED:
+            return DeadlineExceeded(
+                what="training did not end in time",
+                which=name_of(job, backend),
+                seen=f"still running after {seconds:.0f} s; it was stopped",
+                do="Give deadlines.finished more time; training goes on from its last checkpoint.",
+            )
+
+
+def operator_silent(job: TrainingJob, backend: Backend, seen: str) -> OperatorSilent:
+    """What acts on this kind of job is not at work."""
+    controller = backend.controller
+    return OperatorSilent(
+        what=f"the {controller.name} does not answer",
+        which=name_of(job, backend),
+        seen=seen,
+        do=f"See that it runs: {controller.find}; then run the step again.",
+    )
+
+
+def webhook_silent(job: TrainingJob, backend: Backend, refusal: Refused) -> OperatorSilent | None:
+    """The error of a webhook that did not answer the API server; None if it is no such refusal."""
+    if "failed calling webhook" not in refusal.message:
+        return None
+    webhook = backend.controller.webhook
+    if webhook and webhook in refusal.message:
+        return operator_silent(job, backend, refusal.message)
+    return OperatorSilent(
+        what="a webhook of the cluster does not answer",
+        which=name_of(job, backend),
+        seen=refusal.message,
+        do="See that what serves it runs, then run the step again.",
+    )
+
+
+def deleted(job: TrainingJob, backend: Backend) -> JobDeleted:
+    """The job is gone, and it was not us."""
+    return JobDeleted(
+        what="the job was deleted while it was followed",
+        which=name_of(job, backend),
+        seen="it is no longer on the cluster",
+        do="Ask who deleted it; run the step again to start anew, from the last checkpoint.",
+    )
+
+
+def failure(
+    job: TrainingJob,
+    backend: Backend,
+    message: str,
+    *,
+    replicas: Iterable[Replica],
+    tail: Tail,
+    notes: Sequence[str],
+) -> ReplicaFailed:
+    """The root cause of a failed job: the replica that failed first, how, and its last words.
+
+    Args:
+        job: The job.
+        backend: As which kind of job.
+        message: The operator's own words.
+        replicas: All that were ever seen, those that are gone too.
+        tail: The last lines of a pod's log, by uid.
+        notes: What else happened on the way.
+    """
+    failed = sorted((replica for replica in replicas if replica.has_failed), key=_when)
+    if not failed:
+        return ReplicaFailed(
+            what="training failed",
+            which=name_of(job, backend),
+            seen="; ".join([message or "the operator gives no reason", *notes]),
+            do=f"See: {kubectl('describe', job, backend)}",
+        )
+    first = failed[0]
+    # Once a replica has failed by itself, the operator takes away those that still run.
+    others = [replica for replica in failed[1:] if first.removed or not replica.removed]
+    also = [f"then {other.rank}: {how(other)}" for other in others[:3]]
+    restarted = [f"{first.rank} had been started again {first.restarts} times"] if first.restarts else []
+    last = tail(first.uid)
+    killed = first_killed("\n".join(last))
+    inside = [f"rank {killed.rank} in it was killed by {killed.signal}"] if killed else []
+    return ReplicaFailed(
+        what="training failed",
+        which=f"{first.rank} of {name_of(job, backend)}",
+        seen="; ".join([how(first), *inside, *restarted, *also, *notes]) + _last_words(first.failure, last),
+        do=_advice(job, first),
+    )
+
+
+def _when(replica: Replica) -> tuple[float, int, float]:
+    """The time of its failure; of those in one second, a killed one did not die of the others.
+
+    And a removed one was removed for their sake; of several, the one that had to go first ended first.
+    """
+    ending = replica.failure
+    if replica.removed or ending is None:
+        return replica.removed_at // 1, 2, failed_at(replica)
+    return failed_at(replica), int(ending.code == 1), 0
+
+
+def failed_at(replica: Replica) -> float:
+    """The second in which a replica failed by itself, since 1970; infinity if it did not, or nobody knows."""
+    ending = replica.failure
+    told = torch_error(ending.message)[1] if ending else None
+    if told is None and ending and ending.finished:
+        told = datetime.fromisoformat(ending.finished).timestamp()
+    # One without a time comes last: infinity // 1 would be no number, and in no order at all.
+    return math.inf if told is None else told // 1
+
+
+def how(replica: Replica) -> str:
+    """How a replica came to its end."""
+    ending = replica.failure
+    if ending is None:
+        return replica.removed or "it is gone"
+    return f"{replica.removed}; {_death(replica, ending)}" if replica.removed else _death(replica, ending)
+
+
+def _death(replica: Replica, ending: Ending) -> str:
+    if ending.reason == "OOMKilled":
+        return f"out of memory, killed at its limit of {replica.memory} (OOMKilled)"
+    if ending.reason in {"StartError", "ContainerCannotRun"}:
+        return f"its command cannot be started: {ending.message}"
+    if ending.code > 128:  # noqa: PLR2004 - a shell's way to tell of a signal
+        return f"killed by {signals.name_of(ending.code - 128)} (exit code {ending.code})"
+    return f"exit code {ending.code}"
+
+
+def _last_words(ending: Ending | None, tail: Sequence[str]) -> str:
+    text, time = torch_error(ending.message) if ending else ("", None)
+    lines = text.splitlines() if time is not None or not tail else list(tail)
+    if not lines:
+        return ""
+    return "\nIts last lines:" + "".join(f"\n    {line}" for line in lines[-_SHOWN_LINES:])
+
+
+def _advice(job: TrainingJob, replica: Replica) -> str:
+    again = "run the step again: training goes on from its last checkpoint"
+    if replica.removed:
+        by_itself = "" if job.min_nodes else " With min_nodes or restart=ExitCode it would go on by itself."
+        return f"{again.capitalize()}.{by_itself}"
+    match replica.failure:
+        case Ending(reason="OOMKilled"):
+            return (
+                f"Give each pod more than {replica.memory} of memory, or use a smaller batch; then {again}."
+            )
+        case Ending(reason="StartError" | "ContainerCannotRun"):
+            return f"Correct the command, or use an image that has it: {' '.join(job.command)}"
+        case _:
+            return f"Fix the cause above, then {again}."

@@ -1,0 +1,314 @@
+"""Follow a job from its creation to its end: watched, never polled; every wait has its limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from queue import Empty, SimpleQueue
+from threading import Event
+
+from ddpipe.errors import LaunchError
+from ddpipe.jobs.backend import Backend
+from ddpipe.jobs.job import Restart, Success, TrainingJob
+from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage
+from ddpipe.kube.api import Cluster
+from ddpipe.kube.resources import EVENTS, PODS, Object
+from ddpipe.kube.retrying import given_up, is_transient
+from ddpipe.kube.watching import Message, Picture, Source, Trouble, start
+from ddpipe.launching import diagnosis, elastic
+from ddpipe.launching.deadlines import Limits
+from ddpipe.launching.elastic import Resize
+from ddpipe.launching.logs import Logs
+
+_NEEDED = {"job", "pods"}  # without events a job can be judged
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A job that ended, one way or the other.
+
+    Attributes:
+        status: Its last status.
+        replicas: The last state of every pod that was ever seen.
+        notes: What happened on the way and may explain the end.
+        deleted: Whether somebody has deleted the job, which goes.
+    """
+
+    status: JobStatus
+    replicas: tuple[Replica, ...]
+    notes: tuple[str, ...]
+    deleted: bool
+
+
+@dataclass(slots=True)
+class Follower:
+    """Follows one job.
+
+    Attributes:
+        cluster: Where it runs.
+        job: What runs.
+        least: How many of its pods have to run at the same time.
+        backend: What kind of job it is.
+        uid: Which object it is: another one of the same name is not ours.
+        logs: Reads its logs.
+        say: Tells people what changes.
+        limits: How long everything may take.
+    """
+
+    cluster: Cluster
+    job: TrainingJob
+    least: int
+    backend: Backend
+    uid: str
+    logs: Logs
+    say: Callable[[str], None]
+    limits: Limits
+    _inbox: SimpleQueue[Message] = field(default_factory=SimpleQueue)
+    _waiting: Message | None = None
+    _pictures: dict[str, Mapping[str, Object]] = field(default_factory=dict)
+    _troubles: dict[str, tuple[float, Trouble]] = field(default_factory=dict)
+    _lost: list[Object] = field(default_factory=list)
+    _excused: set[str] = field(default_factory=set)
+    _gone: Object | None = None
+    _seen: dict[str, Replica] = field(default_factory=dict)
+    _notes: list[str] = field(default_factory=list)
+    _told: str = ""
+    _troubles_told: set[str] = field(default_factory=set)
+
+    def follow(self) -> Ended | Resize:
+        """Wait for the job's end, or for a reason to make it anew.
+
+        Raises:
+            LaunchError: It cannot come to an end, or must not.
+            Refused: This account may not follow it any more.
+        """
+        stop = Event()
+        for source in self._sources():
+            start(self.cluster, source, self._inbox.put, stop)
+        try:
+            while True:
+                moments = [since + self._tolerated(told) for since, told in self._troubles.values()]
+                self._receive(self.limits.patience(time.monotonic(), moments))
+                found = self._look()
+                if found:
+                    return found
+        finally:
+            stop.set()
+
+    def _sources(self) -> tuple[Source, ...]:
+        namespace, resource = self.job.namespace, self.backend.resource
+        return (
+            Source(
+                name="job",
+                path=resource.path(namespace),
+                select={"fieldSelector": f"metadata.name={self.job.name}"},
+            ),
+            Source(
+                name="pods",
+                path=PODS.path(namespace),
+                select={"labelSelector": self.backend.selector(self.job)},
+            ),
+            Source(
+                name="events",
+                path=EVENTS.path(namespace),
+                select={"fieldSelector": "type=Warning"},
+                optional=True,
+                bookmarked=False,
+            ),
+        )
+
+    def _receive(self, seconds: float) -> None:
+        """Take in the next message and those of its source behind it; wait for it at most so long.
+
+        One of another source waits for its turn: whether a pod went before the job failed or after matters.
+        """
+        with suppress(Empty):
+            message = self._waiting or self._inbox.get(timeout=seconds)
+            self._waiting = None
+            self._take(message)
+            while self._waiting is None:
+                following = self._inbox.get_nowait()
+                if following.source == message.source:
+                    self._take(following)
+                else:
+                    self._waiting = following
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Picture(source, objects, gone):
+                self._pictures[source] = objects
+                if gone and source == "pods":
+                    self._lost.append(gone)
+                if gone and source == "job" and gone["metadata"]["uid"] == self.uid:
+                    self._gone = gone
+                self._troubles.pop(source, None)
+                if self._troubles_told and not _NEEDED & self._troubles.keys():
+                    self.say("the API server answers again")
+                    self._troubles_told.clear()
+            case Trouble(source, error):
+                if str(error) not in self._troubles_told:
+                    self._troubles_told.add(str(error))
+                    state = "is away" if is_transient(error) else "refuses"
+                    self.say(f"the API server {state}, waiting: {error}")
+                since, _ = self._troubles.get(source, (time.monotonic(), None))
+                self._troubles[source] = since, message
+
+    def _look(self) -> Ended | Resize | None:
+        """Judge the present picture."""
+        now = time.monotonic()
+        self._check_outage(now)
+        if not self._pictures.keys() >= _NEEDED:
+            return None
+        found, pods = self._pictures["job"].get(self.uid), list(self._pictures["pods"].values())
+        if found is None:
+            # One that had ended was removed by another launcher of this step, which saw it sooner.
+            if self._gone is None or not self.backend.phase(self._gone).is_terminal:
+                raise diagnosis.deleted(self.job, self.backend)
+            found, pods = self._gone, [*pods, *self._lost]
+        status = self._seen_as(found, pods)
+        if status.phase.is_terminal:
+            return self._end(status, found, now)
+        if wished := elastic.wished(found, self.job.nodes):
+            return wished
+        error = self._hopeless_for_long(status, found, now) or self._late(status, now)
+        if error is None:
+            return None
+        if fewer := elastic.placed(status, self.job.nodes, self.least, error.what):
+            return fewer
+        raise error
+
+    def _seen_as(self, found: Object, pods: Sequence[Object]) -> JobStatus:
+        """What the job is doing, with all that became of its pods remembered."""
+        status = self.backend.status(self.job, found, pods)
+        if status.phase is Phase.SUSPENDED:
+            # Who suspends a job takes its pods away; they are made anew when it goes on.
+            self._excused |= {pod["metadata"]["uid"] for pod in (*pods, *self._lost)}
+        gone = self.backend.status(self.job, found, self._lost)
+        lost = [
+            replica
+            for replica in (*gone.replaced, *gone.replicas, *status.replaced)
+            if replica.uid not in self._excused
+        ]
+        self._remember(status, lost)
+        return replace(status, phase=Phase.FAILED) if self._is_broken(status, lost) else status
+
+    def _is_broken(self, status: JobStatus, lost: Sequence[Replica]) -> bool:
+        """Whether a pod that must not be restarted was, in effect.
+
+        An operator that sees a pod fail ends the job; one that looks when the pod is gone makes another.
+        """
+        if status.phase is not Phase.ACTIVE or self.job.restart != Restart.NEVER:
+            return False
+        ranks = {replica.rank for replica in status.replicas}
+        seen = [self._seen[replica.uid] for replica in lost]
+        return any(replica.rank in ranks and replica.has_begun and replica.has_failed for replica in seen)
+
+    def _remember(self, status: JobStatus, lost: Sequence[Replica]) -> None:
+        """Keep the last state of every pod: of one that is gone it may be the reason for all that follows."""
+        for replica in (*lost, *status.replicas):
+            before = self._seen.get(replica.uid)
+            removed_now = replica.removed and before and not before.removed
+            # After the job's end the operator tidies up; a removal that ended the job may be heard of later.
+            others = (other for uid, other in self._seen.items() if uid != replica.uid)
+            if removed_now and status.phase.is_terminal and any(other.has_failed for other in others):
+                continue
+            if before and before.removed and not replica.removed:
+                replica = replace(replica, removed=before.removed, removed_at=before.removed_at)  # noqa: PLW2901
+            if removed_now:
+                # Those that went first come first, also within one second.
+                del self._seen[replica.uid]
+            self._seen[replica.uid] = replica
+        if status.phase is Phase.ACTIVE:
+            for replica in lost:
+                self._note(f"{replica.rank} is replaced: {diagnosis.how(self._seen[replica.uid])}")
+        self.logs.see(status.replicas)
+        self._tell(status)
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.append(text)
+            self.say(text)
+
+    def _tell(self, status: JobStatus) -> None:
+        if status.phase is Phase.SUSPENDED:
+            text = "suspended: waiting for its queue, or for somebody to resume it"
+        else:
+            text = _progress(self.job, status)
+        if text != self._told:
+            self._told = text
+            self.say(text)
+
+    def _end(self, status: JobStatus, found: Object, now: float) -> Ended | None:
+        """The end, once the pods' states are in too."""
+        if self._is_complete(status) or self.limits.has_settled(now):
+            deleted = "deletionTimestamp" in found["metadata"]
+            return Ended(status, tuple(self._seen.values()), tuple(self._notes), deleted=deleted)
+        return None
+
+    def _is_complete(self, status: JobStatus) -> bool:
+        if status.phase is Phase.FAILED:
+            return any(replica.has_failed for replica in self._seen.values())
+        if self.job.success == Success.RANK0:
+            return bool(status.replicas) and status.replicas[0].over
+        return all(replica.over for replica in status.replicas)
+
+    def _check_outage(self, now: float) -> None:
+        for since, trouble in self._troubles.values():
+            if now - since <= self._tolerated(trouble):
+                continue
+            if is_transient(trouble.error):
+                raise given_up(trouble.error, self.job.outage) from trouble.error
+            raise trouble.error
+
+    def _tolerated(self, trouble: Trouble) -> float:
+        """Seconds; a refusal may be one of a server that has just started and does not know its roles yet."""
+        return self.job.outage if is_transient(trouble.error) else self.limits.deadlines.hopeless
+
+    def _hopeless_for_long(self, status: JobStatus, found: Object, now: float) -> LaunchError | None:
+        error = None if status.phase is Phase.SUSPENDED else self._hopeless(status, found)
+        return error if self.limits.is_hopeless(now, looks_so=error is not None) else None
+
+    def _hopeless(self, status: JobStatus, found: Object) -> LaunchError | None:
+        pods = {replica.uid for replica in status.replicas}
+
+        def is_ours(event: Object) -> bool:
+            is_of_pod = event["involvedObject"].get("uid") in pods
+            return is_of_pod or self.backend.concerns(found, event)
+
+        events = sorted(self._pictures.get("events", {}).values(), key=_version)
+        return diagnosis.hopeless(
+            self.job,
+            self.backend,
+            status,
+            list(filter(is_ours, events)),
+        )
+
+    def _late(self, status: JobStatus, now: float) -> LaunchError | None:
+        running = status.phase is Phase.ACTIVE and not self._troubles
+        limit = self.limits.exceeded(status.stage, now, running=running)
+        return None if limit is None else diagnosis.late(self.job, self.backend, status, limit)
+
+
+def _version(found: Object) -> int:
+    version = found["metadata"]["resourceVersion"]
+    return int(version) if version.isdigit() else 0
+
+
+def _progress(job: TrainingJob, status: JobStatus) -> str:
+    words = {
+        Stage.RECONCILED: "waiting for the operator",
+        Stage.SCHEDULED: "waiting for nodes",
+        Stage.PULLED: "pulling images",
+        Stage.RUNNING: "starting containers",
+        Stage.FINISHED: "running",
+    }
+    over = sum(replica.over for replica in status.replicas)
+    ended = f", {over} ended" if over else ""
+    restarts = f", {status.restarts} restarts" if status.restarts else ""
+    waiting = next(
+        (f" ({replica.rank}: {replica.waiting})" for replica in status.replicas if replica.waiting), ""
+    )
+    pods = f"{len(status.replicas)} of {job.nodes} pods"
+    return f"{words[status.stage]}: {pods}{ended}{restarts}{waiting}"

@@ -1,0 +1,221 @@
+"""Everything that can be known to be wrong before anything is created, all at once, each with its fix.
+
+What this account may not read is not held against the job: the same fault then shows while it is followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from ddpipe.errors import NotInstalled, PreflightFailed, listed
+from ddpipe.jobs.backend import Backend
+from ddpipe.jobs.job import Preflight, TrainingJob, VolumeKind
+from ddpipe.kube import capacity, quotas
+from ddpipe.kube.api import Cluster, Refused
+from ddpipe.kube.discovery import is_served, readable
+from ddpipe.kube.quantities import quantity
+from ddpipe.kube.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, SNAPSHOTS, Object
+from ddpipe.kube.retrying import is_transient
+from ddpipe.kube.rights import may, needed
+from ddpipe.launching.diagnosis import name_of, webhook_silent
+
+_NODES, _ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
+_MOUNTED = {VolumeKind.CLAIM: CLAIMS, VolumeKind.SECRET: SECRETS, VolumeKind.CONFIG: CONFIGS}
+_NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+
+Problem = str
+
+
+def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mapping[str, Any]) -> list[str]:
+    """What is worth saying before `job` is created.
+
+    Raises:
+        NotInstalled: The cluster does not know this kind of job.
+        OperatorSilent: The operator's webhook does not answer.
+        PreflightFailed: Something would keep the job from running; all of it is listed.
+    """
+    _check_installed(cluster, job, backend)
+    room = _room(cluster, job, backend.pod(job)["spec"])
+    problems = [
+        *missing_rights(cluster, job, backend),
+        *_dry_run(cluster, job, backend, manifest),
+        *_missing_objects(cluster, job),
+        *_unusable_snapshots(cluster, job),
+        *room.problems,
+        *_beyond_quota(cluster, job, backend),
+    ]
+    if problems and job.preflight == Preflight.ENFORCE:
+        raise _failed(job, backend, problems, "preflight=warn goes on in spite of them.")
+    return [*problems, *room.remarks]
+
+
+def check_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:
+    """Raise what this account may not do but has to.
+
+    Raises:
+        PreflightFailed: All of it is listed.
+    """
+    problems = list(missing_rights(cluster, job, backend))
+    if problems:
+        raise _failed(job, backend, problems)
+
+
+def _failed(
+    job: TrainingJob, backend: Backend, problems: Sequence[Problem], hint: str = ""
+) -> PreflightFailed:
+    return PreflightFailed(
+        what="the job could not run, nothing was created",
+        which=name_of(job, backend),
+        seen=listed(problems),
+        do=f"Fix these, then run the step again{f'; {hint}' if hint else '.'}",
+    )
+
+
+def _check_installed(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:
+    resource = backend.resource
+    if not is_served(cluster, resource):
+        raise NotInstalled(
+            what=f"this cluster has no {resource.kind}s",
+            which=f"{resource.full_name}/{resource.version}",
+            seen="the API server does not know this kind of object",
+            do=f"{backend.controller.install}, or use another cluster to run {job.namespace}/{job.name}.",
+        )
+
+
+def missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
+    """One line per missing rule, as it has to stand in the Role."""
+    namespace, beside = job.namespace, (companion.resource for companion in backend.companions(job))
+    for right in needed(backend.resource, *beside):
+        missing = [verb for verb in right.verbs if not may(cluster, namespace, right, verb)]
+        if missing:
+            words = ", ".join(missing)
+            rule = f'{{apiGroups: ["{right.resource.group}"], resources: ["{right.name}"], verbs: [{words}]}}'
+            may_not = f"this account may not {words} {right.name} in namespace {namespace}"
+            yield f"{may_not}: add to its Role {rule}"
+
+
+def _dry_run(
+    cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mapping[str, Any]
+) -> Iterator[Problem]:
+    """What the API server, its schema and its webhooks say; unknown fields would be dropped in silence."""
+    query = {"dryRun": "All", "fieldValidation": "Strict"}
+    try:
+        made = cluster.create(backend.resource.path(job.namespace), manifest, query)
+        if dropped := ", ".join(_dropped(manifest["spec"], made["spec"], "spec")):
+            where = (
+                f"{backend.resource.full_name} of this cluster have no place for {dropped}, and would drop it"
+            )
+            yield f"{where}: update it, or let this account read its CRD, to which a job is fitted"
+        for companion in backend.companions(job):
+            cluster.create(companion.resource.path(job.namespace), companion.manifest, query)
+    except Refused as error:
+        if silent := webhook_silent(job, backend, error):
+            raise silent from error
+        if error.status == HTTPStatus.NOT_FOUND:
+            yield f"namespace {job.namespace} does not exist: create it, or choose another"
+        elif is_transient(error):
+            raise
+        elif error.status != HTTPStatus.CONFLICT and "cannot create resource" not in error.message:
+            yield f"the cluster refuses the job: {error.message}"
+
+
+def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
+    """What a server before 1.25, which has no strict validation, would not keep; empty values aside."""
+    if isinstance(sent, Mapping) and isinstance(kept, Mapping):
+        for name, value in sent.items():
+            if name in kept:
+                yield from _dropped(value, kept[name], f"{path}.{name}")
+            elif value:
+                yield f"{path}.{name}"
+    elif isinstance(sent, list) and isinstance(kept, list) and len(sent) == len(kept):
+        for number, (item, other) in enumerate(zip(sent, kept, strict=True)):
+            yield from _dropped(item, other, f"{path}.{number}")
+
+
+def _missing_objects(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
+    named = [
+        (_MOUNTED[volume.kind], volume.name)
+        for volume in job.mounts
+        if volume.kind is not VolumeKind.SNAPSHOT
+    ]
+    named += [(SECRETS, name) for name in job.pull_secrets]
+    named += [(SECRETS, job.s3.secret)] if job.s3.secret else []
+    named += [(ACCOUNTS, job.service_account)] if job.service_account else []
+    named += [(QUEUES, job.queue)] if job.queue else []
+    for resource, name in dict.fromkeys(named):
+        if _is_missing(cluster, resource.path(job.namespace, name)):
+            where = f"{resource.kind} {name} does not exist in namespace {job.namespace}"
+            yield f"{where}: create it, or correct the name"
+    priority = f"/apis/scheduling.k8s.io/v1/priorityclasses/{job.priority_class}"
+    if job.priority_class and _is_missing(cluster, priority):
+        yield f"priority class {job.priority_class} does not exist: see kubectl get priorityclasses"
+
+
+def _unusable_snapshots(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
+    """Snapshots that no volume can be made of."""
+    wanted = {volume.name: volume for volume in job.mounts if volume.kind is VolumeKind.SNAPSHOT}
+    if wanted and not is_served(cluster, SNAPSHOTS):
+        yield (
+            f"this cluster has no volume snapshots ({SNAPSHOTS.full_name}): mount a claim, or have a storage "
+            "driver with snapshots installed"
+        )
+        return
+    for name, volume in wanted.items():
+        where = f"{SNAPSHOTS.kind} {name} in namespace {job.namespace}"
+        if problem := _unusable(cluster, SNAPSHOTS.path(job.namespace, name), volume.size):
+            yield f"{where} {problem}"
+
+
+def _unusable(cluster: Cluster, path: str, size: str) -> str:
+    """Why no volume of this size can be made of a snapshot; empty if it can, or may not be looked at."""
+    if _is_missing(cluster, path):
+        return "does not exist: create it, or correct the name"
+    status = (readable(lambda: cluster.get(path)) or {"status": {"readyToUse": True}}).get("status", {})
+    if not status.get("readyToUse"):
+        return f"is not ready to use: {status.get('error', {}).get('message', 'it is still being taken')}"
+    least = status.get("restoreSize", "0")
+    return f"needs {least}, more than the {size} asked for" if quantity(least) > quantity(size) else ""
+
+
+def _is_missing(cluster: Cluster, path: str) -> bool:
+    try:
+        cluster.get(path)
+    except Refused as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return True
+        if error.status != HTTPStatus.FORBIDDEN:
+            raise
+    return False
+
+
+def room_now(cluster: Cluster, job: TrainingJob, backend: Backend) -> int | None:
+    """For how many of the job's pods the nodes have room at this moment; None if that cannot be seen."""
+    nodes, pods = _seen(cluster, job)
+    if nodes is None or pods is None:
+        return None
+    return capacity.fitting(backend.pod(job)["spec"], job.nodes, nodes, pods)
+
+
+def _room(cluster: Cluster, job: TrainingJob, pod: Object) -> capacity.Room:
+    nodes, pods = _seen(cluster, job)
+    return capacity.Room() if nodes is None else capacity.room(pod, job.nodes, nodes, pods)
+
+
+def _seen(cluster: Cluster, job: TrainingJob) -> tuple[list[Object] | None, list[Object] | None]:
+    """The nodes, and all pods on them that have not ended, where they count and may be read."""
+    nodes = None if job.autoscaling else readable(lambda: cluster.get(_NODES))
+    if nodes is None:
+        return None, None
+    pods = readable(lambda: cluster.get(_ALL_PODS, _NOT_ENDED))
+    return nodes["items"], pods["items"] if pods else None
+
+
+def _beyond_quota(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
+    found = readable(lambda: cluster.get(QUOTAS.path(job.namespace)))
+    kinds = [backend.resource, *(companion.resource for companion in backend.companions(job))]
+    pod, objects = backend.pod(job)["spec"], {f"count/{kind.full_name}": 1.0 for kind in kinds}
+    for quota in (found or {}).get("items", ()):
+        for shortage in quotas.shortages(quota, pod, job.nodes, objects):
+            yield f"quota {quota['metadata']['name']} of namespace {job.namespace} {shortage}"

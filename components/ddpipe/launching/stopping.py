@@ -1,0 +1,131 @@
+"""Told to stop: delete the job as the first act.
+
+Argo gives a terminated step half a second to live, with nobody reading its output any more. So the signal is
+taken by a thread with a connection of its own, kept open, that writes nothing before the job is deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from threading import Event, Thread
+from time import monotonic, sleep
+from types import FrameType
+
+from ddpipe.jobs.job import Owner
+from ddpipe.jobs.labels import owner_of
+from ddpipe.kube.api import ApiError, Cluster, Refused
+from ddpipe.kube.retrying import is_transient
+
+EXIT_CODE = 143
+# API servers close a connection that is idle for 90 s.
+_WARM = 80
+# A create that is under way when the signal comes shows its object within this time.
+_SETTLING = 0.4
+_GIVE_UP = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What to delete.
+
+    Attributes:
+        path: The job's path.
+        owner: Only a job of this owner is deleted.
+        launcher: Path of the pod that this process runs in, if known; passed over if there is no such pod.
+    """
+
+    path: str
+    owner: Owner
+    launcher: str | None = None
+
+
+@contextmanager
+def deletes_when_told_to_stop(cluster: Cluster, target: Target) -> Iterator[None]:
+    """SIGTERM and SIGINT delete the target and end the process with 143. For the main thread of a process."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    before = {number: signal.signal(number, _noted) for number in (signal.SIGTERM, signal.SIGINT)}
+    woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    told = Event()
+    guard = Thread(target=_guard, args=(cluster, target, reader, told), name="stopping", daemon=True)
+    guard.start()
+    try:
+        yield
+    finally:
+        if told.is_set():
+            # The job's disappearance is our own doing: the guard ends the process.
+            guard.join()
+        signal.set_wakeup_fd(woken)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(writer)
+
+
+def _noted(_number: int, _frame: FrameType | None) -> None:
+    """The interpreter has already written the signal's number to the pipe."""
+
+
+def _guard(cluster: Cluster, target: Target, reader: int, told: Event) -> None:
+    if target.launcher is not None and not _is_there(cluster, target.launcher):
+        target = replace(target, launcher=None)
+    while True:
+        with suppress(ApiError):
+            cluster.get(target.path)
+        if select.select([reader], [], [], _WARM)[0]:
+            break
+    if not os.read(reader, 1):
+        os.close(reader)
+        return
+    told.set()
+    said = _stop(cluster, target)
+    with suppress(OSError):
+        os.write(2, f"[launch] {said}\n".encode())
+    os._exit(EXIT_CODE)
+
+
+def _stop(cluster: Cluster, target: Target) -> str:
+    """Delete the job, trying until the process is killed; what was done, for whoever still reads."""
+    if _is_evicted(cluster, target):
+        return "told to stop because this pod is being deleted: the job stays, the next attempt adopts it"
+    began = monotonic()
+    while monotonic() - began < _GIVE_UP:
+        try:
+            found = cluster.get(target.path)
+            if owner_of(found) != target.owner:
+                return "told to stop; the job of this name is not ours and stays"
+            cluster.delete(target.path, found["metadata"]["uid"])
+        except Refused as error:
+            if error.status == HTTPStatus.NOT_FOUND and monotonic() - began > _SETTLING:
+                return "told to stop; there is no job to delete"
+            if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT} and not is_transient(error):
+                return f"told to stop; the job cannot be deleted: {error}"
+        except ApiError:
+            pass
+        else:
+            return f"told to stop: {target.path.rpartition('/')[2]} is deleted"
+        sleep(0.02)
+    return "told to stop; the job could not be deleted, the API server does not answer"
+
+
+def _is_there(cluster: Cluster, path: str) -> bool:
+    with suppress(ApiError):
+        return bool(cluster.get(path))
+    return False
+
+
+def _is_evicted(cluster: Cluster, target: Target) -> bool:
+    """Whether it is this pod that has to go, or is gone, not the work."""
+    if target.launcher is None:
+        return False
+    try:
+        return "deletionTimestamp" in cluster.get(target.launcher)["metadata"]
+    except Refused as error:
+        return error.status == HTTPStatus.NOT_FOUND
+    except ApiError:
+        return False

@@ -1,0 +1,138 @@
+"""Training on this machine: torchrun starts the ranks, and the first error among them is raised here.
+
+A rank's standard output is its progress: it becomes this process's standard error. Its standard error, and
+torchrun's, is kept back and shown only if a rank dies without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
+from ddpipe.processes.cpus import cpus
+from ddpipe.processes.signals import on_stop
+from ddpipe.processes.torchrun_report import first_killed
+
+_TORCHRUN = (sys.executable, "-m", "ddpipe.torchrun", "--standalone")
+_STDERR = 2  # the file itself: a notebook's sys.stderr has none
+_LAST_LINES = 20
+
+
+def run_local(module: str, arguments: Sequence[str], processes: int, max_restarts: int = 0) -> None:
+    """Run `python -m module arguments` as ranks of one process group, and wait for all of them.
+
+    SIGTERM and SIGINT are passed on, so that the ranks save and stop. If this process dies, they do the same.
+
+    Args:
+        module: Its main calls `ddpipe.distributed.run_rank`.
+        arguments: Of every rank.
+        processes: How many ranks.
+        max_restarts: How often all ranks are started again after one failed.
+
+    Raises:
+        ParameterError: There is no torch here.
+        DdpipeError: What the first failing rank raised, the last time.
+        Interrupted: The ranks were told to stop, and did.
+        ReplicaFailed: A rank was killed, or ended with a bug.
+    """
+    if not find_spec("torch"):
+        raise ParameterError(
+            what="training cannot run here",
+            which=sys.executable,
+            seen="it has no torch: the image that launches jobs does without",
+            do="Launch a job that trains, or install ddpipe[train].",
+        )
+    with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
+        kept_back = Path(folder, "stderr")
+        options = (
+            f"--nproc-per-node={processes}",
+            f"--max-restarts={max_restarts}",
+            f"--log-dir={folder}",
+        )
+        with (
+            kept_back.open("wb") as stderr,
+            subprocess.Popen(  # noqa: S603 - our own module, no shell
+                [*_TORCHRUN, *options, "-m", module, *arguments],
+                env=_environment(processes),
+                stdin=subprocess.DEVNULL,
+                stdout=_STDERR,
+                stderr=stderr,
+                start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
+            ) as torchrun,
+            on_stop(torchrun.terminate) as told,
+        ):
+            code = torchrun.wait()
+        if code or told:
+            raise _first_error(Path(folder), kept_back.read_text(errors="replace"), code, told=bool(told))
+
+
+def _environment(processes: int) -> dict[str, str]:
+    threads = max(1, cpus() // processes)
+    defaults = {"OMP_NUM_THREADS": str(threads)}
+    return {**defaults, **os.environ, "DDPIPE_PARENT": str(os.getpid())}
+
+
+def _first_error(folder: Path, stderr: str, code: int, *, told: bool) -> DdpipeError:
+    """The cause among the errors: one rank's failure makes others lose contact, or be told to stop."""
+    starts = sorted(folder.glob("**/attempt_*"), key=lambda path: int(path.name.partition("_")[2]))
+    errors = starts[-1].glob("**/error.json") if starts else ()
+    files = sorted(errors, key=lambda path: path.stat().st_mtime_ns)
+    raised = [_error(path) for path in files]
+    causes = [error for error in raised if type(error) not in {TrainingError, Interrupted}]
+    if causes:
+        return causes[0]
+    if not told and (killed := _killed(stderr)):
+        return killed
+    if raised:
+        return raised[0]
+    if told:
+        return Interrupted(
+            what="the work was interrupted",
+            which="the processes on this machine",
+            seen="told to stop before there was anything to save",
+            do="Run the same command again.",
+        )
+    return ReplicaFailed(
+        what="the processes did not run",
+        which="torchrun on this machine",
+        seen=f"exit code {code}; its last lines:\n{_tail(stderr)}",
+        do="Look for the first error among these lines.",
+    )
+
+
+def _error(path: Path) -> DdpipeError:
+    """What a rank wrote into its error file (ddpipe.distributed.run_rank), as an error again."""
+    message = json.loads(path.read_text())["message"]
+    details: dict[str, Any] = message["extraInfo"]
+    if "error" in details:
+        return from_dict(details)
+    return ReplicaFailed(
+        what="a process failed",
+        which=f"rank {path.parent.name} on this machine",
+        seen=f"{message['message']}\n{details['py_callstack']}",
+        do="This is a bug in the program that ran: report it with these lines.",
+    )
+
+
+def _killed(stderr: str) -> ReplicaFailed | None:
+    killed = first_killed(stderr)
+    if not killed:
+        return None
+    return ReplicaFailed(
+        what="a process was killed",
+        which=f"rank {killed.rank} on this machine",
+        seen=f"{killed.signal} ended it; last lines:\n{_tail(stderr)}",
+        do="SIGKILL usually means out of memory: see `dmesg`. Run the same command again to resume.",
+    )
+
+
+def _tail(text: str) -> str:
+    return "\n".join(text.splitlines()[-_LAST_LINES:])

@@ -1,0 +1,211 @@
+"""What launching relies on in an API server, as cases: a real one is held to them, and so is the fake one.
+
+Each case gets a server, the path of a namespace's config maps (empty but for those of others), and speaks
+through the few verbs of `Cluster`.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from ddpipe.kube.api import Cluster, Refused
+
+Case = Callable[[Cluster, str], None]
+CASES: list[Case] = []
+
+
+def case(function: Case) -> Case:
+    CASES.append(function)
+    return function
+
+
+def a_map(name: str = "", **metadata: Any) -> dict[str, Any]:
+    metadata["name"] = name or f"m-{uuid.uuid4().hex[:8]}"
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+
+def refusal(ask: Callable[[], object]) -> tuple[int, str, str]:
+    with pytest.raises(Refused) as caught:
+        ask()
+    return caught.value.status, caught.value.reason, caught.value.named
+
+
+def changes(cluster: Cluster, path: str, version: str, **select: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "5", **select}
+    for line in cluster.lines(path, query, 10):
+        change = json.loads(line)
+        yield change["type"], change["object"]
+
+
+@case
+def what_is_not_there_is_not_found_by_its_name(cluster: Cluster, path: str) -> None:
+    assert refusal(lambda: cluster.get(f"{path}/nobody")) == (404, "NotFound", "nobody")
+    assert refusal(lambda: cluster.delete(f"{path}/nobody", "uid")) == (404, "NotFound", "nobody")
+
+
+@case
+def what_is_created_has_a_uid_a_version_and_a_time(cluster: Cluster, path: str) -> None:
+    made = cluster.create(path, a_map("made"))
+    assert cluster.get(f"{path}/made")["metadata"]["uid"] == made["metadata"]["uid"]
+    assert made["metadata"]["resourceVersion"].isdigit()
+    assert made["metadata"]["creationTimestamp"].endswith("Z")
+
+
+@case
+def what_exists_cannot_be_created_again(cluster: Cluster, path: str) -> None:
+    cluster.create(path, a_map("twice"))
+    assert refusal(lambda: cluster.create(path, a_map("twice"))) == (409, "AlreadyExists", "twice")
+
+
+@case
+def a_dry_run_creates_nothing_and_refuses_what_exists(cluster: Cluster, path: str) -> None:
+    dry = {"dryRun": "All"}
+    cluster.create(path, a_map("dry"), dry)
+    assert refusal(lambda: cluster.get(f"{path}/dry"))[0] == 404
+    cluster.create(path, a_map("dry"))
+    assert refusal(lambda: cluster.create(path, a_map("dry"), dry))[:2] == (409, "AlreadyExists")
+
+
+@case
+def only_the_object_of_this_uid_is_deleted(cluster: Cluster, path: str) -> None:
+    made = cluster.create(path, a_map("mine"))
+    assert refusal(lambda: cluster.delete(f"{path}/mine", str(uuid.uuid4())))[:2] == (409, "Conflict")
+    cluster.delete(f"{path}/mine", made["metadata"]["uid"])
+    assert refusal(lambda: cluster.get(f"{path}/mine"))[0] == 404
+
+
+@case
+def annotations_are_added_to_those_that_an_object_has(cluster: Cluster, path: str) -> None:
+    made = cluster.create(path, a_map("noted", annotations={"a": "1", "b": "1"}))
+    cluster.annotate(f"{path}/noted", made["metadata"]["uid"], {"b": "2", "c": "2"})
+    found = cluster.get(f"{path}/noted")["metadata"]
+    assert found["annotations"] == {"a": "1", "b": "2", "c": "2"}
+    assert found["resourceVersion"] != made["metadata"]["resourceVersion"]
+
+
+@case
+def only_the_object_of_this_uid_is_annotated(cluster: Cluster, path: str) -> None:
+    cluster.create(path, a_map("mine"))
+    note = {"a": "1"}
+    assert refusal(lambda: cluster.annotate(f"{path}/mine", str(uuid.uuid4()), note))[:2] == (422, "Invalid")
+    assert refusal(lambda: cluster.annotate(f"{path}/nobody", "uid", note))[:2] == (404, "NotFound")
+
+
+@case
+def an_object_with_a_finalizer_is_marked_and_stays(cluster: Cluster, path: str) -> None:
+    made = cluster.create(path, a_map("held", finalizers=["ddpipe.dev/test"]))
+    cluster.delete(f"{path}/held", made["metadata"]["uid"])
+    found = cluster.get(f"{path}/held")
+    assert "deletionTimestamp" in found["metadata"]
+    assert refusal(lambda: cluster.create(path, a_map("held")))[:2] == (409, "AlreadyExists")
+
+
+@case
+def what_a_deleted_object_owns_goes_too(cluster: Cluster, path: str) -> None:
+    owner = cluster.create(path, a_map("owner"))["metadata"]
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
+    cluster.create(path, a_map("owned", ownerReferences=[reference]))
+    version = cluster.get(path)["metadata"]["resourceVersion"]
+    cluster.delete(f"{path}/owner", owner["uid"])
+    seen = changes(cluster, path, version)
+    gone = {found["metadata"]["name"] for change, found in (next(seen), next(seen)) if change == "DELETED"}
+    assert gone == {"owner", "owned"}
+
+
+@case
+def a_list_shows_what_has_all_the_labels(cluster: Cluster, path: str) -> None:
+    cluster.create(path, a_map("both", labels={"a": "1", "b": "2"}))
+    cluster.create(path, a_map("one", labels={"a": "1"}))
+    found = cluster.get(path, {"labelSelector": "a=1,b=2"})
+    assert [item["metadata"]["name"] for item in found["items"]] == ["both"]
+
+
+@case
+def a_list_shows_what_has_the_name(cluster: Cluster, path: str) -> None:
+    for name in ("this", "that"):
+        cluster.create(path, a_map(name))
+    for selector, name in (("metadata.name=this", "this"), ("metadata.name!=this", "that")):
+        names = [item["metadata"]["name"] for item in cluster.get(path, {"fieldSelector": selector})["items"]]
+        assert name in names
+        assert ({"this", "that"} - {name}).isdisjoint(names)
+
+
+@case
+def a_watch_shows_all_that_has_happened_since_a_list(cluster: Cluster, path: str) -> None:
+    cluster.create(path, a_map("before", labels={"w": "1"}))
+    version = cluster.get(path)["metadata"]["resourceVersion"]
+    made = cluster.create(path, a_map("after", labels={"w": "1"}))
+    cluster.create(path, a_map("unlabelled"))
+    cluster.delete(f"{path}/after", made["metadata"]["uid"])
+    seen = changes(cluster, path, version, labelSelector="w=1")
+    added, deleted = next(seen), next(seen)
+    assert [added[0], deleted[0]] == ["ADDED", "DELETED"]
+    assert {added[1]["metadata"]["uid"], deleted[1]["metadata"]["uid"]} == {made["metadata"]["uid"]}
+    assert int(deleted[1]["metadata"]["resourceVersion"]) > int(added[1]["metadata"]["resourceVersion"])
+
+
+@case
+def a_watch_goes_on_after_the_version_of_any_change(cluster: Cluster, path: str) -> None:
+    version = cluster.get(path)["metadata"]["resourceVersion"]
+    for name in ("first", "second"):
+        cluster.create(path, a_map(name, labels={"w": "1"}))
+    # The cluster puts a config map of its own into a new namespace, some time or other.
+    _, first = next(changes(cluster, path, version, labelSelector="w=1"))
+    _, second = next(changes(cluster, path, first["metadata"]["resourceVersion"], labelSelector="w=1"))
+    assert [first["metadata"]["name"], second["metadata"]["name"]] == ["first", "second"]
+
+
+@case
+def a_watch_from_long_ago_is_told_that_it_is_too_old(cluster: Cluster, path: str) -> None:
+    lines = cluster.lines(path, {"watch": "true", "resourceVersion": "1", "timeoutSeconds": "5"}, 10)
+    (told,) = (json.loads(line) for line in lines)
+    assert (told["type"], told["object"]["code"], told["object"]["reason"]) == ("ERROR", 410, "Expired")
+
+
+@case
+def a_watch_ends_in_silence_when_its_time_is_over(cluster: Cluster, path: str) -> None:
+    version = cluster.get(path)["metadata"]["resourceVersion"]
+    query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "1", "labelSelector": "no=body"}
+    assert list(cluster.lines(path, query, 10)) == []
+
+
+@case
+def what_goes_already_may_be_deleted_again(cluster: Cluster, path: str) -> None:
+    made = cluster.create(path, a_map("held", finalizers=["ddpipe.dev/test"]))
+    for _ in range(2):
+        cluster.delete(f"{path}/held", made["metadata"]["uid"])
+    assert refusal(lambda: cluster.delete(f"{path}/held", str(uuid.uuid4())))[:2] == (409, "Conflict")
+
+
+@case
+def a_change_is_shown_with_the_object_s_uid_and_a_later_version(cluster: Cluster, path: str) -> None:
+    made = cluster.create(path, a_map("held", finalizers=["ddpipe.dev/test"], labels={"w": "1"}))
+    seen = changes(cluster, path, made["metadata"]["resourceVersion"], labelSelector="w=1")
+    cluster.delete(f"{path}/held", made["metadata"]["uid"])
+    change, found = next(seen)
+    assert change == "MODIFIED"
+    assert found["metadata"]["uid"] == made["metadata"]["uid"]
+    assert int(found["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
+
+
+@case
+def what_becomes_of_an_owner_that_is_not_there_is_to_be_collected(cluster: Cluster, path: str) -> None:
+    """So an owner in another namespace would be the end of a job."""
+    version = cluster.get(path)["metadata"]["resourceVersion"]
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": str(uuid.uuid4())}
+    cluster.create(path, a_map("orphan", ownerReferences=[reference]))
+    seen = changes(cluster, path, version)
+    gone = next(found for change, found in seen if change == "DELETED")
+    assert gone["metadata"]["name"] == "orphan"
+
+
+@case
+def nothing_is_created_in_a_namespace_that_does_not_exist(cluster: Cluster, path: str) -> None:
+    nowhere = path.replace(path.split("/")[-2], f"nowhere-{uuid.uuid4().hex[:8]}")
+    for query in (None, {"dryRun": "All"}):
+        assert refusal(lambda query=query: cluster.create(nowhere, a_map(), query))[:2] == (404, "NotFound")

@@ -1,0 +1,201 @@
+"""What a forked rank of a test does: train, after meddling with itself.
+
+Apart from `training_runs`, so that a rank imports no more than it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ddpipe.data.reader import SplitReader
+from ddpipe.data.shards import Images
+from ddpipe.distributed import run_rank
+from ddpipe.errors import CheckpointError, DdpipeError
+from ddpipe.model import networks
+from ddpipe.model.checkpoint import latest
+from ddpipe.processes.local import run_local
+from ddpipe.storage import Store
+from ddpipe.storage.files import FileStore
+from ddpipe.train.loader import Batch
+from ddpipe.train.loop import Trainer
+from ddpipe.train.order import Indices
+from ddpipe.train.recipe import Recipe
+from ddpipe.train.train import train
+
+Meddling = Callable[[], None]
+"""What a rank does to itself before it trains; it must be picklable."""
+
+
+def train_as_rank(
+    environment: dict[str, str], meddling: Sequence[Meddling], dataset: str, output: str, recipe: Recipe
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    for meddle in meddling:
+        meddle()
+    run_rank(lambda: train(dataset, output, recipe))
+
+
+def train_endlessly(dataset: str, output: str) -> None:
+    """Start a training of two ranks through torchrun, and end with its exit code."""
+    arguments = ["--dataset", dataset, "--output", output, "--recipe", Recipe(epochs=100_000).to_json()]
+    try:
+        run_local("ddpipe.train", arguments, processes=2)
+    except DdpipeError as error:
+        raise SystemExit(error.exit_code) from error
+
+
+@dataclass(frozen=True)
+class SignalAtStep:
+    """One rank gets a signal when it is about to take a step.
+
+    Attributes:
+        rank: Which.
+        step: From 0.
+        number: The signal.
+        stored: The signal waits until a checkpoint of a later step than this one is stored; None: of none.
+    """
+
+    rank: int
+    step: int
+    number: signal.Signals
+    stored: int | None = None
+
+    def __call__(self) -> None:
+        take = Trainer._take
+
+        def meddled(trainer: Trainer, number: int, batch: Batch) -> None:
+            if (_own_rank(), trainer.step) == (self.rank, self.step):
+                while self.stored is not None and _stored_step(trainer._store) <= self.stored:
+                    time.sleep(0.01)
+                os.kill(os.getpid(), self.number)
+            take(trainer, number, batch)
+
+        Trainer._take = meddled  # type: ignore[method-assign]
+
+
+def _stored_step(store: Store) -> int:
+    """The step of the newest checkpoint that another thread or process has written; -1 if there is none."""
+    try:
+        checkpoint = latest(store)
+    except CheckpointError:  # it went while it was read
+        return -1
+    return checkpoint.step if checkpoint else -1
+
+
+@dataclass(frozen=True)
+class KilledBeforeWriting:
+    """Rank 0 is killed when it is about to write the `time`-th object of a name."""
+
+    name: str
+    time: int
+
+    def __call__(self) -> None:
+        write, seen = FileStore.write, [0]
+
+        def meddled(store: FileStore, key: str, data: bytes) -> None:
+            seen[0] += key.endswith(self.name)
+            if seen[0] == self.time:
+                os.kill(os.getpid(), signal.SIGKILL)
+            write(store, key, data)
+
+        FileStore.write = meddled  # type: ignore[method-assign]
+
+
+class SlowStore:
+    """Writing takes longer than a rank needs to end."""
+
+    def __call__(self) -> None:
+        write = FileStore.write
+
+        def meddled(store: FileStore, key: str, data: bytes) -> None:
+            time.sleep(1)
+            write(store, key, data)
+
+        FileStore.write = meddled  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class RecordsSamples:
+    """Every rank notes the sample ids that it reads, one JSON list per batch, in a file of its own."""
+
+    folder: Path
+
+    def __call__(self) -> None:
+        images = SplitReader.images
+
+        def meddled(reader: SplitReader, indices: Indices) -> Images:
+            with (self.folder / f"rank-{_own_rank()}.jsonl").open("a") as file:
+                file.write(json.dumps([reader.sample_ids[index] for index in indices]) + "\n")
+            return images(reader, indices)
+
+        SplitReader.images = meddled  # type: ignore[method-assign]
+
+
+class NoisyNetwork:
+    """The network keeps batch statistics and draws random numbers: what most spoils a resumed run."""
+
+    def __call__(self) -> None:
+        def build(_shape: networks.Shape, classes: int) -> nn.Module:
+            convolution = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU())
+            return nn.Sequential(convolution, nn.Dropout(), nn.Flatten(), nn.Linear(8 * 9, classes))
+
+        networks.digits_cnn = build
+
+
+class NormalisedNetwork:
+    """The network normalises by the statistics of the batch."""
+
+    def __call__(self) -> None:
+        def build(_shape: networks.Shape, classes: int) -> nn.Module:
+            convolution = nn.Sequential(nn.Conv2d(1, 8, 3, stride=2), nn.BatchNorm2d(8), nn.ReLU())
+            return nn.Sequential(convolution, nn.Flatten(), nn.Linear(8 * 9, classes))
+
+        networks.digits_cnn = build
+
+
+@dataclass(frozen=True)
+class RecordsStatistics:
+    """Every rank notes the running statistics of its network when it begins to validate."""
+
+    folder: Path
+
+    def __call__(self) -> None:
+        validate = Trainer._validate
+
+        def meddled(trainer: Trainer) -> dict[str, float]:
+            buffers = {name: value.tolist() for name, value in trainer._classifier.named_buffers()}
+            with (self.folder / f"rank-{_own_rank()}.jsonl").open("a") as file:
+                file.write(json.dumps(buffers) + "\n")
+            return validate(trainer)
+
+        Trainer._validate = meddled  # type: ignore[method-assign]
+
+
+class BrokenNetwork:
+    """From the fifth step on, the network gives no numbers."""
+
+    def __call__(self) -> None:
+        take = Trainer._take
+
+        def meddled(trainer: Trainer, number: int, batch: Batch) -> None:
+            if trainer.step == 4:
+                with torch.no_grad():
+                    next(trainer._classifier.parameters()).fill_(float("nan"))
+            take(trainer, number, batch)
+
+        Trainer._take = meddled  # type: ignore[method-assign]
+
+
+def _own_rank() -> int:
+    return int(os.environ.get("RANK", "0"))

@@ -1,0 +1,139 @@
+"""Dataset versions: their identity, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from samples import a_manifest, a_split
+
+from ddpipe.data.manifest import SCHEMA, DatasetManifest, ShardRef, load_manifest, manifest_key, store_of
+from ddpipe.errors import DatasetError, NoSuchObject
+from ddpipe.storage import open_store
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "manifest.json"
+
+
+def _published(store_uri: str, text: str, dataset_id: str) -> str:
+    store = open_store(store_uri)
+    store.write(manifest_key("toys", dataset_id), text.encode())
+    return f"{store.uri}/{manifest_key('toys', dataset_id)}"
+
+
+def _changed(**changes: Any) -> str:
+    return json.dumps(json.loads(a_manifest().to_json()) | changes)
+
+
+def test_the_format_on_disk_is_the_golden_one() -> None:
+    """A change here needs a new schema number: no version may be misread."""
+    assert a_manifest().to_json() == GOLDEN.read_text().strip()
+
+
+def test_reading_gives_back_what_was_written() -> None:
+    manifest = a_manifest()
+    assert DatasetManifest.from_json(manifest.to_json()) == manifest
+
+
+def test_a_multilabel_manifest_is_read_back() -> None:
+    split = a_split(2, labels=[[0, 1], [1, 1]])
+    manifest = a_manifest(task="multilabel", splits=dict.fromkeys(a_manifest().splits, split))
+    assert DatasetManifest.from_json(manifest.to_json()) == manifest
+
+
+def test_the_id_is_the_hash_of_the_file_and_of_nothing_else(tmp_path: Path) -> None:
+    manifest = a_manifest()
+    uri = _published(str(tmp_path), manifest.to_json(), manifest.dataset_id)
+    assert hashlib.sha256(Path(uri).read_bytes()).hexdigest() == manifest.dataset_id
+    assert a_manifest().dataset_id == manifest.dataset_id
+    assert a_manifest(seed=1).dataset_id != manifest.dataset_id
+
+
+def test_a_published_version_is_loaded_with_its_store(store_uri: str) -> None:
+    manifest = a_manifest()
+    uri = _published(store_uri, manifest.to_json(), manifest.dataset_id)
+    assert load_manifest(uri) == manifest
+    assert store_of(uri).uri == open_store(store_uri).uri
+
+
+def test_a_manifest_anywhere_else_is_loaded_without_a_store(tmp_path: Path) -> None:
+    path = tmp_path / "copy.json"
+    path.write_text(a_manifest().to_json())
+    assert load_manifest(str(path)) == a_manifest()
+    with pytest.raises(DatasetError, match=r"copy\.json"):
+        store_of(str(path))
+
+
+def test_a_manifest_that_was_changed_is_refused(tmp_path: Path) -> None:
+    uri = _published(str(tmp_path), _changed(seed=7), a_manifest().dataset_id)
+    with pytest.raises(DatasetError, match="changed after it was published"):
+        load_manifest(uri)
+
+
+def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchObject, match=r"manifest\.json"):
+        load_manifest(str(tmp_path / "datasets/toys/0/manifest.json"))
+
+
+@pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
+def test_another_schema_says_what_to_do(schema: int) -> None:
+    """Even though its fields are not ours."""
+    with pytest.raises(DatasetError, match=f"schema {schema}, this ddpipe .*again with this ddpipe"):
+        DatasetManifest.from_json(json.dumps({"schema": schema, "unheard": "of"}))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", '"schema"', "{}", "not json", b"\xff\x00"])
+def test_what_is_no_manifest_is_refused(text: str | bytes) -> None:
+    with pytest.raises(DatasetError, match="not a dataset manifest"):
+        DatasetManifest.from_json(text)
+
+
+def _split(**changes: Any) -> dict[str, Any]:
+    splits = json.loads(a_manifest().to_json())["splits"]
+    return splits | {"test": splits["test"] | changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "seen"),
+    [
+        ({"shape": [4, 6]}, "shape"),
+        ({"shape": [0, 6, 1]}, "shape"),
+        ({"shape": None}, "malformed"),
+        ({"mean": [0.1, 0.2]}, "per channel"),
+        ({"splits": {}}, "splits"),
+        ({"splits": [1]}, "malformed"),
+        ({"surprise": 1}, "surprise"),
+        ({"task": "ranking"}, "task"),
+        ({"dtype": "float32"}, "dtype"),
+        ({"splits": _split(per_class=[2])}, "counts"),
+        ({"splits": _split(per_class=[1, 2])}, "counts"),
+        ({"splits": _split(per_class=["1", 1])}, "malformed"),
+        ({"splits": _split(labels=[0, 1])}, "malformed"),
+        ({"splits": _split(sample_ids={"sha256": "0" * 64})}, "malformed"),
+        ({"splits": _split(sample_ids={"sha256": "../" * 20, "bytes": 1})}, "not a SHA-256"),
+        ({"splits": _split(shards=[])}, "0 labels"),
+        (
+            {
+                "splits": _split(
+                    shards=[{"sha256": "../../etc/passwd", "bytes": 1, "count": 2, "kind": "raw"}]
+                )
+            },
+            "not a SHA-256",
+        ),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(changes: dict[str, Any], seen: str) -> None:
+    with pytest.raises(DatasetError, match=seen):
+        DatasetManifest.from_json(_changed(**changes))
+
+
+def test_all_contradictions_are_listed() -> None:
+    with pytest.raises(DatasetError, match=r"(?s)shape.*counts") as caught:
+        DatasetManifest.from_json(_changed(shape=[0, 0, 0], splits=_split(per_class=[9, 9])))
+    assert "2 problems" in caught.value.seen
+
+
+def test_a_shard_is_named_by_its_content() -> None:
+    assert ShardRef("a" * 64, 1, 1) == ShardRef("a" * 64, 1, 1, "raw")

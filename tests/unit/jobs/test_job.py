@@ -1,0 +1,112 @@
+"""What a training job is, and what its name promises."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from launch_samples import a_job
+
+from ddpipe.errors import ParameterError
+from ddpipe.jobs.job import Keep, Owner, Volume, VolumeKind, training_command
+from ddpipe.kube.quantities import quantity
+
+
+def owner(**changes: str) -> Owner:
+    return Owner(**{"pipeline": "digits", "run_id": "run-1", "step": "train", **changes})
+
+
+def test_a_retry_of_the_step_has_the_same_name() -> None:
+    assert owner().job_name == owner().job_name
+
+
+@pytest.mark.parametrize("part", ["pipeline", "run_id", "task_id", "step"])
+def test_another_run_task_or_step_has_another_name(part: str) -> None:
+    assert owner(**{part: "other"}).job_name != owner().job_name
+
+
+@pytest.mark.parametrize("step", ["train", "Train the model!", "7th", "", "日本", "a" * 200])
+def test_a_name_is_a_dns_1035_label_with_room_for_the_rank(step: str) -> None:
+    name = owner(step=step).job_name
+    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name)
+    assert len(f"{name}-worker-99999") <= 63
+
+
+def test_an_owner_is_known_again_by_its_key() -> None:
+    assert Owner.of_key(owner(task_id="7").key) == owner(task_id="7")
+    with pytest.raises(ValueError, match="digits"):
+        Owner.of_key('["digits"]')
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("500m", 0.5), ("2", 2), ("4Gi", 4 * 2**30), ("1e3", 1000), ("1k", 1000), ("1E", 1e18), ("2Ei", 2**61)],
+)
+def test_quantities_are_read_as_kubernetes_does(text: str, value: float) -> None:
+    assert quantity(text) == pytest.approx(value)
+
+
+def test_all_that_is_wrong_with_a_job_is_told_at_once() -> None:
+    job = a_job(image="", cpu="much", memory="0", deadlines={"running": -1}, volumes=["disk:a:/b"])
+    with pytest.raises(ParameterError) as caught:
+        job.validated()
+    for words in (
+        "5 problems",
+        "image is empty",
+        "'disk:a:/b' is not KIND:NAME",
+        "cpu is 'much'",
+        "memory is 0",
+        "running is -1",
+    ):
+        assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "volume"),
+    [
+        ("claim:data:/data", Volume(kind=VolumeKind.CLAIM, name="data", path="/data")),
+        ("claim:data:/data:ro", Volume(kind=VolumeKind.CLAIM, name="data", path="/data", read_only=True)),
+        ("config:c:/", Volume(kind=VolumeKind.CONFIG, name="c", path="/")),
+        (
+            "snapshot:friday:/data:20Gi:ro",
+            Volume(kind=VolumeKind.SNAPSHOT, name="friday", path="/data", size="20Gi", read_only=True),
+        ),
+    ],
+)
+def test_a_volume_is_written_in_one_line(text: str, volume: Volume) -> None:
+    assert Volume.parsed(text) == volume
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "claim:data",
+        "claim::/data",
+        "claim:data:data",
+        "disk:data:/data",
+        "claim:data:/data:rw",
+        "claim:data:/data:20Gi",
+        "snapshot:friday:/data",
+        "snapshot:friday:/data:large",
+        "snapshot:friday:data:20Gi",
+    ],
+)
+def test_what_is_no_volume_is_told_with_how_one_is_written(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not KIND:NAME:/PATH.* claim, secret, config, snapshot"):
+        Volume.parsed(text)
+
+
+def test_a_snapshot_has_one_size() -> None:
+    with pytest.raises(ParameterError, match="snapshot friday has two sizes"):
+        a_job(volumes=["snapshot:friday:/a:1Gi", "snapshot:friday:/b:2Gi"]).validated()
+
+
+def test_the_keep_policy_decides_by_how_a_job_ended() -> None:
+    assert [keep.keeps(failed=True) for keep in Keep] == [False, True, True]
+    assert [keep.keeps(failed=False) for keep in Keep] == [False, False, True]
+
+
+def test_own_training_is_started_by_torchrun_which_reads_the_pods_variables() -> None:
+    command = training_command("s3://b/manifest.json", "s3://b/out", "{}")
+    assert command[:5] == ("python", "-m", "ddpipe.torchrun", "-m", "ddpipe.train")

@@ -1,0 +1,136 @@
+"""A pod as the API server shows it early, late, or half: what it is taken for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from launch_samples import a_job, a_pod, ended
+
+from ddpipe.jobs.status import Replica, Stage, replica_of, torch_error, true_conditions
+
+JOB = a_job()
+GOING = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
+
+
+def replica(**changes: Any) -> Replica:
+    return replica_of(a_pod(JOB, **changes), "worker-0", "pytorch")
+
+
+def test_a_pod_that_was_just_made_waits_for_a_node_and_has_done_nothing() -> None:
+    pod = {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [{"name": "pytorch"}]}}
+    found = replica_of(pod, "worker-0", "pytorch")
+    assert (found.stage, found.waiting, found.restarts, found.memory) == (Stage.SCHEDULED, "", 0, "")
+    assert (found.over, found.has_begun, found.has_failed, found.ending) == (False, False, False, None)
+
+
+@pytest.mark.parametrize(
+    ("pod", "stage"),
+    [
+        ({"phase": "Pending", "node": "", "state": {}}, Stage.SCHEDULED),
+        ({"phase": "Pending", "state": {"waiting": {"reason": "ContainerCreating"}}}, Stage.PULLED),
+        ({"phase": "Pending", "state": {"waiting": {"reason": "ErrImagePull"}}}, Stage.PULLED),
+        ({"phase": "Pending", "state": {"waiting": {"reason": "RunContainerError"}}}, Stage.RUNNING),
+        ({"phase": "Running"}, Stage.FINISHED),
+        ({"phase": "Running", "state": ended(1)}, Stage.FINISHED),
+        ({"phase": "Failed", "state": {}}, Stage.FINISHED),
+        ({"phase": "Succeeded", "state": {}}, Stage.FINISHED),
+    ],
+)
+def test_a_pod_waits_for_what_it_has_not_reached_yet(pod: dict[str, Any], stage: Stage) -> None:
+    assert replica(**pod).stage is stage
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"reason": "ErrImagePull", "message": "no such image"}, "ErrImagePull: no such image"),
+        ({"reason": "ContainerCreating"}, "ContainerCreating"),
+        ({"reason": "ContainerCreating", "message": ""}, "ContainerCreating"),
+        ({}, ""),
+    ],
+)
+def test_why_a_pod_waits_is_told_as_far_as_it_is_known(told: dict[str, str], words: str) -> None:
+    assert replica(phase="Pending", state={"waiting": told}).waiting == words
+    scheduler = {"conditions": [{"type": "PodScheduled", "status": "False", **told}]}
+    assert replica(phase="Pending", node="", status=scheduler).waiting == words
+
+
+def test_a_container_of_which_nothing_is_known_yet_waits_without_a_word() -> None:
+    unknown = {"phase": "Pending", "containerStatuses": [{"name": "pytorch", "restartCount": 0}]}
+    assert replica(status=unknown).waiting == ""
+
+
+def test_another_container_of_the_pod_is_not_the_one_that_trains() -> None:
+    helper = {"name": "helper", "restartCount": 5, "state": ended(1)}
+    pod = a_pod(JOB)
+    pod["status"]["containerStatuses"].insert(0, helper)
+    pod["spec"]["containers"].insert(0, {"name": "helper", "resources": {"limits": {"memory": "1Gi"}}})
+    found = replica_of(pod, "worker-0", "pytorch")
+    assert (found.restarts, found.ending, found.memory) == (0, None, "64Mi")
+
+
+def test_an_end_without_words_or_time_is_a_failure_all_the_same() -> None:
+    found = replica(phase="Failed", state={"terminated": {"exitCode": 3}})
+    assert found.has_failed
+    assert found.ending is not None
+    assert (found.ending.code, found.ending.reason, found.ending.message, found.ending.finished) == (
+        3,
+        "",
+        "",
+        "",
+    )
+
+
+def test_a_container_that_was_started_again_and_succeeded_has_not_failed() -> None:
+    again = {"restartCount": 1, "lastState": ended(1)}
+    assert replica(container=again, state={"running": {}}).failure is not None
+    assert replica(phase="Succeeded", container=again, state=ended(0)).failure is None
+
+
+def test_a_disruption_is_told_in_its_own_words() -> None:
+    words = {"reason": "DeletionByTaintManager", "message": "node unreachable"}
+    disrupted = {"conditions": [{"type": "DisruptionTarget", "status": "True", **words}]}
+    found = replica(phase="Failed", status=disrupted)
+    assert found.removed == "its pod was taken away (DeletionByTaintManager: node unreachable)"
+
+
+def test_a_disruption_that_was_called_off_is_none() -> None:
+    disrupted = {"conditions": [{"type": "DisruptionTarget", "status": "False", "reason": "Preempted"}]}
+    assert not replica(status=disrupted).removed
+
+
+@pytest.mark.parametrize("state", [{"running": {}}, {"terminated": {"exitCode": 143}}])
+def test_a_pod_whose_end_has_no_time_was_deleted_before_it(state: dict[str, Any]) -> None:
+    found = replica(state=state, metadata=GOING)
+    assert found.removed == "somebody deleted its pod"
+    assert found.removed_at == 1767225610.0, "when it was asked for: the grace's end less the grace"
+
+
+def test_a_pod_without_a_time_to_go_was_asked_to_go_at_once() -> None:
+    assert replica(metadata={"deletionTimestamp": GOING["deletionTimestamp"]}).removed_at == 1767225640.0
+    assert replica().removed_at == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "time"),
+    [
+        (json.dumps({"message": {"message": "E: bad", "extraInfo": {"timestamp": "7"}}}), "E: bad", 7.0),
+        (json.dumps({"message": "E: bad"}), "E: bad", None),
+        (json.dumps({"message": {"message": "E: bad"}}), '{"message": {"message": "E: bad"}}', None),
+        ("last words", "last words", None),
+        ("7", "7", None),
+    ],
+)
+def test_an_error_file_of_torch_is_read_and_anything_else_is_taken_as_it_is(
+    message: str, text: str, time: float | None
+) -> None:
+    assert torch_error(message) == (text, time)
+
+
+def test_only_conditions_that_hold_count_and_an_object_may_have_none() -> None:
+    conditions = [{"type": "Created", "status": "True"}, {"type": "Running", "status": "False"}]
+    assert true_conditions({"status": {"conditions": conditions}}) == ["Created"]
+    assert true_conditions({"status": {"conditions": None}}) == []
+    assert true_conditions({}) == []

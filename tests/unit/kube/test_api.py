@@ -1,0 +1,276 @@
+"""The few verbs over HTTP: what is sent, and what becomes of every kind of answer."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import urllib3
+
+from ddpipe.errors import ClusterUnreachable
+from ddpipe.kube import api as cluster
+from ddpipe.kube.api import ApiServer, Refused, Unanswered, connect
+
+HOST = "127.0.0.1"
+
+
+@dataclass
+class Server:
+    """A server that answers as told; what it was asked is kept.
+
+    Attributes:
+        answers: Status and body, one per request, the last one ever after.
+        asked: Method, path, token and body of each request.
+        cut: Whether the connection breaks after this much of a body.
+        stalls: Whether nothing comes after it, and the connection stays open.
+        over: That nobody listens any more.
+        url: Where it is.
+        tokens: What logging in gives, one after the other.
+    """
+
+    answers: list[tuple[int, bytes]] = field(default_factory=lambda: [(200, b"{}")])
+    asked: list[tuple[str, str, str, Any]] = field(default_factory=list)
+    cut: bool = False
+    stalls: bool = False
+    over: threading.Event = field(default_factory=threading.Event)
+    url: str = ""
+    tokens: list[str] = field(default_factory=lambda: ["first", "second"])
+
+    def reached(self, timeout: float = 5) -> ApiServer:
+        """A client of it, which reads its token anew whenever it logs in."""
+        tokens = iter(self.tokens)
+
+        def log_in() -> cluster._Credentials:
+            token = next(tokens)
+            headers = {"Authorization": f"Bearer {token}"} if token else {}
+            return cluster._Credentials(self.url, urllib3.PoolManager(), headers)
+
+        return ApiServer(log_in, "team", timeout)
+
+
+@contextmanager
+def serving(server: Server) -> Iterator[Server]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            token = self.headers.get("Authorization", "")
+            server.asked.append((self.command, self.path, token, json.loads(body) if body else None))
+            status, text = server.answers.pop(0) if len(server.answers) > 1 else server.answers[0]
+            self.send_response(status)
+            whole = not (server.cut or server.stalls)
+            if whole:
+                self.send_header("Content-Length", str(len(text)))
+            else:
+                self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(text if whole else b"%x\r\n%s\r\n" % (len(text), text))
+            if server.stalls:
+                server.over.wait(10)
+            self.close_connection = server.cut
+
+        do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None: ...
+
+    with ThreadingHTTPServer((HOST, 0), Handler) as front:
+        front.daemon_threads = True
+        server.url = f"http://{HOST}:{front.server_address[1]}"
+        threading.Thread(target=front.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.over.set()
+        front.shutdown()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with serving(Server()) as found:
+        yield found
+
+
+def test_an_object_is_read_with_its_query(server: Server) -> None:
+    server.answers = [(200, b'{"kind": "Pod"}')]
+    assert server.reached().get("/pods", {"labelSelector": "a=1,b=2"}) == {"kind": "Pod"}
+    assert server.asked == [("GET", "/pods?labelSelector=a%3D1%2Cb%3D2", "Bearer first", None)]
+
+
+def test_only_the_object_of_this_uid_is_deleted_and_what_it_owns_with_it(server: Server) -> None:
+    server.reached().delete("/pods/a", "uid-1")
+    body = {"preconditions": {"uid": "uid-1"}, "propagationPolicy": "Background"}
+    assert server.asked == [("DELETE", "/pods/a", "Bearer first", body)]
+
+
+def test_only_the_object_of_this_uid_is_annotated(server: Server) -> None:
+    server.reached().annotate("/pods/a", "uid-1", {"note": "1"})
+    body = {"metadata": {"uid": "uid-1", "annotations": {"note": "1"}}}
+    assert server.asked == [("PATCH", "/pods/a", "Bearer first", body)]
+
+
+def test_an_object_is_created_as_it_is(server: Server) -> None:
+    server.reached().create("/pods", {"name": "a"}, {"dryRun": "All"})
+    assert server.asked == [("POST", "/pods?dryRun=All", "Bearer first", {"name": "a"})]
+
+
+def test_a_token_that_is_refused_is_read_again_once(server: Server) -> None:
+    server.answers = [(401, b"{}"), (200, b'{"kind": "Pod"}')]
+    client = server.reached()
+    assert client.get("/pods") == {"kind": "Pod"}
+    client.get("/pods")
+    assert [token for _, _, token, _ in server.asked] == ["Bearer first", "Bearer second", "Bearer second"]
+
+
+def test_a_token_that_is_refused_twice_is_refused(server: Server) -> None:
+    server.answers = [(401, b'{"reason": "Unauthorized", "message": "expired"}')]
+    with pytest.raises(Refused, match="HTTP 401 expired"):
+        server.reached().get("/pods")
+    assert len(server.asked) == 2
+
+
+def test_a_token_that_is_just_being_written_is_read_again_later(server: Server) -> None:
+    """A request without one would be nobody's, and forbidden for good."""
+    server.answers = [(401, b"{}"), (401, b"{}"), (401, b"{}"), (200, b"{}")]
+    server.tokens = ["old", "", "new"]
+    client = server.reached()
+    with pytest.raises(Refused, match="HTTP 401"):
+        client.get("/pods")
+    client.get("/pods")
+    assert [token for _, _, token, _ in server.asked] == ["Bearer old"] * 3 + ["Bearer new"]
+
+
+def test_a_refusal_has_the_server_s_words(server: Server) -> None:
+    told = {"reason": "NotFound", "message": 'pods "a" not found', "details": {"name": "a"}}
+    server.answers = [(404, json.dumps(told).encode())]
+    with pytest.raises(Refused) as caught:
+        server.reached().get("/pods/a")
+    error = caught.value
+    assert (error.status, error.reason, error.named) == (404, "NotFound", "a")
+    assert str(error) == 'HTTP 404 pods "a" not found'
+
+
+def test_a_refusal_of_something_in_between_has_its_status(server: Server) -> None:
+    server.answers = [(502, b"<html>Bad Gateway</html>")]
+    with pytest.raises(Refused, match="HTTP 502 Bad Gateway"):
+        server.reached().get("/pods")
+
+
+@pytest.mark.parametrize("body", [b"no JSON", b""])
+def test_an_answer_that_is_no_json_is_none(server: Server, body: bytes) -> None:
+    server.answers = [(200, body)]
+    with pytest.raises(Unanswered):
+        server.reached().get("/pods")
+
+
+def test_an_answer_that_breaks_off_is_none(server: Server) -> None:
+    server.answers, server.cut = [(200, b'{"kind":')], True
+    with pytest.raises(Unanswered, match="the connection was cut"):
+        server.reached().get("/pods")
+
+
+def test_a_log_comes_in_whole_lines_and_a_cut_one_does_not_come(server: Server) -> None:
+    server.answers, server.cut = [(200, b"one\ntwo\nthree and all that is cut away")], True
+    lines = server.reached().lines("/log", {"follow": "true"}, 5)
+    assert [next(lines), next(lines)] == [b"one", b"two"]
+    with pytest.raises(Unanswered, match="the connection was cut"):
+        next(lines)
+
+
+def test_a_stream_that_is_silent_for_too_long_is_unanswered(server: Server) -> None:
+    server.answers, server.stalls = [(200, b"one\ntwo and more")], True
+    lines = server.reached().lines("/log", {}, idle=0.1)
+    assert next(lines) == b"one"
+    with pytest.raises(Unanswered, match="no answer in time"):
+        next(lines)
+
+
+def test_a_server_that_is_not_there_is_said_to_refuse(server: Server) -> None:
+    client = server.reached()
+    server.url = "http://127.0.0.1:9"
+    gone = server.reached()
+    assert client.get("/pods") == {}
+    with pytest.raises(Unanswered, match="connection refused"):
+        gone.get("/pods")
+
+
+def test_a_spare_connection_logs_in_for_itself(server: Server) -> None:
+    client = server.reached()
+    client.spare().get("/pods")
+    assert server.asked[0][2] == "Bearer second"
+
+
+def a_kubeconfig(folder: Path, **context: str) -> str:
+    path = folder / "kubeconfig"
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "here", "cluster": {"server": "http://127.0.0.1:9"}}],
+        "users": [{"name": "me", "user": {"token": "mine"}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me", **context}}],
+    }
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+def test_a_connection_that_nobody_takes_is_given_up() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        address = full.getsockname()
+        # Linux takes one connection more than the backlog, for whoever may accept it.
+        with socket.create_connection(address):
+            server = Server(url=f"http://127.0.0.1:{address[1]}")
+            with pytest.raises(Unanswered, match="no answer in time"):
+                server.reached(0.3).get("/version")
+
+
+def test_a_kubeconfig_says_where_and_who(tmp_path: Path) -> None:
+    client = connect(a_kubeconfig(tmp_path, namespace="team-a"))
+    assert client.namespace == "team-a"
+    assert client._credentials.host == "http://127.0.0.1:9"
+    assert client._credentials.headers == {"Authorization": "Bearer mine"}
+    assert connect(a_kubeconfig(tmp_path)).namespace == "default"
+
+
+def test_a_kubeconfig_that_is_named_after_the_client_library_was_imported_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a notebook, kfp has long been imported."""
+    importlib.import_module("kubernetes.config")
+    monkeypatch.setenv("KUBECONFIG", a_kubeconfig(tmp_path, namespace="team-a"))
+    assert connect().namespace == "team-a"
+
+
+def test_no_cluster_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ClusterUnreachable, match=r"no cluster is known.*Set KUBECONFIG"):
+        connect(str(tmp_path / "nowhere"))
+
+
+def test_in_a_pod_the_account_s_files_are_all_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in {"token": "of-pod\n", "namespace": "team-b\n", "ca.crt": ""}.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(cluster, "_ACCOUNT", tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    client = connect()
+    assert client.namespace == "team-b"
+    assert client._credentials.host == "https://[fd00::1]:6443"
+    assert client._credentials.headers == {"Authorization": "Bearer of-pod"}
+    (tmp_path / "token").write_text("rotated")
+    assert client.spare()._credentials.headers == {"Authorization": "Bearer rotated"}
+    (tmp_path / "token").write_text("")
+    client._log_in_again()
+    assert client._credentials.headers == {"Authorization": "Bearer of-pod"}
+    (tmp_path / "token").unlink()
+    with pytest.raises(Unanswered, match="the credentials cannot be read"):
+        client._log_in_again()

@@ -1,0 +1,179 @@
+"""Whether nodes have room for a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ddpipe.kube.capacity import Room, requests, room
+
+
+def a_pod(cpu: str = "1", gpus: int = 0, **spec: Any) -> dict[str, Any]:
+    limits = {"cpu": cpu, "memory": "1Gi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+    return {"containers": [{"name": "pytorch", "resources": {"limits": limits, "requests": limits}}], **spec}
+
+
+def a_node(name: str = "n1", *, cpu: str = "2", gpus: int = 0, **spec: Any) -> dict[str, Any]:
+    amounts = {"cpu": cpu, "memory": "8Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
+    return {"metadata": {"name": name}, "spec": spec, "status": {"allocatable": amounts}}
+
+
+def running(cpu: str, owner: str = "Job", node: str = "n1") -> dict[str, Any]:
+    """Somebody's pod on a node."""
+    metadata = {"ownerReferences": [{"kind": owner, "controller": True}]}
+    return {"metadata": metadata, "spec": {**a_pod(cpu), "nodeName": node}}
+
+
+def a_taint(key: str, value: str = "", effect: str = "NoSchedule") -> dict[str, str]:
+    return {"key": key, "effect": effect} | ({"value": value} if value else {})
+
+
+def test_two_pods_that_fit_one_by_one_but_not_together_are_told_with_what_is_short() -> None:
+    found = room(a_pod(), 2, [a_node()], [running("100m", "DaemonSet")])
+    (problem,) = found.problems
+    assert problem == (
+        "the nodes can take 1 of the job's 2 pods at the same time, each with 1 of cpu, 1Gi of memory; "
+        "n1 has 1.9 of cpu free: ask for less per pod or for fewer pods, or say that nodes can be added "
+        "(autoscaling)"
+    )
+
+
+@pytest.mark.parametrize("owner", ["ReplicaSet", "StatefulSet", "DaemonSet", "Node"])
+def test_what_stays_takes_room_for_good(owner: str) -> None:
+    assert room(a_pod(), 2, [a_node()], [running("500m", owner)]).problems
+
+
+def test_what_others_take_adds_up() -> None:
+    others = [running("500m", "DaemonSet"), running("400m", "ReplicaSet"), running("100m", "Node")]
+    assert room(a_pod(), 1, [a_node()], others) == Room()
+    assert "n1 has 1 of cpu free" in room(a_pod(), 2, [a_node()], others).problems[0]
+
+
+def test_what_ends_some_day_makes_room_later() -> None:
+    found = room(a_pod(), 2, [a_node()], [running("500m")])
+    assert found == Room(
+        remarks=("at the moment the nodes have room for 1 of 2 pods: n1 has 1.5 of cpu free",)
+    )
+
+
+def test_pods_on_several_nodes_add_up() -> None:
+    nodes = [a_node("n1"), a_node("n2", cpu="3")]
+    assert room(a_pod(), 5, nodes, []) == Room()
+    assert "5 of the job's 6 pods" in room(a_pod(), 6, nodes, []).problems[0]
+
+
+def test_pods_that_cannot_be_seen_are_not_held_against_a_job() -> None:
+    assert room(a_pod(), 2, [a_node()], None) == Room()
+
+
+def test_a_node_takes_no_more_pods_than_it_may() -> None:
+    node = a_node(cpu="64")
+    node["status"]["allocatable"]["pods"] = "3"
+    assert "2 of the job's 3 pods" in room(a_pod(), 3, [node], [running("1", "DaemonSet")]).problems[0]
+
+
+def test_tenths_add_up() -> None:
+    assert room(a_pod("100m"), 3, [a_node(cpu="300m")], []) == Room()
+
+
+def test_gpu_nodes_that_are_tainted_are_told_with_the_toleration() -> None:
+    nodes = [a_node("cpu", cpu="64"), a_node("gpu", gpus=8, taints=[a_taint("nvidia.com/gpu", "present")])]
+    (problem,) = room(a_pod(gpus=1), 1, nodes, None).problems
+    assert problem == (
+        "nodes with nvidia.com/gpu exist, but all have a taint that the job does not tolerate "
+        "(nvidia.com/gpu=present:NoSchedule): give a toleration, such as "
+        '{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}'
+    )
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"operator": "Exists"},
+        {"key": "k", "operator": "Exists"},
+        {"key": "k", "operator": "Exists", "effect": "NoSchedule"},
+        {"key": "k", "operator": "Equal", "value": "v", "effect": "NoSchedule"},
+        {"key": "k", "value": "v"},
+    ],
+)
+def test_a_toleration_opens_a_node(toleration: dict[str, str]) -> None:
+    nodes = [a_node(taints=[a_taint("k", "v")])]
+    assert room(a_pod(tolerations=[toleration]), 1, nodes, None) == Room()
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"key": "other", "operator": "Exists"},
+        {"key": "k", "operator": "Exists", "effect": "NoExecute"},
+        {"key": "k", "value": "w"},
+        {"key": "k"},
+    ],
+)
+def test_a_toleration_of_something_else_does_not(toleration: dict[str, str]) -> None:
+    nodes = [a_node(taints=[a_taint("k", "v")])]
+    assert room(a_pod(tolerations=[toleration]), 1, nodes, None).problems
+
+
+def test_a_taint_that_only_prefers_others_keeps_nobody_away() -> None:
+    assert room(a_pod(), 1, [a_node(taints=[a_taint("k", effect="PreferNoSchedule")])], None) == Room()
+
+
+def test_a_node_that_is_cordoned_may_come_back() -> None:
+    cordoned = a_node(taints=[a_taint("node.kubernetes.io/unschedulable")])
+    assert room(a_pod(), 1, [cordoned], None) == Room(
+        remarks=("at the moment the nodes have room for 0 of 1 pods: no node is ready",)
+    )
+
+
+def test_a_pod_larger_than_any_node_is_told_by_what_it_lacks() -> None:
+    (problem,) = room(a_pod("16", gpus=1), 1, [a_node(), a_node("n2", cpu="8")], None).problems
+    assert "16 of cpu asked, the largest node has 8 of cpu" in problem
+    assert "1 of nvidia.com/gpu asked, the largest node has 0 of nvidia.com/gpu" in problem
+
+
+def test_what_each_node_has_a_part_of_none_has_together() -> None:
+    nodes = [a_node("n1", cpu="16"), a_node("n2", gpus=8)]
+    (problem,) = room(a_pod("8", gpus=1), 1, nodes, None).problems
+    assert "no single node can ever take a pod with 8 of cpu, 1Gi of memory, 1 of nvidia.com/gpu" in problem
+
+
+def test_labels_that_no_node_has_are_told() -> None:
+    pod = a_pod(nodeSelector={"zone": "b"})
+    assert "no node has the labels zone=b" in room(pod, 1, [a_node()], None).problems[0]
+    assert "the cluster has no node" in room(a_pod(), 1, [], None).problems[0]
+
+
+def test_of_many_nodes_the_roomiest_are_named() -> None:
+    nodes = [a_node(f"n{number}", cpu=f"{number}00m") for number in range(5, 10)]
+    (problem,) = room(a_pod("500m"), 6, nodes, []).problems
+    assert "5 of the job's 6 pods" in problem
+    roomiest = "n9 has 0.9 of cpu free, n8 has 0.8 of cpu free, n7 has 0.7 of cpu free"
+    assert f"{roomiest}, and 2 nodes have no more: ask for less" in problem
+
+
+def test_what_is_short_on_a_node_is_what_is_named() -> None:
+    node = a_node(cpu="64")
+    node["status"]["allocatable"]["memory"] = "1536Mi"
+    assert "n1 has 1.5Gi of memory free" in room(a_pod(), 2, [node], []).problems[0]
+
+
+def test_a_pod_of_nobody_ends_some_day() -> None:
+    lonely = {"metadata": {}, "spec": {**a_pod("500m"), "nodeName": "n1"}}
+    adopted = running("500m", "ReplicaSet")
+    adopted["metadata"]["ownerReferences"][0]["controller"] = False
+    for pod in (lonely, adopted):
+        assert not room(a_pod(), 2, [a_node()], [pod]).problems
+
+
+def test_pods_without_a_node_take_no_room() -> None:
+    assert room(a_pod(), 2, [a_node()], [running("2", "DaemonSet", node="")]) == Room()
+
+
+def test_all_containers_of_a_pod_count_and_of_those_before_them_the_largest() -> None:
+    pod = a_pod("1")
+    pod["containers"].append({"name": "helper", "resources": {"limits": {"cpu": "500m"}}})
+    assert requests(pod)["cpu"] == 1.5
+    pod["initContainers"] = [{"name": "first", "resources": {"requests": {"cpu": "2"}}}]
+    assert requests(pod)["cpu"] == 2

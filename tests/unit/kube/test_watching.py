@@ -1,0 +1,159 @@
+"""Pictures of objects, kept up to date."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from threading import Event
+
+import pytest
+from fake_api import FakeApiServer, Request
+from launch_samples import PODS, a_job, a_pod, a_server
+
+from ddpipe.kube import watching
+from ddpipe.kube.api import Query, Refused, Unanswered
+from ddpipe.kube.watching import Message, Picture, Source, Trouble, start
+
+SOURCE = Source(name="pods", path=PODS, select={"labelSelector": f"ddpipe.dev/job={a_job().name}"})
+
+
+@contextmanager
+def watched(server: FakeApiServer, source: Source = SOURCE) -> Iterator[SimpleQueue[Message]]:
+    messages: SimpleQueue[Message] = SimpleQueue()
+    stop = Event()
+    start(server, source, messages.put, stop)
+    yield messages
+    stop.set()
+
+
+def names(message: Message) -> set[str]:
+    assert isinstance(message, Picture), message
+    return {item["metadata"]["name"].partition("-worker-")[2] for item in message.objects.values()}
+
+
+def a_watch(request: Request) -> bool:
+    return "watch" in request.query
+
+
+def watches(server: FakeApiServer) -> list[str]:
+    return [request.query["resourceVersion"] for request in server.asked if a_watch(request)]
+
+
+def pod(rank: int) -> dict[str, object]:
+    return a_pod(a_job(), f"worker-{rank}")
+
+
+def test_every_change_gives_a_picture_and_what_goes_is_shown_as_it_was() -> None:
+    server = a_server(None, pod(0))
+    with watched(server) as messages:
+        assert names(messages.get(timeout=5)) == {"0"}
+        server.put(PODS, pod(1))
+        assert names(messages.get(timeout=5)) == {"0", "1"}
+        server.put(PODS, {"metadata": {"name": "somebody-else"}})
+        server.drop(f"{PODS}/{a_job().name}-worker-0")
+        last = messages.get(timeout=5)
+        assert names(last) == {"1"}
+        assert isinstance(last, Picture)
+        assert last.gone is not None
+        assert last.gone["metadata"]["uid"] == "worker-0-uid"
+
+
+def test_a_cut_watch_lists_again_and_sees_what_it_missed() -> None:
+    server = a_server(None, pod(0))
+    with watched(server) as messages:
+        assert names(messages.get(timeout=5)) == {"0"}
+        server.awaited(a_watch)
+        server.fail(a_watch, Unanswered("cut"), times=1)
+        server.put(PODS, pod(1))
+        assert isinstance(messages.get(timeout=5), Trouble)
+        assert names(messages.get(timeout=5)) == {"0", "1"}
+
+
+def test_a_history_that_is_gone_is_no_trouble_and_listed_anew() -> None:
+    server = a_server(None, pod(0))
+    with watched(server) as messages:
+        assert names(messages.get(timeout=5)) == {"0"}
+        server.awaited(a_watch)
+        server.put(PODS, {"metadata": {"name": "somebody-else"}})
+        server.forget()
+        assert names(messages.get(timeout=5)) == {"0"}
+
+
+def test_a_watch_that_ends_by_itself_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "_SHORTEST_WATCH", 0)
+    server = a_server(None, pod(0))
+    listed = server.get(PODS)["metadata"]["resourceVersion"]
+    with watched(server) as messages:
+        messages.get(timeout=5)
+        server.awaited(lambda request: a_watch(request) and request.query["resourceVersion"] == listed)
+        server.end_watches()
+        server.put(PODS, pod(1))
+        assert names(messages.get(timeout=5)) == {"0", "1"}
+        latest = server.get(PODS)["metadata"]["resourceVersion"]
+        server.end_watches()
+        server.awaited(lambda request: a_watch(request) and request.query["resourceVersion"] == latest)
+        marked = server.bookmark(PODS)
+        server.end_watches()
+        server.awaited(lambda request: a_watch(request) and request.query["resourceVersion"] == marked)
+    assert sum(request.path == PODS and request.method == "GET" for request in server.asked) == 3
+
+
+def test_a_watch_that_ends_at_once_is_trouble_not_a_loop() -> None:
+    server = a_server(None, pod(0))
+    with watched(server) as messages:
+        messages.get(timeout=5)
+        server.awaited(a_watch)
+        server.end_watches()
+        trouble = messages.get(timeout=5)
+    assert isinstance(trouble, Trouble)
+    assert "ended as soon as it began" in str(trouble.error)
+
+
+@pytest.mark.parametrize(("bookmarked", "seconds", "idle"), [(True, 3300, 100), (False, 1800, 1900)])
+def test_where_no_bookmark_comes_silence_tells_nothing_before_the_watch_ends(
+    bookmarked: bool, seconds: int, idle: int
+) -> None:
+    server = a_server(None, pod(0))
+    silences: list[float] = []
+    lines = server.lines
+
+    def noted(path: str, query: Query, silence: float) -> Iterator[bytes]:
+        silences.append(silence)
+        return lines(path, query, silence)
+
+    server.lines = noted  # type: ignore[method-assign]
+    with watched(server, Source(name="pods", path=PODS, select={}, bookmarked=bookmarked)):
+        query = server.awaited(a_watch).query
+    assert (query["timeoutSeconds"], query["allowWatchBookmarks"]) == (str(seconds), "true")
+    assert silences[0] == idle
+
+
+def test_an_error_that_a_watch_shows_is_trouble_in_the_server_s_words() -> None:
+    server = a_server(None, pod(0))
+    told = {"type": "ERROR", "object": {"code": 500, "message": "etcdserver: no leader"}}
+    server.lines = lambda *_: iter([json.dumps(told).encode()])  # type: ignore[method-assign]
+    with watched(server) as messages:
+        messages.get(timeout=5)
+        trouble = messages.get(timeout=5)
+    assert isinstance(trouble, Trouble)
+    assert str(trouble.error) == "HTTP 500 etcdserver: no leader"
+
+
+def test_what_is_optional_and_away_for_a_moment_is_looked_for_again() -> None:
+    server = a_server(None, pod(0))
+    server.fail(lambda request: request.path == PODS, Unanswered("cut"), times=1)
+    with watched(server, Source(name="pods", path=PODS, select={}, optional=True)) as messages:
+        assert isinstance(messages.get(timeout=5), Trouble)
+        assert names(messages.get(timeout=5)) == {"0"}
+
+
+def test_what_is_optional_and_forbidden_is_gone_without() -> None:
+    server = a_server(None, pod(0))
+    server.fail(lambda request: request.path == PODS, Refused(403, "Forbidden", "no"), times=1)
+    optional = Source(name="pods", path=PODS, select={}, optional=True)
+    with watched(server, optional) as messages:
+        server.awaited(lambda request: request.path == PODS)
+        assert messages.empty()
+    assert watches(server) == []

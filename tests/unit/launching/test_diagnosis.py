@@ -1,0 +1,343 @@
+"""From what was seen to a message that a person can act on."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from launch_samples import a_job, a_pod, an_object, ended
+from torchrun_samples import report
+
+from ddpipe.errors import (
+    DdpipeError,
+    DeadlineExceeded,
+    ImageUnavailable,
+    OperatorSilent,
+    PodRefused,
+    Unschedulable,
+)
+from ddpipe.jobs.pytorchjob import BACKEND, status
+from ddpipe.jobs.status import Replica, Stage, replica_of
+from ddpipe.launching import diagnosis
+
+JOB = a_job()
+
+
+def replica(rank: str = "worker-0", phase: str = "Failed", **changes: Any) -> Replica:
+    return replica_of(a_pod(JOB, rank, phase, **changes), rank, "pytorch")
+
+
+def failure(*replicas: Replica, tail: tuple[str, ...] = (), notes: tuple[str, ...] = ()) -> DdpipeError:
+    return diagnosis.failure(JOB, BACKEND, "it failed", replicas=replicas, tail=lambda _: tail, notes=notes)
+
+
+def test_of_two_that_were_removed_in_one_second_the_one_that_ended_first_is_the_cause() -> None:
+    """The operator takes the others away when the first is gone."""
+    going = {"deletionTimestamp": "2026-01-01T00:00:39Z", "deletionGracePeriodSeconds": 30}
+    first = replica("worker-1", state=ended(143, at="2026-01-01T00:00:09Z"), metadata=going)
+    for state in ({"running": {}}, ended(143, at="2026-01-01T00:00:10Z")):
+        other = replica("worker-0", "Running", state=state, metadata=going)
+        assert failure(other, first).which.startswith("worker-1 of")
+
+
+@pytest.mark.parametrize("asked", ["2026-01-01T00:00:39Z", "2026-01-01T00:00:45Z"])
+@pytest.mark.parametrize("state", [{"running": {}}, ended(143, at="2026-01-01T00:00:45Z")])
+def test_a_pod_that_the_operator_took_away_after_a_failure_is_not_its_cause(
+    asked: str, state: dict[str, Any]
+) -> None:
+    going = {"deletionTimestamp": asked, "deletionGracePeriodSeconds": 30}
+    tidied = replica("worker-0", "Running", state=state, metadata=going)
+    error = failure(tidied, replica("worker-1", state=ended(1, at="2026-01-01T00:00:09Z")))
+    assert error.which.startswith("worker-1 of")
+    assert "deleted" not in error.seen
+
+
+def test_of_several_processes_in_a_pod_the_killed_one_is_named() -> None:
+    error = failure(replica(state=ended(1)), tail=tuple(report({0: -15, 1: -9}, first=1).splitlines()))
+    assert "exit code 1; rank 1 in it was killed by SIGKILL" in error.seen
+
+
+def test_the_first_to_fail_is_the_cause_and_the_others_follow() -> None:
+    late = replica("worker-0", state=ended(1, at="2026-01-01T00:00:12Z"))
+    early = replica("worker-1", state=ended(3, at="2026-01-01T00:00:09Z"))
+    error = failure(late, early)
+    assert error.which.startswith("worker-1 of PyTorchJob")
+    assert "exit code 3; then worker-0: exit code 1" in error.seen
+
+
+def test_of_two_in_one_second_the_killed_one_is_the_cause() -> None:
+    error = failure(replica("worker-0", state=ended(1)), replica("worker-1", state=ended(137)))
+    assert error.which.startswith("worker-1")
+    assert "killed by SIGKILL (exit code 137)" in error.seen
+
+
+def test_torch_s_own_error_file_tells_the_time_and_the_words() -> None:
+    message = {"message": {"message": "RuntimeError: bad", "extraInfo": {"timestamp": "1767225601"}}}
+    early = replica("worker-1", state=ended(1, at="2026-01-01T00:00:30Z", message=json.dumps(message)))
+    error = failure(replica("worker-0", state=ended(1, at="2026-01-01T00:00:20Z")), early, tail=("a", "b"))
+    assert error.which.startswith("worker-1")
+    assert error.seen.endswith("RuntimeError: bad")
+
+
+def test_out_of_memory_names_the_limit_and_the_way_out() -> None:
+    error = failure(replica(state=ended(137, reason="OOMKilled")))
+    assert "killed at its limit of 64Mi" in error.seen
+    assert "more than 64Mi" in error.do
+
+
+def test_a_command_that_does_not_exist_is_no_failed_training() -> None:
+    error = failure(replica(state=ended(128, reason="StartError", message="exec: nope: not found")))
+    assert "its command cannot be started: exec: nope" in error.seen
+
+
+def test_a_command_that_cannot_be_started_is_what_to_correct() -> None:
+    job = a_job(command=["python", "trian.py"])
+    for reason in ("StartError", "ContainerCannotRun"):
+        broken = replica(state=ended(128, reason=reason, message="not found"))
+        error = diagnosis.failure(job, BACKEND, "", replicas=[broken], tail=lambda _: (), notes=())
+        assert error.seen.startswith("its command cannot be started: not found")
+        assert error.do.endswith("python trian.py")
+
+
+def test_a_pod_that_was_taken_away_could_have_come_back_by_itself() -> None:
+    assert "restart=ExitCode" in failure(replica(status={"reason": "Evicted"})).do
+
+
+def test_of_two_ends_the_one_that_has_a_time_came_first() -> None:
+    timeless = replica("worker-0", state={"terminated": {"exitCode": 3}})
+    error = failure(timeless, replica("worker-1", state=ended(1)))
+    assert error.which.startswith("worker-1")
+    assert "then worker-0: exit code 3" in error.seen
+
+
+def test_of_a_failure_and_a_removal_in_one_second_the_failure_is_the_cause() -> None:
+    asked = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
+    removed = replica("worker-0", "Running", state={"running": {}}, metadata=asked)
+    error = failure(removed, replica("worker-1", state=ended(1, at="2026-01-01T00:00:10Z")))
+    assert error.which.startswith("worker-1")
+
+
+def test_the_last_lines_of_the_log_are_shown() -> None:
+    assert failure(replica(state=ended(1)), tail=("one", "two")).seen.endswith("    one\n    two")
+
+
+def test_without_a_log_the_termination_message_is_shown() -> None:
+    assert failure(replica(state=ended(1, message="last words"))).seen.endswith("    last words")
+
+
+def test_an_evicted_pod_is_told_from_a_failed_training() -> None:
+    error = failure(replica(status={"reason": "Evicted", "message": "node was low on memory"}, state={}))
+    assert "taken away (Evicted: node was low on memory)" in error.seen
+
+
+def test_a_pod_that_somebody_deleted_is_told_from_one_that_is_tidied_up() -> None:
+    asked = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
+    mourned = replica(metadata=asked, state=ended(143, at="2026-01-01T00:00:11Z"))
+    tidied = replica(metadata=asked, state=ended(143, at="2026-01-01T00:00:05Z"))
+    assert diagnosis.how(mourned) == "somebody deleted its pod; killed by SIGTERM (exit code 143)"
+    assert diagnosis.how(tidied) == "killed by SIGTERM (exit code 143)"
+
+
+def test_restarts_are_reported() -> None:
+    assert "started again 2 times" in failure(replica(state=ended(1), container={"restartCount": 2})).seen
+
+
+def test_a_failure_without_a_failed_pod_says_what_is_known() -> None:
+    assert failure(notes=("worker-1 is replaced: …",)).seen == "it failed; worker-1 is replaced: …"
+
+
+def hopeless(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = ()) -> DdpipeError | None:
+    return diagnosis.hopeless(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), pods), events)
+
+
+def waiting(reason: str, message: str = "m") -> dict[str, Any]:
+    return {"phase": "Pending", "state": {"waiting": {"reason": reason, "message": message}}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "error"),
+    [
+        (waiting("ErrImagePull"), ImageUnavailable),
+        (waiting("ImagePullBackOff"), ImageUnavailable),
+        (waiting("ErrImageNeverPull"), ImageUnavailable),
+        (waiting("CreateContainerConfigError"), PodRefused),
+        (waiting("CreateContainerError"), PodRefused),
+    ],
+)
+def test_a_state_that_does_not_mend_itself_has_its_own_error(pod: dict[str, Any], error: type) -> None:
+    assert type(hopeless(a_pod(JOB, **pod), a_pod(JOB, "worker-1"))) is error
+
+
+def test_an_init_container_s_image_counts_too() -> None:
+    init = [{"name": "init", "state": {"waiting": {"reason": "ErrImagePull", "message": "alpine:3.10"}}}]
+    pod = a_pod(JOB, phase="Pending", state={}, status={"initContainerStatuses": init})
+    error = hopeless(pod, a_pod(JOB, "worker-1"))
+    assert error is not None
+    assert "alpine:3.10" in error.seen
+
+
+def test_a_reason_ends_at_its_colon_whatever_the_message_has() -> None:
+    error = hopeless(
+        a_pod(JOB, **waiting("ErrImagePull", "pull: docker: no such host")), a_pod(JOB, "worker-1")
+    )
+    assert isinstance(error, ImageUnavailable)
+    assert error.seen == "ErrImagePull: pull: docker: no such host"
+
+
+def test_what_only_takes_time_is_not_hopeless() -> None:
+    pods = [a_pod(JOB, **waiting("ContainerCreating")), a_pod(JOB, "worker-1", "Pending", node="", state={})]
+    assert hopeless(*pods) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "way_out"),
+    [
+        ("pods is forbidden: exceeded quota: small", "raise the quota"),
+        ('violates PodSecurity "restricted"', "what the policy asks for"),
+        ('admission webhook "x" denied the request', "what the webhook objects to"),
+        ("no such service account", "See: kubectl describe pytorchjobs.kubeflow.org -n team"),
+    ],
+)
+def test_pods_that_are_refused_show_in_the_job_s_events(message: str, way_out: str) -> None:
+    event = {"reason": "FailedCreatePod", "message": message, "involvedObject": {"uid": "job-uid"}}
+    error = hopeless(a_pod(JOB), events=(event,))
+    assert isinstance(error, PodRefused)
+    assert message in error.seen
+    assert way_out in error.do
+
+
+def test_a_pod_of_a_removed_job_that_is_still_going_is_no_refusal() -> None:
+    message = 'Error creating: object is being deleted: pods "train-worker-0" already exists'
+    event = {"reason": "FailedCreatePod", "message": message, "involvedObject": {"uid": "job-uid"}}
+    assert hopeless(a_pod(JOB), events=(event,)) is None
+
+
+def test_a_refusal_is_forgotten_when_all_pods_exist() -> None:
+    event = {"reason": "FailedCreatePod", "message": "no", "involvedObject": {"uid": "job-uid"}}
+    assert hopeless(a_pod(JOB), a_pod(JOB, "worker-1"), events=(event,)) is None
+
+
+def test_each_stage_has_its_own_deadline_and_error() -> None:
+    silent = status(JOB, an_object(JOB), [])
+    assert isinstance(diagnosis.late(JOB, BACKEND, silent, 5), OperatorSilent)
+    scheduling = {
+        "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU"}
+        ]
+    }
+    unscheduled = status(
+        JOB,
+        an_object(JOB, "Created"),
+        [a_pod(JOB, "worker-0", "Pending", node="", state={}, status=scheduling)],
+    )
+    error = diagnosis.late(JOB, BACKEND, unscheduled, 5)
+    assert isinstance(error, Unschedulable)
+    assert "no GPU" in error.seen
+
+
+def test_a_signal_is_named_and_other_codes_are_numbers() -> None:
+    said = {code: failure(replica(state=ended(code))).seen for code in (1, 127, 128, 129, 139, 143, 255)}
+    assert said[127] == "exit code 127"
+    assert said[128] == "exit code 128"
+    assert said[129] == "killed by SIGHUP (exit code 129)"
+    assert said[139] == "killed by SIGSEGV (exit code 139)"
+    assert said[255] == "killed by signal 127 (exit code 255)"
+
+
+def test_of_many_last_lines_the_last_are_shown() -> None:
+    seen = failure(replica(state=ended(1)), tail=tuple(f"line {number}" for number in range(1, 21))).seen
+    assert seen.splitlines()[2] == "    line 9"
+    assert seen.splitlines()[-1] == "    line 20"
+
+
+def test_of_several_causes_three_more_are_told() -> None:
+    failed = [replica(f"worker-{rank}", state=ended(rank + 1)) for rank in range(6)]
+    seen = failure(*failed).seen
+    assert seen.count("then ") == 3
+
+
+def mounting(
+    uid: str, reason: str = "FailedMount", message: str = 'secret "nope" not found'
+) -> dict[str, Any]:
+    return {"reason": reason, "message": message, "involvedObject": {"uid": uid}}
+
+
+CREATING = {"phase": "Pending", "state": {"waiting": {"reason": "ContainerCreating"}}}
+
+
+def test_a_volume_that_is_not_there_shows_in_the_pod_s_own_events() -> None:
+    pods = (a_pod(JOB, **CREATING), a_pod(JOB, "worker-1", **CREATING))
+    error = hopeless(*pods, events=(mounting("worker-1-uid"),))
+    assert isinstance(error, PodRefused)
+    assert error.which.startswith("worker-1 (pod team/")
+    assert error.seen == 'secret "nope" not found'
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        mounting("another-uid"),
+        mounting("worker-0-uid", reason="BackOff"),
+        mounting("worker-0-uid", message="timed out waiting for the volume to attach"),
+    ],
+)
+def test_other_events_are_no_missing_volume(event: dict[str, Any]) -> None:
+    assert hopeless(a_pod(JOB, **CREATING), a_pod(JOB, "worker-1"), events=(event,)) is None
+
+
+@pytest.mark.parametrize("pod", [{}, {"phase": "Pending", "node": "", "state": {}}])
+def test_an_old_event_of_a_pod_that_runs_or_has_no_node_yet_does_not_count(pod: dict[str, Any]) -> None:
+    pods = (a_pod(JOB, **pod), a_pod(JOB, "worker-1"))
+    assert hopeless(*pods, events=(mounting("worker-0-uid"),)) is None
+
+
+def test_of_several_refusals_the_latest_is_told() -> None:
+    refusals = [mounting("job-uid", "FailedCreate", f"exceeded quota: {name}") for name in ("one", "two")]
+    error = hopeless(a_pod(JOB), events=tuple(refusals))
+    assert error is not None
+    assert error.seen == "exceeded quota: two"
+
+
+@pytest.mark.parametrize(
+    ("pod", "words", "option"),
+    [
+        ({"phase": "Pending", "state": {}}, "not all images were ready", "pulled"),
+        (waiting("CreateContainerConfigError"), "not all containers were ready", "running"),
+        ({}, "training did not end in time", "finished"),
+    ],
+)
+def test_each_later_stage_has_its_own_words_and_deadline(
+    pod: dict[str, Any], words: str, option: str
+) -> None:
+    pods = [a_pod(JOB, **pod), a_pod(JOB, "worker-1")]
+    late = diagnosis.late(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), pods), 5)
+    assert type(late) is DeadlineExceeded
+    assert words in str(late)
+    assert f"deadlines.{option} more time" in late.do
+
+
+def test_pods_that_are_late_without_a_word_are_counted() -> None:
+    late = diagnosis.late(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), [a_pod(JOB)]), 5)
+    assert late.seen == "after 5 s: 1 of 2 pods exist"
+
+
+def test_what_the_scheduler_does_not_find_is_not_waited_for() -> None:
+    message = 'persistentvolumeclaim "data" not found'
+    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    unscheduled = a_pod(JOB, phase="Pending", node="", state={}, status={"conditions": [said]})
+    error = hopeless(unscheduled, a_pod(JOB, "worker-1"))
+    assert isinstance(error, PodRefused)
+    assert error.seen == message
+
+
+def test_a_pod_that_succeeded_was_not_taken_away() -> None:
+    disruption = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "Evicted"}]}
+    done = replica("worker-0", "Succeeded", state=ended(0), status=disruption)
+    assert not done.has_failed
+    assert replica("worker-0", "Failed", state=ended(143), status=disruption).removed
+
+
+def test_a_container_that_waits_after_a_restart_is_running_not_starting() -> None:
+    again = a_pod(JOB, state={"waiting": {"reason": "CrashLoopBackOff"}}, container={"restartCount": 1})
+    assert status(JOB, an_object(JOB, "Running"), [again, a_pod(JOB, "worker-1")]).stage is Stage.FINISHED

@@ -1,0 +1,412 @@
+"""A job that goes on with another number of pods: asked for, lost, or never given a node."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from fake_api import FakeApiServer, Request
+from launch_samples import EVENTS, JOBS, PODS, UID, a_job, a_pod, a_server, an_object, ended
+
+from ddpipe.__main__ import cli
+from ddpipe.commands import scale as command
+from ddpipe.errors import Forbidden, NameTaken, ParameterError, ReplicaFailed, Unschedulable
+from ddpipe.jobs import trainjob
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.labels import NODES, SPEC, WISH
+from ddpipe.kube import resources
+from ddpipe.kube.api import Refused
+from ddpipe.kube.resources import Object
+from ddpipe.launching import elastic
+from ddpipe.launching.launcher import Outcome, launch
+
+JOB = a_job(outage=0.5, deadlines={"scheduled": 0.2})
+ELASTIC = replace(JOB, min_nodes=1)
+PATH = f"{JOBS}/{JOB.name}"
+
+Fate = Callable[[FakeApiServer, dict[str, Any]], None]
+"""What becomes of a new job, of which the server tells."""
+
+
+def size(found: Object) -> int:
+    """How many pods the operator would make."""
+    replicas: int = found["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"]
+    return replicas
+
+
+def with_pods(server: FakeApiServer, found: dict[str, Any], **changes: Any) -> None:
+    """All of a job's pods, alike but for those that `changes` names by their rank."""
+    uid = found["metadata"]["uid"]
+    for rank in (f"worker-{index}" for index in range(size(found))):
+        own = {"phase": "Running", **changes.get(rank.replace("-", ""), changes.get("all", {}))}
+        metadata = {"uid": f"{uid}-{rank}", "ownerReferences": [{"uid": uid}], **own.pop("metadata", {})}
+        server.put(PODS, a_pod(JOB, rank, metadata=metadata, **own))
+
+
+def told(found: dict[str, Any], *conditions: str, **annotations: str) -> dict[str, Any]:
+    """The job with these conditions, and these annotations beside its own."""
+    metadata = {**found["metadata"], "annotations": {**found["metadata"]["annotations"], **annotations}}
+    return {**found, "metadata": metadata, "status": an_object(JOB, *conditions)["status"]}
+
+
+def succeeds(server: FakeApiServer, found: dict[str, Any]) -> None:
+    with_pods(server, found, all={"phase": "Succeeded", "state": ended(0)})
+    server.put(JOBS, told(found, "Succeeded"))
+
+
+def scaled(nodes: int) -> Fate:
+    def fate(server: FakeApiServer, found: dict[str, Any]) -> None:
+        with_pods(server, found)
+        server.put(JOBS, told(found, "Running", **{WISH: str(nodes)}))
+
+    return fate
+
+
+def evicted(server: FakeApiServer, found: dict[str, Any]) -> None:
+    gone = {"phase": "Failed", "status": {"reason": "Evicted", "message": "the node is short of memory"}}
+    with_pods(server, found, all={"phase": "Failed", "state": ended(1)}, worker1=gone)
+    server.put(JOBS, told(found, "Failed"))
+
+
+def has_nodes_for(count: int) -> Fate:
+    def fate(server: FakeApiServer, found: dict[str, Any]) -> None:
+        waits = {"phase": "Pending", "node": "", "state": {}}
+        pending = {f"worker{rank}": waits for rank in range(count, size(found))}
+        with_pods(server, found, all={"phase": "Pending", "state": {}}, **pending)
+        server.put(JOBS, told(found, "Created"))
+
+    return fate
+
+
+class Made:
+    """A server whose new jobs meet one fate after the other; the number of pods of each is kept."""
+
+    def __init__(self, *fates: Fate) -> None:
+        self.server, self.sizes, self._fates = a_server(), list[int](), iter(fates)
+        self.server.created = self._meet
+
+    def _meet(self, found: dict[str, Any]) -> None:
+        self.sizes.append(size(found))
+        next(self._fates)(self.server, found)
+
+    def nodes(self, *cpus: str) -> None:
+        """Let launchers see nodes with room for so many CPUs each, and nothing on them."""
+        for number, cpu in enumerate(cpus):
+            amounts = {"cpu": cpu, "memory": "64Gi", "pods": "110"}
+            node = {"metadata": {"name": f"n{number}"}, "status": {"allocatable": amounts}}
+            self.server.know("/api/v1/nodes", node)
+        self.server.know("/api/v1/pods")
+
+    def launched(self, job: TrainingJob = JOB) -> tuple[Outcome, str]:
+        """What came of a launch, and what it said."""
+        out = io.StringIO()
+        return launch(job, self.server, exists=lambda _: True, out=out), out.getvalue()
+
+
+# --- asked for --------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_is_scaled_is_made_anew_with_as_many_pods_under_its_name() -> None:
+    made = Made(scaled(3), succeeds)
+    outcome, text = made.launched()
+    assert made.sizes == [2, 3]
+    assert (outcome.name, outcome.nodes, outcome.adopted) == (JOB.name, 3, False)
+    assert f"scaled, nodes from 2 to 3: removing PyTorchJob team/{JOB.name} to make it anew" in text
+    assert f"created PyTorchJob team/{JOB.name} (nodes=3)" in text
+    assert "3 of 3 pods" in text
+    with pytest.raises(Refused, match="404"):
+        made.server.get(PATH)
+
+
+def test_a_job_may_be_scaled_again_and_back() -> None:
+    made = Made(scaled(3), scaled(1), scaled(2), succeeds)
+    outcome, _ = made.launched()
+    assert made.sizes == [2, 3, 1, 2]
+    assert outcome.nodes == 2
+
+
+def a_job_of(nodes: int, asked: TrainingJob = JOB, **annotations: str) -> dict[str, Any]:
+    """The object of a job that was made with another number of pods than asked for."""
+    found, plain = an_object(replace(asked, nodes=nodes), "Running"), an_object(asked)
+    own = {NODES: str(nodes), SPEC: plain["metadata"]["annotations"][SPEC]}
+    return told(found, "Running", **own, **annotations)
+
+
+def test_a_scaled_job_whose_launcher_died_is_adopted_as_it_is() -> None:
+    made = Made()
+    found = a_job_of(3)
+    with_pods(made.server, found, all={"phase": "Succeeded", "state": ended(0)})
+    made.server.put(JOBS, told(found, "Succeeded"))
+    outcome, text = made.launched()
+    assert (outcome.uid, outcome.adopted, outcome.nodes) == (UID, True, 3)
+    assert "3 of 3 pods" in text
+
+
+def test_a_launcher_that_died_before_it_could_scale_leaves_that_to_the_next() -> None:
+    made = Made(succeeds)
+    found = a_job_of(2, **{WISH: "3"})
+    with_pods(made.server, found)
+    made.server.put(JOBS, found)
+    outcome, _ = made.launched()
+    assert (made.sizes, outcome.nodes) == ([3], 3)
+
+
+def test_after_a_launcher_that_died_in_between_the_job_has_the_declared_size() -> None:
+    made = Made(scaled(3), succeeds)
+    creates_again = lambda request: request == Request("POST", JOBS) and len(made.sizes) == 1  # noqa: E731
+    made.server.fail(creates_again, Refused(422, "Invalid", "died"), times=1)
+    with pytest.raises(Exception, match="died"):
+        made.launched()
+    outcome, _ = made.launched()
+    assert (made.sizes, outcome.nodes) == ([2, 2], 2)
+
+
+def test_a_scaled_job_that_is_asked_for_differently_is_left_alone() -> None:
+    made = Made()
+    made.server.put(JOBS, a_job_of(3))
+    for other in (replace(JOB, image="another:1"), replace(JOB, nodes=3)):
+        with pytest.raises(NameTaken, match="asked for differently"):
+            made.launched(other)
+    assert made.server.get(PATH)
+
+
+def test_more_pods_than_can_be_are_told_and_the_job_goes_on_as_before() -> None:
+    made = Made(scaled(3), succeeds)
+    made.nodes("2")
+    outcome, text = made.launched()
+    assert (made.sizes, outcome.nodes) == ([2, 2], 2)
+    assert "there cannot be 3 pods, so there will be as many as before: 1 problem" in text
+    assert "the nodes can take 2 of the job's 3 pods" in text
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "10001", "many", "2.5", ""])
+def test_a_wish_that_no_job_can_have_is_none(text: str) -> None:
+    assert elastic.wished(a_job_of(2, **{WISH: text}), 2) is None
+
+
+def test_a_job_that_somebody_deletes_is_not_made_anew() -> None:
+    going = {"deletionTimestamp": "2026-01-01T00:01:00Z"}
+    found = a_job_of(2, **{WISH: "3"})
+    assert elastic.wished({**found, "metadata": {**found["metadata"], **going}}, 2) is None
+
+    def deleted(server: FakeApiServer, found: dict[str, Any]) -> None:
+        evicted(server, {**found, "metadata": {**found["metadata"], **going, "finalizers": ["a/b"]}})
+
+    made = Made(deleted)
+    with pytest.raises(ReplicaFailed, match="Evicted"):
+        made.launched(ELASTIC)
+    assert made.sizes == [2]
+
+
+def test_a_pod_alone_gets_a_service_when_others_join_it() -> None:
+    server, job = FakeApiServer(), replace(JOB, backend="indexedjob", nodes=1)
+    server.serve(resources.JOBS, resources.SERVICES, resources.PODS, resources.EVENTS, resources.QUOTAS)
+    jobs, services = resources.JOBS.path("team"), resources.SERVICES.path("team")
+    seen: list[tuple[str, int]] = []
+
+    def operate(made: dict[str, Any]) -> None:
+        found = server.get(f"{jobs}/{job.name}")
+        seen.append((made["kind"], found["spec"]["completions"]))
+        if made["kind"] == "Service":
+            server.put(jobs, {**found, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+        elif found["spec"]["completions"] == 1:
+            server.annotate(f"{jobs}/{job.name}", found["metadata"]["uid"], {WISH: "2"})
+
+    server.created = operate
+    assert launch(job, server, exists=lambda _: True, out=io.StringIO()).nodes == 2
+    assert seen == [("Job", 1), ("Job", 2), ("Service", 2)]
+    assert server.get(services)["items"] == []
+
+
+# --- lost -------------------------------------------------------------------------------------------------
+
+
+def test_when_a_pod_is_lost_the_job_goes_on_with_one_fewer() -> None:
+    made = Made(evicted, succeeds)
+    outcome, text = made.launched(ELASTIC)
+    assert (made.sizes, outcome.nodes) == ([2, 1], 1)
+    assert "worker-1 was lost: its pod was taken away (Evicted: the node is short of memory)" in text
+
+
+def test_a_job_never_has_fewer_pods_than_it_may() -> None:
+    made = Made(evicted, evicted, succeeds)
+    assert made.launched(replace(JOB, nodes=3, min_nodes=2))[0].nodes == 2
+    assert made.sizes == [3, 2, 2]
+
+
+def test_where_nodes_can_be_seen_it_goes_on_with_as_many_as_fit() -> None:
+    made = Made(evicted, succeeds)
+    made.nodes("2", "1")
+    assert made.launched(replace(ELASTIC, nodes=3))[0].nodes == 3
+    assert made.sizes == [3, 3]
+
+
+def test_a_job_goes_on_so_as_often_as_it_may_restart() -> None:
+    made = Made(evicted, evicted, evicted)
+    with pytest.raises(ReplicaFailed, match="Evicted") as caught:
+        made.launched(replace(JOB, min_nodes=2, max_restarts=2))
+    assert made.sizes == [2, 2, 2]
+    assert "min_nodes" not in str(caught.value)
+
+
+def test_without_leave_to_have_fewer_pods_a_lost_one_fails_the_job_and_the_way_out_is_told() -> None:
+    made = Made(evicted)
+    with pytest.raises(ReplicaFailed, match="With min_nodes or restart=ExitCode it would go on by itself"):
+        made.launched()
+
+
+GOING = {"deletionTimestamp": "2026-01-01T00:00:50Z", "deletionGracePeriodSeconds": 30}
+"""Asked to go in second 20."""
+
+
+@pytest.mark.parametrize(("second", "goes_on"), [(10, False), (20, True), (21, True)])
+def test_a_pod_that_was_taken_away_after_another_failed_was_not_lost(second: int, goes_on: bool) -> None:
+    """In the same second the others lost contact with it."""
+
+    def fate(server: FakeApiServer, found: dict[str, Any]) -> None:
+        failed = {"phase": "Failed", "state": ended(1, at=f"2026-01-01T00:00:{second}Z")}
+        with_pods(server, found, worker0=failed, worker1={"metadata": GOING})
+        server.put(JOBS, told(found, "Failed"))
+
+    made = Made(fate, succeeds)
+    if goes_on:
+        assert made.launched(ELASTIC)[0].nodes == 1
+    else:
+        with pytest.raises(ReplicaFailed, match="exit code 1"):
+            made.launched(ELASTIC)
+
+
+# --- never given a node -----------------------------------------------------------------------------------
+
+
+def test_pods_that_get_no_node_in_time_are_done_without() -> None:
+    made = Made(has_nodes_for(2), succeeds)
+    outcome, text = made.launched(replace(ELASTIC, nodes=4))
+    assert (made.sizes, outcome.nodes) == ([4, 2], 2)
+    assert "not all pods got a node in time (2 of 4 have a node): removing" in text
+
+
+def test_pods_that_are_not_even_accepted_are_done_without() -> None:
+    def refused(server: FakeApiServer, found: dict[str, Any]) -> None:
+        has_nodes_for(2)(server, found)
+        server.drop(f"{PODS}/{JOB.name}-worker-2")
+        refusal = {"reason": "FailedCreatePod", "type": "Warning", "message": "exceeded quota: pods"}
+        about = {"involvedObject": {"uid": found["metadata"]["uid"]}, "metadata": {"name": "e"}}
+        server.put(EVENTS, {**refusal, **about})
+
+    made = Made(scaled(3), refused, succeeds)
+    outcome, text = made.launched(replace(JOB, deadlines={"hopeless": 0.1}))
+    assert (made.sizes, outcome.nodes) == ([2, 3, 2], 2)
+    assert "the cluster refuses the job's pods (2 of 3 have a node): removing" in text
+
+
+def test_too_few_pods_with_a_node_are_no_job() -> None:
+    for job in (JOB, replace(JOB, min_nodes=2)):
+        with pytest.raises(Unschedulable):
+            Made(has_nodes_for(1)).launched(job)
+
+
+def test_a_job_scaled_beyond_what_was_asked_for_falls_back_to_that() -> None:
+    made = Made(scaled(4), has_nodes_for(3), succeeds)
+    assert made.launched()[0].nodes == 3
+    assert made.sizes == [2, 4, 3]
+
+
+@pytest.mark.parametrize(("cpus", "nodes"), [(("1", "1"), 2), (("8",), 4), (("500m",), 1)])
+def test_a_job_starts_with_as_many_pods_as_the_nodes_have_room_for(cpus: list[str], nodes: int) -> None:
+    made = Made(succeeds)
+    made.nodes(*cpus)
+    outcome, text = made.launched(replace(ELASTIC, nodes=4, preflight="warn"))
+    assert (made.sizes, outcome.nodes) == ([nodes], nodes)
+    assert ("of 4 pods at the moment" in text) is (nodes < 4)
+
+
+def test_fewer_pods_than_may_be_are_refused() -> None:
+    with pytest.raises(ParameterError, match=r"min_nodes is 3, more than nodes \(2\)"):
+        Made().launched(replace(JOB, min_nodes=3))
+
+
+# --- ddpipe scale -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApiServer]:
+    """A server with a job of two pods, which commands reach."""
+    server = a_server(a_job_of(2))
+    monkeypatch.setattr(command, "connect", lambda: server)
+    return server
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["scale", *arguments])
+
+
+def test_scaling_notes_the_wish_on_the_job(running: FakeApiServer) -> None:
+    done = run(JOB.name, "--nodes", "3")
+    assert done.exit_code == 0, done.output
+    assert f"asked for: PyTorchJob team/{JOB.name}, nodes from 2 to 3" in done.stdout
+    found = running.get(PATH)["metadata"]["annotations"]
+    assert (found[WISH], found[NODES]) == ("3", "2")
+
+
+def test_a_wish_that_is_so_already_changes_nothing(running: FakeApiServer) -> None:
+    done = run(JOB.name, "--nodes", "2", "--json")
+    assert json.loads(done.stdout) == {
+        "job": f"PyTorchJob team/{JOB.name}",
+        "before": 2,
+        "nodes": 2,
+        "asked": False,
+    }
+    run(JOB.name, "--nodes", "3")
+    assert "has nodes=3 already, or is about to" in run(JOB.name, "--nodes", "3").stdout
+    assert running.methods(PATH).count("PATCH") == 1
+
+
+def test_a_wish_may_be_taken_back(running: FakeApiServer) -> None:
+    run(JOB.name, "--nodes", "3")
+    assert run(JOB.name, "--nodes", "2").exit_code == 0
+    assert elastic.wished(running.get(PATH), 2) is None
+
+
+@pytest.mark.parametrize("kind", [trainjob.RESOURCE, resources.JOBS], ids=lambda kind: kind.kind)
+def test_a_job_of_any_kind_is_found(running: FakeApiServer, kind: resources.Resource) -> None:
+    running.drop(PATH)
+    running.serve(kind)
+    running.put(kind.path("team"), {**a_job_of(2), "kind": kind.kind, "spec": {}})
+    done = run(JOB.name, "--nodes", "3")
+    assert f"{kind.kind} team/{JOB.name}, nodes from 2 to 3" in done.stdout, done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found", "error", "words"),
+    [
+        ((JOB.name, "--nodes", "0"), a_job_of(2), ParameterError, "nodes is 0"),
+        (("nobody", "--nodes", "3"), a_job_of(2), ParameterError, "there is no such job"),
+        ((JOB.name, "--nodes", "3"), a_job_of(2, **{"ddpipe.dev/owner": "?"}), NameTaken, "left alone"),
+        ((JOB.name, "--nodes", "3"), told(a_job_of(2), "Failed"), ParameterError, "it has failed"),
+    ],
+)
+def test_what_cannot_be_scaled_is_told(
+    running: FakeApiServer,
+    arguments: tuple[str, ...],
+    found: dict[str, Any],
+    error: type[ParameterError],
+    words: str,
+) -> None:
+    running.put(JOBS, found)
+    done = run(*arguments)
+    assert done.exit_code == error.exit_code, done.output
+    assert words in done.stderr
+    assert "PATCH" not in running.methods(PATH)
+
+
+def test_a_right_that_scaling_needs_is_named(running: FakeApiServer) -> None:
+    running.fail(lambda request: request.method == "PATCH", Refused(403, "Forbidden", "no"))
+    done = run(JOB.name, "--nodes", "3")
+    assert done.exit_code == Forbidden.exit_code
+    assert '{apiGroups: ["kubeflow.org"], resources: ["pytorchjobs"], verbs: [patch]}' in done.stderr

@@ -1,0 +1,422 @@
+"""What the launcher makes of what happens to a job and its pods while it follows them."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from threading import Condition, Thread
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_api import Request
+from launch_samples import EVENTS, JOBS, PODS, UID, a_job, a_pod, a_server, an_object, ended
+
+from ddpipe.errors import ClusterUnreachable, DeadlineExceeded, LaunchError, PodRefused, ReplicaFailed
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.pytorchjob import BACKEND
+from ddpipe.jobs.status import Phase
+from ddpipe.kube.api import ApiError, Refused, Unanswered
+from ddpipe.kube.watching import Message, Picture, Trouble
+from ddpipe.launching import diagnosis, following
+from ddpipe.launching.deadlines import Limits
+from ddpipe.launching.elastic import Resize
+from ddpipe.launching.following import Ended, Follower
+from ddpipe.launching.launcher import Outcome, launch
+from ddpipe.launching.logs import Logs
+
+JOB = a_job(deadlines={"hopeless": 0.2}, outage=5, keep="always")
+GOING = {"deletionTimestamp": "2026-01-01T00:00:42Z", "deletionGracePeriodSeconds": 30}
+
+
+class Told(io.StringIO):
+    """Passes on what is written."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__()
+        self.write = tell  # type: ignore[method-assign, assignment]
+
+
+class Followed:
+    """A job of two running pods, followed in a thread while a test does things to it."""
+
+    def __init__(self, job: TrainingJob = JOB) -> None:
+        self.job = job
+        self.server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
+        self.text = ""
+        self._written = Condition()
+        self._end: Future[Outcome] = Future()
+        # A daemon: one that never comes to its end must not keep the tests from theirs.
+        Thread(target=self._launch, daemon=True).start()
+        for path in (JOBS, PODS, EVENTS):
+            self.server.awaited(watch_of(path))
+
+    def _launch(self) -> None:
+        try:
+            out = Told(self._heard)
+            self._end.set_result(launch(self.job, self.server, exists=lambda _: True, out=out))
+        except LaunchError as error:
+            self._end.set_exception(error)
+
+    def pod(self, rank: int, phase: str = "Running", **changes: Any) -> None:
+        """Bring a pod into another state."""
+        self.server.put(PODS, a_pod(self.job, f"worker-{rank}", phase, **changes))
+
+    def lose(self, rank: int, **last: Any) -> None:
+        """Somebody deletes a pod, which ends and is gone."""
+        self.pod(rank, metadata=GOING, **last)
+        self.server.drop(f"{PODS}/{self.job.name}-worker-{rank}")
+
+    def job_is(self, *conditions: str) -> None:
+        self.server.put(JOBS, an_object(self.job, *conditions))
+
+    def event(self, uid: str, reason: str, message: str, name: str = "e1") -> None:
+        body = {"metadata": {"name": name}, "type": "Warning", "reason": reason, "message": message}
+        self.server.put(EVENTS, {**body, "involvedObject": {"uid": uid}})
+
+    def saw(self, words: str) -> None:
+        """Wait until it was told."""
+        with self._written:
+            came = self._written.wait_for(lambda: words in self.text, 10)
+        assert came, f"{words!r} never came: {self.text}"
+
+    def _heard(self, text: str) -> None:
+        with self._written:
+            self.text += text
+            self._written.notify_all()
+
+    def outcome(self) -> Outcome:
+        return self._end.result(20)
+
+    def error(self, kind: type[LaunchError]) -> LaunchError:
+        with pytest.raises(kind) as caught:
+            self.outcome()
+        return caught.value
+
+
+def watch_of(path: str) -> Callable[[Request], bool]:
+    return lambda request: request.path == path and "watch" in request.query
+
+
+def test_a_pod_that_somebody_deleted_is_the_cause_though_it_is_gone() -> None:
+    followed = Followed()
+    followed.lose(1, state=ended(143, at="2026-01-01T00:00:20Z"))
+    followed.saw("worker-1 is replaced: somebody deleted its pod; killed by SIGTERM")
+    followed.pod(0, "Failed", state=ended(1, at="2026-01-01T00:00:30Z"))
+    followed.saw("1 of 2 pods, 1 ended")
+    followed.job_is("Failed")
+    error = followed.error(ReplicaFailed)
+    assert error.which.startswith("worker-1 of PyTorchJob")
+    assert "somebody deleted its pod" in error.seen
+    assert "then worker-0: exit code 1" in error.seen
+
+
+def looked_at(
+    *messages: Message, job: TrainingJob = JOB, say: Callable[[str], None] = lambda _: None
+) -> Ended | Resize | None:
+    """What a follower makes of pictures that come one by one, in this order."""
+    logs = Logs(a_server(), PODS, lambda _: None)
+    follower = Follower(a_server(), job, job.nodes, BACKEND, UID, logs, say, Limits(job.limits))
+    found = None
+    for message in messages:
+        follower._take(message)
+        found = follower._look()
+    return found
+
+
+def picture(source: str, *objects: dict[str, Any], gone: dict[str, Any] | None = None) -> Picture:
+    return Picture(source, {item["metadata"]["uid"]: item for item in objects}, gone)
+
+
+LEAVING = a_pod(JOB, "worker-0", metadata=GOING)
+
+
+def failure_of(found: Ended | Resize | None) -> LaunchError:
+    assert isinstance(found, Ended)
+    return diagnosis.failure(JOB, BACKEND, "", replicas=found.replicas, tail=lambda _: (), notes=found.notes)
+
+
+@pytest.mark.parametrize("at", ["2026-01-01T00:00:09Z", "2026-01-01T00:00:59Z"])
+def test_a_pod_that_is_tidied_up_after_the_end_is_not_the_cause(at: str) -> None:
+    """Whatever the clocks say: a node's may be ahead of the server's, which times the removal."""
+    failed = a_pod(JOB, "worker-1", "Failed", state=ended(3, at=at))
+    error = failure_of(
+        looked_at(
+            picture("pods", a_pod(JOB), failed),
+            picture("job", an_object(JOB, "Failed")),
+            picture("pods", LEAVING, failed),
+            picture("pods", failed, gone=LEAVING),
+        )
+    )
+    assert error.which.startswith("worker-1 of PyTorchJob")
+    assert error.seen == "exit code 3"
+
+
+def test_a_pod_whose_removal_ended_the_job_is_the_cause_though_it_is_heard_of_later() -> None:
+    error = failure_of(
+        looked_at(
+            picture("pods", a_pod(JOB), a_pod(JOB, "worker-1")),
+            picture("job", an_object(JOB, "Failed")),
+            picture("pods", LEAVING, a_pod(JOB, "worker-1")),
+        )
+    )
+    assert error.which.startswith("worker-0 of PyTorchJob")
+    assert error.seen == "somebody deleted its pod"
+
+
+def test_of_two_pods_that_were_removed_the_first_is_the_cause() -> None:
+    second = a_pod(JOB, "worker-1", metadata=GOING)
+    error = failure_of(
+        looked_at(
+            picture("job", an_object(JOB, "Running")),
+            picture("pods", a_pod(JOB), a_pod(JOB, "worker-1")),
+            picture("pods", a_pod(JOB), second),
+            picture("pods", LEAVING, second),
+            picture("job", an_object(JOB, "Failed")),
+        )
+    )
+    assert error.which.startswith("worker-1 of PyTorchJob")
+
+
+def test_nothing_is_judged_before_both_the_job_and_its_pods_are_known() -> None:
+    assert looked_at(picture("job", an_object(JOB, "Failed"))) is None
+
+
+def test_a_success_waits_for_the_ends_of_the_pods_that_count() -> None:
+    """Of all of them; or of the first alone, while the others still tidy up."""
+    alone = replace(JOB, success="rank0")
+    for job, first, second in ((JOB, "worker-0", "worker-1"), (alone, "master-0", "worker-0")):
+        found = picture("job", an_object(job, "Succeeded"))
+        over = a_pod(job, first, "Succeeded", state=ended(0))
+        going_on = looked_at(found, picture("pods", over, a_pod(job, second)), job=job)
+        assert (going_on is not None) is (job is alone)
+        both = picture("pods", over, a_pod(job, second, "Succeeded", state=ended(0)))
+        assert isinstance(looked_at(found, both, job=job), Ended)
+
+
+def test_a_replaced_pod_is_told_and_the_job_may_succeed_nevertheless() -> None:
+    followed = Followed(replace(JOB, restart="ExitCode"))
+    followed.lose(1, state=ended(143, at="2026-01-01T00:00:20Z"))
+    followed.saw("worker-1 is replaced")
+    followed.pod(1, metadata={"uid": "another"})
+    followed.pod(1, "Succeeded", metadata={"uid": "another"}, state=ended(0))
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.job_is("Succeeded")
+    assert followed.outcome().restarts == 1
+
+
+@pytest.mark.parametrize("uid", [UID, "worker-1-uid"])
+def test_what_the_events_of_the_job_say_is_heard(uid: str) -> None:
+    followed = Followed()
+    followed.server.drop(f"{PODS}/{JOB.name}-worker-1")
+    followed.pod(1, "Pending", state={"waiting": {}})
+    if uid == UID:
+        followed.server.drop(f"{PODS}/{JOB.name}-worker-1")
+        followed.event(uid, "FailedCreatePod", "exceeded quota: small")
+    else:
+        followed.event(uid, "FailedMount", 'secret "nope" not found')
+    assert followed.error(PodRefused).seen in {"exceeded quota: small", 'secret "nope" not found'}
+
+
+def test_nothing_but_the_job_its_pods_and_warnings_is_asked_for() -> None:
+    """Pictures of everything in a namespace would cost an API server dearly."""
+    followed = Followed()
+    asked = {
+        request.path: dict(request.query) for request in followed.server.asked if "watch" in request.query
+    }
+    assert asked[JOBS]["fieldSelector"] == f"metadata.name={JOB.name}"
+    assert asked[PODS]["labelSelector"] == f"ddpipe.dev/job={JOB.name}"
+    assert asked[EVENTS]["fieldSelector"] == "type=Warning"
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.pod(1, "Succeeded", state=ended(0))
+    followed.job_is("Succeeded")
+    followed.outcome()
+
+
+def test_restarts_are_told_while_they_happen() -> None:
+    followed = Followed()
+    followed.pod(1, container={"restartCount": 2})
+    followed.saw("running: 2 of 2 pods, 2 restarts")
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.pod(1, "Succeeded", state=ended(0), container={"restartCount": 2})
+    followed.job_is("Succeeded")
+    assert followed.outcome().restarts == 2
+
+
+HURRIED = replace(JOB, deadlines={"hopeless": 1e-9})
+
+
+def refusal(version: str, message: str, uid: str = UID) -> dict[str, Any]:
+    metadata = {"resourceVersion": version, "uid": version}
+    return {
+        "metadata": metadata,
+        "reason": "FailedCreatePod",
+        "message": message,
+        "involvedObject": {"uid": uid},
+    }
+
+
+def one_pod_missing(*events: dict[str, Any]) -> tuple[Picture, ...]:
+    """Pictures of a job that gets no second pod; the last comes twice, so that this has lasted."""
+    seen = picture("events", *events)
+    return picture("job", an_object(JOB, "Created")), picture("pods", a_pod(JOB)), seen, seen
+
+
+def test_what_others_events_say_is_not_heard() -> None:
+    theirs = refusal("5", "exceeded quota: theirs", uid="somebody-else")
+    assert looked_at(*one_pod_missing(theirs), job=HURRIED) is None
+
+
+def test_a_suspended_job_has_no_hopeless_pods() -> None:
+    """What its pods were refused for may be why it was suspended."""
+    suspended = an_object(JOB, "Created", runPolicy={"suspend": True})
+    _, pods, seen, again = one_pod_missing(refusal("5", "exceeded quota: ours"))
+    assert looked_at(picture("job", suspended), pods, seen, again, job=HURRIED) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "given_up", "words"),
+    [
+        (Unanswered("cut"), ClusterUnreachable, "cut"),
+        (Refused(503, "", "overloaded"), ClusterUnreachable, "overloaded"),
+        (Refused(403, "Forbidden", "no"), Refused, "HTTP 403 no"),
+    ],
+)
+def test_what_cannot_be_seen_for_too_long_is_given_up(
+    error: ApiError, given_up: type[Exception], words: str
+) -> None:
+    """A cut is waited for as long as an outage may last, a refusal as long as what looks hopeless."""
+    for impatient in ({"outage": 1e-9}, {"deadlines": {"hopeless": 1e-9}}):
+        job = replace(JOB, **{"outage": 100.0, "deadlines": {"hopeless": 100.0}, **impatient})
+        told = Trouble("pods", error), Trouble("pods", error)
+        if ("outage" in impatient) is (given_up is ClusterUnreachable):
+            with pytest.raises(given_up, match=words):
+                looked_at(*told, job=job)
+        else:
+            assert looked_at(*told, job=job) is None
+
+
+def test_what_is_seen_again_is_no_trouble_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second passes with every look."""
+    seconds = itertools.count()
+    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    job, trouble = replace(JOB, outage=3), Trouble("pods", Unanswered("cut"))
+    found = picture("job", an_object(JOB, "Running")), picture("pods", a_pod(JOB), a_pod(JOB, "worker-1"))
+    assert looked_at(trouble, *found * 5, trouble, found[0], job=job) is None
+    with pytest.raises(ClusterUnreachable):
+        looked_at(trouble, *[found[0]] * 5, job=job)
+
+
+def test_each_trouble_is_told_once_in_an_outage() -> None:
+    said: list[str] = []
+    away, refused = Trouble("pods", Unanswered("cut")), Trouble("job", Refused(403, "Forbidden", "no list"))
+    healthy = picture("pods", a_pod(JOB), a_pod(JOB, "worker-1")), picture("job", an_object(JOB, "Running"))
+    looked_at(away, refused, away, refused, *healthy, away, say=said.append)
+    lost = "the API server is away, waiting: cut"
+    assert said[:3] == [
+        lost,
+        "the API server refuses, waiting: HTTP 403 no list",
+        "the API server answers again",
+    ]
+    assert said[3:].count(lost) == 1
+
+
+def test_of_several_refusals_the_latest_counts_in_whatever_order_they_are_shown() -> None:
+    for events in (
+        (refusal("10", "second"), refusal("9", "first")),
+        (refusal("9", "first"), refusal("10", "second")),
+    ):
+        with pytest.raises(PodRefused, match="second"):
+            looked_at(*one_pod_missing(*events), job=HURRIED)
+
+
+def test_the_clock_of_a_stage_stands_still_while_the_server_is_away() -> None:
+    followed = Followed(replace(JOB, deadlines={"finished": 0.6}, outage=30))
+    followed.server.fail(lambda request: request.path == PODS, Unanswered("refused"), times=4)
+    followed.server.end_watches()
+    followed.saw("the API server is away, waiting: refused")
+    followed.saw("the API server answers again")
+    error = followed.error(DeadlineExceeded)
+    assert "still running after 1 s" in error.seen
+
+
+def test_a_suspended_job_waits_and_says_so() -> None:
+    followed = Followed(replace(JOB, deadlines={"finished": 0.5}))
+    followed.server.put(JOBS, an_object(JOB, "Running", runPolicy={"suspend": True}))
+    followed.saw("suspended: waiting for its queue")
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.pod(1, "Succeeded", state=ended(0))
+    followed.job_is("Succeeded")
+    assert followed.outcome().name == JOB.name
+
+
+def replaced(phase: str = "Failed", **last: Any) -> tuple[Picture, Picture]:
+    """Pictures of a pod that is gone and of the one in its place."""
+    left = picture("pods", a_pod(JOB), gone=a_pod(JOB, "worker-1", phase, metadata=GOING, **last))
+    return left, picture("pods", a_pod(JOB), a_pod(JOB, "worker-1", metadata={"uid": "another"}))
+
+
+RUNS = picture("job", an_object(JOB, "Running"))
+BOTH = picture("pods", a_pod(JOB), a_pod(JOB, "worker-1"))
+
+
+def test_a_pod_that_must_not_be_restarted_and_is_replaced_ends_the_job() -> None:
+    """An operator that did not see it fail makes another one."""
+    left, again = replaced(state=ended(143, at="2026-01-01T00:00:20Z"))
+    assert looked_at(RUNS, BOTH, left) is None, "the operator may call it failed yet"
+    error = failure_of(looked_at(RUNS, BOTH, left, again))
+    assert error.which.startswith("worker-1 of")
+    assert "somebody deleted its pod" in error.seen
+    allowed = replace(JOB, restart="ExitCode")
+    assert looked_at(RUNS, BOTH, left, again, job=allowed) is None
+
+
+def test_a_pod_that_had_not_begun_may_be_replaced() -> None:
+    left, again = replaced("Pending", state={"waiting": {}})
+    assert looked_at(RUNS, BOTH, left, again) is None
+
+
+def test_a_pod_that_goes_while_its_job_is_suspended_may_be_replaced() -> None:
+    left, again = replaced(state=ended(143, at="2026-01-01T00:00:20Z"))
+    suspended = picture("job", an_object(JOB, "Created", runPolicy={"suspend": True}))
+    assert looked_at(RUNS, BOTH, suspended, left, RUNS, again) is None
+    assert looked_at(RUNS, BOTH, left, suspended, RUNS, again) is None
+
+
+@pytest.mark.parametrize(("condition", "phase"), [("Succeeded", Phase.SUCCEEDED), ("Failed", Phase.FAILED)])
+def test_a_job_that_another_launcher_removed_after_its_end_is_judged_by_it(
+    condition: str, phase: Phase
+) -> None:
+    code = int(condition == "Failed")
+    over = (a_pod(JOB, f"worker-{rank}", condition, state=ended(code)) for rank in range(2))
+    gone = picture("job", gone=an_object(JOB, condition))
+    found = looked_at(RUNS, picture("pods", *over), gone)
+    assert isinstance(found, Ended)
+    assert found.status.phase is phase
+    with pytest.raises(LaunchError, match="was deleted while it was followed"):
+        looked_at(RUNS, BOTH, picture("job", gone=an_object(JOB, "Running")))
+
+
+def test_a_job_of_the_same_name_is_not_the_job() -> None:
+    followed = Followed()
+    found = an_object(JOB, "Succeeded")
+    followed.server.drop(f"{JOBS}/{JOB.name}")
+    followed.server.put(JOBS, {**found, "metadata": {**found["metadata"], "uid": "another"}})
+    with pytest.raises(LaunchError, match="was deleted while it was followed"):
+        followed.outcome()
+
+
+def test_only_rank_0_is_waited_for_where_only_it_counts() -> None:
+    followed = Followed(replace(JOB, success="rank0"))
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.job_is("Succeeded")
+    assert followed.outcome().name == JOB.name
+
+
+def test_a_job_whose_pods_last_states_do_not_come_is_judged_after_a_while() -> None:
+    followed = Followed()
+    followed.job_is("Failed")
+    assert followed.error(ReplicaFailed).seen.startswith("it is Failed")

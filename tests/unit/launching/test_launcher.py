@@ -1,0 +1,480 @@
+"""The launch protocol from its door; what Kubernetes does is tested on a real one (tests/cluster)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fake_api import FakeApiServer, Request
+from launch_samples import JOBS, PODS, UID, a_job, a_pod, a_server, an_object, ended
+
+from ddpipe.__main__ import cli
+from ddpipe.errors import (
+    ClusterUnreachable,
+    Forbidden,
+    JobDeleted,
+    NameTaken,
+    OperatorSilent,
+    OutputMissing,
+    ParameterError,
+    PodRefused,
+    PreflightFailed,
+    ReplicaFailed,
+)
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.pytorchjob import RESOURCE
+from ddpipe.kube.api import Refused, Unanswered
+from ddpipe.kube.resources import WORKFLOWS
+from ddpipe.launching import adoption, launcher
+from ddpipe.launching.launcher import Outcome, launch
+
+FORBIDDEN = Refused(403, "Forbidden", 'pods is forbidden: User "me" cannot do that')
+
+
+def launched(job: TrainingJob, server: FakeApiServer, *, exists: bool = True) -> Outcome:
+    return told(job, server, exists=exists)[0]
+
+
+def told(job: TrainingJob, server: FakeApiServer, *, exists: bool = True) -> tuple[Outcome, str]:
+    """What came of a launch, and what it said."""
+    out = io.StringIO()
+    try:
+        return launch(replace(job, outage=0.5), server, exists=lambda _: exists, out=out), out.getvalue()
+    except Exception as error:
+        error.add_note(out.getvalue())
+        raise
+
+
+def path(job: TrainingJob) -> str:
+    return RESOURCE.path("team", job.name)
+
+
+def pods(job: TrainingJob, code: int = 0, **changes: Any) -> list[dict[str, Any]]:
+    phase = "Failed" if code else "Succeeded"
+    return [a_pod(job, f"worker-{rank}", phase, state=ended(code), **changes) for rank in range(2)]
+
+
+def finished(job: TrainingJob, code: int = 0) -> FakeApiServer:
+    return a_server(an_object(job, "Failed" if code else "Succeeded"), *pods(job, code))
+
+
+def operated(job: TrainingJob, code: int = 0) -> FakeApiServer:
+    """A server whose operator runs each new job to its end at once."""
+    server = a_server()
+
+    def operate(found: dict[str, Any]) -> None:
+        uid = {"ownerReferences": [{"uid": found["metadata"]["uid"]}]}
+        for pod in pods(job, code):
+            pod["metadata"] |= uid | {"uid": f"{found['metadata']['uid']}-{pod['metadata']['name']}"}
+            server.put(PODS, pod)
+            server.logs[f"{PODS}/{pod['metadata']['name']}/log"] = [[]]
+        conditions = an_object(job, "Failed" if code else "Succeeded")["status"]
+        server.put(JOBS, {**found, "status": conditions})
+
+    server.created = operate
+    return server
+
+
+def deletes(job: TrainingJob) -> Callable[[Request], bool]:
+    return lambda request: (request.method, request.path) == ("DELETE", path(job))
+
+
+def creates(request: Request) -> bool:
+    return request.method == "POST" and request.path == JOBS and not request.query
+
+
+def test_a_new_job_is_created_followed_and_removed() -> None:
+    job = a_job()
+    server = operated(job)
+    outcome = launched(job, server)
+    assert (outcome.adopted, outcome.kept) == (False, False)
+    assert sum(map(creates, server.asked)) == 1
+    with pytest.raises(Refused, match="404"):
+        server.get(path(job))
+
+
+def test_a_job_that_succeeded_meanwhile_is_concluded_and_removed() -> None:
+    job = a_job()
+    server = finished(job)
+    outcome = launched(job, server)
+    assert (outcome.uid, outcome.adopted, outcome.kept, outcome.restarts) == (UID, True, False, 0)
+    assert server.methods(path(job))[-1] == "DELETE"
+    assert not any(map(creates, server.asked))
+
+
+@pytest.mark.parametrize(("keep", "code", "kept"), [("always", 0, True), ("failed", 0, False)])
+def test_a_kept_job_is_not_removed(keep: str, code: int, kept: bool) -> None:
+    job = a_job(keep=keep)
+    server = finished(job, code)
+    assert launched(job, server).kept is kept
+    assert ("DELETE" in server.methods(path(job))) is not kept
+
+
+def test_a_failed_job_is_kept_if_that_was_asked() -> None:
+    job = a_job(keep="failed")
+    server = operated(job, code=1)
+    with pytest.raises(ReplicaFailed):
+        launched(job, server)
+    assert server.get(path(job))
+
+
+def test_a_success_without_its_output_is_none() -> None:
+    job = a_job(outputs=["s3://b/model"])
+    with pytest.raises(OutputMissing, match="s3://b/model"):
+        launched(job, finished(job), exists=False)
+
+
+def test_a_failed_job_of_an_earlier_attempt_makes_room_for_a_new_one() -> None:
+    job = a_job()
+    server = operated(job)
+    server.put(JOBS, an_object(job, "Failed"))
+    for pod in pods(job, 1):
+        server.put(PODS, pod)
+    outcome = launched(job, server)
+    assert outcome.uid != UID
+    order = [request.method for request in server.asked if creates(request) or deletes(job)(request)]
+    assert order == ["DELETE", "POST", "DELETE"]
+
+
+def test_a_job_that_is_being_deleted_is_waited_for_and_made_anew() -> None:
+    job = a_job()
+    server = operated(job)
+    going = an_object(job, "Running")
+    going["metadata"] |= {"finalizers": ["a/b"], "deletionTimestamp": "2026-01-01T00:01:00Z"}
+    server.put(JOBS, going)
+    looks = iter(range(100))
+    get = server.get
+
+    def watched(at: str, query: Any = None) -> dict[str, Any]:
+        if at == path(job) and next(looks) == 3:
+            server.drop(at)
+        return get(at, query)
+
+    server.get = watched  # type: ignore[method-assign]
+    outcome, text = told(job, server)
+    assert outcome.uid != UID
+    assert "waiting for the pods of an earlier attempt" in text
+
+
+def test_a_deleted_job_that_stays_is_named_with_what_to_look_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adoption, "_REMOVAL_SECONDS", 0.2)
+    job = a_job()
+    found = an_object(job, "Failed")
+    found["metadata"]["finalizers"] = ["a/b"]
+    with pytest.raises(
+        NameTaken, match=r"finalizers wait for: kubectl get -o yaml pytorchjobs\.kubeflow\.org"
+    ):
+        launched(job, a_server(found))
+
+
+def test_pods_of_another_object_of_the_same_name_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator takes long to recover when it meets them; but they are no reason to give up."""
+    monkeypatch.setattr(adoption, "_REMOVAL_SECONDS", 0.3)
+    job = a_job()
+    server = operated(job)
+    server.put(PODS, a_pod(job, "worker-5", metadata={"ownerReferences": [{"uid": "an earlier one"}]}))
+    outcome, text = told(job, server)
+    assert not outcome.adopted
+    assert "waiting for the pods of an earlier attempt to go" in text
+
+
+def test_a_server_that_is_busy_when_old_pods_are_looked_for_is_asked_again() -> None:
+    job = a_job()
+    server = operated(job)
+    server.fail(
+        lambda request: request.path == PODS and "labelSelector" in request.query,
+        Refused(429, "TooManyRequests", "busy"),
+        times=1,
+    )
+    assert not launched(job, server).adopted
+
+
+def test_a_job_that_is_only_to_be_followed_is_never_made() -> None:
+    job, empty = a_job(), a_server()
+    followed = partial(launch, exists=lambda _: True, out=io.StringIO(), begin=adoption.adopt)
+    assert followed(job, finished(job)).adopted
+    with pytest.raises(JobDeleted, match=job.name):
+        followed(job, empty)
+    assert not any(map(creates, empty.asked))
+
+
+def test_of_two_launchers_at_once_one_creates_and_the_other_adopts() -> None:
+    job = a_job()
+    server = operated(job)
+    create = server.create
+
+    def beaten(at: str, body: Any, query: Any = None) -> dict[str, Any]:
+        if at == JOBS and not query:
+            create(at, body)  # another launcher, just now
+        return create(at, body, query)
+
+    server.create = beaten  # type: ignore[method-assign]
+    assert launched(job, server).adopted
+
+
+@pytest.mark.parametrize("error", [Refused(409, "Conflict", "uid"), Refused(404, "NotFound", "gone")])
+def test_that_somebody_else_deleted_or_replaced_the_job_is_as_good(error: Refused) -> None:
+    job = a_job()
+    server = finished(job)
+    server.fail(deletes(job), error)
+    assert not launched(job, server).kept
+
+
+def test_a_stranger_s_job_is_left_alone() -> None:
+    job = a_job()
+    found = an_object(job, "Failed")
+    del found["metadata"]["annotations"]
+    server = a_server(found)
+    with pytest.raises(NameTaken, match="did not create"):
+        launched(job, server)
+    assert "DELETE" not in server.methods(path(job))
+
+
+def test_a_job_that_was_asked_for_differently_is_left_alone() -> None:
+    job = a_job()
+    server = a_server(an_object(job, "Running"))
+    with pytest.raises(NameTaken, match="asked for differently"):
+        launched(a_job(image="another:1"), server)
+    assert "DELETE" not in server.methods(path(job))
+
+
+def test_a_failed_job_s_cause_is_told_before_it_is_removed() -> None:
+    job = a_job()
+    server = operated(job, code=3)
+    with pytest.raises(ReplicaFailed, match="exit code 3"):
+        launched(job, server)
+    assert server.methods(path(job))[-1] == "DELETE"
+
+
+@pytest.mark.parametrize(
+    "error", [Refused(429, "TooManyRequests", "busy"), Refused(500, "", "etcd"), FORBIDDEN, Unanswered("cut")]
+)
+def test_a_clean_up_that_fails_does_not_turn_a_success_red(error: Exception) -> None:
+    job = a_job()
+    server = finished(job)
+    server.fail(deletes(job), error)  # type: ignore[arg-type]
+    outcome, text = told(job, server)
+    assert outcome.kept
+    assert f"[launch] PyTorchJob team/{job.name} could not be removed: {error}" in text
+    assert "the cluster itself does so 24 h after" in text
+
+
+@pytest.mark.parametrize("error", [Refused(500, "", "etcd"), FORBIDDEN])
+def test_a_clean_up_that_fails_is_told_after_the_real_cause(error: Refused) -> None:
+    job = a_job()
+    server = operated(job, code=3)
+    server.fail(deletes(job), error)
+    with pytest.raises(ReplicaFailed) as caught:
+        launched(job, server)
+    text = str(caught.value)
+    assert text.index("exit code 3") < text.index(f"could not be removed: {error}")
+
+
+def test_a_job_that_may_not_be_followed_any_more_is_removed_and_the_right_is_named() -> None:
+    job = a_job(deadlines={"hopeless": 0.3})
+    server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
+    server.fail(lambda request: request.path == PODS and "watch" in request.query, FORBIDDEN)
+    server.fail(lambda request: request.path == PODS and request.method == "GET", FORBIDDEN)
+    with pytest.raises(Forbidden, match=r"images/rbac\.yaml") as caught:
+        launched(job, server)
+    assert "does not answer" not in str(caught.value)
+    assert "the API server refuses, waiting: HTTP 403" in caught.value.__notes__[0]
+    assert server.methods(path(job))[-1] == "DELETE"
+
+
+def test_a_refusal_before_the_kind_of_job_is_known_names_the_job_all_the_same() -> None:
+    server = a_server()
+    server.fail(lambda _: True, Refused(400, "BadRequest", "not in this way"))
+    with pytest.raises(PodRefused) as caught:
+        launched(a_job(backend="auto"), server)
+    assert caught.value.which == f"job {a_job().namespace}/{a_job().name}"
+
+
+def test_a_refusal_of_a_moment_is_ridden_out() -> None:
+    """An API server that has just started does not know all its roles."""
+    job = a_job(deadlines={"hopeless": 5})
+    server = finished(job)
+    lists_pods = iter([False, True, True])
+    server.fail(lambda request: request.path == PODS and next(lists_pods, False), FORBIDDEN, times=2)
+    assert launched(job, server).adopted
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [(Unanswered("refused"), ClusterUnreachable), (Refused(401, "Unauthorized", "expired"), Forbidden)],
+)
+def test_a_job_that_cannot_be_reached_any_more_is_left_for_the_next_attempt(
+    error: Exception, expected: type[Exception]
+) -> None:
+    job = a_job()
+    server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
+    server.fail(lambda request: "watch" in request.query or request.path == PODS, error)  # type: ignore[arg-type]
+    with pytest.raises(expected):
+        launched(job, server)
+    assert "DELETE" not in server.methods(path(job))
+
+
+def test_a_job_that_somebody_deletes_is_not_deleted_again() -> None:
+    job = a_job()
+    server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
+    asked = iter(range(100))
+    server.fail(lambda request: "watch" in request.query and next(asked) == 1, Unanswered("cut"), times=1)
+
+    def meddled(request: Request) -> bool:
+        if request.path == PODS and "watch" in request.query and path(job) in server._objects:
+            server._drop(path(job))
+        return False
+
+    server.fail(meddled, Unanswered(""))
+    with pytest.raises(JobDeleted):
+        launched(job, server)
+    assert "DELETE" not in server.methods(path(job))
+
+
+def test_a_hopeless_job_is_removed() -> None:
+    job = a_job(deadlines={"hopeless": 0.1})
+    waiting = {"waiting": {"reason": "ErrImageNeverPull", "message": "absent"}}
+    found = [a_pod(job, f"worker-{rank}", "Pending", state=waiting) for rank in range(2)]
+    server = a_server(an_object(job, "Created"), *found)
+    with pytest.raises(Exception, match="ErrImageNeverPull"):
+        launched(job, server)
+    assert server.methods(path(job))[-1] == "DELETE"
+
+
+def test_a_silent_operator_is_waited_for_a_while_and_named() -> None:
+    job = a_job(deadlines={"hopeless": 0.1})
+    server = a_server()
+    words = 'failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": connection refused'
+    server.fail(lambda request: request.method == "POST" and request.path == JOBS, Refused(500, "", words))
+    with pytest.raises(OperatorSilent, match="the Training Operator does not answer"):
+        launched(job, server)
+    assert not any(map(creates, server.asked))
+
+
+def test_an_operator_that_is_back_in_time_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(adoption.time, "sleep", pauses.append)
+    job = a_job(deadlines={"hopeless": 30})
+    server = operated(job)
+    words = 'failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": connection refused'
+    silent = Refused(500, "", words)
+    server.fail(lambda request: request.method == "POST" and request.path == JOBS, silent, times=2)
+    assert not launched(job, server).adopted
+    assert pauses[:2] == [1, 1]
+
+
+def test_an_operator_that_falls_silent_after_the_check_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adoption.time, "sleep", lambda _: None)
+    job = a_job(deadlines={"hopeless": 30})
+    server = operated(job)
+    words = 'failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": connection refused'
+    server.fail(creates, Refused(500, "", words), times=1)
+    assert not launched(job, server).adopted
+
+
+def test_a_stranger_s_webhook_is_not_the_operator() -> None:
+    job = a_job(deadlines={"hopeless": 0.1})
+    server = a_server()
+    words = 'failed calling webhook "mutate.kyverno.svc": connection refused'
+    server.fail(lambda request: request.method == "POST" and request.path == JOBS, Refused(500, "", words))
+    with pytest.raises(OperatorSilent, match="a webhook of the cluster does not answer"):
+        launched(job, server)
+
+
+def test_a_refused_create_is_told_in_the_server_s_words() -> None:
+    job = a_job()
+    server = a_server()
+    server.fail(creates, Refused(422, "Invalid", "spec.x: Required value"))
+    with pytest.raises(PodRefused, match=r"spec\.x: Required value"):
+        launched(job, server)
+
+
+def test_what_is_wrong_in_itself_is_told_before_the_first_request() -> None:
+    server = a_server()
+    nameless = {"spec": {"containers": [{"image": "other:1"}]}}
+    wrong = [a_job(patch=nameless), a_job(deadlines={"running": float("nan")}), a_job(outage=float("nan"))]
+    wrong += [a_job(volumes=["claim:data:/data", "secret:key:/data"])]
+    for job in wrong:
+        with pytest.raises(ParameterError):
+            launch(job, server, exists=lambda _: True, out=io.StringIO())
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (["launch", "--image", "trainer:1", "--deadlines", "running=NaN"], "running is nan"),
+        (["launch", "--image", "trainer:1", "--outage", "nan"], "outage is nan"),
+        (["launch", "--image", "trainer:1", "--nodes", "0"], "nodes is 0"),
+        (["train", "--backend", "pytorchjob", "--image", "trainer:1", "--epochs", "0"], "epochs is 0"),
+    ],
+)
+def test_wrong_options_are_told_before_a_cluster_is_looked_for(
+    command: list[str], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere")
+    needed = ["--runs", "runs", "--run", "r", "--dataset", "d"] if command[0] == "train" else []
+    result = CliRunner().invoke(cli, [*command, *needed])
+    assert problem in result.output, result.output
+    assert result.exit_code == ParameterError.exit_code
+
+
+def test_a_log_that_is_not_read_to_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher.Logs, "finish", lambda _: ("worker-1",))
+    assert "the log of worker-1 could not be read to its end" in told(a_job(), finished(a_job()))[1]
+
+
+def test_what_earlier_runs_of_the_pipeline_left_is_removed_before_the_job_is_made() -> None:
+    earlier = a_job(owner=replace(a_job().owner, run_id="run-0"))
+    left = an_object(earlier, "Running")
+    left["metadata"] |= {"uid": "left", "ownerReferences": [{"kind": "Pod", "name": "gone", "uid": "gone"}]}
+    job = a_job()
+    server = operated(job)
+    server.put(JOBS, left)
+    _, text = told(job, server)
+    assert f"removed PyTorchJob team/{earlier.name}: run run-0 is over" in text
+    order = [request.path for request in server.asked if deletes(earlier)(request) or creates(request)]
+    assert order == [path(earlier), JOBS]
+
+
+def test_that_nothing_can_be_swept_is_no_reason_to_fail() -> None:
+    job = a_job()
+    server = operated(job)
+    selects = {"labelSelector": "app.kubernetes.io/managed-by=ddpipe,ddpipe.dev/pipeline=digits"}
+    server.fail(lambda request: request.query == selects, FORBIDDEN)
+    outcome, text = told(job, server)
+    assert not outcome.adopted
+    assert "could not look for jobs of earlier runs: HTTP 403" in text
+
+
+def test_a_right_that_is_missing_for_the_first_look_is_told_with_all_others() -> None:
+    job = a_job()
+    server = a_server()
+    server.fail(lambda request: request.path == path(job), FORBIDDEN)
+    server.allowed = lambda asked: asked["verb"] not in {"get", "watch"}
+    with pytest.raises(PreflightFailed, match=r'(?s)\["pytorchjobs"\], verbs: \[get, watch\].*"pods/log"'):
+        launched(job, server)
+
+
+def test_a_new_job_belongs_to_the_run_of_the_pod_that_launches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAME", "step")
+    monkeypatch.setenv("POD_NAMESPACE", "team")
+    job = a_job(keep="always")
+    workflow = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "w", "uid": "w-uid"}
+    bystander = {**workflow, "uid": "other"}
+    owners = [
+        (None, [{"apiVersion": "v1", "kind": "Pod", "name": "step", "uid": "step-uid"}]),
+        ([bystander, {**workflow, "controller": True}], [workflow]),
+        ([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "n", "uid": "n", "controller": True}], []),
+    ]
+    for given, expected in owners:
+        server = operated(job)
+        server.put(PODS, {"metadata": {"name": "step", "uid": "step-uid", "ownerReferences": given}})
+        server.know(WORKFLOWS.path("team"), {"metadata": {"name": "w", "uid": "w-uid"}})
+        launched(job, server)
+        assert server.get(path(job))["metadata"]["ownerReferences"] == expected

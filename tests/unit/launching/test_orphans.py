@@ -1,0 +1,203 @@
+"""Jobs that were left behind: whose they are, whether their run is over, and what could not be removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from fake_api import FakeApiServer, Request
+from launch_samples import JOBS, PODS, a_job, a_server, an_object
+
+from ddpipe.__main__ import cli
+from ddpipe.commands import jobs
+from ddpipe.errors import NotRemoved
+from ddpipe.jobs.job import Owner, TrainingJob
+from ddpipe.jobs.pytorchjob import RESOURCE
+from ddpipe.kube import resources
+from ddpipe.kube.api import ApiError, Refused, Unanswered
+from ddpipe.launching import orphans
+from ddpipe.launching.orphans import list_jobs, sweep
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "_PATIENCE", 0.2)
+
+
+def orphan(job: TrainingJob, *conditions: str) -> dict[str, Any]:
+    found = an_object(job, *conditions)
+    found["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "step", "uid": "step-uid"}]
+    return found
+
+
+def step(phase: str, uid: str = "step-uid") -> dict[str, Any]:
+    return {"metadata": {"name": "step", "uid": uid}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    ("phase", "conditions", "keep", "swept"),
+    [
+        ("Failed", ["Running"], "never", True),
+        ("Succeeded", ["Running"], "never", True),
+        ("Running", ["Running"], "never", False),
+        ("Failed", ["Failed"], "failed", False),
+        ("Failed", ["Succeeded"], "failed", True),
+        ("Failed", ["Succeeded"], "always", False),
+    ],
+)
+def test_only_jobs_whose_run_is_over_and_that_are_not_kept_are_swept(
+    phase: str,
+    conditions: list[str],
+    keep: str,
+    swept: bool,
+) -> None:
+    job = a_job(keep=keep)
+    server = a_server(orphan(job, *conditions))
+    server.put(PODS, step(phase))
+    assert [found.name for found in sweep(server, "team").removed] == ([job.name] if swept else [])
+    assert (JOBS + "/" + job.name in server._objects) is not swept
+
+
+def test_a_run_that_is_gone_is_over_and_one_that_cannot_be_seen_is_not() -> None:
+    job = a_job()
+    server = a_server(orphan(job, "Running"))
+    assert list_jobs(server, "team")[0].run_over is True
+    server.fail(lambda request: request.path == f"{PODS}/step", Refused(403, "Forbidden", "no"))
+    assert list_jobs(server, "team")[0].run_over is None
+    assert sweep(server, "team").removed == []
+
+
+def test_another_object_of_the_run_s_name_is_not_the_run() -> None:
+    server = a_server(orphan(a_job(), "Running"))
+    server.put(PODS, step("Running", uid="another"))
+    assert list_jobs(server, "team")[0].run_over is True
+
+
+def test_a_job_without_an_owner_is_nobody_s_to_judge() -> None:
+    server = a_server(an_object(a_job(), "Running"))
+    assert list_jobs(server, "team")[0].run_over is None
+
+
+def test_a_run_that_is_named_is_swept_whatever_its_state() -> None:
+    server = a_server(an_object(a_job(), "Running"))
+    assert sweep(server, "team", run="another").removed == []
+    assert len(sweep(server, "team", run="run-1").removed) == 1
+
+
+def test_a_job_that_is_to_be_kept_outlives_its_run() -> None:
+    job = a_job(keep="failed")
+    assert sweep(a_server(an_object(job, "Failed")), "team", run="run-1").removed == []
+    assert len(sweep(a_server(an_object(job, "Running")), "team", run="run-1").removed) == 1
+
+
+def test_other_pipelines_and_other_people_s_jobs_are_not_ours() -> None:
+    server = a_server(an_object(a_job()))
+    unmarked = {"metadata": {"name": "theirs", "namespace": "team"}, "spec": {}}
+    server.put(JOBS, unmarked)
+    copied = an_object(a_job())
+    server.put(JOBS, {**copied, "metadata": {**copied["metadata"], "name": "copied", "uid": "copied"}})
+    assert [job.name for job in list_jobs(server, "team")] == [a_job().name]
+    assert list_jobs(server, "team", pipeline="another") == []
+    assert len(list_jobs(server, "team", pipeline="digits")) == 1
+
+
+def test_the_latest_condition_is_a_job_s_state() -> None:
+    states = [
+        list_jobs(a_server(an_object(a_job(), *conditions)), "team")[0].state
+        for conditions in ([], ["Created", "Running"], ["Created", "Running=False", "Failed"])
+    ]
+    assert states == ["Active", "Running", "Failed"]
+
+
+def test_a_cluster_without_such_jobs_has_none() -> None:
+    assert list_jobs(FakeApiServer(), "team") == []
+
+
+def two_orphans() -> tuple[FakeApiServer, str, str]:
+    """A server with two jobs of one run that is over."""
+    jobs = [a_job(owner=Owner(pipeline="digits", run_id="run-1", step=name)) for name in ("one", "two")]
+    server = a_server()
+    for job in jobs:
+        found = an_object(job, "Running")
+        found["metadata"]["uid"] = job.name
+        server.put(JOBS, found)
+    return server, jobs[0].name, jobs[1].name
+
+
+def deletes(name: str) -> Any:
+    def which(request: Request) -> bool:
+        return request.method == "DELETE" and request.path == RESOURCE.path("team", name)
+
+    return which
+
+
+@pytest.mark.parametrize(
+    "error",
+    [Refused(429, "TooManyRequests", "busy"), Refused(500, "", "etcd"), Refused(403, "Forbidden", "no")],
+)
+def test_a_job_that_cannot_be_deleted_is_told_and_the_others_are_removed(error: ApiError) -> None:
+    server, one, two = two_orphans()
+    server.fail(deletes(one), error)
+    said: list[str] = []
+    swept = sweep(server, "team", run="run-1", say=said.append)
+    assert [job.name for job in swept.removed] == [two]
+    assert f"could not remove PyTorchJob team/{one}, whose run run-1 is over: {error}" in said[0]
+    assert said[1] == f"removed PyTorchJob team/{two}: run run-1 is over"
+    with pytest.raises(NotRemoved, match=f"1 of 2: 1 problem:\n  - PyTorchJob team/{one}"):
+        swept.complete()
+
+
+def test_a_server_that_is_busy_for_a_moment_is_asked_again() -> None:
+    server, one, two = two_orphans()
+    server.fail(deletes(one), Refused(429, "TooManyRequests", "busy"), times=1)
+    assert {job.name for job in sweep(server, "team", run="run-1").complete()} == {one, two}
+
+
+def test_that_somebody_else_sweeps_at_the_same_time_is_as_good() -> None:
+    server, one, two = two_orphans()
+    server.fail(deletes(one), Refused(404, "NotFound", "gone"))
+    server.fail(deletes(two), Refused(409, "Conflict", "another uid"))
+    assert len(sweep(server, "team", run="run-1").complete()) == 2
+
+
+def test_a_clean_up_that_fails_is_told_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the run's last step, and must not take the place of how the run ended."""
+    server, one, two = two_orphans()
+    server.fail(deletes(one), Refused(403, "Forbidden", "no"))
+    monkeypatch.setattr(jobs, "connect", lambda: server)
+    command = ["jobs", "clean-up", "--pipeline", "digits", "--run-id", "run-1"]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    assert f"could not remove PyTorchJob team/{one}" in done.stderr
+    assert f"1 removed\n{two}" in done.stdout
+    server.fail(lambda request: request.path == JOBS, Refused(403, "Forbidden", "is forbidden: User"))
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    assert "the run's jobs could not be removed" in done.stderr
+
+
+def test_a_sweep_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    server, one, _ = two_orphans()
+    server.fail(deletes(one), Refused(403, "Forbidden", "no"))
+    monkeypatch.setattr(jobs, "connect", lambda: server)
+    done = CliRunner().invoke(cli, ["jobs", "sweep", "--run-id", "run-1"])
+    assert done.exit_code == NotRemoved.exit_code
+
+
+def test_kinds_that_this_account_may_not_list_do_not_hide_the_others() -> None:
+    server = a_server(orphan(a_job(), "Running"))
+    server.serve(resources.JOBS)
+    refusal = Refused(403, "Forbidden", "may not list")
+    server.fail(lambda request: request.path == resources.JOBS.path("team"), refusal)
+    assert [job.kind for job in list_jobs(server, "team")] == ["PyTorchJob"]
+    server.fail(lambda request: request.path == JOBS, refusal)
+    with pytest.raises(Refused, match="may not list"):
+        list_jobs(server, "team")
+
+
+def test_an_outage_is_no_empty_list() -> None:
+    server = a_server()
+    server.fail(lambda request: request.path == JOBS, Unanswered("refused"))
+    with pytest.raises(Unanswered):
+        sweep(server, "team")

@@ -1,0 +1,180 @@
+"""Told to stop: the job is deleted first, unless it is the launcher alone that has to go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import pytest
+from fake_api import FakeApiServer, Request
+from launch_samples import JOBS, PODS, a_job, a_server, an_object
+
+from ddpipe.kube.api import ApiError, Refused, Unanswered
+from ddpipe.launching import stopping
+from ddpipe.launching.stopping import Target, _stop, deletes_when_told_to_stop
+
+JOB = a_job()
+PATH = f"{JOBS}/{JOB.name}"
+TARGET = Target(PATH, JOB.owner)
+OWN_POD = f"{PODS}/step"
+FROM_POD = Target(PATH, JOB.owner, OWN_POD)
+
+
+def is_there(server: FakeApiServer) -> bool:
+    try:
+        server.get(PATH)
+    except Refused:
+        return False
+    return True
+
+
+def step(**metadata: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "step", **metadata}}
+
+
+def deletes(request: Request) -> bool:
+    return request.method == "DELETE"
+
+
+def test_the_job_is_deleted() -> None:
+    server = a_server(an_object(JOB, "Running"))
+    assert _stop(server, TARGET) == f"told to stop: {JOB.name} is deleted"
+    assert not is_there(server)
+
+
+def test_a_stranger_s_job_stays() -> None:
+    found = an_object(JOB, "Running")
+    found["metadata"]["annotations"] = {}
+    server = a_server(found)
+    assert "not ours and stays" in _stop(server, TARGET)
+    assert is_there(server)
+
+
+def test_a_job_whose_create_is_under_way_is_deleted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_SETTLING", 5)
+    server = a_server()
+    Timer(0.1, server.put, (JOBS, an_object(JOB))).start()
+    assert _stop(server, TARGET).endswith("is deleted")
+    assert not is_there(server)
+
+
+def test_without_a_job_the_end_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_SETTLING", 0.05)
+    assert _stop(a_server(), TARGET) == "told to stop; there is no job to delete"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Unanswered("cut"),
+        Refused(429, "TooManyRequests", "busy"),
+        Refused(500, "", "etcd"),
+        Refused(409, "Conflict", "another uid"),
+    ],
+)
+def test_what_is_over_in_a_moment_is_tried_again(error: ApiError) -> None:
+    server = a_server(an_object(JOB, "Running"))
+    server.fail(deletes, error, times=3)
+    assert _stop(server, TARGET).endswith("is deleted")
+    assert not is_there(server)
+
+
+def test_a_missing_right_is_told() -> None:
+    server = a_server(an_object(JOB, "Running"))
+    server.fail(deletes, Refused(403, "Forbidden", "no"))
+    assert "the job cannot be deleted: HTTP 403 no" in _stop(server, TARGET)
+
+
+def test_a_server_that_stays_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_GIVE_UP", 0.1)
+    server = a_server(an_object(JOB, "Running"))
+    server.fail(lambda _: True, Unanswered("refused"))
+    assert "the API server does not answer" in _stop(server, TARGET)
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_when_its_own_pod_has_to_go_the_job_stays_for_the_next_attempt(gone: bool) -> None:
+    server = a_server(an_object(JOB, "Running"))
+    if not gone:
+        server.put(PODS, step(deletionTimestamp="2026-01-01T00:01:00Z"))
+    assert "the next attempt adopts it" in _stop(server, FROM_POD)
+    assert is_there(server)
+
+
+def test_when_its_own_pod_stays_the_work_is_what_has_to_go() -> None:
+    server = a_server(an_object(JOB, "Running"))
+    server.put(PODS, step())
+    assert _stop(server, FROM_POD).endswith("is deleted")
+
+
+@pytest.mark.parametrize("error", [Unanswered("cut"), Refused(403, "Forbidden", "no")])
+def test_a_pod_that_cannot_be_seen_is_no_reason_to_leave_the_job(error: ApiError) -> None:
+    server = a_server(an_object(JOB, "Running"))
+    server.fail(lambda request: request.path == OWN_POD, error)
+    assert _stop(server, FROM_POD).endswith("is deleted")
+
+
+def test_afterwards_signals_are_as_before_and_nothing_is_left_open() -> None:
+    server = a_server(an_object(JOB, "Running"))
+
+    def state() -> tuple[object, ...]:
+        woken = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(woken)
+        return signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), woken
+
+    before = state()
+    with deletes_when_told_to_stop(server, FROM_POD):
+        assert state() != before
+        (guard,) = (thread for thread in threading.enumerate() if thread.name == "stopping")
+        server.awaited(lambda request: request.path == PATH)
+        files = set(Path("/proc/self/fd").iterdir())
+    guard.join(5)
+    assert not guard.is_alive()
+    assert state() == before
+    assert len(files - set(Path("/proc/self/fd").iterdir())) >= 2, "both ends of its pipe"
+    assert is_there(server)
+
+
+def test_the_guard_keeps_its_connection_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_WARM", 0.01)
+    server = a_server(an_object(JOB, "Running"))
+    with deletes_when_told_to_stop(server, TARGET):
+        server.awaited(lambda _: server.methods(PATH).count("GET") > 2)
+
+
+PROGRAM = """
+import os, sys, time
+from fake_api import FakeApiServer
+from test_stopping import JOBS, PATH, FROM_POD, JOB, a_server, an_object
+from ddpipe.launching.stopping import deletes_when_told_to_stop
+
+server = a_server(an_object(JOB, "Running"))
+delete = server.delete
+def told(path, uid):
+    delete(path, uid)
+    os.write(1, b"deleted " + path.encode())
+server.delete = told
+with deletes_when_told_to_stop(server, FROM_POD):
+    os.write(1, b"ready ")
+    sys.stderr.close()
+    time.sleep(30)
+"""
+
+
+def test_a_signal_ends_the_process_after_the_job_though_nobody_listens() -> None:
+    """With a launcher's pod that never was: outside of a cluster, POD_NAME may be anything."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(6) == b"ready "
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == f"deleted {PATH}".encode()
+        assert process.wait(10) == 143

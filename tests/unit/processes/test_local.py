@@ -1,0 +1,86 @@
+"""Which of several failures on one machine is the one that a person should read."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from torchrun_samples import report
+
+from ddpipe.errors import DdpipeError, Diverged, Interrupted, ReplicaFailed, TrainingError
+from ddpipe.processes import local
+from ddpipe.processes.local import _environment, _first_error
+
+
+def an_error(kind: type[DdpipeError], do: str = "Do this.") -> DdpipeError:
+    return kind(what="something failed", which="this", seen="that", do=do)
+
+
+def wrote(folder: Path, rank: int, error: DdpipeError, *, time: int) -> None:
+    """A rank left its error file, as run_rank writes it, at a time in seconds."""
+    leave(folder, rank, {"message": str(error), "extraInfo": error.as_dict()}, time=time)
+
+
+def leave(folder: Path, rank: int, message: dict[str, object], *, time: int) -> None:
+    path = folder / "none_x" / "attempt_0" / str(rank) / "error.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"message": message}))
+    os.utime(path, (time, time))
+
+
+KILLED = report({1: -9}, first=1)
+
+
+def test_the_first_error_wins(tmp_path: Path) -> None:
+    wrote(tmp_path, 0, an_error(Diverged, do="Second."), time=20)
+    wrote(tmp_path, 1, an_error(Diverged, do="First."), time=10)
+    error = _first_error(tmp_path, "", 1, told=False)
+    assert isinstance(error, Diverged)
+    assert error.do == "First."
+
+
+def test_a_cause_wins_over_its_consequences(tmp_path: Path) -> None:
+    wrote(tmp_path, 0, an_error(TrainingError), time=10)
+    wrote(tmp_path, 1, an_error(Interrupted), time=20)
+    wrote(tmp_path, 2, an_error(Diverged), time=30)
+    assert isinstance(_first_error(tmp_path, "", 1, told=True), Diverged)
+
+
+def test_a_rank_that_was_killed_wins_over_those_that_lost_it(tmp_path: Path) -> None:
+    wrote(tmp_path, 0, an_error(TrainingError), time=10)
+    error = _first_error(tmp_path, f"its last words\n{KILLED}", 1, told=False)
+    assert isinstance(error, ReplicaFailed)
+    assert error.which == "rank 1 on this machine"
+    assert "SIGKILL" in error.seen
+    assert "its last words" in error.seen
+
+
+def test_a_bug_is_told_with_its_traceback(tmp_path: Path) -> None:
+    message = {"message": "KeyError: 'x'", "extraInfo": {"py_callstack": "Traceback: line 7"}}
+    leave(tmp_path, 1, message, time=10)
+    error = _first_error(tmp_path, "", 1, told=False)
+    assert isinstance(error, ReplicaFailed)
+    assert error.which == "rank 1 on this machine"
+    assert error.seen == "KeyError: 'x'\nTraceback: line 7"
+
+
+def test_being_told_to_stop_is_no_failure_of_a_rank(tmp_path: Path) -> None:
+    assert isinstance(_first_error(tmp_path, KILLED, -15, told=True), Interrupted)
+
+
+def test_a_silent_end_shows_the_last_lines(tmp_path: Path) -> None:
+    error = _first_error(tmp_path, "\n".join(f"line {number}" for number in range(100)), 2, told=False)
+    assert isinstance(error, ReplicaFailed)
+    assert "exit code 2" in error.seen
+    assert "line 99" in error.seen
+    assert "line 9\n" not in error.seen
+
+
+def test_processes_share_the_processors_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(local, "cpus", lambda: 6)  # that a container's quota counts: test_cpus
+    assert [_environment(processes)["OMP_NUM_THREADS"] for processes in (2, 4, 10)] == ["3", "1", "1"]
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert _environment(10_000)["OMP_NUM_THREADS"] == "3"

@@ -1,0 +1,67 @@
+"""Main programs: how they start, what they keep, and how they end."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+LARGE = 2**26
+
+
+def ran(program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+
+FAULTS = f"""
+import resource
+import numpy as np
+from ddpipe.processes.process import keep_memory
+{{call}}
+def pages():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+np.ones({LARGE}, np.uint8)
+before = pages()
+for _ in range(10):
+    np.ones({LARGE}, np.uint8)
+print(pages() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="an option of glibc")
+def test_memory_that_is_kept_is_not_asked_for_again() -> None:
+    asked = {call: int(ran(FAULTS.format(call=call)).stdout) for call in ("", "keep_memory()")}
+    assert asked["keep_memory()"] < asked[""] / 10
+
+
+def test_a_program_that_leaves_has_said_all_and_removed_what_it_registered() -> None:
+    program = """
+import atexit, sys
+from ddpipe.processes.process import clean_up_and_leave
+atexit.register(print, "removed")
+sys.stdout.write("said, ")
+clean_up_and_leave(3)
+print("never")
+"""
+    ended = ran(program)
+    assert (ended.returncode, ended.stdout) == (3, "said, removed\n")
+
+
+def test_a_program_that_leaves_does_not_mind_that_nobody_listens() -> None:
+    program = "import sys; from ddpipe.processes.process import leave; sys.stdout.write('x' * 10); leave(0)"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import sys; sys.stdin.read(); {program}"],
+        env={**os.environ, "PYTHONUNBUFFERED": ""},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as running:
+        assert running.stdin
+        assert running.stdout
+        assert running.stderr
+        running.stdout.close()
+        running.stdin.close()
+        assert running.wait(timeout=60) == 0
+        assert running.stderr.read() == b""
