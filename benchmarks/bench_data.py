@@ -36,9 +36,9 @@ from ddpipe.data.reader import open_split
 from ddpipe.data.versions import versions
 from ddpipe.prepare.duplicates import perceptual_hash
 from ddpipe.prepare.encoding import moments
-from ddpipe.prepare.images import probe, scaled
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.sources.images import probe, scaled
 from ddpipe.storage import open_store
 
 RESULTS = Path(__file__).parent / "results" / "data.md"

@@ -39,7 +39,8 @@ QUICK = {
     "launching": "launching kube jobs",
     "model": "model evaluate export train/test_warm_start.py",
     "notebook": "notebook",
-    "prepare": "prepare",
+    "prepare": "prepare sources",
+    "sources": "sources prepare",
     "storage": "storage",
     "train": "train",
 }

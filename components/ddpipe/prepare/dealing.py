@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ddpipe.data.columns import PIECE, Rows, Strings, Text
 from ddpipe.data.manifest import SPLITS
-from ddpipe.prepare.samples import Samples
 from ddpipe.prepare.split import SplitRule, assign
+from ddpipe.sources.samples import Samples
 
 Places = NDArray[np.int8]
 """Numbers of splits in `SPLITS`."""

@@ -15,8 +15,8 @@ from PIL import Image
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import JpegShard, encode_jpegs, encode_pixels, open_shard
 from ddpipe.prepare.duplicates import DETAIL, perceptual_hash
-from ddpipe.prepare.images import FILTER, Shape, bare, decode, shrink
-from ddpipe.prepare.view import PLAIN, View
+from ddpipe.sources.images import FILTER, Shape, bare, decode, shrink
+from ddpipe.sources.view import PLAIN, View
 
 SMALL = 96
 """Images with a shorter side of up to so many pixels are kept as pixels, larger ones as JPEGs."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ddpipe.data.columns import Strings, text
 from ddpipe.errors import SourceError, listed
-from ddpipe.prepare.sources import Survey
+from ddpipe.sources import Survey
 
 LONGEST = 1024
 """Characters of a path that is searched. Python's expressions can backtrack for very long. The pattern is its

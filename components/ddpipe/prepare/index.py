@@ -69,7 +69,7 @@ class Members(Columns):
         stamps: Of their files when they were read.
         sha256: Of these files, 32 bytes each.
         shapes: Of their images before they were scaled: uint32, (images, 3).
-        depths: Of their images: uint8; see `ddpipe.prepare.images.Probed`.
+        depths: Of their images: uint8; see `ddpipe.sources.images.Probed`.
         moments: Of what the shard holds of them: uint64, (images, 3), of colour (images, 7).
         phashes: Of the same, see `ddpipe.prepare.duplicates`.
     """

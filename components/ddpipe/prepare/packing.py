@@ -28,12 +28,12 @@ from ddpipe.data.manifest import ShardRef
 from ddpipe.data.prefetch import prefetched
 from ddpipe.data.shards import SHARD_BYTES, shard_key, verify
 from ddpipe.prepare.encoding import Encoding, Moments
-from ddpipe.prepare.images import Probed, Shape, probe
 from ddpipe.prepare.index import DIGEST, Entry, Members, write_entry
-from ddpipe.prepare.sample import Sample
-from ddpipe.prepare.sources import Source, Survey, Unreadable
 from ddpipe.processes.cpus import cpus
 from ddpipe.processes.process import give_memory_back, keep_memory
+from ddpipe.sources import Source, Survey, Unreadable
+from ddpipe.sources.images import Probed, Shape, probe
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Known:
         there: Whether anything is.
         sha256: Of their contents, 32 bytes each.
         shapes: Of their images.
-        depths: Of their images, see `ddpipe.prepare.images.Probed`.
+        depths: Of their images, see `ddpipe.sources.images.Probed`.
     """
 
     def __init__(self, count: int) -> None:

@@ -36,10 +36,10 @@ from ddpipe.prepare.grouping import grouped
 from ddpipe.prepare.index import Entry, Members, lost, read_entries, sizes
 from ddpipe.prepare.packing import Known, Packer, Stored, planned
 from ddpipe.prepare.report import copies, lookalikes
-from ddpipe.prepare.samples import Finder, Samples
 from ddpipe.prepare.shaping import how_shaped
-from ddpipe.prepare.sources import Survey, open_source
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.sources import Survey, open_source
+from ddpipe.sources.samples import Finder, Samples
 from ddpipe.storage import Store, open_store
 
 log = logging.getLogger(__name__)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
-from ddpipe.prepare.sources.base import Table
-from ddpipe.prepare.sources.downloads import DOWNLOADS
-from ddpipe.prepare.sources.named import BUILT_IN, SOURCES
 from ddpipe.prepare.split import SplitRule
-from ddpipe.prepare.view import View
+from ddpipe.sources.base import Table
+from ddpipe.sources.downloads import DOWNLOADS
+from ddpipe.sources.named import BUILT_IN, SOURCES
+from ddpipe.sources.view import View
 
 FORMATS = ("auto", "raw", "jpeg")
 

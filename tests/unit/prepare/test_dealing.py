@@ -12,9 +12,9 @@ from ddpipe.data.columns import text
 from ddpipe.data.manifest import SPLITS
 from ddpipe.prepare import dealing
 from ddpipe.prepare.dealing import dealt, positions
-from ddpipe.prepare.sample import Sample
-from ddpipe.prepare.samples import Finder, Samples
 from ddpipe.prepare.split import SplitRule, _position, assign
+from ddpipe.sources.sample import Sample
+from ddpipe.sources.samples import Finder, Samples
 
 RULE = SplitRule(fractions={"train": 0.8, "validation": 0.1, "test": 0.1})
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from ddpipe.prepare.doubts import doubts, interval_width
-from ddpipe.prepare.sample import Sample
-from ddpipe.prepare.samples import Samples
+from ddpipe.sources.sample import Sample
+from ddpipe.sources.samples import Samples
 
 PLENTY = 200
 

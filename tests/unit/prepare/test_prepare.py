@@ -35,9 +35,9 @@ from ddpipe.prepare import packing
 from ddpipe.prepare.index import Entry
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html, how_split
-from ddpipe.prepare.sample import Sample
-from ddpipe.prepare.sources.folder import Folder
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.sources.folder import Folder
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store
 from ddpipe.storage.files import FileStore
 

@@ -11,8 +11,8 @@ import pytest
 
 from ddpipe.errors import ParameterError
 from ddpipe.parameters import declared
-from ddpipe.prepare.sources import SOURCES, Table
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.sources import SOURCES, Table
 
 FOLDER = PrepareSpec(source="folder", source_path="photos")
 CSV = PrepareSpec(source="csv", source_path="scans")

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ddpipe.prepare.sources.base import Unreadable
-from ddpipe.prepare.view import PLAIN, View
+from ddpipe.sources.base import Unreadable
+from ddpipe.sources.view import PLAIN, View
 
 try:
     from cykooz_resizer import FilterType, ResizeAlg, ResizeOptions, Resizer
@@ -208,7 +208,7 @@ def _is_dicom(data: bytes) -> bool:
 
 
 def _dicom() -> ModuleType:
-    from ddpipe.prepare import dicom  # noqa: PLC0415 - a second of import, for DICOM files only
+    from ddpipe.sources import dicom  # noqa: PLC0415 - a second of import, for DICOM files only
 
     return dicom
 

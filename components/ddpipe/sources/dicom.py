@@ -21,8 +21,8 @@ from pydicom.dataset import Dataset
 from pydicom.pixels import apply_color_lut, apply_modality_lut, apply_voi, get_decoder, pixel_array
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
-from ddpipe.prepare.sources.base import Unreadable
-from ddpipe.prepare.view import View
+from ddpipe.sources.base import Unreadable
+from ddpipe.sources.view import View
 
 pydicom.config.settings.reading_validation_mode = (
     pydicom.config.IGNORE

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from ddpipe.errors import SourceError
-from ddpipe.prepare.sample import Sample
-from ddpipe.prepare.sources.base import Survey, printable, refused, sorted_out
-from ddpipe.prepare.sources.listing import listed_files, read_file, stamp
+from ddpipe.sources.base import Survey, printable, refused, sorted_out
+from ddpipe.sources.listing import listed_files, read_file, stamp
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo
 
 SPLIT_FOLDERS: Mapping[str, str] = {

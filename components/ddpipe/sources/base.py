@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from unicodedata import category
 
 from ddpipe.errors import SourceError
-from ddpipe.prepare.sample import Sample
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store, open_store
 
 if TYPE_CHECKING:
-    from ddpipe.prepare.samples import Samples  # numpy; the names of parameters are asked for without it
+    from ddpipe.sources.samples import Samples  # numpy; the names of parameters are asked for without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def printable(name: str) -> str | None:
 
 def sorted_out(samples: Iterable[Sample]) -> tuple[Samples, dict[str, str]]:
     """The samples with usable ids, and what is the matter with the others."""
-    from ddpipe.prepare.samples import Samples  # noqa: PLC0415 - numpy, which compiling must not need
+    from ddpipe.sources.samples import Samples  # noqa: PLC0415 - numpy, which compiling must not need
 
     problems: dict[str, str] = {}
 

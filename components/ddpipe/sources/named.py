@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ddpipe.prepare.sources.base import Source, Table, store_of
-from ddpipe.prepare.sources.downloads import DOWNLOADS, fetched
-from ddpipe.prepare.sources.folder import Folder
-from ddpipe.prepare.sources.table import RANZCR, Csv
-from ddpipe.prepare.sources.tars import Tars
+from ddpipe.sources.base import Source, Table, store_of
+from ddpipe.sources.downloads import DOWNLOADS, fetched
+from ddpipe.sources.folder import Folder
+from ddpipe.sources.table import RANZCR, Csv
+from ddpipe.sources.tars import Tars
 
 DIGITS = tuple("0123456789")
 CLOTHES = (
@@ -41,14 +41,14 @@ Opener = Callable[[str, Table], Source]
 
 
 def _digits(_path: str, _table: Table) -> Source:
-    from ddpipe.prepare.sources.arrays import Digits  # noqa: PLC0415
+    from ddpipe.sources.arrays import Digits  # noqa: PLC0415
 
     return Digits()
 
 
 def _idx(classes: Sequence[str]) -> Opener:
     def opened(path: str, _table: Table) -> Source:
-        from ddpipe.prepare.sources.arrays import Idx  # noqa: PLC0415
+        from ddpipe.sources.arrays import Idx  # noqa: PLC0415
 
         return Idx(path, classes)
 
@@ -59,7 +59,7 @@ def _cifar(archive: str, label: str, classes: Sequence[str]) -> Opener:
     """The python archive, the folder that holds it, or else class folders with just these names."""
 
     def opened(path: str, _table: Table) -> Source:
-        from ddpipe.prepare.sources.arrays import Cifar  # noqa: PLC0415
+        from ddpipe.sources.arrays import Cifar  # noqa: PLC0415
 
         if path.endswith((".tar.gz", ".tar")):
             return Cifar(path, label)

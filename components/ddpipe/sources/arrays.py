@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.columns import batched
-from ddpipe.prepare.images import wrapped
-from ddpipe.prepare.sample import Sample
-from ddpipe.prepare.samples import Samples
-from ddpipe.prepare.sources.base import Survey, refused
-from ddpipe.prepare.sources.listing import listed_files
+from ddpipe.sources.base import Survey, refused
+from ddpipe.sources.images import wrapped
+from ddpipe.sources.listing import listed_files
+from ddpipe.sources.sample import Sample
+from ddpipe.sources.samples import Samples
 from ddpipe.storage import open_store, split_uri
 
 LARGEST = 2**30

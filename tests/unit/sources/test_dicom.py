@@ -29,12 +29,11 @@ from samples import sample_ids
 from ddpipe.data.manifest import SPLITS
 from ddpipe.data.reader import open_split
 from ddpipe.errors import ParameterError
-from ddpipe.prepare import dicom
-from ddpipe.prepare.images import decode, probe, shrink
 from ddpipe.prepare.prepare import prepare
-from ddpipe.prepare.sources import Unreadable
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.prepare.view import View
+from ddpipe.sources import Unreadable, dicom
+from ddpipe.sources.images import decode, probe, shrink
+from ddpipe.sources.view import View
 
 RAMP = np.arange(0, 4096, dtype=np.uint16).reshape(64, 64)
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ddpipe.prepare.sample import Sample
-from ddpipe.prepare.sources.base import Survey, printable, refused, sorted_out
-from ddpipe.prepare.sources.folder import SPLIT_FOLDERS
-from ddpipe.prepare.sources.listing import listed_files, stamp
+from ddpipe.sources.base import Survey, printable, refused, sorted_out
+from ddpipe.sources.folder import SPLIT_FOLDERS
+from ddpipe.sources.listing import listed_files, stamp
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "ppm", "pgm", "dcm", "dicom")

@@ -25,12 +25,12 @@ from samples import a_folder, an_image, labels_by_id, sample_ids
 from ddpipe.data.manifest import SPLITS
 from ddpipe.data.reader import open_split
 from ddpipe.errors import SourceError, Unreachable
-from ddpipe.prepare.images import wrapped
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html
-from ddpipe.prepare.sources import Table, arrays, listing, open_source
-from ddpipe.prepare.sources.named import CIFAR10, CIFAR100
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.sources import Table, arrays, listing, open_source
+from ddpipe.sources.images import wrapped
+from ddpipe.sources.named import CIFAR10, CIFAR100
 from ddpipe.storage import open_store
 
 
@@ -648,7 +648,7 @@ def test_a_network_that_says_no_is_told_with_the_file_to_get(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The address of a server that is not there."""
-    from ddpipe.prepare.sources import downloads  # noqa: PLC0415
+    from ddpipe.sources import downloads  # noqa: PLC0415
 
     there = downloads.DOWNLOADS["mnist"]
     monkeypatch.setitem(downloads.DOWNLOADS, "mnist", replace(there, url="http://127.0.0.1:9"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from stat import S_ISDIR, S_ISREG
 
 from ddpipe.errors import NoAccess, NoSuchObject
-from ddpipe.prepare.sources.base import Unreadable, printable, store_of
+from ddpipe.sources.base import Unreadable, printable, store_of
 from ddpipe.storage import ObjectInfo, open_store
 from ddpipe.storage.files import info_of
 

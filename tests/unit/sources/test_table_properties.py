@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from samples import an_image
 
 from ddpipe.errors import SourceError
-from ddpipe.prepare.sources import Table, open_source
+from ddpipe.sources import Table, open_source
 
 IMAGES = 6
 NAMES = tuple(f"{number}.png" for number in range(IMAGES))

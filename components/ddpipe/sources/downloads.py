@@ -10,7 +10,7 @@ from pathlib import Path
 import urllib3
 
 from ddpipe.data.cache import default_cache
-from ddpipe.prepare.sources.base import refused
+from ddpipe.sources.base import refused
 from ddpipe.storage.files import replacing
 
 

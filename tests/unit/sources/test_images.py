@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from ddpipe.prepare.images import ORIENTATION, Shape, decode, probe, scaled, shrink, wrapped
-from ddpipe.prepare.sources import Unreadable
+from ddpipe.sources import Unreadable
+from ddpipe.sources.images import ORIENTATION, Shape, decode, probe, scaled, shrink, wrapped
 
 
 def _file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -121,7 +121,7 @@ def test_the_fast_filter_is_pillow_s_but_for_rounding(mode: str, size: tuple[int
 
 def test_where_the_fast_filter_is_missing_pillow_s_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     picture = Image.effect_noise((133, 100), 80)
-    monkeypatch.setattr("ddpipe.prepare.images.Resizer", None)
+    monkeypatch.setattr("ddpipe.sources.images.Resizer", None)
     assert scaled(picture, (85, 64)) == picture.resize((85, 64), Image.Resampling.BICUBIC)
 
 

@@ -18,11 +18,11 @@ from unicodedata import category
 
 from ddpipe.data.manifest import SPLITS, Label
 from ddpipe.errors import NoSuchObject, listed
-from ddpipe.prepare.sample import Sample
-from ddpipe.prepare.sources.base import Survey, Table, printable, refused, sorted_out, store_of
-from ddpipe.prepare.sources.folder import SPLIT_FOLDERS
-from ddpipe.prepare.sources.listing import listed_files, read_file, stamp
-from ddpipe.prepare.sources.times import moment
+from ddpipe.sources.base import Survey, Table, printable, refused, sorted_out, store_of
+from ddpipe.sources.folder import SPLIT_FOLDERS
+from ddpipe.sources.listing import listed_files, read_file, stamp
+from ddpipe.sources.sample import Sample
+from ddpipe.sources.times import moment
 from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)
