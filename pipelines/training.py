@@ -18,7 +18,7 @@ _OWNER: dict[str, Value] = {**_DATASET, "pipeline": NAME, "task_id": Engine.TASK
 TRAINING = Pipeline(
     name=NAME,
     title="ddpipe: train a model",
-    help="Train an image classifier: prepare the data, train, evaluate on the test split, export.",
+    help="Train an image classifier: prepare the data, train, evaluate on the test split, and export.",
     tasks=(
         Task(step=steps.PREPARE, settled=_RUN, cpu="500m", memory=STEP_MEMORY, timeout=DAY),
         Task(step=steps.TRAIN, settled=_OWNER, cpu="100m", memory="512Mi", timeout=30 * DAY),

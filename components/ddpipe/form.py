@@ -42,7 +42,7 @@ def _field(name: str, members: list[Parameter], defaults: Mapping[str, Any]) -> 
         name=name,
         kind=dict,
         default={name: defaults[name] for name in names if name in defaults},
-        help=f"Further options by name, as one object: {', '.join(names)}.",
+        help=f"Further options by name, as a JSON object: {', '.join(names)}.",
         form=name,
     )
 

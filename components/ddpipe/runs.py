@@ -28,10 +28,12 @@ class RunOptions(Parameters):
     what: ClassVar[str] = "the run cannot be named"
     heading: ClassVar[str] = "Run"
 
-    run: str = parameter("", "Name of the run; an unfinished run is resumed; empty uses the run's id.")
-    runs: str = parameter("runs", "Folder of all runs: s3://bucket/prefix or a path.", form="storage_runs")
-    run_id: str = parameter("", "Run id assigned by the engine, the same for a retry.")
-    run_title: str = parameter("", "What the report calls the run; empty: its name.")
+    run: str = parameter("", "Name of the run; an unfinished run is resumed (default: the run ID).")
+    runs: str = parameter(
+        "runs", "URI of the folder that holds all runs, a path or s3://bucket/prefix.", form="storage_runs"
+    )
+    run_id: str = parameter("", "Run ID assigned by the engine, the same for every retry.")
+    run_title: str = parameter("", "Title of the run in the report (default: its name).")
 
     @property
     def named(self) -> Run | None:

@@ -33,7 +33,7 @@ class StoreOptions(Parameters):
 
     s3_endpoint: str = parameter(
         "",
-        "Object store as host:port; empty: S3_ENDPOINT, or AWS; inside Kubernetes Kubeflow's own.",
+        "Object store as host:port (default: S3_ENDPOINT, or AWS; inside Kubernetes, Kubeflow's own).",
         form="storage_endpoint",
     )
 
@@ -45,10 +45,10 @@ class DatasetOptions(Parameters):
     heading: ClassVar[str] = "Data"
 
     dataset: str = parameter(
-        None, "Dataset version: the address of its manifest, or its id in the store or how that begins."
+        None, "Dataset version: the URI of its manifest, or its ID in the store or a unique prefix of it."
     )
     store: str = parameter(
-        "store", "Where datasets are kept, for a dataset that is given by its id.", form="storage_datasets"
+        "store", "URI of the dataset store, for a dataset that is given by its ID.", form="storage_datasets"
     )
 
 
@@ -58,8 +58,8 @@ class TrainOptions(JobOptions):
 
     backend: str = parameter(
         LOCAL,
-        f"Where training runs: {LOCAL} (this machine), or the pods of a job: {', '.join(BACKENDS)}; {AUTO}: "
-        "the first that cluster and account allow.",
+        f"Where to train: {LOCAL} (on this machine), or in the pods of a job: {', '.join(BACKENDS)}, or "
+        f"{AUTO} (the first that the cluster has and the account may use).",
         OneOf((LOCAL, AUTO, *BACKENDS)),
         form="cluster_backend",
     )
@@ -78,7 +78,7 @@ class ReuseOptions(Parameters):
 
     if_unchanged: str = parameter(
         "train",
-        "What to do if data, recipe and code are those of an earlier run: train again, or reuse its model.",
+        "What to do if data, recipe and code match an earlier run: train again, or reuse its model.",
         OneOf(("train", REUSE)),
         form="train_if_unchanged",
     )
@@ -94,7 +94,7 @@ class SweepOptions(Parameters):
     """Whose jobs are removed."""
 
     pipeline: str = parameter("", "Only jobs of this pipeline.")
-    run_id: str = parameter("", "Remove the jobs of this run only, running ones too: it is over.")
+    run_id: str = parameter("", "Remove only the jobs of this run, including running ones.")
 
 
 class Image(StrEnum):
@@ -170,13 +170,15 @@ PREPARE = Step(
     image=Image.TRAINER,
     groups=(PrepareSpec, RunOptions, StoreOptions),
     results=(
-        Result("dataset", Kind.TEXT, "Address of the dataset version's manifest, which later steps take."),
-        Result("dataset_id", Kind.TEXT, "SHA-256 that names the version."),
-        Result("dataset_version", Kind.DATASET, "The dataset version: a copy of its manifest."),
-        Result("data_report", Kind.PAGE, "Classes, samples, sizes and copies of each split."),
+        Result("dataset", Kind.TEXT, "URI of the dataset version's manifest, the input of later steps."),
+        Result("dataset_id", Kind.TEXT, "SHA-256 that identifies the version."),
+        Result("dataset_version", Kind.DATASET, "The dataset version, as a copy of its manifest."),
+        Result(
+            "data_report", Kind.PAGE, "HTML report on the dataset: classes, samples, sizes and duplicates."
+        ),
     ),
-    help="Turn raw data into a dataset version: decoded once, split, content-addressed; unchanged data is "
-    "proven unchanged and not written again.",
+    help="Turn raw data into a dataset version: decoded once, split and content-addressed. Unchanged data is "
+    "verified, not written again.",
 )
 TRAIN = Step(
     name="train",
@@ -187,14 +189,14 @@ TRAIN = Step(
         Result("training", Kind.TEXT, "Folder with checkpoints, metrics and event files."),
         Result("train_metrics", Kind.METRICS, "Loss and scores of the last epoch."),
     ),
-    help="Train a model on a dataset version, in the pods of a job; run again, it goes on from its last "
+    help="Train a model on a dataset version, in the pods of a job. A repeated call resumes from the last "
     "checkpoint.",
 )
 TRAIN_ANYWHERE = replace(
     TRAIN,
     groups=(DatasetOptions, RunOptions, ReuseOptions, PresetOptions, Recipe, TrainOptions, Owner),
-    help="Train a model on a dataset version, on this machine or in the pods of a job; run again, it goes on "
-    "from its last checkpoint.",
+    help="Train a model on a dataset version, on this machine or in the pods of a job. A repeated call "
+    "resumes from the last checkpoint.",
 )
 """The same on a command line: the engine's step is in an image that cannot train."""
 EVALUATE = Step(
@@ -204,12 +206,12 @@ EVALUATE = Step(
     groups=(DatasetOptions, RunOptions, EvaluateSpec, StoreOptions),
     results=(
         Result("evaluation", Kind.TEXT, "Folder with metrics and predictions."),
-        Result("score", Kind.NUMBER, "Accuracy, or the macro AUC of a multilabel dataset."),
-        Result("test_metrics", Kind.METRICS, "The scores on the test split."),
+        Result("score", Kind.NUMBER, "Accuracy, or macro AUC for a multilabel dataset."),
+        Result("test_metrics", Kind.METRICS, "Scores on the test split."),
         Result("roc_and_confusion", Kind.CLASSIFICATION, "Confusion matrix and ROC curve."),
-        Result("evaluation_report", Kind.PAGE, "The report, as far as the run has come."),
+        Result("evaluation_report", Kind.PAGE, "HTML report on the run so far."),
     ),
-    help="Score a run's model on the test split, every sample exactly once.",
+    help="Evaluate a run's model on the test split, every sample exactly once.",
 )
 EXPORT = Step(
     name="export",
@@ -218,10 +220,10 @@ EXPORT = Step(
     groups=(DatasetOptions, RunOptions, StoreOptions),
     results=(
         Result("model", Kind.TEXT, "Folder of the model package."),
-        Result("model_package", Kind.MODEL, "The model package: a copy of its signature."),
-        Result("report", Kind.PAGE, "The report of the whole run."),
+        Result("model_package", Kind.MODEL, "The model package, as a copy of its signature."),
+        Result("report", Kind.PAGE, "HTML report on the whole run."),
     ),
-    help="Export a run's evaluated model as safetensors and ONNX, checked against the trained one.",
+    help="Export a run's evaluated model as safetensors and ONNX, and check that both give the same output.",
 )
 PYTORCH_JOB = Step(
     name="pytorch_job",
@@ -230,10 +232,10 @@ PYTORCH_JOB = Step(
     groups=(LaunchOptions, Owner),
     results=(
         Result("job", Kind.TEXT, "Name of the job."),
-        Result("job_metrics", Kind.METRICS, "The numbers of the last progress line (name=value)."),
+        Result("job_metrics", Kind.METRICS, "Numbers from the last progress line (name=value)."),
     ),
-    help="Run any image and command as a training job and wait for its end: green if and only if it "
-    "succeeded and its outputs exist.",
+    help="Run any image and command as a training job and wait for it. The step succeeds if and only if the "
+    "job succeeded and its outputs exist.",
 )
 CLEAN_UP = Step(
     name="clean_up",
@@ -241,7 +243,7 @@ CLEAN_UP = Step(
     image=Image.LAUNCHER,
     groups=(SweepOptions,),
     results=(),
-    help="Remove what a run has left on the cluster: the last step, however the others ended.",
+    help="Remove the jobs that a run left on the cluster. Runs last, even if another step failed.",
 )
 TASK_CONFIG = "task_config"
 """The input by which a step that launches has the settings of its task handed over, for its job."""

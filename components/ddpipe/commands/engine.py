@@ -30,9 +30,9 @@ class PipelineOptions(Parameters):
 
     heading: ClassVar[str] = "Run"
 
-    pipeline: str = parameter("", "Name of the pipeline on the server; empty: the package's own.")
-    experiment: str = parameter("ddpipe", "Experiment of the runs, made if there is none.")
-    service_account: str = parameter("", "Service account of the steps; empty: the server's default.")
+    pipeline: str = parameter("", "Name of the pipeline on the server (default: the package's own).")
+    experiment: str = parameter("ddpipe", "Experiment of the runs; it is created if it does not exist.")
+    service_account: str = parameter("", "Service account of the steps (default: the server's).")
 
 
 def with_engine(command: Command) -> Command:

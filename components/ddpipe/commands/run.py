@@ -38,7 +38,9 @@ class Prepared(Parameters):
     heading: ClassVar[str] = "Data"
 
     dataset: str = parameter(
-        "", "Dataset version to use in place of a source: its manifest's address, or its id in the store."
+        "",
+        "Dataset version to use instead of a source: the URI of its manifest, or its ID in the store or a "
+        "unique prefix of it.",
     )
 
 

@@ -37,23 +37,24 @@ class EndpointOptions(Parameters):
     endpoint: str = parameter(
         "",
         "URL of Kubeflow Pipelines, such as http://127.0.0.1:8888 (port-forward) or "
-        "https://kubeflow.example.com/pipeline; empty: KFP_ENDPOINT, or inside a cluster its own.",
+        "https://kubeflow.example.com/pipeline (default: KFP_ENDPOINT, or inside a cluster its own "
+        "server).",
     )
     namespace: str = parameter(
-        "", "Namespace of the runs, on a Kubeflow of many users; empty: KFP_NAMESPACE, or the pod's."
+        "", "Namespace of the runs, on a multi-user Kubeflow (default: KFP_NAMESPACE, or the pod's)."
     )
     token_file: str = parameter(
-        "", "File with a bearer token; empty: KFP_TOKEN, or the token that Kubeflow mounts in a pod."
+        "", "File with a bearer token (default: KFP_TOKEN, or the token that Kubeflow mounts into pods)."
     )
     cookies_file: str = parameter(
         "",
-        "File with the cookies of a login, NAME=VALUE; NAME=VALUE, as a browser sends them; "
-        "empty: KFP_COOKIES.",
+        "File with login cookies as a browser sends them, NAME=VALUE; NAME=VALUE (default: KFP_COOKIES).",
     )
     ca_file: str = parameter(
-        "", "File with certificates to trust, for self-signed ones; empty: KFP_CA_FILE, or the public ones."
+        "",
+        "File with certificates to trust, for self-signed ones (default: KFP_CA_FILE, or the public ones).",
     )
-    verify_tls: bool = parameter(default=True, help="Whether to check the server's certificate.")
+    verify_tls: bool = parameter(default=True, help="Whether to verify the server's certificate.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

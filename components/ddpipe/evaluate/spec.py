@@ -20,7 +20,7 @@ class EvaluateSpec(Parameters):
     evaluation_batch_size: int = parameter(128, "Samples per forward pass.", Between(1, 1_000_000))
     test_time_views: str = parameter(
         "plain",
-        "Average the logits over views of each image, as the exported model will: plain (one), flips (two), "
-        "flips-and-shifts (six).",
+        "Views of each image whose logits are averaged, also by the exported model: plain (one), flips "
+        "(two), flips-and-shifts (six).",
         OneOf(tuple(VIEWS)),
     )

@@ -65,10 +65,10 @@ class Owner(Parameters):
     heading: ClassVar[str] = "Identity"
 
     pipeline: str = parameter(
-        "ddpipe", "Name of the pipeline; jobs left over from its earlier runs are removed."
+        "ddpipe", "Name of the pipeline; jobs that its earlier runs left behind are removed."
     )
-    run_id: str = parameter("", "Id of the run, the same for a retry; empty: a new one.")
-    task_id: str = parameter("", "Distinguishes loop iterations within one run.")
+    run_id: str = parameter("", "Run ID, the same for every retry (default: a new one).")
+    task_id: str = parameter("", "ID that distinguishes loop iterations within a run.")
     step: str = parameter("train", "Name of the step.")
 
     @property
@@ -95,7 +95,7 @@ class Owner(Parameters):
         return f"{readable[: NAME_LIMIT - 11].rstrip('-')}-{digest}"
 
 
-VOLUME = "KIND:NAME:/PATH[:ro], of a snapshot KIND:NAME:/PATH:SIZE[:ro]"
+VOLUME = "KIND:NAME:/PATH[:ro], or for a snapshot KIND:NAME:/PATH:SIZE[:ro]"
 """How a volume is written."""
 
 
@@ -195,12 +195,13 @@ class JobOptions(Parameters):
     """What a person chooses about a training job, whatever runs it; requests equal limits."""
 
     what: ClassVar[str] = "the training job cannot work"
-    heading: ClassVar[str] = "Job on the cluster"
+    heading: ClassVar[str] = "Cluster job"
     others: ClassVar[str] = "cluster_options"
 
     backend: str = parameter(
         AUTO,
-        f"What runs the pods: {', '.join(BACKENDS)}; {AUTO}: the first that cluster and account allow.",
+        f"Kind of job that runs the pods: {', '.join(BACKENDS)}, or {AUTO} (the first that the cluster has "
+        "and the account may use).",
         OneOf((AUTO, *BACKENDS)),
         form="cluster_backend",
     )
@@ -208,84 +209,86 @@ class JobOptions(Parameters):
     nodes: int = parameter(1, "Number of pods.", Between(1, 10_000), form="cluster_nodes")
     min_nodes: int = parameter(
         0,
-        "Least number of pods to start with, or to go on with when pods are lost; 0: all of them.",
+        "Smallest number of pods to start with, or to continue with after losing some; 0 means all of them.",
         Between(0, 10_000),
     )
     processes: int = parameter(
-        0, "Training processes per pod; 0: one per GPU, or one where there is none.", Between(0, 256)
+        0, "Training processes per pod; 0 means one per GPU, or one if there is none.", Between(0, 256)
     )
     cpu: str = parameter("1", "CPUs per pod.", form="cluster_cpu")
     memory: str = parameter("4Gi", "Memory per pod.", form="cluster_memory")
     gpus: int = parameter(0, "GPUs per pod.", Between(0, 64), form="cluster_gpus")
     gpu_resource: str = parameter(
-        "nvidia.com/gpu", "Resource name of a GPU, as the device plugin registers it."
+        "nvidia.com/gpu", "Resource name of a GPU, as registered by the device plugin."
     )
     extended_resources: Mapping[str, str] = parameter(
-        {}, "What else device plugins give each pod, such as rdma/hca=1."
+        {}, "Further device-plugin resources per pod, such as rdma/hca=1."
     )
     shared_memory: str = parameter("1Gi", "Size limit of /dev/shm, which counts towards the pod's memory.")
     env: Mapping[str, str] = parameter({}, "Environment variables of the pods.")
     volumes: Sequence[str] = parameter(
-        [], f"Volumes of every pod, as {VOLUME}; KIND is one of {', '.join(VolumeKind)}."
+        [], f"Volumes to mount into every pod: {VOLUME}; KIND is one of {', '.join(VolumeKind)}."
     )
     s3_endpoint: str = parameter(
         "",
-        "Object store as host:port, as seen from the cluster; empty: Kubeflow's own.",
+        "Object store as host:port, as seen from the cluster (default: Kubeflow's own).",
         form="storage_endpoint",
     )
     s3_secret: str = parameter(
         "",
-        "Secret with the object store's accesskey and secretkey; for none, name one that does not exist.",
+        "Secret with the object store's accesskey and secretkey; empty means none.",
         form="storage_secret",
     )
-    node_selector: Mapping[str, str] = parameter({}, "Labels that nodes must have.")
-    tolerations: Sequence[Mapping[str, Any]] = parameter([], "Tolerations, as in a pod.")
+    node_selector: Mapping[str, str] = parameter({}, "Node labels that the pods require.")
+    tolerations: Sequence[Mapping[str, Any]] = parameter([], "Tolerations of the pods, as in a pod spec.")
     spread: str = parameter(
-        "", "Node label over whose values pods are spread if possible, such as kubernetes.io/hostname."
+        "", "Node label by which pods are spread where possible, such as kubernetes.io/hostname."
     )
     host_network: bool = parameter(
-        default=False, help="Whether pods are in their node's network, as RDMA may need."
+        default=False, help="Whether the pods use the network of their node, as RDMA may require."
     )
     runtime_class: str = parameter(
         "", "Runtime class of the pods, such as nvidia where it is not the default."
     )
     priority_class: str = parameter("", "Priority class of the pods.")
-    service_account: str = parameter("", "Service account of the pods.")
+    service_account: str = parameter("", "Service account of the pods (default: the namespace's).")
     pull_policy: str = parameter(
-        "IfNotPresent", "When the image is pulled.", OneOf(("IfNotPresent", "Always", "Never"))
+        "IfNotPresent", "When to pull the image.", OneOf(("IfNotPresent", "Always", "Never"))
     )
-    pull_secrets: Sequence[str] = parameter([], "Secrets for the image's registry.")
-    labels: Mapping[str, str] = parameter({}, "Labels of job and pods.")
-    annotations: Mapping[str, str] = parameter({}, "Annotations of job and pods.")
+    pull_secrets: Sequence[str] = parameter([], "Secrets for the image registry.")
+    labels: Mapping[str, str] = parameter({}, "Labels of the job and its pods.")
+    annotations: Mapping[str, str] = parameter({}, "Annotations of the job and its pods.")
     patch: Mapping[str, Any] = parameter(
-        {}, "Strategic merge patch for the pod template, for anything not covered here."
+        {}, "Strategic merge patch for the pod template, for anything that has no option."
     )
     queue: str = parameter("", "Kueue queue that admits the job.")
     runtime: str = parameter(
         RUNTIME,
-        "Training runtime of a TrainJob: name of a ClusterTrainingRuntime, or TrainingRuntime/NAME of one in "
-        "the namespace.",
+        "Training runtime of a TrainJob: the name of a ClusterTrainingRuntime, or TrainingRuntime/NAME "
+        "for one in the namespace.",
     )
     scheduling: Mapping[str, Any] = parameter({}, "The operator's schedulingPolicy, for gang scheduling.")
     autoscaling: bool = parameter(
-        default=False, help="Whether the cluster can add nodes, so that none that exists has to fit."
+        default=False,
+        help="Whether the cluster can add nodes; pods then need not fit on a node that exists already.",
     )
     preflight: str = parameter(
         Preflight.ENFORCE.value,
-        "Whether a job that preflight finds could not run is refused (enforce) or still created (warn).",
+        "What to do with a job that preflight finds cannot run: reject it (enforce), or log a warning and "
+        "create it (warn).",
         OneOf(tuple(Preflight)),
     )
     success: str = parameter(
         Success.ALL.value,
-        "Whose success makes the job a success: all replicas', or that of rank 0 alone.",
+        "Which replicas must succeed for the job to succeed: all, or rank 0 alone.",
         OneOf(tuple(Success)),
     )
-    restart: str = parameter(
-        Restart.NEVER.value, "Which failed replicas are restarted.", OneOf(tuple(Restart))
+    restart: str = parameter(Restart.NEVER.value, "When to restart failed replicas.", OneOf(tuple(Restart)))
+    max_restarts: int = parameter(
+        3, "Maximum number of restarts; the next failure fails the job.", Between(0, 1000)
     )
-    max_restarts: int = parameter(3, "Number of restarts before the job fails.", Between(0, 1000))
     keep: str = parameter(Keep.NEVER.value, "Which finished jobs to keep on the cluster.", OneOf(tuple(Keep)))
-    deadlines: Mapping[str, float] = parameter({}, f"Deadlines in seconds, by stage: {', '.join(STAGES)}.")
+    deadlines: Mapping[str, float] = parameter({}, f"Deadlines in seconds by stage: {', '.join(STAGES)}.")
     outage: float = parameter(
         600.0, "How long the API server may be unreachable, in seconds.", Between(0, 86_400, open_low=True)
     )
@@ -364,11 +367,11 @@ class LaunchOptions(JobOptions):
     """What a person chooses about a job that runs their own command."""
 
     command: Sequence[str] = parameter(
-        [], "Command and arguments of the pods; empty: the image's own.", form="job_command"
+        [], "Command and arguments of the pods (default: the image's own).", form="job_command"
     )
     outputs: Sequence[str] = parameter(
         [],
-        "URIs that must exist before the job counts as a success; one ending in / is a folder.",
+        "URIs that must exist for the job to count as a success; one that ends in / is a folder.",
         form="job_outputs",
     )
 

@@ -42,19 +42,19 @@ class PrepareSpec(Parameters):
     )
     source_path: str = parameter(
         "",
-        "Folder or s3://bucket/prefix of the raw data; empty for sources that are built in or downloaded.",
+        "URI of the raw data, a folder or s3://bucket/prefix; empty for built-in and downloaded sources.",
         form="data_path",
     )
     dataset_name: str = parameter(
-        "", "Name of the dataset, shared by its versions; empty: the source's.", form="data_name"
+        "", "Name of the dataset, shared by its versions (default: the name of the source).", form="data_name"
     )
     store: str = parameter(
-        "store", "Where datasets are kept: a folder or s3://bucket/prefix.", form="storage_datasets"
+        "store", "URI of the dataset store, a folder or s3://bucket/prefix.", form="storage_datasets"
     )
     image_size: int = parameter(
         0,
-        "Side of all images in pixels, cropped around the middle to a square, never squashed; 0: the most "
-        "common size up to 96, and for larger images a shorter side of 256.",
+        "Side of all images in pixels, cropped around the center to a square, never squashed; 0 means the "
+        "most common size up to 96, and a shorter side of 256 for larger images.",
         Between(0, LARGEST_SIDE),
     )
     validation_fraction: float = parameter(
@@ -65,13 +65,11 @@ class PrepareSpec(Parameters):
         "Fraction of samples in the test split; the rest is for training.",
         Between(0, 1, open_low=True, open_high=True),
     )
-    split_seed: int = parameter(
-        0, "Seed that decides which sample goes to which split.", Between(0, 2**32 - 1)
-    )
+    split_seed: int = parameter(0, "Seed that assigns samples to splits.", Between(0, 2**32 - 1))
     stratify: str = parameter(
         STRATIFY[0],
-        "How well each class's share is met: average (adding images moves none) or exact (within one image "
-        "or group; adding images may move others).",
+        "How closely each class's share is met: average (adding images moves none), or exact (to one "
+        "image or group; adding images may move others).",
         OneOf(STRATIFY),
     )
     image_format: str = parameter(
@@ -80,52 +78,57 @@ class PrepareSpec(Parameters):
         OneOf(FORMATS),
     )
     window: str = parameter(
-        "", "Values of DICOM images that are shown, as CENTRE/WIDTH (40/400); empty: each file's own window."
+        "",
+        "Range of DICOM values to show, as CENTER/WIDTH, such as 40/400 (default: each file's own window).",
     )
     first_frame: bool = parameter(
-        default=False, help="Take the first frame of DICOM files with several, instead of refusing them."
+        default=False,
+        help="Use the first frame of DICOM files with several frames, instead of rejecting them.",
     )
     group_pattern: str = parameter(
         "",
-        "Regular expression on the paths in folders and tars; what it finds, or its first group (...), "
-        "identifies groups kept together.",
+        "Regular expression for the image paths of folders and tars; its match, or its first group (...), "
+        "identifies images to keep in the same split.",
     )
     quality: int = parameter(90, "JPEG quality.", Between(1, 95))
     folds: int = parameter(0, "Number of folds for cross-validation; 0 disables it.", Between(0, 100))
     fold: int = parameter(0, "Fold used as the validation split, counted from 0.", Between(0, 99))
     table: str = parameter(
-        Table().file, "CSV file for the source csv, relative to source_path or to the working directory."
+        Table().file, "CSV file for the source csv, relative to source_path or the working directory."
     )
-    image_column: str = parameter("", "Column naming the image; empty: the first column.")
+    image_column: str = parameter("", "Column with the name of the image (default: the first column).")
     label_columns: str = parameter(
-        "", "One class column, or several 0/1 columns, separated by commas; empty: all remaining columns."
+        "", "One class column, or several 0/1 columns, separated by commas (default: all remaining columns)."
     )
-    group_column: str = parameter("", "Column identifying groups kept together, such as a patient id.")
+    group_column: str = parameter(
+        "", "Column that identifies images to keep in the same split, such as a patient ID."
+    )
     split_column: str = parameter(
         "",
-        "Column assigning each sample to train, validation or test; a missing validation comes out of train.",
+        "Column that assigns each sample to train, validation or test; without any validation, part of "
+        "train is used for it.",
     )
     time_column: str = parameter(
-        "", "Column of when a row is from (2026-11-23 or 2026-11-23T08:30; UTC), for newest_days."
+        "", "Timestamp column (2026-11-23 or 2026-11-23T08:30, in UTC), for newest_days."
     )
     newest_days: float = parameter(
         0.0,
-        "Take only rows of the last so many days, counted back from the newest row; 0: all rows.",
+        "Use only rows from the most recent N days, counted back from the newest row; 0 means all rows.",
         Between(0, 1e6),
     )
     uncertain: str = parameter(
         "",
-        "With several label columns, what CheXpert's -1 counts as: zero, one, or drop (leave the row out); a "
-        "blank beside other labels is then 0. Empty: both are refused.",
+        "Meaning of CheXpert's label -1, with several label columns: zero, one, or drop (leave the row "
+        "out); a blank next to other labels is then 0 (default: both are rejected).",
         OneOf(UNCERTAIN),
     )
     skip_unlabelled: bool = parameter(default=False, help="Leave out rows of the table that have no label.")
     verify: bool = parameter(
         default=False,
-        help="Read all files and shards again, even those that appear unchanged; damaged shards are mended.",
+        help="Read all files and shards again, even those that seem unchanged, and rewrite damaged shards.",
     )
     skip_bad: bool = parameter(
-        default=False, help="Leave out unreadable images and list them, instead of refusing the data."
+        default=False, help="Leave out unreadable images and list them, instead of rejecting the data."
     )
 
     @property
@@ -181,7 +184,7 @@ class PrepareSpec(Parameters):
         try:
             View.parsed(self.window, first_frame=self.first_frame)
         except ValueError:
-            yield f"window is {self.window!r}, not CENTRE/WIDTH, such as 40/400"
+            yield f"window is {self.window!r}, not CENTER/WIDTH, such as 40/400"
         if not _NAME.fullmatch(self.name):
             yield (
                 f"dataset_name is {self.name!r}, not lower-case letters and digits, with . _ - between them, "

@@ -41,7 +41,7 @@ _FAST: Mapping[str, Any] = {
 
 PRESETS: Mapping[str, Preset] = {
     "documents": Preset(
-        "The loop of many a first tutorial: SimpleCNN, SGD with a constant rate, batches of 64, fp32.",
+        "The training loop of many tutorials: SimpleCNN, SGD with a constant rate, batches of 64, fp32.",
         {
             "model": "simple-cnn",
             "epochs": 10,
@@ -51,10 +51,10 @@ PRESETS: Mapping[str, Preset] = {
             "weight_decay": 0.0,
             "precision": "fp32",
         },
-        "CIFAR-10 as JPEGs: at best 0.699; two processes take 0.38 of the time of the tutorial's own loop.",
+        "CIFAR-10 as JPEGs: best accuracy 0.699; two processes take 0.38 of the tutorial's own time.",
     ),
     "quick-32": Preset(
-        "A first answer on images of about 32x32 pixels, in one epoch.",
+        "A first result on images of about 32x32 pixels, in one epoch.",
         {
             **_FAST,
             "model": "fast-cnn-small",
@@ -65,7 +65,7 @@ PRESETS: Mapping[str, Preset] = {
         "CIFAR-10 as JPEGs: accuracy 0.720 (0.731 with test-time flips) in 0.05 of that time.",
     ),
     "fast-32": Preset(
-        "A good network for images of about 32x32 pixels, in twelve epochs.",
+        "An accurate network for images of about 32x32 pixels, in twelve epochs.",
         {
             **_FAST,
             "model": "fast-cnn",
@@ -76,7 +76,7 @@ PRESETS: Mapping[str, Preset] = {
         "CIFAR-10 as JPEGs: accuracy 0.899 (0.908 with test-time flips) in 1.84 of that time.",
     ),
     "finetune": Preset(
-        "ResNet-18 with torchvision's pretrained weights, for some thousand photographs: its head first.",
+        "ResNet-18 with pretrained weights, for a few thousand photographs; the last layer is trained first.",
         {
             "model": "resnet18",
             "pretrained": "torchvision",
@@ -124,7 +124,7 @@ class PresetOptions(Parameters):
 
     preset: str = parameter(
         "",
-        f"Recipe by name: {', '.join(PRESETS)}; hyperparameters that are given override it.",
+        f"Preset to start from: {', '.join(PRESETS)}; hyperparameters that are given override it.",
         OneOf(("", *PRESETS)),
         form="train_preset",
     )

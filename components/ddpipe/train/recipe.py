@@ -30,51 +30,49 @@ class Recipe(Parameters):
     )
     pretrained: str = parameter(
         "",
-        "Weights to start from: torchvision (its own, downloaded), or the path or s3:// address of a file "
-        "(state dict or safetensors); empty starts from random ones.",
+        "Initial weights: torchvision (its own, downloaded), or the URI of a state dict or safetensors "
+        "file (default: random).",
     )
     epochs: int = parameter(15, "Number of epochs.", Between(1, 100_000), form="train_epochs")
-    batch_size: int = parameter(
-        64, "Samples in one step, over all processes together.", Between(1, 1_000_000)
-    )
+    batch_size: int = parameter(64, "Samples per step, over all processes.", Between(1, 1_000_000))
     accumulation_steps: int = parameter(
         1,
-        "Parts into which each process splits its share of a step's samples, to need less memory.",
+        "Micro-batches into which each process splits its samples of a step, to save memory.",
         Between(1, 1_000_000),
     )
     optimizer: str = parameter(
         "sgd",
-        "Optimizer: sgd (with Nesterov momentum), adamw, or muon (orthogonal updates, without weight decay).",
+        "Optimizer: sgd (with Nesterov momentum), adamw, or muon (orthogonal updates, no weight decay).",
         OneOf(("sgd", "adamw", "muon")),
     )
     learning_rate: float = parameter(
         0.1,
-        "Peak learning rate, reached after the warm-up.",
+        "Peak learning rate, reached at the end of the warm-up.",
         Between(0, 10, open_low=True),
         form="train_learning_rate",
     )
     schedule: str = parameter(
         "cosine",
-        "Learning rate after the warm-up: cosine or linear, both falling to 0, or constant.",
+        "Learning rate after the warm-up: cosine or linear (both decay to 0), or constant.",
         OneOf(("cosine", "linear", "constant")),
     )
     momentum: float = parameter(
-        0.9, "Momentum of SGD and Muon, or beta1 of AdamW; 0 disables it.", Between(0, 1, open_high=True)
+        0.9, "Momentum of SGD and Muon, beta1 of AdamW; 0 disables it.", Between(0, 1, open_high=True)
     )
     weight_decay: float = parameter(
         5e-4, "Weight decay: an L2 penalty for SGD, decoupled for AdamW.", Between(0, 1)
     )
     decay_biases: bool = parameter(
-        default=True, help="Whether weight decay includes biases and the scales of normalisation layers."
+        default=True, help="Whether weight decay includes biases and the scales of normalization layers."
     )
     clip_norm: float = parameter(
         0.0,
-        "Maximum norm of the gradient; a larger one is scaled down. 0 disables clipping.",
+        "Maximum norm of the gradient; larger gradients are scaled down; 0 disables clipping.",
         Between(0, 1e6),
     )
     warmup_fraction: float = parameter(
         0.1,
-        "Fraction of all steps in which the learning rate rises to its peak.",
+        "Fraction of all steps over which the learning rate rises to its peak.",
         Between(0, 1, open_high=True),
     )
     label_smoothing: float = parameter(
@@ -95,23 +93,24 @@ class Recipe(Parameters):
     )
     mixing_alpha: float = parameter(
         1.0,
-        "Alpha of the beta distribution that mixing ratios are drawn from.",
+        "Alpha of the beta distribution from which mixing ratios are drawn.",
         Between(0, 100, open_low=True),
     )
     initial_resolution: float = parameter(
         1.0,
-        "Initial size of the images, as a fraction of their full size; 1 starts at full size.",
+        "Initial image size, as a fraction of the full size; 1 means full size from the start.",
         Between(0, 1, open_low=True),
     )
     full_resolution_from: float = parameter(
         0.5, "Fraction of all steps after which images have their full size.", Between(0, 1)
     )
     frozen_epochs: int = parameter(
-        0, "Epochs in which only the last layer learns, before all weights do.", Between(0, 100_000)
+        0, "Number of initial epochs that train only the last layer; 0 means none.", Between(0, 100_000)
     )
     averaging_decay: float = parameter(
         0.0,
-        "Decay of the moving average of weights that is evaluated in their place; 0 disables averaging.",
+        "Decay of the moving average of the weights, which is evaluated in their place; 0 disables "
+        "averaging.",
         Between(0, 1, open_high=True),
     )
     patience: int = parameter(
@@ -125,34 +124,37 @@ class Recipe(Parameters):
         OneOf(("auto", "fp32", "bf16")),
     )
     compile: bool = parameter(
-        default=False, help="Whether to compile the network; on a GPU only, where long trainings gain."
+        default=False,
+        help="Whether to compile the network; only on a GPU, and worthwhile only for long trainings.",
     )
     strategy: str = parameter(
         "auto",
-        "How processes share the training: ddp (each has the whole model), fsdp (each has a share of every "
-        "weight, for models too large for one device), dp (one process for all GPUs of a machine; ddp is "
-        "faster: dp copies the weights at every step and loads GPU 0 most), single, or auto (ddp, or single "
-        "for one process).",
+        "How processes share the training: ddp (each holds the whole model), fsdp (each holds a shard of "
+        "every weight, for models too large for one device), dp (one process drives all GPUs of a "
+        "machine; slower than ddp), single, or auto (ddp, or single for one process).",
         OneOf(("auto", "single", "dp", "ddp", "fsdp")),
     )
     sync_batch_norm: bool = parameter(
         default=False,
-        help="Whether batch normalisation uses statistics of the whole batch, not of each process's share.",
+        help="Whether batch normalization uses statistics of the whole batch, not of each process's share.",
     )
     seed: int = parameter(0, "Seed for initial weights and sample order.", Between(0, 2**32 - 1))
     warm_start: str = parameter(
         "",
-        "Model package (a path or s3:// address) whose weights to start from, or latest: that of the last "
-        "run with this dataset, classes, split rule and network, if there is one; empty: random ones.",
+        "Model package whose weights to start from: its URI, or latest for that of the last run with the "
+        "same dataset, classes, split rule and network, if there is one (default: none).",
     )
     model_selection: str = parameter(
         "auto",
-        "Which epoch's weights become the trained model: last, best (by the validation metric), or auto: the "
-        "best if patience may stop the training early, else the last.",
+        "Which epoch's weights become the trained model: last, best (by the validation metric), or auto "
+        "(best if patience can stop the training early, else last).",
         OneOf(("auto", "last", "best")),
     )
     keep_checkpoints: int = parameter(
-        2, "Number of most recent checkpoints to keep, besides the best one.", Between(1, 1000), compare=False
+        2,
+        "Number of most recent checkpoints to keep, in addition to the best one.",
+        Between(1, 1000),
+        compare=False,
     )
     node_hour_price: float = parameter(
         0.0,
@@ -162,7 +164,7 @@ class Recipe(Parameters):
     )
     checkpoint_minutes: float = parameter(
         5.0,
-        "Longest time between checkpoints, in minutes; each epoch also ends with one.",
+        "Maximum time between checkpoints, in minutes; every epoch also ends with one.",
         Between(0, 1440, open_low=True),
         compare=False,
     )
