@@ -62,6 +62,10 @@ class Ending:
     finished: str
 
 
+Run = tuple[str, int]
+"""One run of a container: the pod's uid, and how often the container had been restarted before."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
     """One pod.
@@ -103,6 +107,16 @@ class Replica:
         """How its container failed: now, or before it was started again; None if it succeeded since."""
         last = self.ending or self.previous
         return last if last and last.code != 0 else None
+
+    @property
+    def run(self) -> Run:
+        """The present run of its container."""
+        return self.uid, self.restarts
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its container runs, and nobody removes the pod."""
+        return self.has_begun and self.ending is None and not self.over and not self.removed
 
     @property
     def has_failed(self) -> bool:

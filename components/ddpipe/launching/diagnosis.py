@@ -17,7 +17,7 @@ from ddpipe.errors import (
     Unschedulable,
 )
 from ddpipe.jobs.backend import Backend
-from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.job import Restart, TrainingJob
 from ddpipe.jobs.status import (
     CONTAINER_TROUBLE,
     IMAGE_TROUBLE,
@@ -35,6 +35,7 @@ from ddpipe.processes.torchrun_report import first_killed
 Tail = Callable[[str], Sequence[str]]
 
 _SHOWN_LINES = 12
+_SHOWN_RANKS = 5
 
 
 def name_of(job: TrainingJob, backend: Backend) -> str:
@@ -272,6 +273,27 @@ def how(replica: Replica) -> str:
     return f"{replica.removed}; {_death(replica, ending)}" if replica.removed else _death(replica, ending)
 
 
+def summary(replicas: Iterable[Replica], one: str, many: str) -> str:
+    """Which pods came to which end, as one line: pods with the same end are counted.
+
+    Args:
+        replicas: The pods.
+        one: What happened to a single pod, such as "is replaced".
+        many: The same of several.
+    """
+    groups: dict[str, list[str]] = {}
+    for replica in replicas:
+        groups.setdefault(how(replica), []).append(replica.rank)
+    return "; ".join(f"{_subject(ranks, one, many)}: {end}" for end, ranks in groups.items())
+
+
+def _subject(ranks: Sequence[str], one: str, many: str) -> str:
+    if len(ranks) == 1:
+        return f"{ranks[0]} {one}".rstrip()
+    names = ", ".join(ranks[:_SHOWN_RANKS]) + (", …" if len(ranks) > _SHOWN_RANKS else "")
+    return f"{len(ranks)} pods {many}".rstrip() + f" ({names})"
+
+
 def _death(replica: Replica, ending: Ending) -> str:
     if ending.reason == "OOMKilled":
         return f"out of memory, killed at its limit of {replica.memory} (OOMKilled)"
@@ -290,11 +312,17 @@ def _last_words(ending: Ending | None, tail: Sequence[str]) -> str:
     return "\nIts last lines:" + "".join(f"\n    {line}" for line in lines[-_SHOWN_LINES:])
 
 
+def _way_to_survive(job: TrainingJob) -> str:
+    """The setting with which the job would have survived the loss of a pod; not one that is on already."""
+    if job.min_nodes or job.restart == Restart.EXIT_CODE:
+        return f"It survives more losses with a larger max_restarts, which is {job.max_restarts}."
+    return "With min_nodes or restart=ExitCode it would continue by itself."
+
+
 def _advice(job: TrainingJob, replica: Replica) -> str:
     again = "run the step again: training goes on from its last checkpoint"
     if replica.removed:
-        by_itself = "" if job.min_nodes else " With min_nodes or restart=ExitCode it would go on by itself."
-        return f"{again.capitalize()}.{by_itself}"
+        return f"{again[0].upper()}{again[1:]}. {_way_to_survive(job)}"
     match replica.failure:
         case Ending(reason="OOMKilled"):
             return (

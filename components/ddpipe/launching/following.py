@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Event
 
 from ddpipe.errors import LaunchError
 from ddpipe.jobs.backend import Backend
-from ddpipe.jobs.job import Restart, Success, TrainingJob
+from ddpipe.jobs.job import Success, TrainingJob
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage
 from ddpipe.kube.api import Cluster
 from ddpipe.kube.resources import EVENTS, PODS, Object
@@ -21,23 +22,28 @@ from ddpipe.launching import diagnosis, elastic
 from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.logs import Logs
+from ddpipe.launching.record import Record
 
 _NEEDED = {"job", "pods"}  # without events a job can be judged
+# Of what happened on the way, the last are repeated when the job fails.
+_NOTES = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """A job that ended, one way or the other.
 
     Attributes:
         status: Its last status.
-        replicas: The last state of every pod that was ever seen.
+        replicas: The last state of every pod whose failure can explain the end.
+        restarts: How often containers were restarted or pods replaced.
         notes: What happened on the way and may explain the end.
         deleted: Whether somebody has deleted the job, which goes.
     """
 
     status: JobStatus
     replicas: tuple[Replica, ...]
+    restarts: int
     notes: tuple[str, ...]
     deleted: bool
 
@@ -55,6 +61,7 @@ class Follower:
         logs: Reads its logs.
         say: Tells people what changes.
         limits: How long everything may take.
+        clock: Seconds that never go back.
     """
 
     cluster: Cluster
@@ -65,17 +72,19 @@ class Follower:
     logs: Logs
     say: Callable[[str], None]
     limits: Limits
+    clock: Callable[[], float] = time.monotonic
     _inbox: SimpleQueue[Message] = field(default_factory=SimpleQueue)
     _waiting: Message | None = None
     _pictures: dict[str, Mapping[str, Object]] = field(default_factory=dict)
     _troubles: dict[str, tuple[float, Trouble]] = field(default_factory=dict)
-    _lost: list[Object] = field(default_factory=list)
-    _excused: set[str] = field(default_factory=set)
     _gone: Object | None = None
-    _seen: dict[str, Replica] = field(default_factory=dict)
-    _notes: list[str] = field(default_factory=list)
+    _notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES))
     _told: str = ""
     _troubles_told: set[str] = field(default_factory=set)
+    _record: Record = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._record = Record(self.job, self.backend)
 
     def follow(self) -> Ended | Resize:
         """Wait for the job's end, or for a reason to make it anew.
@@ -90,7 +99,7 @@ class Follower:
         try:
             while True:
                 moments = [since + self._tolerated(told) for since, told in self._troubles.values()]
-                self._receive(self.limits.patience(time.monotonic(), moments))
+                self._receive(self.limits.patience(self.clock(), moments))
                 found = self._look()
                 if found:
                     return found
@@ -139,8 +148,8 @@ class Follower:
         match message:
             case Picture(source, objects, gone):
                 self._pictures[source] = objects
-                if gone and source == "pods":
-                    self._lost.append(gone)
+                if source == "pods":
+                    self._record.take(objects, gone)
                 if gone and source == "job" and gone["metadata"]["uid"] == self.uid:
                     self._gone = gone
                 self._troubles.pop(source, None)
@@ -152,22 +161,23 @@ class Follower:
                     self._troubles_told.add(str(error))
                     state = "is away" if is_transient(error) else "refuses"
                     self.say(f"the API server {state}, waiting: {error}")
-                since, _ = self._troubles.get(source, (time.monotonic(), None))
+                since, _ = self._troubles.get(source, (self.clock(), None))
                 self._troubles[source] = since, message
 
     def _look(self) -> Ended | Resize | None:
         """Judge the present picture."""
-        now = time.monotonic()
+        now = self.clock()
         self._check_outage(now)
         if not self._pictures.keys() >= _NEEDED:
             return None
-        found, pods = self._pictures["job"].get(self.uid), list(self._pictures["pods"].values())
+        found = self._pictures["job"].get(self.uid)
         if found is None:
-            # One that had ended was removed by another launcher of this step, which saw it sooner.
-            if self._gone is None or not self.backend.phase(self._gone).is_terminal:
-                raise diagnosis.deleted(self.job, self.backend)
-            found, pods = self._gone, [*pods, *self._lost]
-        status = self._seen_as(found, pods)
+            return self._end_of_removed(now)
+        status = self._record.look(found, now)
+        if status.phase is Phase.ACTIVE:
+            self._report_lost()
+        self.logs.see(status.replicas)
+        self._tell(status)
         if status.phase.is_terminal:
             return self._end(status, found, now)
         if wished := elastic.wished(found, self.job.nodes):
@@ -179,55 +189,10 @@ class Follower:
             return fewer
         raise error
 
-    def _seen_as(self, found: Object, pods: Sequence[Object]) -> JobStatus:
-        """What the job is doing, with all that became of its pods remembered."""
-        status = self.backend.status(self.job, found, pods)
-        if status.phase is Phase.SUSPENDED:
-            # Who suspends a job takes its pods away; they are made anew when it goes on.
-            self._excused |= {pod["metadata"]["uid"] for pod in (*pods, *self._lost)}
-        gone = self.backend.status(self.job, found, self._lost)
-        lost = [
-            replica
-            for replica in (*gone.replaced, *gone.replicas, *status.replaced)
-            if replica.uid not in self._excused
-        ]
-        self._remember(status, lost)
-        return replace(status, phase=Phase.FAILED) if self._is_broken(status, lost) else status
-
-    def _is_broken(self, status: JobStatus, lost: Sequence[Replica]) -> bool:
-        """Whether a pod that must not be restarted was, in effect.
-
-        An operator that sees a pod fail ends the job; one that looks when the pod is gone makes another.
-        """
-        if status.phase is not Phase.ACTIVE or self.job.restart != Restart.NEVER:
-            return False
-        ranks = {replica.rank for replica in status.replicas}
-        seen = [self._seen[replica.uid] for replica in lost]
-        return any(replica.rank in ranks and replica.has_begun and replica.has_failed for replica in seen)
-
-    def _remember(self, status: JobStatus, lost: Sequence[Replica]) -> None:
-        """Keep the last state of every pod: of one that is gone it may be the reason for all that follows."""
-        for replica in (*lost, *status.replicas):
-            before = self._seen.get(replica.uid)
-            removed_now = replica.removed and before and not before.removed
-            # After the job's end the operator tidies up; a removal that ended the job may be heard of later.
-            others = (other for uid, other in self._seen.items() if uid != replica.uid)
-            if removed_now and status.phase.is_terminal and any(other.has_failed for other in others):
-                continue
-            if before and before.removed and not replica.removed:
-                replica = replace(replica, removed=before.removed, removed_at=before.removed_at)  # noqa: PLW2901
-            if removed_now:
-                # Those that went first come first, also within one second.
-                del self._seen[replica.uid]
-            self._seen[replica.uid] = replica
-        if status.phase is Phase.ACTIVE:
-            for replica in lost:
-                self._note(f"{replica.rank} is replaced: {diagnosis.how(self._seen[replica.uid])}")
-        self.logs.see(status.replicas)
-        self._tell(status)
-
-    def _note(self, text: str) -> None:
-        if text not in self._notes:
+    def _report_lost(self) -> None:
+        """Report the pods that are lost; what is known of the last of them is kept for the end."""
+        if lost := self._record.newly_lost():
+            text = diagnosis.summary(lost, "is replaced", "are replaced")
             self._notes.append(text)
             self.say(text)
 
@@ -240,16 +205,28 @@ class Follower:
             self._told = text
             self.say(text)
 
+    def _end_of_removed(self, now: float) -> Ended | None:
+        """The end of a job that is gone: another launcher of this step removed it once it had ended."""
+        if self._gone is None or not self.backend.phase(self._gone).is_terminal:
+            raise diagnosis.deleted(self.job, self.backend)
+        return self._end(self._record.look_back(self._gone), self._gone, now)
+
     def _end(self, status: JobStatus, found: Object, now: float) -> Ended | None:
         """The end, once the pods' states are in too."""
         if self._is_complete(status) or self.limits.has_settled(now):
             deleted = "deletionTimestamp" in found["metadata"]
-            return Ended(status, tuple(self._seen.values()), tuple(self._notes), deleted=deleted)
+            return Ended(
+                status=status,
+                replicas=self._record.replicas,
+                restarts=status.restarts + self._record.replacements,
+                notes=tuple(self._notes),
+                deleted=deleted,
+            )
         return None
 
     def _is_complete(self, status: JobStatus) -> bool:
         if status.phase is Phase.FAILED:
-            return any(replica.has_failed for replica in self._seen.values())
+            return self._record.has_failures
         if self.job.success == Success.RANK0:
             return bool(status.replicas) and status.replicas[0].over
         return all(replica.over for replica in status.replicas)

@@ -143,7 +143,7 @@ def _launch(launching: Launching, output: Output, exists: Callable[[str], bool],
         kept=kept or left is not None,
         nodes=launching.job.nodes,
         seconds=time.monotonic() - began,
-        restarts=ended.status.restarts + len(ended.replicas) - len(ended.status.replicas),
+        restarts=ended.restarts,
         metrics=dict(logs.metrics),
     )
 

@@ -104,6 +104,14 @@ def test_a_pod_that_was_taken_away_could_have_come_back_by_itself() -> None:
     assert "restart=ExitCode" in failure(replica(status={"reason": "Evicted"})).do
 
 
+@pytest.mark.parametrize("on", [{"restart": "ExitCode"}, {"min_nodes": 1}])
+def test_a_setting_that_is_on_is_not_recommended(on: dict[str, Any]) -> None:
+    lost = replica(status={"reason": "Evicted"})
+    error = diagnosis.failure(a_job(**on), BACKEND, "", replicas=[lost], tail=lambda _: (), notes=())
+    assert "restart=ExitCode" not in error.do
+    assert "larger max_restarts, which is 3" in error.do
+
+
 def test_of_two_ends_the_one_that_has_a_time_came_first() -> None:
     timeless = replica("worker-0", state={"terminated": {"exitCode": 3}})
     error = failure(timeless, replica("worker-1", state=ended(1)))

@@ -256,7 +256,7 @@ def test_a_job_goes_on_so_as_often_as_it_may_restart() -> None:
 
 def test_without_leave_to_have_fewer_pods_a_lost_one_fails_the_job_and_the_way_out_is_told() -> None:
     made = Made(evicted)
-    with pytest.raises(ReplicaFailed, match="With min_nodes or restart=ExitCode it would go on by itself"):
+    with pytest.raises(ReplicaFailed, match="With min_nodes or restart=ExitCode it would continue by itself"):
         made.launched()
 
 

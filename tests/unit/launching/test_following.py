@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import io
-import itertools
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from threading import Condition, Thread
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +19,7 @@ from ddpipe.jobs.pytorchjob import BACKEND
 from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import ApiError, Refused, Unanswered
 from ddpipe.kube.watching import Message, Picture, Trouble
-from ddpipe.launching import diagnosis, following
+from ddpipe.launching import diagnosis
 from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.following import Ended, Follower
@@ -114,15 +112,28 @@ def test_a_pod_that_somebody_deleted_is_the_cause_though_it_is_gone() -> None:
     assert "then worker-0: exit code 1" in error.seen
 
 
+class Clock:
+    """Seconds that only a test lets pass."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def looked_at(
-    *messages: Message, job: TrainingJob = JOB, say: Callable[[str], None] = lambda _: None
+    *messages: Message | float, job: TrainingJob = JOB, say: Callable[[str], None] = lambda _: None
 ) -> Ended | Resize | None:
-    """What a follower makes of pictures that come one by one, in this order."""
-    logs = Logs(a_server(), PODS, lambda _: None)
-    follower = Follower(a_server(), job, job.nodes, BACKEND, UID, logs, say, Limits(job.limits))
+    """What a follower makes of pictures that come one by one; between them seconds pass where it says so."""
+    logs, clock = Logs(a_server(), PODS, lambda _: None), Clock()
+    follower = Follower(a_server(), job, job.nodes, BACKEND, UID, logs, say, Limits(job.limits), clock)
     found = None
     for message in messages:
-        follower._take(message)
+        if isinstance(message, (Picture, Trouble)):
+            follower._take(message)
+        else:
+            clock.now += message
         found = follower._look()
     return found
 
@@ -259,10 +270,14 @@ def refusal(version: str, message: str, uid: str = UID) -> dict[str, Any]:
     }
 
 
-def one_pod_missing(*events: dict[str, Any]) -> tuple[Picture, ...]:
-    """Pictures of a job that gets no second pod; the last comes twice, so that this has lasted."""
-    seen = picture("events", *events)
-    return picture("job", an_object(JOB, "Created")), picture("pods", a_pod(JOB)), seen, seen
+def one_pod_missing(*events: dict[str, Any]) -> tuple[Message | float, ...]:
+    """Pictures of a job that gets no second pod for a second."""
+    return (
+        picture("job", an_object(JOB, "Created")),
+        picture("pods", a_pod(JOB)),
+        picture("events", *events),
+        1,
+    )
 
 
 def test_what_others_events_say_is_not_heard() -> None:
@@ -273,8 +288,8 @@ def test_what_others_events_say_is_not_heard() -> None:
 def test_a_suspended_job_has_no_hopeless_pods() -> None:
     """What its pods were refused for may be why it was suspended."""
     suspended = an_object(JOB, "Created", runPolicy={"suspend": True})
-    _, pods, seen, again = one_pod_missing(refusal("5", "exceeded quota: ours"))
-    assert looked_at(picture("job", suspended), pods, seen, again, job=HURRIED) is None
+    _, *rest = one_pod_missing(refusal("5", "exceeded quota: ours"))
+    assert looked_at(picture("job", suspended), *rest, job=HURRIED) is None
 
 
 @pytest.mark.parametrize(
@@ -291,7 +306,7 @@ def test_what_cannot_be_seen_for_too_long_is_given_up(
     """A cut is waited for as long as an outage may last, a refusal as long as what looks hopeless."""
     for impatient in ({"outage": 1e-9}, {"deadlines": {"hopeless": 1e-9}}):
         job = replace(JOB, **{"outage": 100.0, "deadlines": {"hopeless": 100.0}, **impatient})
-        told = Trouble("pods", error), Trouble("pods", error)
+        told = Trouble("pods", error), 1, Trouble("pods", error)
         if ("outage" in impatient) is (given_up is ClusterUnreachable):
             with pytest.raises(given_up, match=words):
                 looked_at(*told, job=job)
@@ -299,15 +314,12 @@ def test_what_cannot_be_seen_for_too_long_is_given_up(
             assert looked_at(*told, job=job) is None
 
 
-def test_what_is_seen_again_is_no_trouble_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second passes with every look."""
-    seconds = itertools.count()
-    monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+def test_what_is_seen_again_is_no_trouble_any_more() -> None:
     job, trouble = replace(JOB, outage=3), Trouble("pods", Unanswered("cut"))
     found = picture("job", an_object(JOB, "Running")), picture("pods", a_pod(JOB), a_pod(JOB, "worker-1"))
-    assert looked_at(trouble, *found * 5, trouble, found[0], job=job) is None
+    assert looked_at(trouble, 2, *found, trouble, 2, found[0], job=job) is None
     with pytest.raises(ClusterUnreachable):
-        looked_at(trouble, *[found[0]] * 5, job=job)
+        looked_at(trouble, 2, found[0], 2, job=job)
 
 
 def test_each_trouble_is_told_once_in_an_outage() -> None:

@@ -1,0 +1,201 @@
+"""Which of the pods that are gone, or were restarted, explain a failure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from launch_samples import a_job, a_pod, an_object, ended
+
+from ddpipe.jobs import indexedjob, pytorchjob
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.labels import annotate
+from ddpipe.jobs.status import JobStatus, Phase
+from ddpipe.launching import diagnosis, elastic
+from ddpipe.launching.record import Record
+
+JOB = a_job(restart="ExitCode")
+RUNS, FAILED = an_object(JOB, "Running"), an_object(JOB, "Failed")
+SUSPENDED = an_object(JOB, "Created", runPolicy={"suspend": True})
+EVICTED = {"status": {"reason": "Evicted", "message": "the node is low on memory"}, "state": ended(137)}
+GOING = {"deletionTimestamp": "2026-01-01T00:00:42Z", "deletionGracePeriodSeconds": 30}
+HOUR = 3600.0
+
+
+class Watched:
+    """A record of a job, and a clock."""
+
+    def __init__(self, job: TrainingJob = JOB) -> None:
+        self.job, self.record, self.now = job, Record(job, pytorchjob.BACKEND), 0.0
+        self.found = RUNS
+
+    def sees(self, *pods: dict[str, Any], found: dict[str, Any] | None = None, after: float = 1) -> JobStatus:
+        """Look at these pods, some seconds later."""
+        self.now += after
+        self.found = found or self.found
+        self.record.take({pod["metadata"]["uid"]: pod for pod in pods})
+        return self.record.look(self.found, self.now)
+
+    def cause(self) -> diagnosis.ReplicaFailed:
+        backend = pytorchjob.BACKEND
+        return diagnosis.failure(
+            self.job,
+            backend,
+            "",
+            replicas=self.record.replicas,
+            tail=lambda uid: (f"log of {uid}",),
+            notes=(),
+        )
+
+
+def pod(rank: int, run: int = 0, **changes: Any) -> dict[str, Any]:
+    """A pod; of a later run of its container if `run` is not 0, which failed before."""
+    before = {"restartCount": run, "lastState": ended(134)} if run else {}
+    return a_pod(JOB, f"worker-{rank}", container=before, **changes)
+
+
+def another(rank: int, **changes: Any) -> dict[str, Any]:
+    """The pod that takes the place of a lost one."""
+    return a_pod(JOB, f"worker-{rank}", metadata={"uid": f"another-{rank}"}, **changes)
+
+
+def recovered(job: TrainingJob = JOB) -> Watched:
+    """A job that lost a pod, restarted the other, and then ran for an hour."""
+    watched = Watched(job)
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0), pod(1, phase="Failed", **EVICTED))
+    watched.sees(pod(0, state=ended(134)))
+    watched.sees(pod(0, run=1), another(1))
+    watched.sees(pod(0, run=1), another(1), after=HOUR)
+    return watched
+
+
+def test_a_recovered_loss_is_not_the_cause_of_a_later_bug() -> None:
+    watched = recovered()
+    watched.sees(pod(0, run=1, phase="Failed", state=ended(1)), another(1), found=FAILED, after=4 * HOUR)
+    error = watched.cause()
+    assert error.which.startswith("worker-0 of")
+    assert "Evicted" not in error.seen
+    assert error.seen.endswith("log of worker-0-uid")
+
+
+def test_a_bug_after_a_recovered_loss_does_not_count_as_lost_pod() -> None:
+    job = replace(JOB, min_nodes=1)
+    watched = recovered(job)
+    bug = {"phase": "Failed", "state": ended(1, at="2026-01-01T05:00:00Z")}
+    watched.sees(pod(0, run=1, **bug), another(1), found=FAILED, after=4 * HOUR)
+    assert elastic.survived(job, watched.record.replicas) is None
+
+
+def test_a_loss_is_the_cause_until_the_job_has_recovered() -> None:
+    watched = Watched()
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0), pod(1, phase="Failed", **EVICTED))
+    watched.sees(pod(0, run=1), another(1))
+    watched.sees(pod(0, run=1), another(1), after=20)
+    watched.sees(pod(0, run=1, phase="Failed", state=ended(1)), another(1), found=FAILED)
+    assert watched.cause().which.startswith("worker-1 of")
+    assert "Evicted" in watched.cause().seen
+
+
+@pytest.mark.parametrize(("seconds", "cause"), [(600, "worker-1"), (1000, "worker-0")])
+def test_peers_that_were_not_restarted_may_wait_ten_minutes(seconds: float, cause: str) -> None:
+    """NCCL notices that late that a peer is lost."""
+    watched = Watched()
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0), pod(1, phase="Failed", **EVICTED))
+    watched.sees(pod(0), another(1))
+    watched.sees(pod(0), another(1), after=seconds)
+    watched.sees(pod(0, phase="Failed", state=ended(1)), another(1), found=FAILED)
+    assert watched.cause().which.startswith(cause)
+
+
+def test_a_recovered_restart_is_not_the_cause_of_a_later_failure() -> None:
+    """The container's last state still shows it, as long as the pod exists."""
+    watched = Watched(replace(JOB, restart="OnFailure"))
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0, state=ended(1)), pod(1, run=1))
+    watched.sees(pod(0, run=1), pod(1, run=1))
+    watched.sees(pod(0, run=1), pod(1, run=1), after=HOUR)
+    late = ended(137, at="2026-01-01T05:00:00Z", reason="OOMKilled")
+    watched.sees(pod(0, run=1, phase="Failed", state=late), pod(1, run=1), found=FAILED, after=HOUR)
+    error = watched.cause()
+    assert error.which.startswith("worker-0 of")
+    assert "out of memory" in error.seen
+    assert "worker-1" not in error.seen
+
+
+def test_a_container_that_fails_again_after_a_recovery_is_the_cause() -> None:
+    watched = Watched(replace(JOB, restart="OnFailure"))
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0, run=1), pod(1, run=1))
+    watched.sees(pod(0, run=1), pod(1, run=1), after=HOUR)
+    watched.sees(pod(0, run=1), pod(1, run=2), found=FAILED, after=HOUR)
+    assert watched.cause().which.startswith("worker-1 of")
+
+
+def test_pods_removed_by_a_suspension_are_not_the_cause() -> None:
+    watched = Watched()
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0, metadata=GOING), pod(1, metadata=GOING))
+    watched.sees(pod(0, metadata=GOING), pod(1, metadata=GOING), found=SUSPENDED)
+    watched.sees(found=SUSPENDED)
+    watched.sees(another(0), another(1), found=RUNS)
+    watched.sees(another(0, phase="Failed", state=ended(3)), another(1), found=FAILED)
+    assert watched.cause().which.startswith("worker-0 of")
+    assert watched.cause().seen.startswith("exit code 3")
+
+
+def test_a_pod_that_vanished_unseen_counts_as_replaced() -> None:
+    """A watch that is started again lists what exists, not what went in between."""
+    watched = Watched()
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0), another(1))
+    assert [replica.rank for replica in watched.record.newly_lost()] == ["worker-1"]
+    assert watched.record.newly_lost() == []
+    assert watched.record.replacements == 1
+
+
+def test_what_a_job_has_recovered_from_is_still_counted() -> None:
+    watched = recovered()
+    watched.sees(pod(0, run=1), another(1))
+    assert watched.record.replacements == 1
+    assert not watched.record.has_failures
+
+
+def test_pods_lost_without_end_are_not_all_kept() -> None:
+    """The first may be the cause; the last are what a person sees."""
+    watched = Watched()
+    watched.sees(pod(0), pod(1, metadata={"uid": "1"}))
+    for number in range(2, 2000):
+        assert watched.sees(pod(0), pod(1, metadata={"uid": str(number)})).phase is Phase.ACTIVE
+    kept = [replica.uid for replica in watched.record.replicas]
+    assert len(kept) < 100
+    assert {"1", "1999", "worker-0-uid"} < set(kept)
+    assert watched.record.replacements == 1998
+
+
+def test_an_indexed_job_s_replaced_pod_is_forgotten_too() -> None:
+    """Its failed pod stays beside the one that replaced it."""
+    job = replace(JOB, backend="indexedjob", nodes=1)
+    record = Record(job, indexedjob.BACKEND)
+    found = annotate(indexedjob.manifest(job), job)
+    found["metadata"] |= {"uid": "job-uid", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    number = {"batch.kubernetes.io/job-completion-index": "0"}
+    old, new = (
+        a_pod(
+            job,
+            phase,
+            phase,
+            metadata={"uid": phase, "annotations": number, "creationTimestamp": f"2026-01-01T00:0{at}:00Z"},
+            **changes,
+        )
+        for at, (phase, changes) in enumerate([("Failed", {"state": ended(1)}), ("Running", {})])
+    )
+    record.take({"Failed": old, "Running": new})
+    for now in (0, 60, 120):
+        record.look(found, now)
+    assert not record.has_failures
+    assert [replica.uid for replica in record.replicas] == ["Running"]
+    assert record.replacements == 1
