@@ -1,15 +1,18 @@
 """DICOM files as pictures: what a radiologist sees on the screen, in 8 bits.
 
-The stored numbers become the scanner's units (rescale slope and intercept, or a table), then grey by a
-window: the user's, or the file's own, or else all values that the image has. MONOCHROME1, where low means
-bright, is inverted. Colours keep the upper 8 of their bits.
+The stored numbers become the scanner's units (rescale slope and intercept, or a lookup table), then grey by a
+window: the user's, or the file's own. A file without one shows its values as they are if they have 8 bits, or
+else spreads all of them over the greys. MONOCHROME1, where low means bright, is inverted. Padding is black.
+Colours keep the upper 8 of their bits.
 
-Source: DICOM PS3.3, C.7.6.3.1 (photometric interpretation), C.11.1 (modality LUT), C.11.2 (VOI LUT).
+Source: DICOM PS3.3, C.7.5.1.1.2 (padding), C.7.6.3.1 (photometric interpretation), C.11.1 (modality LUT),
+C.11.2 (VOI LUT).
 """
 
 from __future__ import annotations
 
 import io
+import struct
 import zlib
 from typing import Any
 
@@ -18,8 +21,10 @@ import pydicom
 from numpy.typing import NDArray
 from PIL import Image
 from pydicom.dataset import Dataset
-from pydicom.pixels import apply_color_lut, apply_modality_lut, apply_voi, get_decoder, pixel_array
-from pydicom.uid import DeflatedExplicitVRLittleEndian
+from pydicom.encaps import get_frame
+from pydicom.pixels import apply_color_lut, apply_modality_lut, get_decoder, pixel_array
+from pydicom.pixels.utils import get_expected_length
+from pydicom.uid import DeflatedExplicitVRLittleEndian, RLELossless
 
 from ddpipe.sources.base import Unreadable
 from ddpipe.sources.view import View
@@ -29,6 +34,12 @@ pydicom.config.settings.reading_validation_mode = (
 )  # files often break rules that no pixel needs
 
 GREY = ("MONOCHROME1", "MONOCHROME2")
+
+BYTE = 8
+"""Bits of the pixels of a picture."""
+
+PACKED = 128
+"""The byte without a meaning in run-length encoding: below it literal bytes follow, above it is a run."""
 
 LARGEST_INFLATED = 2**30
 """Bytes that a deflated file may become."""
@@ -65,6 +76,7 @@ def picture(data: bytes, view: View, largest: int) -> Image.Image:
     if file.Rows * file.Columns > largest:
         raise Unreadable(f"{file.Columns} by {file.Rows} pixels: it may be a decompression bomb")
     _check_decoder(file)
+    _check_length(file)
     values = pixel_array(file, index=0)
     if file.PhotometricInterpretation in GREY:
         return Image.fromarray(_grey(file, values, view))
@@ -105,29 +117,111 @@ def _check_decoder(file: Dataset) -> None:
         )
 
 
+def _check_length(file: Dataset) -> None:
+    """Reject pixels of more rows than the header counts: the rest of the image would be lost.
+
+    Raises:
+        Unreadable: There are more, by a row at least.
+    """
+    syntax, frames = file.file_meta.TransferSyntaxUID, int(file.get("NumberOfFrames") or 1)
+    if "PixelData" not in file:
+        return  # floating-point numbers, of which pydicom rejects too many
+    if syntax == RLELossless:
+        rows = _rle_length(get_frame(file.PixelData, 0, number_of_frames=frames)) // file.Columns
+    elif syntax.is_compressed and not syntax.is_deflated:
+        return  # JPEGs have sizes of their own, and the decoder compares them
+    else:
+        expected = get_expected_length(file)  # an odd length has one byte of padding
+        rows = (len(file.PixelData) - expected % 2) * file.Rows // expected
+    if rows > file.Rows:  # less than a row is padding
+        raise Unreadable(f"its header counts {file.Rows} rows, its pixels are {rows} rows")
+
+
+def _rle_length(frame: bytes) -> int:
+    """Bytes that the first of a frame's planes unpacks to; PS3.5, G.3."""
+    _, start, after = struct.unpack("<3L", frame[:12])
+    plane, length, place = frame[start : after or len(frame)], 0, 0
+    while place + 1 < len(plane):
+        head = plane[place]
+        length += head + 1 if head < PACKED else 257 - head if head > PACKED else 0
+        place += head + 2 if head < PACKED else 2 if head > PACKED else 1
+    return length
+
+
 def _grey(file: Dataset, stored: NDArray[Any], view: View) -> NDArray[np.uint8]:
     values = apply_modality_lut(stored, file).astype(np.float64)
     if not np.isfinite(values).all():
         raise Unreadable("some of its pixels are no numbers")
-    own = _own_window(file)
-    if view.window:
-        shades = _linear(values, *view.window)
-    elif "VOILUTSequence" in file:
-        table = file.VOILUTSequence[0].LUTDescriptor
-        shades = apply_voi(stored, file).astype(np.float64) / (2 ** int(table[2]) - 1)
-    elif own and file.get("VOILUTFunction") == "SIGMOID":
-        centre, width = own
-        shades = 1 / (1 + np.exp(-4 * (values - centre) / width))
-    elif own and file.get("VOILUTFunction") == "LINEAR_EXACT":
-        centre, width = own
-        shades = (values - centre) / width + 0.5
-    elif own:
-        shades = _linear(values, *own)
-    else:
-        shades = _spread(values, stored != file.get("PixelPaddingValue"))
+    padding = _padding(file, stored)
+    shades = _shades(file, values, padding, view)
     if file.PhotometricInterpretation == "MONOCHROME1":
         shades = 1 - shades
+    shades[padding] = 0
     return np.rint(np.clip(shades, 0, 1) * 255).astype(np.uint8)
+
+
+def _shades(
+    file: Dataset, values: NDArray[np.float64], padding: NDArray[np.bool_], view: View
+) -> NDArray[np.float64]:
+    """Grey from 0 to 1, before inversion; values outside the window may lie beyond.
+
+    Args:
+        file: With its own window, if it has one.
+        values: In the scanner's units, (rows, columns).
+        padding: Which of them are no part of the image.
+        view: With the user's window, if there is one.
+    """
+    own, function = _own_window(file), file.get("VOILUTFunction")
+    if view.window:
+        return _linear(values, *view.window)
+    if file.get("VOILUTSequence"):
+        return _looked_up(file, file.VOILUTSequence[0], values)
+    if not own:
+        return values / (2**file.BitsStored - 1) if _is_plain(file) else _spread(values, ~padding)
+    if function == "SIGMOID":
+        centre, width = own
+        return 1 / (1 + np.exp(-4 * (values - centre) / width))
+    if function == "LINEAR_EXACT":
+        centre, width = own
+        return (values - centre) / width + 0.5
+    return _linear(values, *own)
+
+
+def _is_plain(file: Dataset) -> bool:
+    """Whether the stored numbers are greys as screens show them: 8 bits at most, and in no other unit."""
+    is_scaled = "ModalityLUTSequence" in file or (
+        (float(file.get("RescaleSlope") or 1), float(file.get("RescaleIntercept") or 0)) != (1, 0)
+    )
+    return file.BitsStored <= BYTE and not file.PixelRepresentation and not is_scaled
+
+
+def _padding(file: Dataset, stored: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which pixels only fill the rectangle: one stored value, or a range of them."""
+    first = file.get("PixelPaddingValue")
+    if first is None:
+        return np.zeros(stored.shape, np.bool_)
+    last = file.get("PixelPaddingRangeLimit", first)
+    return (stored >= min(first, last)) & (stored <= max(first, last))
+
+
+def _looked_up(file: Dataset, table: Dataset, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Greys from a table of the file, which is indexed with the scanner's units; its ends hold beyond.
+
+    pydicom's own function keeps the index in as many bits as the entries have: of 4,096 entries of 8 bits it
+    reads 256.
+    """
+    count, first, bits = (int(number) for number in table.LUTDescriptor)
+    data = table.LUTData
+    if isinstance(data, bytes):
+        narrow = len(data) < 2 * (count or 2**16)
+        order = "<" if file.file_meta.TransferSyntaxUID.is_little_endian else ">"
+        data = np.frombuffer(data, np.uint8 if narrow else f"{order}u2")
+    entries = np.asarray(data, np.float64)[: count or 2**16]
+    if first >= 2**15 and values.min() < 0:
+        first -= 2**16  # written without its sign, as the stored numbers have none
+    index = np.clip(np.rint(values) - first, 0, len(entries) - 1).astype(np.int64)
+    shades: NDArray[np.float64] = entries[index] / (2**bits - 1)
+    return shades
 
 
 def _own_window(file: Dataset) -> tuple[float, float] | None:
@@ -146,8 +240,8 @@ def _linear(values: NDArray[np.float64], centre: float, width: float) -> NDArray
     return (values - (centre - 0.5)) / (width - 1) + 0.5
 
 
-def _spread(values: NDArray[np.float64], shown: NDArray[np.bool_] | bool) -> NDArray[np.float64]:
-    """All values from 0 to 1, but for what only pads the image."""
-    counted = values[np.broadcast_to(shown, values.shape)]
+def _spread(values: NDArray[np.float64], shown: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """All values that are shown from 0 to 1."""
+    counted = values[shown]
     low, high = (counted.min(), counted.max()) if counted.size else (0.0, 0.0)
     return (values - low) / (high - low) if high > low else np.zeros_like(values)

@@ -79,6 +79,64 @@ def test_padding_does_not_count() -> None:
     assert (shown[0].max(), shown[1:].min(), shown[1:].max()) == (0, 0, 255)
 
 
+@pytest.mark.parametrize("photometric", ["MONOCHROME1", "MONOCHROME2"])
+@pytest.mark.parametrize("fields", [{}, {"WindowCenter": 1000, "WindowWidth": 4000}])
+@pytest.mark.parametrize(("padding", "limit"), [(0, 0), (4095, 4095), (0, 63), (63, 0)])
+def test_padding_is_black(photometric: str, fields: dict[str, Any], padding: int, limit: int) -> None:
+    """Also where low means bright, with or without a window, for one value and for a range of them."""
+    file = _dicom(photometric=photometric, PixelPaddingValue=padding, **fields)
+    if limit != padding:
+        file.PixelPaddingRangeLimit = limit
+    shown = _shown(file)
+    is_padding = (min(padding, limit) <= RAMP) & (max(padding, limit) >= RAMP)
+    assert not shown[is_padding].any()
+    assert shown[~is_padding].max() > 100
+
+
+def test_eight_bits_without_a_window_stay_as_they_are() -> None:
+    """Stretched, a pale picture would get the contrast of a strong one."""
+    pixels = (RAMP % 100 + 60).astype(np.uint8)
+    assert np.array_equal(_shown(_dicom(pixels, bits=8)), pixels)
+    assert np.array_equal(_shown(_dicom(pixels, "MONOCHROME1", bits=8)), 255 - pixels)
+    few = (RAMP % 16).astype(np.uint8)
+    assert np.array_equal(_shown(_dicom(few, bits=4)), few * 17)
+    scaled = _shown(_dicom(pixels, bits=8, RescaleSlope=2, RescaleIntercept=-100))
+    assert (scaled.min(), scaled.max()) == (0, 255)
+
+
+def _table(entries: list[int], first: int, bits: int) -> Dataset:
+    """One item of a VOI LUT sequence."""
+    table = Dataset()
+    table.add_new("LUTDescriptor", "SS" if first < 0 else "US", [len(entries), first, bits])
+    table.add_new("LUTData", "OW", np.array(entries, "<u2").tobytes())
+    return table
+
+
+@pytest.mark.parametrize("first", [-1024, 2**16 - 1024])
+def test_a_voi_lut_is_indexed_with_the_scanners_units(first: int) -> None:
+    """Of 12 bits to 8: the stored value 1000 is -24 and so entry 1000; a table may lack its sign."""
+    entries = [number // 16 for number in range(4096)]
+    file = _dicom(RescaleSlope=1, RescaleIntercept=-1024, VOILUTSequence=[_table(entries, first, 8)])
+    assert np.array_equal(_shown(file), RAMP // 16)
+    shifted = _dicom(RescaleSlope=1, RescaleIntercept=0, VOILUTSequence=[_table(entries[1024:], 1024, 8)])
+    assert np.array_equal(_shown(shifted), np.maximum(RAMP, 1024) // 16)
+
+
+@pytest.mark.parametrize("photometric", ["MONOCHROME2", "RGB"])
+def test_a_header_with_too_few_rows_is_refused(photometric: str) -> None:
+    """pydicom would show the upper half of the image."""
+    pixels = RAMP if photometric != "RGB" else np.zeros((64, 64, 3), np.uint8)
+    file = _dicom(pixels, photometric, 12 if photometric != "RGB" else 8, Rows=32)
+    with pytest.raises(Unreadable, match="its header counts 32 rows, its pixels are 64 rows"):
+        decode(_saved(file), (32, 64, 1))
+    file.Rows = 64
+    file.compress(RLELossless)
+    assert decode(_saved(file), (64, 64, 1)).size == (64, 64)
+    file.Rows = 32
+    with pytest.raises(Unreadable, match="its header counts 32 rows, its pixels are 64 rows"):
+        decode(_saved(file), (32, 64, 1))
+
+
 def test_an_image_of_one_value_is_black() -> None:
     assert not _shown(_dicom(np.full_like(RAMP, 7))).any()
 
@@ -274,7 +332,7 @@ def test_class_folders_of_dicom_files_are_prepared_with_another_window_as_anothe
 
 def test_a_window_is_two_numbers() -> None:
     for window in ("40", "40/", "40/0", "a/b", "nan/1", "1/inf", "1/2/3"):
-        with pytest.raises(ParameterError, match="not CENTRE/WIDTH"):
+        with pytest.raises(ParameterError, match="not CENTER/WIDTH"):
             PrepareSpec(window=window).validated()
     assert PrepareSpec(window="-600/1500").view == View((-600, 1500))
 
