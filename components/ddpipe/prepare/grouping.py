@@ -1,19 +1,16 @@
-"""Groups that the paths of images tell: patient12/scan3.png, or p12-left.png."""
+"""Groups named by the paths of images: patient12/scan3.png, or p12-left.png."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ddpipe.data.columns import Strings, text
 from ddpipe.errors import SourceError, listed
+from ddpipe.prepare.patterns import compiled
 from ddpipe.sources import Survey
-
-LONGEST = 1024
-"""Characters of a path that is searched. Python's expressions can backtrack for very long. The pattern is its
-user's own affair; paths come with the data, and a plain pattern is quick on any that is not longer."""
 
 
 def grouped(survey: Survey, pattern: str, where: str) -> Survey:
@@ -21,27 +18,29 @@ def grouped(survey: Survey, pattern: str, where: str) -> Survey:
 
     Args:
         survey: What the source holds.
-        pattern: Regular expression that is searched in each id; its first group counts, if it has one.
+        pattern: Regular expression that is searched in each id; the first of its groups that takes part in
+            the match is the result, or the whole match if it has none.
         where: The source, for messages.
 
     Raises:
-        SourceError: It is not found in some ids.
+        SourceError: Some ids do not match.
     """
-    search = re.compile(pattern).search
+    search = compiled(pattern)
     ids = Strings(survey.samples.ids)
-    groups = text(_found(search(name)) if len(name) <= LONGEST else "" for name in ids)
+    groups = text(_found(search(name)) for name in ids)
     if unmatched := [ids[row] for row in np.flatnonzero(groups == b"")]:
         raise SourceError(
             what="the raw data cannot become a dataset",
             which=where,
-            seen=f"--group-pattern {pattern!r} finds nothing in some paths, {listed(unmatched)}",
-            do="Correct the pattern: every image needs a group, if only its own name.",
+            seen=f"--group-pattern {pattern!r} matches nothing in some paths, {listed(unmatched)}",
+            do="Correct the pattern: every image needs a group, even if that is its own name.",
         )
     return replace(survey, samples=replace(survey.samples, groups=groups))
 
 
-def _found(match: re.Match[str] | None) -> str:
-    """What was found, or its first group that took part."""
+def _found(match: Any) -> str:  # noqa: ANN401 - re2 has no types
+    """The matched text, or the first group that took part."""
     if not match:
         return ""
-    return next(filter(None, match.groups()), "") if match.re.groups else match[0]
+    groups = match.groups()
+    return next(filter(None, groups), "") if groups else str(match[0])

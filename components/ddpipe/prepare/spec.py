@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.prepare.patterns import problem
 from ddpipe.prepare.split import SplitRule
 from ddpipe.sources.base import Table
 from ddpipe.sources.downloads import DOWNLOADS
@@ -205,10 +206,8 @@ class PrepareSpec(Parameters):
     def _group_conflicts(self) -> Iterator[str]:
         if self.group_pattern and self.source not in GROUPED:
             yield f"group_pattern is for the sources {', '.join(GROUPED)}, but the source is {self.source}"
-        try:
-            re.compile(self.group_pattern)
-        except re.error as error:
-            yield f"group_pattern is {self.group_pattern!r}, no regular expression: {error}"
+        if self.group_pattern and (reason := problem(self.group_pattern)):
+            yield f"group_pattern is {self.group_pattern!r}, not a regular expression of RE2: {reason}"
 
     def _source_conflicts(self) -> Iterator[str]:
         if self.source in BUILT_IN and self.source_path:

@@ -193,6 +193,16 @@ def test_what_a_path_says_stays_together(pattern: str, tmp_path: Path) -> None:
     assert "by group" in how_split(prepared.manifest)
 
 
+@pytest.mark.timeout(20)
+def test_no_pattern_takes_exponential_time(tmp_path: Path) -> None:
+    """Python's `re` needs 2^60 steps for this one."""
+    for number in range(10):
+        an_image(tmp_path / "scans" / "ab"[number % 2] / f"{'a' * 60}-{number}.png", seed=number)
+    spec = PrepareSpec(source="folder", source_path=str(tmp_path / "scans"), store=str(tmp_path / "store"))
+    with pytest.raises(SourceError, match="matches nothing in some paths"):
+        prepare(replace(spec, group_pattern="(a+)+$"))
+
+
 def test_names_in_tars_say_groups_as_well(tmp_path: Path) -> None:
     folder = Path(_scans(tmp_path / "scans").source_path)
     (tmp_path / "tars").mkdir()
@@ -219,7 +229,9 @@ def test_a_pattern_that_is_not_found_in_each_path_is_refused_with_the_paths(tmp_
 def test_a_pattern_that_is_none_or_has_no_path_to_look_at_is_refused_before_any_work(
     toys: PrepareSpec,
 ) -> None:
-    with pytest.raises(ParameterError, match="no regular expression: missing \\)"):
+    with pytest.raises(ParameterError, match="not a regular expression of RE2: missing \\)"):
         prepare(replace(toys, group_pattern="(", source_path="/nowhere"))
+    with pytest.raises(ParameterError, match=r"not a regular expression of RE2: invalid perl operator"):
+        prepare(replace(toys, group_pattern=r"(?<=/)p\d+", source_path="/nowhere"))
     with pytest.raises(ParameterError, match="group_pattern is for the sources folder, webdataset"):
         prepare(PrepareSpec(group_pattern="p"))
