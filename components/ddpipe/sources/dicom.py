@@ -201,7 +201,8 @@ def _padding(file: Dataset, stored: NDArray[Any]) -> NDArray[np.bool_]:
     if first is None:
         return np.zeros(stored.shape, np.bool_)
     last = file.get("PixelPaddingRangeLimit", first)
-    return (stored >= min(first, last)) & (stored <= max(first, last))
+    padding: NDArray[np.bool_] = (stored >= min(first, last)) & (stored <= max(first, last))
+    return padding
 
 
 def _looked_up(file: Dataset, table: Dataset, values: NDArray[np.float64]) -> NDArray[np.float64]:
