@@ -219,7 +219,8 @@ def of_views(data: Data, output: Path, views: str) -> float:
     import torch  # noqa: PLC0415 - the other parts start programs of their own
 
     from ddpipe.data.reader import open_split  # noqa: PLC0415
-    from ddpipe.model.checkpoint import classifier_of, latest  # noqa: PLC0415
+    from ddpipe.model.checkpoint import latest  # noqa: PLC0415
+    from ddpipe.model.trained import classifier_of  # noqa: PLC0415
     from ddpipe.model.views import with_views  # noqa: PLC0415
     from ddpipe.storage import open_store  # noqa: PLC0415
 

@@ -53,6 +53,20 @@ class DatasetOptions(Parameters):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions(Parameters):
+    """The network of a model that is read from a store."""
+
+    heading: ClassVar[str] = "Network"
+
+    network: str = parameter(
+        "",
+        "Network that was trained, needed for a function of your own (package.module:function): only the "
+        "function named here is imported, never one that a file names.",
+        form="train_model",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions(JobOptions):
     """Where training runs: on this machine, or in the pods of a job."""
 
@@ -203,7 +217,7 @@ EVALUATE = Step(
     name="evaluate",
     command=("evaluate",),
     image=Image.TRAINER,
-    groups=(DatasetOptions, RunOptions, EvaluateSpec, StoreOptions),
+    groups=(DatasetOptions, RunOptions, EvaluateSpec, NetworkOptions, StoreOptions),
     results=(
         Result("evaluation", Kind.TEXT, "Folder with metrics and predictions."),
         Result("score", Kind.NUMBER, "Accuracy, or macro AUC for a multilabel dataset."),
@@ -217,7 +231,7 @@ EXPORT = Step(
     name="export",
     command=("export",),
     image=Image.TRAINER,
-    groups=(DatasetOptions, RunOptions, StoreOptions),
+    groups=(DatasetOptions, RunOptions, NetworkOptions, StoreOptions),
     results=(
         Result("model", Kind.TEXT, "Folder of the model package."),
         Result("model_package", Kind.MODEL, "The model package, as a copy of its signature."),

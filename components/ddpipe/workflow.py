@@ -148,8 +148,15 @@ def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner
     return launch(job, cluster, exists=exists, is_process=True)
 
 
-def evaluate(run: Run, dataset: str, spec: EvaluateSpec) -> Evaluation:
-    """Score the run's model on the test split, and write the report as far as the run has come."""
+def evaluate(run: Run, dataset: str, spec: EvaluateSpec, network: str = "") -> Evaluation:
+    """Score the run's model on the test split, and write the report as far as the run has come.
+
+    Args:
+        run: With a finished training.
+        dataset: Address of the dataset version's manifest.
+        spec: How to evaluate.
+        network: The network of the user's own recipe: the one function that may be imported.
+    """
     trained = run.origin("train")
     with run.step("evaluate") as facts:
         from ddpipe.model.evaluation import load_evaluation
@@ -161,14 +168,20 @@ def evaluate(run: Run, dataset: str, spec: EvaluateSpec) -> Evaluation:
         else:
             from ddpipe.evaluate.evaluate import evaluate as step
 
-            evaluation = step(trained.training, dataset, run.evaluation, spec)
+            evaluation = step(trained.training, dataset, run.evaluation, spec, network)
         facts.update(evaluation.headline())
     _publish_report(run)
     return evaluation
 
 
-def export(run: Run, dataset: str) -> ModelPackage:
-    """Export the run's evaluated model, write the whole report, and leave the run to later ones."""
+def export(run: Run, dataset: str, network: str = "") -> ModelPackage:
+    """Export the run's evaluated model, write the whole report, and make the run available to later ones.
+
+    Args:
+        run: With a finished evaluation.
+        dataset: Address of the dataset version's manifest.
+        network: The network of the user's own recipe: the one function that may be imported.
+    """
     evaluated = run.origin("evaluate")
     with run.step("export") as facts:
         if evaluated != run:
@@ -179,7 +192,7 @@ def export(run: Run, dataset: str) -> ModelPackage:
         else:
             from ddpipe.export.export import export as step
 
-            package = step(run.origin("train").training, dataset, run.evaluation, run.model)
+            package = step(run.origin("train").training, dataset, run.evaluation, run.model, network)
         facts.update(model=evaluated.model, model_id=package.model_id)
     _publish_report(run, exported=True)
     if notes := run.facts("train").get("notes"):

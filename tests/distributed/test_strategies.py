@@ -26,7 +26,7 @@ from training_runs import (
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, ParameterError
 from ddpipe.model.architectures import build
-from ddpipe.model.checkpoint import classifier_of
+from ddpipe.model.trained import classifier_of
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train
 

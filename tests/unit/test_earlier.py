@@ -23,9 +23,9 @@ from ddpipe.data.catalogue import difference
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.jobs.job import Owner
-from ddpipe.model.checkpoint import load_model
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.package import ModelPackage, Signature, load_package, publish
+from ddpipe.model.trained import load_model
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions

@@ -19,7 +19,7 @@ from ddpipe.storage import read_uri
 def evaluate_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
     """Told by the step."""
     run = RunOptions.picked(given).required
-    evaluation = workflow.evaluate(run, dataset, EvaluateSpec.picked(given))
+    evaluation = workflow.evaluate(run, dataset, EvaluateSpec.picked(given), given["network"])
     scores, result, place = evaluation.headline(), evaluation.metrics, run.origin("evaluate").evaluation
     return Outcome(
         {"evaluation": place, **scores},

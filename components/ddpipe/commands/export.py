@@ -18,7 +18,7 @@ from ddpipe.storage import read_uri
 def export_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
     """Told by the step."""
     run = RunOptions.picked(given).required
-    package = workflow.export(run, dataset)
+    package = workflow.export(run, dataset, given["network"])
     place = run.origin("export").model
     return Outcome(
         {"model": place},

@@ -123,6 +123,6 @@ def run_here(
         else:
             dataset = workflow.prepare(run, data).manifest_uri
         workflow.train(run, dataset, recipe, options, Owner(), reuse=reuse)
-        workflow.evaluate(run, dataset, evaluation)
-        workflow.export(run, dataset)
+        workflow.evaluate(run, dataset, evaluation, recipe.model)
+        workflow.export(run, dataset, recipe.model)
     return summary(run)

@@ -16,7 +16,8 @@ from ddpipe.processes.process import keep_memory, search_rarely
 @click.option("--dataset", required=True, help="Manifest of the dataset version that it was trained on.")
 @click.option("--output", required=True, help="Folder for metrics and predictions.")
 @click.option("--spec", default="{}", help="JSON object of evaluation parameters.")
-def main(training: str, dataset: str, output: str, spec: str) -> None:
+@click.option("--network", default="", help="The one function of the user's own that may be imported.")
+def main(training: str, dataset: str, output: str, spec: str, network: str) -> None:
     """Score a trained model on the test split, every sample exactly once."""
     search_rarely()
     keep_memory()
@@ -24,7 +25,7 @@ def main(training: str, dataset: str, output: str, spec: str) -> None:
     from ddpipe.evaluate.evaluate import evaluate  # noqa: PLC0415
     from ddpipe.evaluate.spec import EvaluateSpec  # noqa: PLC0415
 
-    run_rank(lambda: evaluate(training, dataset, output, EvaluateSpec.from_json(spec)))
+    run_rank(lambda: evaluate(training, dataset, output, EvaluateSpec.from_json(spec), network))
 
 
 if __name__ == "__main__":

@@ -20,9 +20,10 @@ from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.metrics import best_thresholds, measure
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.model.checkpoint import Checkpoint, load_model
+from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation, publish
 from ddpipe.model.tasks import TASKS
+from ddpipe.model.trained import load_model
 from ddpipe.model.views import with_views
 from ddpipe.storage import open_store
 
@@ -43,7 +44,11 @@ class Scored:
 
 
 def evaluate(
-    training_uri: str, manifest_uri: str, output_uri: str, spec: EvaluateSpec | None = None
+    training_uri: str,
+    manifest_uri: str,
+    output_uri: str,
+    spec: EvaluateSpec | None = None,
+    network: str = "",
 ) -> Evaluation:
     """Score the trained model on the test split and publish the result; every rank returns it.
 
@@ -54,6 +59,7 @@ def evaluate(
         manifest_uri: The dataset version that it was trained on.
         output_uri: Folder for the evaluation; an older one in it is replaced.
         spec: How to evaluate.
+        network: The network of the user's own recipe: the one function that may be imported.
 
     Raises:
         ParameterError: The spec is invalid.
@@ -67,7 +73,7 @@ def evaluate(
         manifest, store = load_manifest(manifest_uri), open_store(output_uri)
         if world.is_main:
             store.check_writable()
-        classifier, checkpoint = load_model(training_uri)
+        classifier, checkpoint = load_model(training_uri, network=network)
         _check(checkpoint, manifest, training_uri, manifest_uri)
         wanted = (SPLIT,) if TASKS[manifest.task].exclusive else (SPLIT, THRESHOLD_SPLIT)
         splits = {name: open_split((manifest, store_of(manifest_uri)), name) for name in wanted}

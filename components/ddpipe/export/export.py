@@ -23,11 +23,12 @@ from ddpipe.errors import ExportError, ParameterError, listed
 from ddpipe.export.onnx import Session, to_onnx
 from ddpipe.export.rounding import tolerance
 from ddpipe.model import VIEWS
-from ddpipe.model.checkpoint import Checkpoint, load_model
+from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import TITLES, Evaluation, Metrics, load_evaluation
 from ddpipe.model.lineage import surroundings
 from ddpipe.model.package import ModelPackage, Signature, publish
 from ddpipe.model.tasks import TASKS
+from ddpipe.model.trained import load_model
 from ddpipe.model.views import with_views
 from ddpipe.storage import open_store
 from ddpipe.templates import environment
@@ -39,7 +40,9 @@ LIBRARIES = ("ddpipe", "torch", "onnx", "onnxruntime", "onnxscript", "safetensor
 _log = logging.getLogger(__name__)
 
 
-def export(training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri: str) -> ModelPackage:
+def export(
+    training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri: str, network: str = ""
+) -> ModelPackage:
     """Export the evaluated model, check it on the whole test split, and publish the package.
 
     Args:
@@ -47,6 +50,7 @@ def export(training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri
         manifest_uri: The dataset version that it was trained and evaluated on.
         evaluation_uri: Its evaluation.
         output_uri: Folder for the package; an older one in it is replaced.
+        network: The network of the user's own recipe: the one function that may be imported.
 
     Raises:
         ParameterError: Training, evaluation and dataset do not belong together.
@@ -58,7 +62,7 @@ def export(training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri
     store = open_store(output_uri)
     store.check_writable()
     manifest, evaluation = load_manifest(manifest_uri), load_evaluation(evaluation_uri)
-    classifier, checkpoint = load_model(training_uri)
+    classifier, checkpoint = load_model(training_uri, network=network)
     _check_kinship(manifest, checkpoint, evaluation, manifest_uri)
     signature = Signature(
         architecture=checkpoint.network["name"],

@@ -5,8 +5,6 @@ Our own networks are in `networks`, those of torchvision in `torchvision_models`
 
 from __future__ import annotations
 
-import importlib
-import traceback
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -15,6 +13,7 @@ from torch import Tensor, nn
 
 from ddpipe.model import ARCHITECTURES, is_own_function, networks
 from ddpipe.model.networks import Shape, cannot_build
+from ddpipe.model.own import build_own, check_logits
 
 
 @runtime_checkable
@@ -64,7 +63,7 @@ class Classifier(nn.Module):
         return (pixels - self.mean) / self.std
 
 
-def build(name: str, shape: Shape, classes: int) -> nn.Module:
+def build(name: str, shape: Shape, classes: int, *, trusted: str = "") -> nn.Module:
     """The network called `name`, with fresh weights from torch's random numbers.
 
     Args:
@@ -72,63 +71,28 @@ def build(name: str, shape: Shape, classes: int) -> nn.Module:
             `package.module:function` for a function (shape, classes) -> nn.Module.
         shape: Of the images.
         classes: Number of logits.
+        trusted: The name in the user's own recipe: only that function is imported, never one that a file
+            names.
 
     Raises:
-        ParameterError: There is no such network, or it cannot take these images.
+        ParameterError: There is no such network, it cannot take these images, or it is a function that the
+            user did not name.
     """
     if name in ARCHITECTURES:
-        own: nn.Module = getattr(networks, name.replace("-", "_"))(shape, classes)
-        return own
+        built: nn.Module = getattr(networks, name.replace("-", "_"))(shape, classes)
+        return built
     if is_own_function(name):
-        network = _from_function(name, shape, classes)
+        if name != trusted:
+            raise cannot_build(
+                name,
+                "it is a function that the recipe does not name, and naming it is what allows its import",
+                "If you trust that function, name it yourself.",
+            )
+        network = build_own(name, shape, classes)
     else:
         # Only what needs torchvision waits for its import.
         from ddpipe.model.torchvision_models import build_torchvision  # noqa: PLC0415
 
         network = build_torchvision(name, shape, classes)
-    _check_logits(network, name, shape, classes)
+    check_logits(network, name, shape, classes)
     return network
-
-
-def _from_function(name: str, shape: Shape, classes: int) -> nn.Module:
-    """What a function of the user's own returns."""
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function)
-        network = found(shape, classes)
-    except Exception as error:  # somebody else's code may raise anything
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        raise cannot_build(
-            name,
-            f"{type(error).__name__}: {error} ({place.filename}, line {place.lineno})",
-            "Correct the function, or put its package where Python finds it (PYTHONPATH).",
-        ) from error
-    if not isinstance(network, nn.Module):
-        raise cannot_build(
-            name,
-            f"the function returned {type(network).__name__}, not a torch.nn.Module",
-            "Let it return a network: function(shape, classes), shape being (height, width, channels).",
-        )
-    return network
-
-
-@torch.no_grad()
-def _check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> None:
-    """Refuse a network of other origin that does not turn images of this shape into logits."""
-    height, width, channels = shape
-    training = network.training
-    try:
-        logits = network.eval()(torch.zeros(2, channels, height, width))
-    except (RuntimeError, ValueError, AssertionError) as error:
-        raise cannot_build(
-            name,
-            f"it does not take images of {height}x{width} pixels and {channels} channels: {error}",
-            "Prepare the dataset with images that it takes, or choose another model.",
-        ) from error
-    network.train(training)
-    expected = (2, classes)
-    if not isinstance(logits, Tensor) or logits.shape != expected:
-        seen = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise cannot_build(
-            name, f"for 2 images it gives {seen}, not {expected}", "Let it give one logit for each class."
-        )

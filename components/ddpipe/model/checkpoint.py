@@ -27,8 +27,7 @@ from uuid import uuid4
 import torch
 
 from ddpipe.errors import CheckpointError, CorruptObject, NoSuchObject
-from ddpipe.model.architectures import Classifier, build
-from ddpipe.storage import Store, open_store
+from ddpipe.storage import Store
 
 SCHEMA = 2
 RECORD = "training.json"
@@ -268,38 +267,6 @@ def finished(store: Store) -> Saved | None:
             seen=f"it names no checkpoint ({error!r})",
             do="Delete it and run the training again: it goes on from its last checkpoint.",
         ) from error
-
-
-def load_model(training_uri: str) -> tuple[Classifier, Checkpoint]:
-    """The model that a finished training names as its result, on the CPU and in evaluation mode.
-
-    Args:
-        training_uri: The training's output: the folder of its training.json.
-
-    Raises:
-        CheckpointError: The training has not finished, or that very checkpoint is missing or damaged.
-        StoreError: The store does not answer.
-    """
-    store = open_store(training_uri)
-    saved = finished(store)
-    if saved is None:
-        raise CheckpointError(
-            what="there is no trained model",
-            which=store.uri,
-            seen=f"the training has not finished: it has no {RECORD}",
-            do="Name the output of a training; if it was interrupted, run it again to resume.",
-        )
-    checkpoint = load(store, saved)
-    return classifier_of(checkpoint), checkpoint
-
-
-def classifier_of(checkpoint: Checkpoint) -> Classifier:
-    """The model in a checkpoint, on the CPU and in evaluation mode."""
-    network, weights = checkpoint.network, checkpoint.states["model"]
-    built = build(network["name"], tuple(network["shape"]), network["classes"])
-    classifier = Classifier(built, weights["mean"].flatten().tolist(), weights["std"].flatten().tolist())
-    classifier.load_state_dict(weights)
-    return classifier.eval()
 
 
 class _UnreadableError(Exception):

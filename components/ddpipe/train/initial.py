@@ -46,7 +46,7 @@ def initial_classifier(
         StoreError: Something cannot be read.
     """
     torch.manual_seed(recipe.seed)
-    network = build(**network_facts(recipe, manifest))
+    network = build(**network_facts(recipe, manifest), trusted=recipe.model)
     classifier = Classifier(network, manifest.mean, manifest.std)
     if recipe.warm_start and not resumed:
         classifier.load_state_dict(warm_weights(recipe.warm_start, classifier, manifest))

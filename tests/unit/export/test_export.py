@@ -24,9 +24,9 @@ from ddpipe.export.export import BATCH_SIZES, check, export, made_by
 from ddpipe.export.onnx import Session, to_onnx
 from ddpipe.export.rounding import SHARE, tolerance
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.model.checkpoint import load_model
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.package import Signature, load_package
+from ddpipe.model.trained import load_model
 
 SIGNATURE = Signature(architecture="digits-cnn", shape=SHAPE, classes=("ball", "kité"))
 

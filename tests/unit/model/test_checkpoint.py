@@ -16,7 +16,8 @@ import torch
 
 from ddpipe.errors import CheckpointError
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.model.checkpoint import Checkpoint, Saved, claim, latest, load, load_model, newest
+from ddpipe.model.checkpoint import Checkpoint, Saved, claim, latest, load, newest
+from ddpipe.model.trained import load_model
 from ddpipe.storage import ObjectInfo, Store, open_store
 
 

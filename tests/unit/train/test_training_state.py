@@ -21,7 +21,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
 from ddpipe.errors import CheckpointError, DatasetError, Diverged, StoreError, Unreachable
-from ddpipe.model.checkpoint import Saved, claim, finished, latest, load_model, newest
+from ddpipe.model.checkpoint import Saved, claim, finished, latest, newest
+from ddpipe.model.trained import load_model
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
 from ddpipe.train import train as step

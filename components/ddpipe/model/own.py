@@ -1,0 +1,162 @@
+"""A network of the user's own, as `package.module:function`: imported, called, and tried before training.
+
+The function takes (shape, classes), shape being (height, width, channels), and returns a torch.nn.Module.
+What it raises is the user's error and is reported with the user's lines.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor, nn
+
+from ddpipe.errors import ParameterError
+from ddpipe.model.networks import Shape, cannot_build
+
+LINES = 3
+"""Of the user's own code, in a message: the innermost calls."""
+
+TRIAL_BATCH = 2
+"""Images: the fewest with which batch normalization works."""
+
+
+def build_own(name: str, shape: Shape, classes: int) -> nn.Module:
+    """The network that the user's function returns.
+
+    Args:
+        name: `package.module:function`, as the user wrote it; it is imported, so never take it from a file.
+        shape: Of the images.
+        classes: Number of logits.
+
+    Raises:
+        ParameterError: There is no such function, it fails, or it returns something else.
+    """
+    module, _, function = name.partition(":")
+    with _reported(name):
+        network = getattr(_imported(module), function)(shape, classes)
+    if not isinstance(network, nn.Module):
+        raise cannot_build(
+            name,
+            f"the function returned {type(network).__name__}, not a torch.nn.Module",
+            "Let it return a network: function(shape, classes), shape being (height, width, channels).",
+        )
+    return network
+
+
+def try_training(network: nn.Module, name: str, shape: Shape) -> None:
+    """Take two images forward and backward, as training will, before any data is read.
+
+    Args:
+        network: From `build_own`; its weights and statistics are left as they were.
+        name: Of its function.
+        shape: Of the images.
+
+    Raises:
+        ParameterError: It has no weights that can be trained, or fails forward or backward.
+    """
+    if not any(weights.requires_grad for weights in network.parameters()):
+        raise cannot_build(
+            name,
+            "it has no weights that can be trained: it has no parameters, or all of them are frozen",
+            "Register the weights as torch.nn.Parameter, and leave requires_grad on for some of them.",
+        )
+    height, width, channels = shape
+    statistics = {key: value.clone() for key, value in network.named_buffers()}
+    random = torch.get_rng_state()
+    mode = network.training
+    try:
+        with _reported(name):
+            network.train()(torch.zeros(TRIAL_BATCH, channels, height, width)).square().sum().backward()
+    finally:
+        network.train(mode)
+        network.zero_grad(set_to_none=True)
+        torch.set_rng_state(random)
+        with torch.no_grad():
+            for key, value in network.named_buffers():
+                if key in statistics and value.shape == statistics[key].shape:
+                    value.copy_(statistics[key])
+
+
+@torch.no_grad()
+def check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> None:
+    """Reject a network that does not turn images of this shape into one logit for each class.
+
+    Args:
+        network: Of torchvision, or the user's own.
+        name: Of the network.
+        shape: Of the images.
+        classes: Number of logits.
+
+    Raises:
+        ParameterError: It does not, or fails.
+    """
+    height, width, channels = shape
+    training = network.training
+    try:
+        logits = network.eval()(torch.zeros(TRIAL_BATCH, channels, height, width))
+    except Exception as error:  # the network may be anybody's and raise anything
+        raise cannot_build(
+            name,
+            f"it does not take images of {height}x{width} pixels and {channels} channels: "
+            f"{_described(error)}",
+            "Prepare the dataset with images that it takes, or choose another model.",
+        ) from error
+    network.train(training)
+    expected = (TRIAL_BATCH, classes)
+    if not isinstance(logits, Tensor) or logits.shape != expected:
+        seen = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise cannot_build(
+            name, f"for 2 images it gives {seen}, not {expected}", "Let it give one logit for each class."
+        )
+
+
+def _imported(module: str) -> ModuleType:
+    """The module, from Python's path or the working directory, wherever the command itself lies.
+
+    `python -m` and torchrun look in the working directory, an installed command does not: training would find
+    a module that evaluation does not.
+    """
+    here = str(Path.cwd())
+    if here in sys.path or "" in sys.path:
+        return importlib.import_module(module)
+    sys.path.append(here)  # stays: a function may import a neighbour when it is called
+    return importlib.import_module(module)
+
+
+@contextmanager
+def _reported(name: str) -> Iterator[None]:
+    """Report what the user's code raises as the user's error."""
+    try:
+        yield
+    except ParameterError:
+        raise
+    except Exception as error:  # the user's code may raise anything
+        raise cannot_build(
+            name,
+            _described(error),
+            "Correct the function, or put its package where Python finds it (PYTHONPATH).",
+        ) from error
+
+
+def _described(error: Exception) -> str:
+    """The error, and the innermost lines of the code that is neither ours nor a library's."""
+    lines = [
+        f"{frame.filename}, line {frame.lineno}: {frame.line}"
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _is_users(frame.filename)
+    ]
+    place = f" ({'; '.join(lines[-LINES:])})" if lines else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def _is_users(file: str) -> bool:
+    """Whether a file is neither ddpipe's, nor an installed library's, nor Python's."""
+    libraries = (str(Path(__file__).parents[1]), str(Path(importlib.__file__).parents[1]), "<")
+    return not file.startswith(libraries) and "site-packages" not in file

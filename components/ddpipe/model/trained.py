@@ -1,0 +1,161 @@
+"""The model of a finished training, rebuilt from files that are not trusted.
+
+A checkpoint may come from a bucket that others can write to. It is data: its numbers are checked before they
+size anything, its tensors must be those of the network that it names, and a function that it names is never
+imported because the file says so, only if the user's own recipe names the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ddpipe.errors import CheckpointError, ParameterError, listed
+from ddpipe.model import AUTO, ModelNames, is_own_function
+from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.checkpoint import RECORD, Checkpoint, finished, load
+from ddpipe.model.networks import Shape
+from ddpipe.storage import open_store
+
+LARGEST_SIDE, MOST_CHANNELS, MOST_CLASSES = 65_536, 1024, 1_000_000
+"""Beyond any image and any dataset: what a file claims above these is not a network."""
+
+
+def load_model(training_uri: str, *, network: str = "") -> tuple[Classifier, Checkpoint]:
+    """The model that a finished training names as its result, on the CPU and in evaluation mode.
+
+    Args:
+        training_uri: The training's output: the folder of its training.json.
+        network: The network that the user names. A function of the user's own is imported if it is this one.
+
+    Raises:
+        CheckpointError: The training has not finished; its checkpoint is missing, damaged or malformed; or
+            it names a function that `network` does not.
+        ParameterError: The user's function does not build a network.
+        StoreError: The store does not answer.
+    """
+    store = open_store(training_uri)
+    saved = finished(store)
+    if saved is None:
+        raise CheckpointError(
+            what="there is no trained model",
+            which=store.uri,
+            seen=f"the training has not finished: it has no {RECORD}",
+            do="Name the output of a training; if it was interrupted, run it again to resume.",
+        )
+    checkpoint = load(store, saved)
+    return classifier_of(checkpoint, network=network, origin=f"{store.uri}/{saved.file}"), checkpoint
+
+
+def classifier_of(checkpoint: Checkpoint, *, network: str = "", origin: str = "checkpoint") -> Classifier:
+    """The model in a checkpoint, on the CPU and in evaluation mode.
+
+    Args:
+        checkpoint: Of any training, not trusted.
+        network: The network that the user names; see `load_model`.
+        origin: Where the checkpoint comes from, for messages.
+
+    Raises:
+        CheckpointError: It is malformed, or names a function that `network` does not.
+        ParameterError: The user's function does not build a network.
+    """
+    name, shape, classes = _facts(checkpoint.network, origin)
+    weights = _weights(checkpoint.states, origin)
+    if is_own_function(name):
+        _check_named(name, network, origin)
+        built = build(name, shape, classes, trusted=network)
+    else:
+        _check_shapes(weights, name, shape, classes, origin)
+        built = build(name, shape, classes)
+    classifier = Classifier(built, [0.0] * shape[2], [1.0] * shape[2])
+    try:
+        classifier.load_state_dict(weights)
+    except RuntimeError as error:
+        raise _malformed(origin, f"its weights do not fit network {name!r}: {error}") from error
+    return classifier.eval()
+
+
+def _facts(found: object, origin: str) -> tuple[str, Shape, int]:
+    """Name, image shape and number of classes of a network, checked."""
+    values = found if isinstance(found, Mapping) else {}
+    name, shape, classes = (values.get(key) for key in ("name", "shape", "classes"))
+    limits = (LARGEST_SIDE, LARGEST_SIDE, MOST_CHANNELS)
+    problems = []
+    if not isinstance(name, str) or name == AUTO or name not in ModelNames():
+        problems.append(f"{name!r} is not the name of a network")
+    if (
+        not isinstance(shape, (list, tuple))
+        or len(shape) != len(limits)
+        or not all(map(_is_count, shape, limits))
+    ):
+        problems.append(f"{shape!r} is not a shape: height, width and channels")
+    if not _is_count(classes, MOST_CLASSES):
+        problems.append(f"{classes!r} is not a number of classes")
+    if problems:
+        raise _malformed(origin, listed(problems))
+    height, width, channels = shape  # type: ignore[misc]
+    return name, (height, width, channels), classes  # type: ignore[return-value]
+
+
+def _is_count(value: object, largest: int) -> bool:
+    return type(value) is int and 1 <= value <= largest
+
+
+def _weights(states: object, origin: str) -> dict[str, Tensor]:
+    weights = states.get("model") if isinstance(states, Mapping) else None
+    if not isinstance(weights, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in weights.items()
+    ):
+        raise _malformed(origin, "it does not hold the weights of a model by name")
+    return dict(weights)
+
+
+def _check_named(name: str, network: str, origin: str) -> None:
+    """Import nothing because a file says so."""
+    if name != network:
+        raise CheckpointError(
+            what="the model cannot be rebuilt",
+            which=origin,
+            seen=f"it names the function {name}, and "
+            + (f"the network given is {network}" if network else "no network was given"),
+            do=f"If you trust that function, name it yourself: network={name}. A file alone never decides "
+            "which code runs.",
+        )
+
+
+def _check_shapes(weights: Mapping[str, Tensor], name: str, shape: Shape, classes: int, origin: str) -> None:
+    """Compare the weights with the network's before any memory is allocated for it.
+
+    On the meta device a network has shapes and no content, so a small file cannot claim a huge network.
+    """
+    if not any(classes in value.shape for value in weights.values()):
+        raise _malformed(origin, f"none of its weights is for {classes} classes")
+    if name.startswith("regnet_"):
+        return  # computes its widths with tensors, which have no values there; only `classes` sizes it
+    try:
+        with torch.device("meta"):
+            empty = Classifier(build(name, shape, classes), [0.0] * shape[2], [1.0] * shape[2])
+    except ParameterError as error:
+        raise _malformed(origin, f"{error.seen}") from error
+    expected = {key: tuple(value.shape) for key, value in empty.state_dict().items()}
+    found = {key: tuple(value.shape) for key, value in weights.items()}
+    problems = [
+        f"{key} has shape {found.get(key)}, not {expected.get(key)}"
+        for key in sorted(expected.keys() | found.keys())
+        if found.get(key) != expected.get(key)
+    ]
+    if problems:
+        raise _malformed(
+            origin, f"its weights are not those of {name} for {classes} classes: {listed(problems)}"
+        )
+
+
+def _malformed(origin: str, seen: str) -> CheckpointError:
+    return CheckpointError(
+        what="the model cannot be rebuilt",
+        which=origin,
+        seen=seen,
+        do="Use the checkpoint as the training wrote it, or train again.",
+    )
