@@ -238,7 +238,7 @@ def _steps(folder: Path, name: str, network: nn.Module, size: int, steps: int) -
     import torch  # noqa: PLC0415
 
     from ddpipe.distributed import World  # noqa: PLC0415
-    from ddpipe.train.augmentation import AUGMENTATIONS  # noqa: PLC0415
+    from ddpipe.train.choices import AUGMENTATIONS  # noqa: PLC0415
     from ddpipe.train.loader import epoch_batches  # noqa: PLC0415
 
     how = AUGMENTATIONS["shift-flip-cutout" if name == "small" else "none"]

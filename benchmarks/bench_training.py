@@ -313,12 +313,12 @@ def overhead(manifest: str, values: dict[str, object], rounds: int) -> tuple[flo
         # One step of each in turn: a slow moment falls on both.
         for number in range(min(STEPS_OF_A_ROUND, trainer._steps_per_epoch - 1)):
             began = time.process_time()
-            trainer._heed(watch)
-            trainer._take(number, next(batches))
+            trainer.poll(watch)
+            trainer.take(number, next(batches))
             middle = time.process_time()
             set_learning_rate(step.optimizer, recipe.learning_rate)
             step.optimizer.zero_grad()
-            with torch.autocast("cpu", torch.bfloat16, enabled=trainer._bf16):
+            with step.autocast():
                 logits = step.strategy.model(kept.images)
             trainer._objective.losses(logits.float(), kept.labels).mean().backward()
             step.optimizer.step()

@@ -8,33 +8,38 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
-from ddpipe.train.__main__ import main
-from ddpipe.train.loader import Batch
+from training_ranks import train_from_command_line
+
 from ddpipe.train.loop import Trainer
 
 ALONE, TOGETHER = 10, 25
 """The steps before which it stops."""
 
 
-def stop_before(step: int, marker: Path) -> None:
-    """Write this process's id into `marker` before it takes the step, and wait for a signal."""
-    take = Trainer._take
+@dataclass(frozen=True)
+class StopsBefore:
+    """Before it takes a step, this process writes its id into a file and waits for a signal."""
 
-    def meddled(trainer: Trainer, number: int, batch: Batch) -> None:
-        if trainer.step == step and not marker.exists():
-            marker.write_text(str(os.getpid()))
+    step: int
+    marker: Path
+
+    def __call__(self) -> None:
+        """Nothing needs to be patched."""
+
+    def before_step(self, trainer: Trainer) -> None:
+        if trainer.step == self.step and not self.marker.exists():
+            self.marker.write_text(str(os.getpid()))
             signal.pause()
-        take(trainer, number, batch)
-
-    Trainer._take = meddled  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
     folder = Path(os.environ["ELASTIC_MARKERS"])
     if os.environ["WORLD_SIZE"] == "1":
-        stop_before(ALONE, folder / "alone")
+        train_from_command_line([StopsBefore(ALONE, folder / "alone")])
     elif os.environ["ELASTIC_NODE"] == "lost":
-        stop_before(TOGETHER, folder / "together")
-    main()
+        train_from_command_line([StopsBefore(TOGETHER, folder / "together")])
+    else:
+        train_from_command_line([])

@@ -5,13 +5,10 @@ from __future__ import annotations
 import os
 import signal
 
-from training_ranks import SignalAtStep
-
-from ddpipe.train.__main__ import main
+from training_ranks import SignalAtStep, train_from_command_line
 
 STEP, STORED = 25, 19
 
 if __name__ == "__main__":
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        SignalAtStep(1, STEP, signal.SIGKILL, stored=STORED)()
-    main()
+    first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+    train_from_command_line([SignalAtStep(1, STEP, signal.SIGKILL, stored=STORED)] if first else [])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,14 +26,14 @@ from ddpipe.model.checkpoint import latest
 from ddpipe.processes.local import run_local
 from ddpipe.storage import Store
 from ddpipe.storage.files import FileStore
-from ddpipe.train.loader import Batch
+from ddpipe.train.__main__ import main
 from ddpipe.train.loop import Trainer
 from ddpipe.train.order import Indices
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train
 
 Meddling = Callable[[], None]
-"""What a rank does to itself before it trains; it must be picklable."""
+"""What a rank does to itself before it trains, and before each step if it has `before_step`; picklable."""
 
 
 def train_as_rank(
@@ -41,9 +42,25 @@ def train_as_rank(
     os.environ.clear()
     os.environ.update(environment)
     torch.set_num_threads(1)
+    _train(meddling, dataset, output, recipe)
+
+
+def train_from_command_line(meddling: Sequence[Meddling]) -> None:
+    """What `python -m ddpipe.train` does, with the options of its command line, after meddling."""
+    given = main.make_context("train", sys.argv[1:]).params
+    _train(meddling, given["dataset"], given["output"], Recipe.from_json(given["recipe"]))
+
+
+def _train(meddling: Sequence[Meddling], dataset: str, output: str, recipe: Recipe) -> None:
     for meddle in meddling:
         meddle()
-    run_rank(lambda: train(dataset, output, recipe))
+    hooks = [meddle.before_step for meddle in meddling if hasattr(meddle, "before_step")]
+
+    def before_step(trainer: Trainer) -> None:
+        for hook in hooks:
+            hook(trainer)
+
+    run_rank(lambda: train(dataset, output, recipe, before_step=before_step))
 
 
 def train_endlessly(dataset: str, output: str) -> None:
@@ -72,16 +89,13 @@ class SignalAtStep:
     stored: int | None = None
 
     def __call__(self) -> None:
-        take = Trainer._take
+        """Nothing needs to be patched."""
 
-        def meddled(trainer: Trainer, number: int, batch: Batch) -> None:
-            if (_own_rank(), trainer.step) == (self.rank, self.step):
-                while self.stored is not None and _stored_step(trainer._store) <= self.stored:
-                    time.sleep(0.01)
-                os.kill(os.getpid(), self.number)
-            take(trainer, number, batch)
-
-        Trainer._take = meddled  # type: ignore[method-assign]
+    def before_step(self, trainer: Trainer) -> None:
+        if (_own_rank(), trainer.step) == (self.rank, self.step):
+            while self.stored is not None and _stored_step(trainer._store) <= self.stored:
+                time.sleep(0.01)
+            os.kill(os.getpid(), self.number)
 
 
 def _stored_step(store: Store) -> int:
@@ -174,7 +188,7 @@ class RecordsStatistics:
         validate = Trainer._validate
 
         def meddled(trainer: Trainer) -> dict[str, float]:
-            buffers = {name: value.tolist() for name, value in trainer._classifier.named_buffers()}
+            buffers = {name: value.tolist() for name, value in trainer.classifier.named_buffers()}
             with (self.folder / f"rank-{_own_rank()}.jsonl").open("a") as file:
                 file.write(json.dumps(buffers) + "\n")
             return validate(trainer)
@@ -186,15 +200,12 @@ class BrokenNetwork:
     """From the fifth step on, the network gives no numbers."""
 
     def __call__(self) -> None:
-        take = Trainer._take
+        """Nothing needs to be patched."""
 
-        def meddled(trainer: Trainer, number: int, batch: Batch) -> None:
-            if trainer.step == 4:
-                with torch.no_grad():
-                    next(trainer._classifier.parameters()).fill_(float("nan"))
-            take(trainer, number, batch)
-
-        Trainer._take = meddled  # type: ignore[method-assign]
+    def before_step(self, trainer: Trainer) -> None:
+        if trainer.step == 4:
+            with torch.no_grad():
+                next(trainer.classifier.parameters()).fill_(float("nan"))
 
 
 def _own_rank() -> int:

@@ -13,15 +13,14 @@ import torch
 from torch import nn
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
-from ddpipe.data.prefetch import prefetched
 from ddpipe.data.reader import SplitReader, open_split
-from ddpipe.data.shards import Images
 from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.metrics import best_thresholds, measure
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation, publish
+from ddpipe.model.scoring import logits_of
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.trained import load_model
 from ddpipe.model.views import with_views
@@ -109,10 +108,12 @@ def score(
     model: nn.Module, splits: Mapping[str, SplitReader], world: World, classes: int, batch_size: int
 ) -> dict[str, Scored]:
     """What the model answers to each split, on rank 0; elsewhere no logits."""
-    return {
-        name: Scored(predict(model, split, world, classes, batch_size), split.labels)
-        for name, split in splits.items()
-    }
+    model.to(world.device)
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        return {
+            name: Scored(logits_of(model, split, world, classes=classes, batch_size=batch_size), split.labels)
+            for name, split in splits.items()
+        }
 
 
 def measured(answers: Mapping[str, Scored], manifest: DatasetManifest) -> Metrics:
@@ -123,28 +124,6 @@ def measured(answers: Mapping[str, Scored], manifest: DatasetManifest) -> Metric
         thresholds = best_thresholds(task.probabilities(seen.logits), truth)
     test = answers[SPLIT]
     return measure(test.logits, test.labels, manifest.classes, task=manifest.task, thresholds=thresholds)
-
-
-def predict(
-    model: nn.Module, samples: SplitReader, world: World, classes: int, batch_size: int
-) -> npt.NDArray[np.float32]:
-    """Logits of all samples in their order, shape (samples, classes), on rank 0; elsewhere no rows.
-
-    Ranks share whole batches, not samples: the same batches at any number of processes give the same bits.
-    """
-
-    def batch(start: int) -> Images:
-        return samples.images(range(start, min(start + batch_size, len(samples))))
-
-    starts = range(0, len(samples), batch_size)
-    mine = [starts[number] for number in world.share(len(starts))]
-    # The last batch may be smaller; what it leaves empty lies behind the last sample and is cut off.
-    logits = np.empty((len(mine), batch_size, classes), np.float32)
-    model.to(world.device)
-    with torch.inference_mode(), torch.backends.cudnn.flags(allow_tf32=False):
-        for rows, images in zip(logits, prefetched(batch, mine, threads=1), strict=True):
-            rows[: len(images)] = model(torch.from_numpy(images).to(world.device)).cpu().numpy()
-    return world.gather(logits).reshape(-1, classes)[: len(samples)]
 
 
 def _check(checkpoint: Checkpoint, manifest: DatasetManifest, training_uri: str, manifest_uri: str) -> None:

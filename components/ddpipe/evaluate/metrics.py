@@ -20,7 +20,16 @@ from scipy.stats import binomtest
 from sklearn import metrics as sklearn
 
 from ddpipe.model.evaluation import CalibrationBin, ClassScores, Curve, Estimate, Metrics
-from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task, Thresholds
+from ddpipe.model.tasks import (
+    TASKS,
+    BoolArray,
+    FloatArray,
+    IntArray,
+    Task,
+    Thresholds,
+    class_aucs,
+    macro_auc,
+)
 
 Statistic = Callable[[FloatArray], FloatArray]
 """Weights of the samples, shape (samples, resamples) -> one value per resample, shape (resamples,)."""
@@ -135,19 +144,22 @@ def _best_threshold(probabilities: FloatArray, shows: BoolArray) -> float:
 def _class_scores(
     answers: Answers, classes: Sequence[str], thresholds: Thresholds, *, exclusive: bool
 ) -> tuple[ClassScores, ...]:
+    aucs = class_aucs(answers.probabilities, answers.truth)
     columns = zip(answers.truth.T, answers.probabilities.T, answers.decisions.T, strict=True)
     return tuple(
         ClassScores(
             name=name,
             support=int(shows.sum()),
-            auc=float(sklearn.roc_auc_score(shows, probabilities)) if 0 < shows.sum() < len(shows) else None,
+            auc=auc,
             average_precision=(
                 float(sklearn.average_precision_score(shows, probabilities)) if shows.any() else None
             ),
             threshold=threshold,
             **(_decided(shows, said) if exclusive or threshold is not None else {}),
         )
-        for name, threshold, (shows, probabilities, said) in zip(classes, thresholds, columns, strict=True)
+        for name, threshold, auc, (shows, probabilities, said) in zip(
+            classes, thresholds, aucs, columns, strict=True
+        )
     )
 
 
@@ -194,7 +206,7 @@ def _values(answers: Answers, classes: Sequence[ClassScores], names: Sequence[st
         "accuracy": answers.right.mean,
         "macro_f1": lambda: _average(one.f1 for one in classes),
         "log_loss": answers.losses.mean,
-        "macro_auc": lambda: _average(one.auc for one in classes),
+        "macro_auc": lambda: macro_auc(one.auc for one in classes),
         "macro_average_precision": lambda: _average(one.average_precision for one in classes),
         "calibration_error": lambda: calibration_error(answers.bins),
     }
@@ -213,7 +225,7 @@ def _intervals(
     statistics: dict[str, Callable[[], Statistic]] = {
         "macro_f1": lambda: macro_f1(answers.decisions, truth),
         "log_loss": lambda: mean(answers.losses),
-        "macro_auc": lambda: macro_auc(probabilities, truth),
+        "macro_auc": lambda: resampled_macro_auc(probabilities, truth),
         "macro_average_precision": lambda: macro_average_precision(probabilities, truth),
     }
     intervals = bootstrap(
@@ -261,8 +273,8 @@ def calibration_error(bins: Sequence[CalibrationBin]) -> float:
     return sum(gaps) / sum(one.count for one in bins)
 
 
-def macro_auc(probabilities: FloatArray, truth: BoolArray) -> Statistic:
-    """Area under the ROC curve, one-vs-rest, averaged over the classes of each resample.
+def resampled_macro_auc(probabilities: FloatArray, truth: BoolArray) -> Statistic:
+    """`tasks.macro_auc` of each resample: of many at once, where scikit-learn sorts again for each.
 
     The area is the share of (positive, negative) pairs in the right order, ties counting half
     (Hanley and McNeil, Radiology 143, 1982). A running sum of the negatives' weights, in the order of their

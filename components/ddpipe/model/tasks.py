@@ -7,8 +7,9 @@ class against all others, from a table of truths and a table of probabilities, a
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -55,6 +56,25 @@ class Task(ABC):
         """Cross-entropy of each sample in nats, shape (samples,); clipped as scikit-learn does."""
 
     @abstractmethod
+    def headline(self, logits: FloatArray, truth: BoolArray) -> float:
+        """The first of `scores`, the larger the better; of finite logits, shape (samples, classes)."""
+
+    def validation(self, logits: FloatArray, labels: IntArray) -> dict[str, float]:
+        """How good a model is after an epoch: its loss and headline score.
+
+        Args:
+            logits: Shape (samples, classes). If some are NaN or infinite, so is the loss, and the score is 0.
+            labels: Of a split, as `truth` takes them.
+
+        Returns:
+            "loss" in nats, and the headline score by its name.
+        """
+        truth = self.truth(labels, logits.shape[1])
+        known = bool(np.isfinite(logits).all())
+        loss = float(self.losses(self.probabilities(logits), truth).mean()) if known else math.nan
+        return {"loss": loss, self.scores[0]: self.headline(logits, truth) if known else 0.0}
+
+    @abstractmethod
     def claims(self, probabilities: FloatArray, truth: BoolArray) -> tuple[FloatArray, BoolArray]:
         """Probabilities that the model claims, and whether each came true, as long as each other."""
 
@@ -84,6 +104,10 @@ class Multiclass(Task):
     def losses(self, probabilities: FloatArray, truth: BoolArray) -> FloatArray:
         """Of the true class."""
         return _nats(probabilities[truth])
+
+    def headline(self, logits: FloatArray, truth: BoolArray) -> float:
+        """Accuracy."""
+        return float(truth[np.arange(len(logits)), logits.argmax(axis=1)].mean())
 
     def claims(self, probabilities: FloatArray, truth: BoolArray) -> tuple[FloatArray, BoolArray]:
         """The probability of the class that was chosen, and whether it was right."""
@@ -120,9 +144,36 @@ class Multilabel(Task):
         losses: FloatArray = _nats(np.where(truth, probabilities, 1 - probabilities)).mean(axis=1)
         return losses
 
+    def headline(self, logits: FloatArray, truth: BoolArray) -> float:
+        """Macro AUC over the labels that have an AUC."""
+        return macro_auc(class_aucs(logits, truth))
+
     def claims(self, probabilities: FloatArray, truth: BoolArray) -> tuple[FloatArray, BoolArray]:
         """Every label of every sample."""
         return probabilities.ravel(), truth.ravel()
+
+
+def class_aucs(scores: FloatArray, truth: BoolArray) -> tuple[float | None, ...]:
+    """Area under the ROC curve of each class against all others.
+
+    Args:
+        scores: Logits or probabilities, finite, shape (samples, classes).
+        truth: Which classes each sample shows, of the same shape.
+
+    Returns:
+        One value per class; None for a class that no sample shows, or every one.
+    """
+    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - takes a second to import; not all need it
+
+    return tuple(
+        float(roc_auc_score(shows, column)) if shows.any() and not shows.all() else None
+        for column, shows in zip(scores.T, truth.T, strict=True)
+    )
+
+
+def macro_auc(aucs: Iterable[float | None]) -> float:
+    """The mean over the classes that have an AUC (see `class_aucs`); NaN if none has."""
+    return float(np.array([auc for auc in aucs if auc is not None], np.float64).mean())
 
 
 def _nats(probabilities: FloatArray) -> FloatArray:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional
 
-from ddpipe.train.augmentation import Augmentation
+from ddpipe.train.choices import Augmentation
 from ddpipe.train.order import Indices
 
 Images = NDArray[np.uint8]

@@ -1,19 +1,25 @@
-"""The model that a training starts from."""
+"""What a training starts from: initial weights, warm start, and which weights are frozen."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from safetensors.torch import load
+from torch import Tensor, nn
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
+from ddpipe.errors import ParameterError, listed
 from ddpipe.model import resolve
 from ddpipe.model.architectures import Classifier, InitialisedFromImages, build
+from ddpipe.model.package import WEIGHTS, ModelPackage, load_package
 from ddpipe.model.pretrained import load_pretrained
 from ddpipe.train.order import permutation
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.warm_start import warm_weights
+
+Weights = dict[str, Tensor]
 
 INITIAL_SAMPLES = 1024
 """Training images from which a network may set its first weights."""
@@ -58,3 +64,78 @@ def initial_classifier(
             chosen = permutation(recipe.seed, 0, len(images))[:INITIAL_SAMPLES]
             classifier.initialise(torch.from_numpy(images.images(chosen)))
     return classifier
+
+
+def warm_weights(uri: str, classifier: Classifier, manifest: DatasetManifest) -> Weights:
+    """The weights of the package at `uri`, with the normalisation of their own training.
+
+    Args:
+        uri: Of a model package.
+        classifier: That is to take them up.
+        manifest: What it is going to be trained on.
+
+    Raises:
+        ParameterError: They do not fit the network or the dataset; every mismatch is named.
+        StoreError: There is no package, or it is damaged.
+    """
+    package = load_package(uri)
+    weights = load(package.folder.read(WEIGHTS))
+    problems = [*_strangers(package, manifest), *_mismatches(weights, classifier.state_dict())]
+    if problems:
+        raise ParameterError(
+            what="training cannot start from these weights",
+            which=uri,
+            seen=listed(problems),
+            do="Name a package of the same network and classes, or start from fresh weights.",
+        )
+    return weights
+
+
+def _strangers(package: ModelPackage, manifest: DatasetManifest) -> Iterator[str]:
+    signature = package.signature
+    facts = {
+        "task": (signature.task, manifest.task),
+        "shape of the images": (tuple(signature.shape), tuple(manifest.shape)),
+        "classes": (list(signature.classes), list(manifest.classes)),
+    }
+    for name, (theirs, ours) in facts.items():
+        if theirs != ours:
+            yield f"{name}: {theirs} in the package, {ours} in the dataset"
+
+
+def _mismatches(theirs: Weights, ours: Weights) -> Iterator[str]:
+    for name in sorted({*theirs, *ours}):
+        if name not in theirs:
+            yield f"{name}: not in the package"
+        elif name not in ours:
+            yield f"{name}: not in the network"
+        elif theirs[name].shape != ours[name].shape:
+            shapes = tuple(theirs[name].shape), tuple(ours[name].shape)
+            yield f"{name}: shape {shapes[0]} in the package, {shapes[1]} in the network"
+
+
+def head_of(network: nn.Module) -> nn.Module:
+    """The last layer that has weights of its own: what gives the logits."""
+    return [layer for layer in network.modules() if list(layer.parameters(recurse=False))][-1]
+
+
+class Backbone:
+    """All of a network but its head, which may be frozen."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network, self._head = network, head_of(network)
+        own = set(self._head.parameters())
+        # A weight that its network never trains stays as it is.
+        self._weights = [one for one in network.parameters() if one.requires_grad and one not in own]
+        self.frozen = False
+
+    def freeze(self, *, frozen: bool) -> None:
+        """Let the weights rest, or learn."""
+        self.frozen = frozen
+        for weight in self._weights:
+            weight.requires_grad_(not frozen)
+
+    def train(self) -> None:
+        """Set the network to training mode; what is frozen keeps its running statistics, too."""
+        self._network.train(not self.frozen)
+        self._head.train()

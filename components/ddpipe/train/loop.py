@@ -10,41 +10,30 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any
-
-import torch
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
 from ddpipe.errors import Diverged, Interrupted
 from ddpipe.model.checkpoint import Checkpoint
+from ddpipe.model.tasks import TASKS
 from ddpipe.storage import Store
-from ddpipe.train.augmentation import AUGMENTATIONS
-from ddpipe.train.averaging import WeightAverage
 from ddpipe.train.batch_norm import synchronise
-from ddpipe.train.early_stopping import best_epoch, is_over
-from ddpipe.train.freezing import Backbone
-from ddpipe.train.initial import initial_classifier, network_facts
-from ddpipe.train.journal import Journal, Record
-from ddpipe.train.loader import Batch, epoch_batches
-from ddpipe.train.mixing import mixed
-from ddpipe.train.objective import OBJECTIVES, training_objective
-from ddpipe.train.order import batch_sizes, global_batch, permutation, seed_of_step, steps_per_epoch
-from ddpipe.train.precision import computes_in_bf16
+from ddpipe.train.choices import AUGMENTATIONS
+from ddpipe.train.initial import Backbone, initial_classifier, network_facts
+from ddpipe.train.journal import Journal, Record, Usage
+from ddpipe.train.loader import Batch, check_resolution, epoch_batches
+from ddpipe.train.objective import training_objective, validate
+from ddpipe.train.optimizer import learning_rate
+from ddpipe.train.order import batch_sizes, global_batch, permutation, steps_per_epoch
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.resolution import check_resolution, resized, resolution
 from ddpipe.train.saver import Saver
-from ddpipe.train.schedule import learning_rate
-from ddpipe.train.step import TrainingStep
-from ddpipe.train.step_metrics import StepMetrics
-from ddpipe.train.stop import Request, Watch
-from ddpipe.train.strategies import strategy_named
-from ddpipe.train.strategy import Strategy
-from ddpipe.train.usage import Usage
-from ddpipe.train.validation import validate
+from ddpipe.train.step import StepMetrics, TrainingStep
+from ddpipe.train.stop import Request, Watch, best_epoch, out_of_patience
+from ddpipe.train.strategies import Strategy, strategy_named
 
 CHECK_EVERY = 16
 """Steps between two checks of the loss: a check waits for the device and for the other ranks."""
@@ -57,6 +46,7 @@ class Trainer:
     """A model in training, from where a checkpoint left it.
 
     Attributes:
+        classifier: The model.
         step: Steps taken.
         steps: Steps to take, unless training stops early.
         history: One record for each finished epoch.
@@ -72,30 +62,47 @@ class Trainer:
         saver: Saver | None,
         *,
         resumed: bool = False,
+        before_step: Callable[[Trainer], None] = lambda _: None,
     ) -> None:
         """Start from the recipe's weights, or wait for `restore` if `resumed`.
 
-        `saver`, on rank 0 alone, takes checkpoints to `store`.
+        Args:
+            recipe: How to train.
+            manifest: Of the dataset version.
+            splits: "train" and "validation".
+            store: The training's folder.
+            world: The processes that train together.
+            saver: Writes checkpoints to `store`; on rank 0 only.
+            resumed: Whether `restore` will replace the initial weights.
+            before_step: Called before each step, after a stop request was polled.
+
+        Raises:
+            ParameterError: The recipe does not suit the images.
+            DatasetError: The images are damaged.
+            StoreError: Something cannot be read.
         """
         self._recipe, self._manifest, self._splits = recipe, manifest, splits
         self._store, self._world, self._saver = store, world, saver
+        self._before_step = before_step
         self._steps_per_epoch = steps_per_epoch(len(splits["train"]), recipe.batch_size)
         self.step, self.steps = 0, recipe.epochs * self._steps_per_epoch
         self.history: list[Record] = []
-        self._classifier = initial_classifier(recipe, manifest, splits["train"], resumed=resumed)
-        self._classifier.to(world.device)
+        self.classifier = initial_classifier(recipe, manifest, splits["train"], resumed=resumed)
+        self.classifier.to(world.device)
         if recipe.sync_batch_norm and world.size > 1:
-            synchronise(self._classifier)
-        check_resolution(self._classifier, manifest.shape, recipe, world.device)
-        self._backbone = Backbone(self._classifier.network)
+            synchronise(self.classifier)
+        check_resolution(self.classifier, manifest.shape, recipe, world.device)
+        self._backbone = Backbone(self.classifier.network)
         self._objective = training_objective(recipe, manifest, splits["train"], world.device)
-        self._metric = f"validation_{self._objective.metric}"
-        self._bf16 = computes_in_bf16(recipe.precision, world)
+        self._metric = f"validation_{TASKS[manifest.task].scores[0]}"
         self._training_step = TrainingStep(
-            recipe, self._classifier, self._objective, self._new_strategy(), world, bf16=self._bf16
-        )
-        self._average = (
-            WeightAverage(self._classifier, recipe.averaging_decay) if recipe.averaging_decay else None
+            recipe,
+            self.classifier,
+            self._objective,
+            self._new_strategy(),
+            world,
+            steps=self.steps,
+            classes=len(manifest.classes),
         )
         self._metrics = self._no_metrics()
         self._usage = Usage(world.device)
@@ -105,11 +112,12 @@ class Trainer:
         """Go on from a checkpoint of the same recipe and dataset."""
         self.step, self.history = checkpoint.step, list(checkpoint.history)
         states, strategy = checkpoint.states, self._training_step.strategy
-        strategy.load_model(states["training_model" if self._average else "model"])
+        average = self._training_step.average
+        strategy.load_model(states["training_model" if average else "model"])
         strategy.load_optimizer(self._training_step.optimizer, states["optimizer"])
-        if self._average:
-            own = {name: states["model"][name] for name in self._average.weights}
-            self._average.load(strategy.shares(own, self._average.weights))
+        if average:
+            own = {name: states["model"][name] for name in average.weights}
+            average.load(strategy.shares(own, average.weights))
         self._metrics.restore(checkpoint.states["metrics"])
         self._epoch_began = time.monotonic() - checkpoint.seconds
 
@@ -122,13 +130,14 @@ class Trainer:
             StoreError: The store was away for too long.
         """
         patience = self._recipe.patience
-        while self.step < self.steps and not is_over(self.history, self._metric, patience):
+        while self.step < self.steps and not out_of_patience(self.history, self._metric, patience):
             epoch, first = divmod(self.step, self._steps_per_epoch)
             self._begin_epoch(epoch)
             batches = self._usage.waiting(self._batches(epoch, first))
             for number, batch in enumerate(batches, start=first):
-                self._heed(watch)
-                self._take(number, batch)
+                self.poll(watch)
+                self._before_step(self)
+                self.take(number, batch)
                 if journal:
                     journal.step(self.step)
             self._close_epoch(journal)
@@ -137,7 +146,7 @@ class Trainer:
     def _new_strategy(self) -> Strategy:
         """Share the training of what is not frozen among the ranks."""
         make = strategy_named(self._recipe.strategy, self._world)
-        strategy = make(self._classifier, self._manifest.shape, self._world)
+        strategy = make(self.classifier, self._manifest.shape, self._world)
         if self._recipe.compile and self._world.device.type == "cuda":
             strategy.model.compile()
         return strategy
@@ -162,7 +171,7 @@ class Trainer:
             augmentation=AUGMENTATIONS[recipe.augmentation],
         )
 
-    def _heed(self, watch: Watch) -> None:
+    def poll(self, watch: Watch) -> None:
         """Save, or save and stop, if any rank asks for it."""
         if self._saver:
             self._saver.check()
@@ -183,32 +192,12 @@ class Trainer:
                 do="Run the same command again to resume from there.",
             )
 
-    def _take(self, number: int, batch: Batch) -> None:
-        """One step: the number-th of its epoch."""
-        recipe, world = self._recipe, self._world
-        _seed(seed_of_step(recipe.seed, self.step, world.rank), world.device)
-        self._metrics.rows[number] = self._training_step.take(
-            self._prepared(batch), learning_rate(recipe, self.step, self.steps)
-        )
-        if self._average:
-            self._average.update(self.step)
+    def take(self, number: int, batch: Batch) -> None:
+        """Take one step, the number-th of its epoch."""
+        self._metrics.rows[number] = self._training_step.take(self.step, batch)
         self.step += 1
         if (number + 1) % CHECK_EVERY == 0:
             self._check_loss()
-
-    def _prepared(self, batch: Batch) -> Batch:
-        """The batch as the network sees it in this step."""
-        recipe = self._recipe
-        share = resolution(recipe, self.step, self.steps)
-        smaller = Batch(resized(batch.images, share), batch.labels, batch.size)
-        return mixed(
-            smaller,
-            recipe.mixing,
-            recipe.mixing_alpha,
-            classes=len(self._manifest.classes),
-            seed=recipe.seed,
-            step=self.step,
-        )
 
     def _check_loss(self) -> None:
         """Sum the metrics of the steps since the last check over all ranks; the loss has to be a number."""
@@ -254,14 +243,16 @@ class Trainer:
         self._save(best=best_epoch(self.history, self._metric) == len(self.history) - 1)
 
     def _validate(self) -> dict[str, float]:
-        """Loss and metric on the validation split."""
-        self._classifier.eval()
-        with (
-            self._average.in_place() if self._average else nullcontext(),
-            torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._bf16),
-        ):
+        """Loss and headline score on the validation split."""
+        self.classifier.eval()
+        step, manifest = self._training_step, self._manifest
+        with step.average.in_place() if step.average else nullcontext(), step.autocast():
             found = validate(
-                self._classifier, self._splits["validation"], self._world, OBJECTIVES[self._manifest.task]()
+                self.classifier,
+                self._splits["validation"],
+                self._world,
+                TASKS[manifest.task],
+                len(manifest.classes),
             )
         if not math.isfinite(found["loss"]):
             raise self._diverged(f"the validation loss after step {self.step} is not a number")
@@ -296,15 +287,16 @@ class Trainer:
 
     def _states(self) -> dict[str, Any]:
         """What a checkpoint keeps: "model" is evaluated, training goes on from all the rest."""
-        whole, weights = self._training_step.strategy.whole, self._classifier.state_dict()
+        step = self._training_step
+        whole, weights = step.strategy.whole, self.classifier.state_dict()
         states = {
             "model": whole(weights),
-            "optimizer": whole(self._training_step.optimizer.state_dict()),
+            "optimizer": whole(step.optimizer.state_dict()),
             "metrics": self._metrics.rows[: self._metrics.reduced].clone(),
         }
-        if self._average:
+        if step.average:
             states |= {
-                "model": whole({**weights, **self._average.weights}),
+                "model": whole({**weights, **step.average.weights}),
                 "training_model": states["model"],
             }
         return states
@@ -316,13 +308,3 @@ class Trainer:
             seen=f"{seen} (learning rate {self._recipe.learning_rate:g})",
             do="Start a new run with a lower learning_rate or a larger warmup_fraction.",
         )
-
-
-def _seed(seed: int, device: torch.device) -> None:
-    """Seed what draws random numbers on the CPU and, where they compute, on all GPUs.
-
-    `torch.manual_seed` on a machine without GPUs costs a millisecond, and some memory at every call.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed_all(seed)

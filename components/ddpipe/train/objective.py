@@ -1,4 +1,4 @@
-"""What is minimised and what is measured, by the dataset's task: one class or several labels per image."""
+"""What training minimises, by the dataset's task, and how good the model is on the validation split."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
+from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
+from ddpipe.model.scoring import logits_of
+from ddpipe.model.tasks import TASKS, Task
 from ddpipe.train.recipe import Recipe
+
+VALIDATION_BATCH = 512
 
 
 class Objective(Protocol):
-    """A loss, and what goes with it.
+    """A loss, and what is added up over the steps of an epoch.
 
     Attributes:
-        metric: What tells a better model from a worse one, beside the loss; the larger, the better.
         sums: What `totals` adds up.
-        on_whole_split: Whether the metric is made of all logits at once, not of `totals`.
     """
 
-    metric: ClassVar[str]
     sums: ClassVar[tuple[str, ...]]
-    on_whole_split: ClassVar[bool]
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of each sample in nats, shape (n,), of float32 logits, shape (n, classes)."""
@@ -48,9 +49,7 @@ class CrossEntropy:
         smoothing: Share of the target that is spread evenly over the classes.
     """
 
-    metric: ClassVar[str] = "accuracy"
     sums: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
-    on_whole_split: ClassVar[bool] = False
 
     weights: Tensor | None = None
     smoothing: float = 0.0
@@ -69,7 +68,7 @@ class CrossEntropy:
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy:
-    """Any number of labels per image: binary cross-entropy, averaged over the labels, and macro AUC.
+    """Any number of labels per image: binary cross-entropy, averaged over the labels.
 
     Labels are float32, shape (n, classes), from 0 to 1.
 
@@ -77,9 +76,7 @@ class BinaryCrossEntropy:
         positive_weights: How much more a present label weighs than an absent one, shape (classes,).
     """
 
-    metric: ClassVar[str] = "macro_auc"
     sums: ClassVar[tuple[str, ...]] = ("loss",)
-    on_whole_split: ClassVar[bool] = True
 
     positive_weights: Tensor | None = None
 
@@ -96,13 +93,6 @@ class BinaryCrossEntropy:
         return losses.double().sum().view(1)
 
 
-OBJECTIVES: dict[str, type[CrossEntropy | BinaryCrossEntropy]] = {
-    "multiclass": CrossEntropy,
-    "multilabel": BinaryCrossEntropy,
-}
-"""By the names of the manifest; without arguments as validation uses them: no weights, no smoothing."""
-
-
 def training_objective(
     recipe: Recipe, manifest: DatasetManifest, split: SplitReader, device: torch.device
 ) -> Objective:
@@ -112,7 +102,7 @@ def training_objective(
         ParameterError: The recipe does not suit the task.
     """
     balanced = recipe.class_weights == "balanced"
-    if manifest.task == "multilabel":
+    if not TASKS[manifest.task].exclusive:
         if recipe.label_smoothing:
             raise ParameterError(
                 what="training cannot start",
@@ -147,24 +137,25 @@ def positive_weights(labels: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.where(np.minimum(present, absent) > 0, absent / present.clip(1), 1.0)
 
 
-def macro_auc(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
-    """Area under the ROC curve, averaged over the labels that are both present and absent in the split.
-
-    Args:
-        logits: Shape (samples, classes).
-        labels: 0 or 1, of the same shape.
-    """
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - a second that others need not wait for
-
-    defined = scorable(labels)
-    return float(roc_auc_score(labels[:, defined], logits[:, defined], average="macro"))
-
-
-def scorable(labels: ArrayLike) -> NDArray[np.bool_]:
-    """Which labels, shape (samples, classes), are both present and absent: no other has an AUC."""
-    varied: NDArray[np.bool_] = np.ptp(labels, axis=0) > 0
-    return varied
-
-
 def _on(device: torch.device, weights: NDArray[np.float64]) -> Tensor:
     return torch.tensor(weights, dtype=torch.float32, device=device)
+
+
+def validate(
+    model: nn.Module, split: SplitReader, world: World, task: Task, classes: int
+) -> dict[str, float]:
+    """Loss and headline score of the model on a split, by their names; the same on all ranks.
+
+    Both are those of the whole split, never an average over batches or ranks, and without class weights or
+    smoothing, so that recipes can be compared.
+
+    Args:
+        model: In evaluation mode.
+        split: What is scored.
+        world: The processes that share the work.
+        task: Of the dataset.
+        classes: Number of classes.
+    """
+    share = -(-len(split) // world.size)
+    logits = logits_of(model, split, world, classes=classes, batch_size=min(share, VALIDATION_BATCH))
+    return world.decided(lambda: task.validation(logits, split.labels))

@@ -1,10 +1,16 @@
-"""The optimizer of a recipe."""
+"""How weights change: the optimizer, the learning rate of each step, the average of the weights."""
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import assert_never
+
+import torch
+from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from ddpipe.train.choices import SCHEDULES, Optimizers
 from ddpipe.train.muon import Muon
 from ddpipe.train.recipe import Recipe
 
@@ -17,27 +23,104 @@ def build_optimizer(recipe: Recipe, model: nn.Module, *, fused: bool) -> Optimiz
         model: What is trained.
         fused: Whether one kernel may update all weights.
     """
-    if recipe.optimizer == "muon":
-        return Muon(model, lr=recipe.learning_rate, momentum=recipe.momentum)
+    rate, momentum = recipe.learning_rate, recipe.momentum
+    match Optimizers(recipe.optimizer):
+        case Optimizers.MUON:
+            return Muon(model, lr=rate, momentum=momentum)
+        case Optimizers.ADAMW:
+            return AdamW(_groups(recipe, model), lr=rate, betas=(momentum, 0.999), fused=fused)
+        case Optimizers.SGD:
+            return SGD(
+                _groups(recipe, model),
+                lr=rate,
+                momentum=momentum,
+                nesterov=momentum > 0,
+                # the fused kernel needs momentum for all weights or for none; frozen ones have none
+                fused=fused and not recipe.frozen_epochs,
+            )
+        case other:
+            assert_never(other)
+
+
+def _groups(recipe: Recipe, model: nn.Module) -> list[dict[str, object]]:
+    """The weights that decay, and those that may be exempt: biases, and scales of normalisation layers."""
     parameters = [one for one in model.parameters() if one.requires_grad]
-    exempt = [one for one in parameters if one.ndim < 2]  # noqa: PLR2004 - biases, and scales of normalisation
+    exempt = [one for one in parameters if one.ndim < 2]  # noqa: PLR2004 - a bias or a scale is a vector
     decaying = [one for one in parameters if one.ndim >= 2]  # noqa: PLR2004
-    groups = [
+    return [
         {"params": decaying, "weight_decay": recipe.weight_decay},
         {"params": exempt, "weight_decay": recipe.weight_decay if recipe.decay_biases else 0.0},
     ]
-    if recipe.optimizer == "adamw":
-        return AdamW(groups, lr=recipe.learning_rate, betas=(recipe.momentum, 0.999), fused=fused)
-    return SGD(
-        groups,
-        lr=recipe.learning_rate,
-        momentum=recipe.momentum,
-        nesterov=recipe.momentum > 0,
-        fused=fused and not recipe.frozen_epochs,  # that kernel wants momentum of all weights or of none
-    )
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:
     """Use this learning rate from the next step on."""
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
+    """The learning rate of one step: linear during the warm-up, then by the schedule.
+
+    It is a pure function of the recipe, so that a checkpoint need not hold it.
+
+    Args:
+        recipe: With the peak rate, the warm-up and the name of the schedule.
+        step: From 0.
+        steps: Of the whole training.
+    """
+    warmup = round(recipe.warmup_fraction * steps)
+    if step < warmup:
+        return recipe.learning_rate * ((step + 1) / warmup)
+    return recipe.learning_rate * SCHEDULES[recipe.schedule]((step - warmup) / (steps - warmup))
+
+
+Weights = dict[str, Tensor]
+
+
+class WeightAverage:
+    """An exponential moving average of all floating-point weights and buffers of a model.
+
+    It is evaluated and exported in place of the last weights.
+
+    Source: Polyak and Juditsky, SIAM J. Control Optim. 30(4), 1992; the warm-up is that of TensorFlow's
+    ExponentialMovingAverage, so that the first weights are soon forgotten.
+
+    Attributes:
+        weights: By their names in the model's state dict.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        """Start from the present weights; in the long run a step's share is `1 - decay`."""
+        self._model, self._decay = model, decay
+        self.weights = {name: value.clone() for name, value in self._current().items()}
+
+    def _current(self) -> Weights:
+        return {name: value for name, value in self._model.state_dict().items() if value.is_floating_point()}
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after a step, counted from 0."""
+        decay = min(self._decay, (1 + step) / (10 + step))
+        for name, value in self._current().items():
+            self.weights[name].lerp_(value, 1 - decay)
+
+    def load(self, weights: Weights) -> None:
+        """Go on from these averages."""
+        for name, value in self.weights.items():
+            value.copy_(weights[name])
+
+    @contextmanager
+    @torch.no_grad()
+    def in_place(self) -> Iterator[None]:
+        """The model has the averaged weights inside of this block."""
+        current = self._current()
+        kept = {name: value.clone() for name, value in current.items()}
+        for name, value in current.items():
+            value.copy_(self.weights[name])
+        try:
+            yield
+        finally:
+            # Read again, as a sharded model may have replaced its weights meanwhile.
+            for name, value in self._current().items():
+                value.copy_(kept[name])

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from ddpipe.model import ModelNames
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
-from ddpipe.train.augmentation import AUGMENTATIONS
+from ddpipe.train.choices import AUGMENTATIONS, SCHEDULES, Mixing, Optimizers, Strategies
 
 LATEST = "latest"
 """In place of an address: the last model of the same dataset and network among the runs."""
@@ -43,7 +43,7 @@ class Recipe(Parameters):
     optimizer: str = parameter(
         "sgd",
         "Optimizer: sgd (with Nesterov momentum), adamw, or muon (orthogonal updates, no weight decay).",
-        OneOf(("sgd", "adamw", "muon")),
+        OneOf(tuple(map(str, Optimizers))),
     )
     learning_rate: float = parameter(
         0.1,
@@ -54,7 +54,7 @@ class Recipe(Parameters):
     schedule: str = parameter(
         "cosine",
         "Learning rate after the warm-up: cosine or linear (both decay to 0), or constant.",
-        OneOf(("cosine", "linear", "constant")),
+        OneOf(SCHEDULES),
     )
     momentum: float = parameter(
         0.9, "Momentum of SGD and Muon, beta1 of AdamW; 0 disables it.", Between(0, 1, open_high=True)
@@ -89,7 +89,7 @@ class Recipe(Parameters):
     mixing: str = parameter(
         "none",
         "Train on mixtures of two images: none, mixup or cutmix.",
-        OneOf(("none", "mixup", "cutmix")),
+        OneOf(tuple(map(str, Mixing))),
     )
     mixing_alpha: float = parameter(
         1.0,
@@ -132,7 +132,7 @@ class Recipe(Parameters):
         "How processes share the training: ddp (each holds the whole model), fsdp (each holds a shard of "
         "every weight, for models too large for one device), dp (one process drives all GPUs of a "
         "machine; slower than ddp), single, or auto (ddp, or single for one process).",
-        OneOf(("auto", "single", "dp", "ddp", "fsdp")),
+        OneOf(tuple(map(str, Strategies))),
     )
     sync_batch_norm: bool = parameter(
         default=False,

@@ -1,17 +1,34 @@
-"""Saving while training goes on: states are copied at once and written by another thread."""
+"""Saving during training: states are copied at once; one thread writes them, one at a time.
+
+The store may be unavailable for a while: a write is retried, or replaced by the newer one of its kind.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
 
+from ddpipe.errors import StoreError
 from ddpipe.model.checkpoint import Attempt, Checkpoint, Saved
-from ddpipe.train.uploads import Uploads
+
+PATIENCE = 600.0
+"""Seconds for which a store may be away: as long as the API server may."""
+
+PAUSE = 5.0
+"""Seconds between two tries."""
+
+GRACE = 20.0
+"""Seconds in which a training that fails may still write what waits: less than a pod gets to terminate."""
+
+_log = logging.getLogger(__name__)
 
 
 class Saver:
@@ -90,3 +107,111 @@ def _copied(value: Any) -> Any:  # noqa: ANN401 - state dicts hold anything
     if isinstance(value, (list, tuple)):
         return [_copied(item) for item in value] if isinstance(value, list) else tuple(map(_copied, value))
     return value
+
+
+class Uploads:
+    """Writes that wait for their turn, the newest of each kind: at most one is under way.
+
+    A write that fails is tried again, or the newer one that has come meanwhile, until the store was away for
+    `patience` seconds on end. What fails otherwise fails at once. The owner's next call tells it.
+    """
+
+    def __init__(self, patience: float = PATIENCE, pause: float = PAUSE) -> None:
+        """Start the thread."""
+        self._patience, self._pause = patience, pause
+        self._waiting: dict[str, Callable[[], object]] = {}
+        self._busy = self._closed = False
+        self._away_since: float | None = None
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="uploads", daemon=True)
+        self._thread.start()
+
+    def put(self, kind: str, write: Callable[[], object]) -> None:
+        """Have something written, in place of what is still waiting of its kind.
+
+        Raises:
+            DdpipeError: An earlier write failed for good.
+        """
+        with self._changed:
+            self.check()
+            self._waiting[kind] = write
+            self._changed.notify_all()
+
+    def check(self) -> None:
+        """Raise what a write failed with for good, if one did."""
+        if self._error:
+            raise self._error
+
+    def finish(self, seconds: float | None = None) -> None:
+        """Wait until everything is written, or for so many seconds.
+
+        Raises:
+            DdpipeError: A write failed for good.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._error or not (self._waiting or self._busy), seconds)
+            self.check()
+
+    def close(self) -> None:
+        """Take up no more; what is under way may end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while job := self._next():
+            kind, write = job
+            failure: BaseException | None = None
+            try:
+                write()
+            except BaseException as error:  # noqa: BLE001 - raised where the owner asks
+                failure = error
+            self._done(kind, write, failure)
+
+    def _next(self) -> tuple[str, Callable[[], object]] | None:
+        with self._changed:
+            if self._away_since is not None:
+                self._changed.wait_for(lambda: self._closed, self._pause)
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if self._closed:
+                return None
+            kind = next(iter(self._waiting))
+            self._busy = True
+            return kind, self._waiting.pop(kind)
+
+    def _done(self, kind: str, write: Callable[[], object], failure: BaseException | None) -> None:
+        with self._changed:
+            self._busy = False
+            if failure is None:
+                if self._away_since is not None:
+                    _log.warning("the store answers again: %s written", kind)
+                self._away_since = None
+            elif isinstance(failure, StoreError) and self._may_wait(failure):
+                self._waiting = {kind: write, **self._waiting}
+            else:
+                self._error, self._closed = failure, True
+            self._changed.notify_all()
+
+    def _may_wait(self, failure: StoreError) -> bool:
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since = now
+            _log.warning("not written, training goes on for up to %.0f s: %s", self._patience, failure)
+        return now - self._away_since < self._patience
+
+
+@contextmanager
+def uploading(patience: float = PATIENCE, pause: float = PAUSE) -> Iterator[Uploads]:
+    """Uploads that are all written in the end; if the body fails, those that `GRACE` suffices for."""
+    uploads = Uploads(patience, pause)
+    try:
+        yield uploads
+        uploads.finish()
+    except BaseException:
+        # The first error is the one to tell.
+        with suppress(Exception):
+            uploads.finish(GRACE)
+        raise
+    finally:
+        uploads.close()

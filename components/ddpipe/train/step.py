@@ -1,4 +1,8 @@
-"""One training step: forward, loss, backward and update, of this rank's share of a global batch."""
+"""One training step: what happens to a batch, the weights and their average.
+
+The step is keyed by seed, step and rank, so that it draws the same random numbers in a resumed training. It
+does not wait for the device: its metrics stay there until `StepMetrics.reduce` adds them up.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,23 @@ from torch.nn.utils import clip_grad_norm_
 from ddpipe.distributed import World
 from ddpipe.model.architectures import Classifier
 from ddpipe.train.batch_norm import RunningStatistics
-from ddpipe.train.loader import Batch
+from ddpipe.train.choices import Mixing
+from ddpipe.train.loader import Batch, mixed, resized, resolution
 from ddpipe.train.objective import Objective
-from ddpipe.train.optimizer import build_optimizer, set_learning_rate
+from ddpipe.train.optimizer import WeightAverage, build_optimizer, learning_rate, set_learning_rate
+from ddpipe.train.order import seed_of_step
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.strategy import Strategy
+from ddpipe.train.strategies import Strategy
 
 
 class TrainingStep:
-    """What every step does with the model; nothing in it waits for the device.
+    """Everything that a step changes: weights, running statistics, optimizer state and weight average.
 
     Attributes:
-        strategy: How the ranks share the model; another one may take its place between steps.
-        optimizer: Its state is all that a step leaves behind, beside the weights.
+        strategy: How the ranks share the model; may be replaced between steps.
+        optimizer: Updates the weights; its state is part of a checkpoint.
+        average: The moving average of the weights, if the recipe has one.
+        bf16: Whether the network computes in bfloat16.
     """
 
     def __init__(
@@ -34,44 +42,81 @@ class TrainingStep:
         strategy: Strategy,
         world: World,
         *,
-        bf16: bool,
+        steps: int,
+        classes: int,
     ) -> None:
-        self._recipe, self._objective, self._world, self._bf16 = recipe, objective, world, bf16
+        """Prepare the steps of a training.
+
+        Args:
+            recipe: How to train.
+            classifier: The model that `strategy` shares among the ranks.
+            objective: What is minimised.
+            strategy: How the ranks share the model.
+            world: The processes that train together.
+            steps: Of the whole training.
+            classes: Number of logits.
+        """
+        self._recipe, self._objective, self._world = recipe, objective, world
+        self._steps, self._classes = steps, classes
         self._parameters = list(classifier.parameters())
         self._running_statistics = RunningStatistics(classifier, world)
+        self.bf16 = computes_in_bf16(recipe.precision, world)
         self.strategy = strategy
         self.optimizer = build_optimizer(recipe, classifier, fused=strategy.fused_optimizer)
+        decay = recipe.averaging_decay
+        self.average = WeightAverage(classifier, decay) if decay else None
 
-    def take(self, batch: Batch, learning_rate: float) -> Tensor:
+    def take(self, step: int, batch: Batch) -> Tensor:
         """Update the weights once.
 
         Args:
-            batch: This rank's share, which may be empty.
-            learning_rate: Of this step.
+            step: From 0.
+            batch: This rank's share of the global batch, which may be empty.
 
         Returns:
-            The objective's `totals` over the share.
+            The objective's `totals` over the share: float64, shape (len(objective.sums),).
         """
-        set_learning_rate(self.optimizer, learning_rate)
-        self.optimizer.zero_grad()
-        parts = list(split(batch, self._recipe.accumulation_steps))
-        totals = [self._backward(part, last=part is parts[-1]) for part in parts]
-        if self._recipe.clip_norm:
-            clip_grad_norm_(self._parameters, self._recipe.clip_norm)
-        self.optimizer.step()
+        recipe, world, optimizer = self._recipe, self._world, self.optimizer
+        _seed(seed_of_step(recipe.seed, step, world.rank), world.device)
+        set_learning_rate(optimizer, learning_rate(recipe, step, self._steps))
+        parts = list(split(self._as_trained(step, batch), recipe.accumulation_steps))
+        totals = []
+        optimizer.zero_grad()
+        for part in parts:
+            # The last part exchanges the sum of the gradients with the other ranks.
+            with self.strategy.exchanging(gradients=part is parts[-1]):
+                with self.autocast():
+                    logits = self.strategy.model(part.images)
+                logits = logits.float()
+                losses = self._objective.losses(logits, part.labels)
+                # Ranks average their gradients: so this is the mean over the global batch, even if
+                # the ranks' shares differ in size.
+                torch.autograd.backward(losses.sum() * world.size / part.size)
+            totals.append(self._objective.totals(losses.detach(), logits.detach(), part.labels))
+        if recipe.clip_norm:
+            clip_grad_norm_(self._parameters, recipe.clip_norm)
+        optimizer.step()
         self._running_statistics.average()
+        if self.average:
+            self.average.update(step)
         return torch.stack(totals).sum(0)
 
-    def _backward(self, part: Batch, *, last: bool) -> Tensor:
-        """Add the gradient of a part of the share; the last part exchanges the sum with the other ranks."""
-        with self.strategy.exchanging(gradients=last):
-            with torch.autocast(self._world.device.type, torch.bfloat16, enabled=self._bf16):
-                logits = self.strategy.model(part.images)
-            logits = logits.float()
-            losses = self._objective.losses(logits, part.labels)
-            # The mean over the global batch, as the ranks average their gradients, whatever their shares are.
-            torch.autograd.backward(losses.sum() * self._world.size / part.size)
-        return self._objective.totals(losses.detach(), logits.detach(), part.labels)
+    def autocast(self) -> torch.autocast:
+        """The precision of the network."""
+        return torch.autocast(self._world.device.type, torch.bfloat16, enabled=self.bf16)
+
+    def _as_trained(self, step: int, batch: Batch) -> Batch:
+        """The batch as the network sees it in this step: resized, then mixed."""
+        recipe = self._recipe
+        images = resized(batch.images, resolution(recipe, step, self._steps))
+        return mixed(
+            Batch(images, batch.labels, batch.size),
+            Mixing(recipe.mixing),
+            recipe.mixing_alpha,
+            classes=self._classes,
+            seed=recipe.seed,
+            step=step,
+        )
 
 
 def split(batch: Batch, parts: int) -> Iterator[Batch]:
@@ -83,3 +128,63 @@ def split(batch: Batch, parts: int) -> Iterator[Batch]:
         batch.images.tensor_split(parts), batch.labels.tensor_split(parts), strict=True
     ):
         yield Batch(images, labels, batch.size)
+
+
+class StepMetrics:
+    """Sums over the batch of every step of an epoch: each rank has its own, now and then all are added up.
+
+    Attributes:
+        rows: float64, shape (steps, columns): for each step the `totals` of the objective. Rows before
+            `reduced` are sums over all ranks, the same on each; the others are this rank's.
+        reduced: How many rows are summed over the ranks.
+    """
+
+    def __init__(self, steps: int, columns: int, world: World) -> None:
+        self.rows = torch.zeros(steps, columns, dtype=torch.float64, device=world.device)
+        self.reduced = 0
+        self._world = world
+
+    def reduce(self, end: int) -> int | None:
+        """Sum the rows before `end` over all ranks; returns the first that is not finite."""
+        pending = self._world.sum(self.rows[self.reduced : end])
+        broken = (~pending.isfinite()).any(1).nonzero().flatten().tolist()
+        first, self.reduced = self.reduced, end
+        return first + int(broken[0]) if broken else None
+
+    def restore(self, rows: Tensor) -> None:
+        """Continue from the reduced rows of a checkpoint."""
+        self.reduced = len(rows)
+        self.rows[: self.reduced] = rows
+
+
+def computes_in_bf16(precision: str, world: World) -> bool:
+    """What "auto" stands for on these devices, or what was asked for; the same on all ranks.
+
+    Args:
+        precision: Of the recipe.
+        world: "auto" is bf16 if the devices of all ranks are fast at it.
+    """
+    if precision != "auto":
+        return precision == "bf16"
+    slow = not _is_fast_at_bf16(world.device)
+    return not world.max(int(slow))
+
+
+def _is_fast_at_bf16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    has = {name for name, there in torch.cpu.get_capabilities().items() if there is True}
+    # Intel's processors since Sapphire Rapids, known by avx512_fp16, do bf16 fast by their tiles (AMX) only:
+    # where those are not to be had, as in many virtual machines, convolutions take 1.5 times as long as
+    # in fp32.
+    return "amx_bf16" in has or ("avx512_bf16" in has and "avx512_fp16" not in has)
+
+
+def _seed(seed: int, device: torch.device) -> None:
+    """Seed what draws random numbers on the CPU and, where they compute, on all GPUs.
+
+    `torch.manual_seed` on a machine without GPUs costs a millisecond, and some memory at every call.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed_all(seed)

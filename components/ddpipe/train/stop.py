@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from typing import Any
 
 from ddpipe.distributed import World
 from ddpipe.processes.signals import on_stop
+
+History = Sequence[Mapping[str, Any]]
+"""One record for each finished epoch."""
 
 
 class Request(IntEnum):
@@ -58,3 +62,13 @@ def watching(minutes: float) -> Iterator[Watch]:
     watch = Watch(minutes)
     with on_stop(watch.tell):
         yield watch
+
+
+def best_epoch(history: History, metric: str) -> int:
+    """The place in the history of the first epoch with the largest value of a metric."""
+    return max(range(len(history)), key=lambda place: history[place][metric])
+
+
+def out_of_patience(history: History, metric: str, patience: int) -> bool:
+    """Whether the metric has not been better for `patience` epochs; never if that is 0."""
+    return 0 < patience < len(history) - best_epoch(history, metric) if history else False

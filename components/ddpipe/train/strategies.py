@@ -1,25 +1,79 @@
-"""The strategies by name.
+"""How processes and devices share the training of one model: the strategies by name.
 
 single   one process, one device
 dp       one process that splits each batch over the GPUs of its machine (nn.DataParallel)
 ddp      every process has the whole model; gradients are averaged over them (DistributedDataParallel)
 fsdp     every process has a share of each weight, its gradient and its optimizer state (fully_sharded.py)
+
+States that leave a strategy are whole and the same for all of them: a checkpoint made by one may be
+resumed, or evaluated, under another.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, assert_never
 
 import torch
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import Optimizer
 
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier
 from ddpipe.model.networks import Shape
-from ddpipe.train.strategy import Strategy
+from ddpipe.train.choices import Strategies
+
+State = dict[str, Any]
+
+
+class Strategy:
+    """One process and one device; the others differ in what they override.
+
+    Attributes:
+        model: What a training step calls.
+        fused_optimizer: Whether one kernel may update all weights.
+    """
+
+    fused_optimizer: ClassVar[bool] = True
+
+    def __init__(self, classifier: Classifier, shape: Shape, world: World) -> None:
+        """Share the training of `classifier`, of images of this shape; its weights are equal on all ranks."""
+        self._classifier, self._world = classifier, world
+        self.model = self._shared(shape)
+
+    def _shared(self, shape: Shape) -> nn.Module:
+        del shape
+        return self._classifier.to(memory_format=torch.channels_last)
+
+    def exchanging(self, *, gradients: bool) -> AbstractContextManager[None]:
+        """Whether ranks average their gradients in the backward pass of this block, or keep their own."""
+        del gradients
+        return nullcontext()
+
+    def whole(self, state: State) -> State:
+        """A state dict whose tensors are whole; all ranks have to call this."""
+        return state
+
+    def shares(self, state: State, like: State) -> State:
+        """This rank's shares of whole tensors, laid out as those of the same names in `like`."""
+        del like
+        return state
+
+    def load_model(self, state: State) -> None:
+        """Take up whole weights."""
+        self._classifier.load_state_dict(self.shares(state, self._classifier.state_dict()))
+
+    def load_optimizer(self, optimizer: Optimizer, state: State) -> None:
+        """Take up a whole state of the optimizer."""
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        own = {
+            number: self.shares(values, dict.fromkeys(values, parameters[number]))
+            for number, values in state["state"].items()
+        }
+        optimizer.load_state_dict({**state, "state": own})
 
 
 class DataParallelStrategy(Strategy):
@@ -64,19 +118,24 @@ def strategy_named(name: str, world: World) -> Callable[[Classifier, Shape, Worl
     Raises:
         ParameterError: It is for one process, and there are several.
     """
-    if name in {"single", "dp"} and world.size > 1:
-        raise ParameterError(
-            what="training cannot start",
-            which=f"strategy {name!r}",
-            seen=f"it is for one process, and there are {world.size}",
-            do="Choose ddp or fsdp, or start one process.",
-        )
-    if name == "dp":
-        return DataParallelStrategy
-    if world.size == 1:
-        return Strategy
-    if name == "fsdp":
-        from ddpipe.train.fully_sharded import FullyShardedStrategy  # noqa: PLC0415 - a second to import
+    chosen = Strategies(name)
+    match chosen:
+        case Strategies.SINGLE | Strategies.DP if world.size > 1:
+            raise ParameterError(
+                what="training cannot start",
+                which=f"strategy {name!r}",
+                seen=f"it is for one process, and there are {world.size}",
+                do="Choose ddp or fsdp, or start one process.",
+            )
+        case Strategies.DP:
+            return DataParallelStrategy
+        case Strategies.SINGLE | Strategies.AUTO | Strategies.DDP | Strategies.FSDP if world.size == 1:
+            return Strategy
+        case Strategies.FSDP:
+            from ddpipe.train.fully_sharded import FullyShardedStrategy  # noqa: PLC0415 - a second to import
 
-        return FullyShardedStrategy
-    return DistributedDataParallelStrategy
+            return FullyShardedStrategy
+        case Strategies.AUTO | Strategies.DDP | Strategies.SINGLE:
+            return DistributedDataParallelStrategy
+        case other:
+            assert_never(other)

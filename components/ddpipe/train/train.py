@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,21 +28,25 @@ from ddpipe.model.lineage import surroundings
 from ddpipe.model.package import load_package
 from ddpipe.storage import Store, open_store
 from ddpipe.train.initial import network_facts
-from ddpipe.train.journal import keep_journal
+from ddpipe.train.journal import keep_journal, summarised
 from ddpipe.train.loop import Trainer
 from ddpipe.train.order import images_seen
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.saver import Saver
+from ddpipe.train.saver import Saver, Uploads, uploading
 from ddpipe.train.stop import watching
-from ddpipe.train.uploads import Uploads, uploading
-from ddpipe.train.usage import summarised
 
 SPLITS = ("train", "validation")
 
 _log = logging.getLogger(__name__)
 
 
-def train(dataset: str, output: str, recipe: Recipe) -> None:
+def train(
+    dataset: str,
+    output: str,
+    recipe: Recipe,
+    *,
+    before_step: Callable[[Trainer], None] = lambda _: None,
+) -> None:
     """Train, or go on where an earlier process left off; a training that has finished is left as it is.
 
     Every process of the group calls this alike.
@@ -50,6 +55,7 @@ def train(dataset: str, output: str, recipe: Recipe) -> None:
         dataset: URI of the dataset version's manifest.
         output: Folder of this training.
         recipe: How to train.
+        before_step: Called on each rank before each step.
 
     Raises:
         ParameterError: The recipe cannot be, or does not suit the images.
@@ -75,7 +81,9 @@ def train(dataset: str, output: str, recipe: Recipe) -> None:
         with uploading() if world.is_main else nullcontext() as uploads:
             saver = _saver(start, store, world, uploads, recipe) if uploads else None
             resumed = start.checkpoint is not None
-            trainer = Trainer(recipe, manifest, splits, store, world, saver, resumed=resumed)
+            trainer = Trainer(
+                recipe, manifest, splits, store, world, saver, resumed=resumed, before_step=before_step
+            )
             if start.checkpoint:
                 trainer.restore(start.checkpoint)
             _say(

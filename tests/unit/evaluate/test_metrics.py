@@ -15,11 +15,11 @@ from ddpipe.evaluate.metrics import (
     bootstrap,
     calibration,
     calibration_error,
-    macro_auc,
     macro_average_precision,
     macro_f1,
     mean,
     measure,
+    resampled_macro_auc,
 )
 from ddpipe.model.evaluation import TITLES, CalibrationBin, Metrics
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray
@@ -109,7 +109,7 @@ def test_what_is_resampled_is_the_same_score(probabilities: FloatArray) -> None:
     """Every sample drawn once: the statistic of the bootstrap is the library's value."""
     said = MULTICLASS.decisions(probabilities, ())
     assert macro_f1(said, TRUTH)(ONCE) == pytest.approx(sklearn.f1_score(TRUTH, said, average="macro"))
-    assert macro_auc(probabilities, TRUTH)(ONCE) == pytest.approx(_auc(probabilities, TRUTH))
+    assert resampled_macro_auc(probabilities, TRUTH)(ONCE) == pytest.approx(_auc(probabilities, TRUTH))
     assert macro_average_precision(probabilities, TRUTH)(ONCE) == pytest.approx(
         sklearn.average_precision_score(TRUTH, probabilities)
     )
@@ -118,7 +118,7 @@ def test_what_is_resampled_is_the_same_score(probabilities: FloatArray) -> None:
 def test_a_weight_is_as_many_copies_of_the_sample() -> None:
     weights = np.random.default_rng(1).integers(0, 4, len(LABELS))
     copies = np.repeat(np.arange(len(LABELS)), weights)
-    for statistic in (macro_auc, macro_average_precision):
+    for statistic in (resampled_macro_auc, macro_average_precision):
         weighted = statistic(TIED, TRUTH)(weights[:, None].astype(np.float64))
         copied = statistic(TIED[copies], TRUTH[copies])(np.ones((len(copies), 1)))
         assert weighted == pytest.approx(copied)

@@ -9,7 +9,7 @@ import pytest
 from samples import some_images
 
 from ddpipe.train.augment import GREY, augmented, draws
-from ddpipe.train.augmentation import AUGMENTATIONS, Augmentation
+from ddpipe.train.choices import AUGMENTATIONS, Augmentation
 
 IMAGES = some_images(64, (32, 32, 3))
 SAMPLES = np.arange(64)

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from ddpipe.storage import open_store
 from ddpipe.train.journal import keep_journal
 from ddpipe.train.order import images_seen
-from ddpipe.train.uploads import uploading
+from ddpipe.train.saver import uploading
 
 LOG_PANEL = 75
 """Columns that the UI of Kubeflow Pipelines shows."""

@@ -1,11 +1,10 @@
-"""Losses and metrics by task."""
+"""Losses by task."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
@@ -13,9 +12,7 @@ from ddpipe.train.objective import (
     BinaryCrossEntropy,
     CrossEntropy,
     class_weights,
-    macro_auc,
     positive_weights,
-    scorable,
 )
 
 GENERATOR = np.random.default_rng(0)
@@ -70,11 +67,3 @@ def test_an_absent_class_weighs_nothing_and_does_not_divide_by_zero() -> None:
 def test_positive_weights_balance_each_label_that_can_be_balanced() -> None:
     labels = np.array([[1, 0, 1], [0, 0, 1], [0, 0, 1], [0, 0, 1]])
     np.testing.assert_allclose(positive_weights(labels), [3, 1, 1])
-
-
-def test_macro_auc_is_the_mean_over_the_labels_that_have_one() -> None:
-    labels = LABELS.long().numpy().copy()
-    labels[:, 1] = 1
-    expected = [roc_auc_score(labels[:, one], LOGITS[:, one]) for one in (0, 2)]
-    assert macro_auc(LOGITS.numpy(), labels) == pytest.approx(np.mean(expected))
-    assert scorable(labels).tolist() == [True, False, True]

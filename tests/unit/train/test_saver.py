@@ -14,8 +14,7 @@ from torch import Tensor
 from ddpipe.model.checkpoint import Checkpoint, claim, latest
 from ddpipe.storage import Store, open_store
 from ddpipe.train import saver as module
-from ddpipe.train.saver import Saver
-from ddpipe.train.uploads import Uploads
+from ddpipe.train.saver import Saver, Uploads
 
 
 class Later:

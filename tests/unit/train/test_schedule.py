@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.schedule import learning_rate
 
 
 def test_the_learning_rate_rises_in_a_line_and_falls_along_a_cosine() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ddpipe.distributed import World
-from ddpipe.train.step_metrics import StepMetrics
+from ddpipe.train.step import StepMetrics
 
 
 class Twins:

@@ -26,14 +26,13 @@ from ddpipe.model.trained import load_model
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
 from ddpipe.train import train as step
-from ddpipe.train.loader import Batch
 from ddpipe.train.loop import Trainer
+from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.order import global_batch, permutation
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.schedule import learning_rate
+from ddpipe.train.saver import Uploads, uploading
 from ddpipe.train.step import TrainingStep
 from ddpipe.train.train import train
-from ddpipe.train.uploads import Uploads, uploading
 
 SHAPE = (8, 8, 1)
 RECIPE = Recipe(epochs=3, batch_size=4, checkpoint_minutes=1e-9)
@@ -61,19 +60,15 @@ class Power(Exception):
     """It failed."""
 
 
-def interrupted(monkeypatch: pytest.MonkeyPatch, step: int, run: Callable[[], None]) -> None:
+def interrupted(step: int, dataset: str, output: str, recipe: Recipe) -> None:
     """Run a training whose machine stops before a step."""
-    take = Trainer._take
 
-    def stopped(trainer: Trainer, number: int, batch: Batch) -> None:
+    def stop(trainer: Trainer) -> None:
         if trainer.step == step:
             raise Power
-        take(trainer, number, batch)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_take", stopped)
-        with pytest.raises(Power):
-            run()
+    with pytest.raises(Power):
+        train(dataset, output, recipe, before_step=stop)
 
 
 def record(output: str) -> dict[str, Any]:
@@ -117,10 +112,10 @@ def test_as_many_checkpoints_are_kept_as_wanted(
 
 
 def test_the_metrics_of_an_interrupted_epoch_are_those_of_all_its_steps(
-    dataset: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: str, output: str, tmp_path: Path
 ) -> None:
     train(dataset, str(tmp_path / "whole"), RECIPE)
-    interrupted(monkeypatch, 5, lambda: train(dataset, output, RECIPE))
+    interrupted(5, dataset, output, RECIPE)
     train(dataset, output, RECIPE)
     for name in ("train_loss", "train_accuracy", "validation_loss"):
         histories = [record(folder)["history"] for folder in (output, str(tmp_path / "whole"))]
@@ -191,10 +186,8 @@ def test_a_loss_that_is_no_number_is_noticed_within_sixteen_steps_and_named(
     assert (saved.step if saved else 0) == 20 * epoch, "never a state with such a loss"
 
 
-def test_an_unfinished_epoch_s_seconds_count_when_training_goes_on(
-    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupted(monkeypatch, 4, lambda: train(dataset, output, RECIPE))
+def test_an_unfinished_epoch_s_seconds_count_when_training_goes_on(dataset: str, output: str) -> None:
+    interrupted(4, dataset, output, RECIPE)
     store = open_store(output)
     found = newest(store)
     assert found
@@ -222,11 +215,11 @@ def test_a_price_makes_a_cost(dataset: str, output: str) -> None:
 
 
 def test_a_training_may_start_from_a_package_and_says_from_which(
-    dataset: str, output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: str, output: str, tmp_path: Path
 ) -> None:
     package = a_package(str(tmp_path / "package"), load_manifest(dataset))
     recipe = replace(RECIPE, warm_start=package, learning_rate=1e-9)
-    interrupted(monkeypatch, 4, lambda: train(dataset, output, recipe))
+    interrupted(4, dataset, output, recipe)
     for path in (tmp_path / "package").iterdir():
         path.unlink()
     train(dataset, output, recipe)
@@ -256,12 +249,10 @@ def test_a_training_whose_result_is_damaged_is_trained_again_from_the_checkpoint
     load_model(output)
 
 
-def test_nobody_takes_a_damaged_result_for_one_while_it_is_trained_again(
-    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_takes_a_damaged_result_for_one_while_it_is_trained_again(dataset: str, output: str) -> None:
     train(dataset, output, RECIPE)
     (Path(output) / result(output).file).unlink()
-    interrupted(monkeypatch, 8, lambda: train(dataset, output, RECIPE))
+    interrupted(8, dataset, output, RECIPE)
     with pytest.raises(CheckpointError, match="has not finished"):
         load_model(output)
 
@@ -278,9 +269,9 @@ def test_a_finished_training_is_done_once(
 
 
 def test_a_hyperparameter_that_is_newer_than_a_checkpoint_had_its_default_in_it(
-    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+    dataset: str, output: str
 ) -> None:
-    interrupted(monkeypatch, 4, lambda: train(dataset, output, RECIPE))
+    interrupted(4, dataset, output, RECIPE)
     forget(output, "label_smoothing")
     with pytest.raises(CheckpointError, match=r"label_smoothing was 0\.0, is now 0\.1"):
         train(dataset, output, replace(RECIPE, label_smoothing=0.1))
@@ -288,10 +279,8 @@ def test_a_hyperparameter_that_is_newer_than_a_checkpoint_had_its_default_in_it(
     assert record(output)["resumed_from"] == 4
 
 
-def test_a_hyperparameter_that_is_gone_makes_it_another_training(
-    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupted(monkeypatch, 4, lambda: train(dataset, output, RECIPE))
+def test_a_hyperparameter_that_is_gone_makes_it_another_training(dataset: str, output: str) -> None:
+    interrupted(4, dataset, output, RECIPE)
     change(output, {"charm": 3})
     with pytest.raises(CheckpointError, match="charm was 3, is gone now"):
         train(dataset, output, RECIPE)
@@ -314,11 +303,9 @@ def change(output: str, more: dict[str, object], without: str = "") -> None:
     claim(store, None).save(replace(found[1], recipe=recipe))
 
 
-def test_the_seconds_of_all_attempts_are_told(
-    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    interrupted(monkeypatch, 2, lambda: train(dataset, output, RECIPE))
-    interrupted(monkeypatch, 5, lambda: train(dataset, output, RECIPE))
+def test_the_seconds_of_all_attempts_are_told(dataset: str, output: str) -> None:
+    interrupted(2, dataset, output, RECIPE)
+    interrupted(5, dataset, output, RECIPE)
     train(dataset, output, RECIPE)
     attempts = record(output)["attempts"]
     assert [attempt["step"] for attempt in attempts] == [0, 2, 5]
@@ -382,17 +369,11 @@ def test_a_training_is_not_finished_before_its_last_checkpoint_is_written(
     assert finished(open_store(output)) is None
 
 
-def test_a_training_that_was_taken_over_stops_and_leaves_no_record(
-    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    take = Trainer._take
-
-    def overtaken(trainer: Trainer, number: int, batch: Batch) -> None:
+def test_a_training_that_was_taken_over_stops_and_leaves_no_record(dataset: str, output: str) -> None:
+    def overtake(trainer: Trainer) -> None:
         if trainer.step == 4:
             claim(open_store(output), None)
-        take(trainer, number, batch)
 
-    monkeypatch.setattr(Trainer, "_take", overtaken)
     with pytest.raises(CheckpointError, match="another process has taken this training over"):
-        train(dataset, output, RECIPE)
+        train(dataset, output, RECIPE, before_step=overtake)
     assert finished(open_store(output)) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,20 +14,16 @@ from torch import nn
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.train.averaging import WeightAverage
 from ddpipe.train.batch_norm import RunningStatistics
-from ddpipe.train.early_stopping import best_epoch, is_over
-from ddpipe.train.freezing import Backbone, head_of
-from ddpipe.train.loader import Batch
-from ddpipe.train.mixing import mixed
+from ddpipe.train.choices import Mixing
+from ddpipe.train.initial import Backbone, head_of
+from ddpipe.train.loader import Batch, check_resolution, mixed, resized, resolution
 from ddpipe.train.objective import CrossEntropy
-from ddpipe.train.optimizer import build_optimizer, set_learning_rate
-from ddpipe.train.precision import computes_in_bf16
+from ddpipe.train.optimizer import WeightAverage, build_optimizer, set_learning_rate
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.resolution import check_resolution, resized, resolution
-from ddpipe.train.step import TrainingStep
-from ddpipe.train.strategies import DataParallelStrategy, strategy_named
-from ddpipe.train.strategy import Strategy
+from ddpipe.train.step import TrainingStep, computes_in_bf16
+from ddpipe.train.stop import best_epoch, out_of_patience
+from ddpipe.train.strategies import DataParallelStrategy, Strategy, strategy_named
 
 CPU = torch.device("cpu")
 ALONE = World(0, 1, CPU)
@@ -41,11 +38,12 @@ def a_classifier() -> Classifier:
 
 def stepped(recipe: Recipe, batch: Batch = BATCH, steps: int = 3) -> Classifier:
     classifier = a_classifier()
-    step = TrainingStep(
-        recipe, classifier, CrossEntropy(), Strategy(classifier, SHAPE, ALONE), ALONE, bf16=False
-    )
-    for _ in range(steps):
-        step.take(batch, recipe.learning_rate)
+    strategy = Strategy(classifier, SHAPE, ALONE)
+    # At a constant rate every step of a training is the same.
+    recipe = replace(recipe, warmup_fraction=0.0, schedule="constant", precision="fp32")
+    step = TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=steps, classes=3)
+    for number in range(steps):
+        step.take(number, batch)
     return classifier
 
 
@@ -125,14 +123,14 @@ def test_mixtures_have_labels_in_the_proportion_of_their_pixels(how: str) -> Non
     images = torch.zeros(2, 20, 20, 1, dtype=torch.uint8)
     images[1] = 100
     for step in range(20):
-        batch = mixed(Batch(images, torch.tensor([0, 1]), 2), how, 1.0, classes=3, seed=0, step=step)
+        batch = mixed(Batch(images, torch.tensor([0, 1]), 2), Mixing(how), 1.0, classes=3, seed=0, step=step)
         assert batch.labels.sum(1) == pytest.approx([1, 1])
         assert batch.images.float().mean((1, 2, 3)) / 100 == pytest.approx(batch.labels[:, 1], abs=1e-4)
 
 
 def test_mixtures_are_a_function_of_seed_and_step() -> None:
     def at(seed: int, step: int) -> torch.Tensor:
-        return mixed(BATCH, "mixup", 1.0, classes=3, seed=seed, step=step).images
+        return mixed(BATCH, Mixing.MIXUP, 1.0, classes=3, seed=seed, step=step).images
 
     assert torch.equal(at(0, 3), at(0, 3))
     assert not torch.equal(at(0, 3), at(0, 4))
@@ -140,13 +138,13 @@ def test_mixtures_are_a_function_of_seed_and_step() -> None:
 
 
 def test_several_labels_are_mixed_as_they_are() -> None:
-    batch = mixed(Batch(BATCH.images[:2], torch.eye(2), 2), "mixup", 1.0, classes=2, seed=0, step=0)
+    batch = mixed(Batch(BATCH.images[:2], torch.eye(2), 2), Mixing.MIXUP, 1.0, classes=2, seed=0, step=0)
     assert batch.labels.sum(0) == pytest.approx([1, 1])
 
 
 def test_an_empty_share_can_be_mixed_and_learnt() -> None:
     empty = Batch(BATCH.images[:0], BATCH.labels[:0], 1)
-    for how in ("mixup", "cutmix"):
+    for how in (Mixing.MIXUP, Mixing.CUTMIX):
         assert mixed(empty, how, 1.0, classes=3, seed=0, step=0).labels.shape == (0, 3)
     assert largest_difference(stepped(Recipe(weight_decay=0), empty), a_classifier()) == 0
 
@@ -251,8 +249,8 @@ def test_a_network_for_one_size_only_refuses_smaller_images() -> None:
 def test_training_stops_when_the_metric_has_not_been_better_for_as_long_as_patience() -> None:
     history = [{"auc": value} for value in (0.5, 0.7, 0.7, 0.6)]
     assert best_epoch(history, "auc") == 1
-    assert [is_over(history[:length], "auc", 2) for length in range(5)] == [False] * 4 + [True]
-    assert not is_over(history, "auc", 0)
+    assert [out_of_patience(history[:length], "auc", 2) for length in range(5)] == [False] * 4 + [True]
+    assert not out_of_patience(history, "auc", 0)
 
 
 def test_auto_precision_is_bf16_where_the_processor_is_fast_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +268,7 @@ def test_auto_precision_is_bf16_where_the_processor_is_fast_at_it(monkeypatch: p
 
 
 def test_the_gradient_of_mixtures_is_not_that_of_the_images() -> None:
-    mixture = mixed(BATCH, "mixup", 1.0, classes=3, seed=0, step=0)
+    mixture = mixed(BATCH, Mixing.MIXUP, 1.0, classes=3, seed=0, step=0)
     assert largest_difference(stepped(Recipe(), mixture), stepped(Recipe())) > 1e-3
     assert np.isfinite([weight.sum().item() for weight in stepped(Recipe(), mixture).parameters()]).all()
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ddpipe.errors import CheckpointError, StoreError, Unreachable
-from ddpipe.train.uploads import Uploads, uploading
+from ddpipe.train.saver import Uploads, uploading
 
 AWAY = Unreachable(what="the store", which="s3://a", seen="503", do="Wait.")
 FOREVER = 10**6

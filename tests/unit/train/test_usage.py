@@ -7,8 +7,8 @@ import itertools
 import pytest
 import torch
 
-from ddpipe.train import usage
-from ddpipe.train.usage import Usage, summarised
+from ddpipe.train import journal
+from ddpipe.train.journal import Usage, summarised
 
 CPU = torch.device("cpu")
 
@@ -18,9 +18,9 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.cpu = 0.0
-        monkeypatch.setattr(usage.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(usage.time, "process_time", lambda: self.cpu)
-        monkeypatch.setattr(usage, "cpus", lambda: 4)
+        monkeypatch.setattr(journal.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(journal.time, "process_time", lambda: self.cpu)
+        monkeypatch.setattr(journal, "cpus", lambda: 4)
 
 
 def test_the_share_of_time_spent_waiting_for_data_is_told_epoch_by_epoch(

@@ -13,7 +13,7 @@ from model_packages import a_classifier, a_package
 from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.errors import NoSuchObject, ParameterError
 from ddpipe.model.architectures import Classifier
-from ddpipe.train.warm_start import warm_weights
+from ddpipe.train.initial import warm_weights
 
 
 @pytest.fixture

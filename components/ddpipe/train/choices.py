@@ -1,9 +1,51 @@
-"""Kinds of random changes to training images, by the names of the recipe; augment.py applies them."""
+"""The named choices of a recipe, each declared once; this module needs no torch.
+
+Schedules and augmentations are complete here. The other names are enumerations, and the code that implements
+them matches on their members: mypy rejects a member without an implementation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
+
+SCHEDULES: Mapping[str, Callable[[float], float]] = {
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+    "linear": lambda progress: 1 - progress,
+    "constant": lambda _progress: 1.0,
+}
+"""Share of the peak learning rate after the warm-up, by name: a function of the progress from 0 to 1.
+
+Source of the cosine: Loshchilov and Hutter, SGDR, ICLR 2017, without restarts.
+"""
+
+
+class Optimizers(StrEnum):
+    """Optimizers, built by optimizer.py."""
+
+    SGD = "sgd"
+    ADAMW = "adamw"
+    MUON = "muon"
+
+
+class Strategies(StrEnum):
+    """How processes share a training, implemented by strategies.py."""
+
+    AUTO = "auto"
+    SINGLE = "single"
+    DP = "dp"
+    DDP = "ddp"
+    FSDP = "fsdp"
+
+
+class Mixing(StrEnum):
+    """Mixtures of two images, implemented by loader.py."""
+
+    NONE = "none"
+    MIXUP = "mixup"
+    CUTMIX = "cutmix"
 
 
 @dataclass(frozen=True, slots=True)

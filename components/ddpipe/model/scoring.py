@@ -1,0 +1,50 @@
+"""Logits of a whole split, every sample exactly once, by any number of processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from ddpipe.data.prefetch import prefetched
+from ddpipe.data.reader import SplitReader
+from ddpipe.data.shards import Images
+from ddpipe.distributed import World
+
+
+def logits_of(
+    model: nn.Module, samples: SplitReader, world: World, *, classes: int, batch_size: int
+) -> npt.NDArray[np.float32]:
+    """The model's logits of all samples.
+
+    Ranks share whole batches, not samples: the bits depend on the batch size, not on the number of ranks.
+    All ranks compute the same number of batches, because the weights of a sharded model are whole only while
+    all ranks compute: a rank whose share is smaller repeats the last batch. With 5 batches and 2 ranks,
+    rank 0 computes batches 0, 2, 4 and rank 1 computes 1, 3, 4; only rank 0's copy of batch 4 counts.
+
+    Args:
+        model: On the device of `world`, in evaluation mode.
+        samples: What is scored.
+        world: The processes that share the work; each of them has to call this.
+        classes: Number of logits per sample.
+        batch_size: Samples per batch.
+
+    Returns:
+        float32, shape (samples, classes), in the samples' order, on rank 0; no rows on the other ranks.
+    """
+    batches = -(-len(samples) // batch_size)
+    rounds = -(-batches // world.size)
+    mine = [min(one * world.size + world.rank, batches - 1) for one in range(rounds)]
+
+    def images_of(number: int) -> Images:
+        start = number * batch_size
+        return samples.images(range(start, min(start + batch_size, len(samples))))
+
+    # Every batch has the same number of rows; rows that the last batch leaves empty are cut off at the end.
+    logits = np.zeros((len(mine), batch_size, classes), np.float32)
+    with torch.no_grad():
+        for rows, images in zip(logits, prefetched(images_of, mine, threads=1), strict=True):
+            rows[: len(images)] = model(torch.from_numpy(images).to(world.device)).float().cpu().numpy()
+    own = len(world.share(batches))
+    return world.gather(logits[:own]).reshape(-1, classes)[: len(samples)]
