@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from unicodedata import category
@@ -13,6 +13,12 @@ from ddpipe.storage import Store, open_store
 
 if TYPE_CHECKING:
     from ddpipe.sources.samples import Samples  # numpy; the names of parameters are asked for without it
+
+
+IMAGES = (
+    "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "dcm", "dicom",
+)  # fmt: skip
+"""Endings of the names of image files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +113,11 @@ def sorted_out(samples: Iterable[Sample]) -> tuple[Samples, dict[str, str]]:
                 yield sample
 
     return Samples.of(good()), problems
+
+
+def abridged(names: Sequence[str], most: int = 5) -> str:
+    """The first few names, in a line."""
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
 def store_of(path: str) -> Store:

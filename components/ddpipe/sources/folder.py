@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any, NamedTuple
 
 from ddpipe.errors import SourceError
-from ddpipe.sources.base import Survey, printable, refused, sorted_out
+from ddpipe.sources.base import IMAGES, Survey, abridged, printable, refused, sorted_out
 from ddpipe.sources.listing import listed_files, read_file, stamp
 from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo
+
+log = logging.getLogger(__name__)
+
+ENDINGS = tuple(f".{ending}" for ending in IMAGES)
 
 SPLIT_FOLDERS: Mapping[str, str] = {
     "train": "train",
@@ -21,12 +27,28 @@ SPLIT_FOLDERS: Mapping[str, str] = {
     "test": "test",
     "testing": "test",
 }
-"""Folders that are no classes but hold the class folders of one split, if there is one for training."""
+"""Folders that hold the class folders of one split, where there is one for training."""
+
+
+class Placed(NamedTuple):
+    """A file in a class folder.
+
+    Attributes:
+        split: That the source itself puts it into, or "".
+        name: Of the class.
+        below: Its path in the class folder.
+        info: The file.
+    """
+
+    split: str
+    name: str
+    below: tuple[str, ...]
+    info: ObjectInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """Images in one folder per class; what a dot hides is not looked at.
+    """Images in one folder per class; hidden files are ignored.
 
     Attributes:
         path: A folder or s3://bucket/prefix.
@@ -37,54 +59,107 @@ class Folder:
     expected: Sequence[str] = ()
 
     def survey(self) -> Survey:
-        """List what there is; nothing is read."""
+        """List the files; none is read.
+
+        Raises:
+            SourceError: There are no two class folders, not those of the well-known data set, or another
+                folder lies beside those of the splits.
+        """
         listing = listed_files(self.path)
-        found = list(_placed(listing.infos))
-        classes = tuple(sorted({name for _, name, _ in found if not printable(name)}))
+        has_splits = self._has_splits(listing.infos)
+        found = list(_placed(listing.infos, has_splits=has_splits))
+        classes = tuple(sorted({file.name for file in found if not printable(file.name)}))
         labels = {name: label for label, name in enumerate(classes)}
         samples, unprintable = sorted_out(
-            Sample(info.key, labels.get(name, 0), stamp(info), where=info.key, split=split)
-            for split, name, info in found
+            Sample(file.info.key, labels.get(file.name, 0), stamp(file.info), file.info.key, split=file.split)
+            for file in found
         )
         problems = {**listing.problems, **unprintable}
         if len(classes) < 2 and not problems:  # noqa: PLR2004
-            raise self._too_few(listing.infos, classes)
+            raise self._too_few(found, classes, has_splits=has_splits)
         if self.expected and set(classes) != set(self.expected):
             raise refused(
                 self.path,
                 f"its class folders are {', '.join(classes)}, not {', '.join(self.expected)}",
                 "Give the original archive or class folders with these names; --source folder takes any.",
             )
-        return Survey(classes=classes, samples=samples, problems=problems)
+        self._warn_of_empty_classes(listing.empty_folders, classes, has_splits=has_splits)
+        left_out = self._left_out(listing.infos, found)
+        return Survey(classes=classes, samples=samples, problems=problems, facts=left_out)
 
     def read(self, sample: Sample) -> bytes:
         """The file."""
         return read_file(self.path, sample.where)
 
-    def _too_few(self, infos: Iterable[ObjectInfo], classes: Sequence[str]) -> SourceError:
+    def _has_splits(self, infos: Iterable[ObjectInfo]) -> bool:
+        """Whether the topmost folders are splits, and the classes lie in them.
+
+        Raises:
+            SourceError: Two of them are, and another is not: taken for classes, test images would be trained
+                on as such.
+        """
+        tops = {top for top, *rest in (PurePosixPath(info.key).parts for info in infos) if rest}
+        named = {top for top in tops if top.lower() in SPLIT_FOLDERS}
+        splits = {SPLIT_FOLDERS[top.lower()] for top in named}
+        if "train" not in splits or named == tops:
+            return "train" in splits
+        if len(splits) == 1:
+            return False
+        raise refused(
+            self.path,
+            f"the folders {', '.join(sorted(named))} look like splits, but {', '.join(sorted(tops - named))} "
+            "is beside them",
+            "Move it elsewhere; or, if all of them are classes, rename those that look like splits.",
+        )
+
+    def _left_out(self, infos: Sequence[ObjectInfo], found: Sequence[Placed]) -> dict[str, Any]:
+        """What the manifest says about images that are in no class folder; also logged with their names."""
+        inside = {file.info.key for file in found}
+        outside = [
+            info.key for info in infos if info.key not in inside and info.key.lower().endswith(ENDINGS)
+        ]
+        if not outside:
+            return {}
+        reason = "images outside the class folders"
+        log.warning("%d %s of %s are left out: %s", len(outside), reason, self.path, abridged(outside))
+        return {"left_out": {reason: len(outside)}}
+
+    def _warn_of_empty_classes(
+        self, empty_folders: Iterable[str], classes: Collection[str], *, has_splits: bool
+    ) -> None:
+        depth = 2 if has_splits else 1
+        parts = [PurePosixPath(folder).parts for folder in empty_folders]
+        names = {inner[depth - 1] for inner in parts if len(inner) >= depth} - set(classes)
+        if names:
+            log.warning(
+                "%d folders of %s have no image and become no class: %s",
+                len(names),
+                self.path,
+                abridged(sorted(printable(name) or name for name in names)),
+            )
+
+    def _too_few(self, found: Sequence[Placed], classes: Sequence[str], *, has_splits: bool) -> SourceError:
         """There are no two classes to tell apart; perhaps they lie one folder deeper."""
         do = "Give a folder, or s3://bucket/prefix, with one folder of images per class."
         if not classes:
             return refused(self.path, "it holds no image in a class folder", do)
         seen = f"it has only one class folder, {classes[0]!r}"
-        parts = (PurePosixPath(info.key).parts for info in infos)
-        below = sorted({inner for top, inner, *rest in parts if top == classes[0] and rest})
+        below = sorted({file.below[0] for file in found if len(file.below) > 1})
         if len(below) > 1:
-            shown = ", ".join(below[:5]) + (", …" if len(below) > 5 else "")  # noqa: PLR2004
-            seen = f"{seen}, which holds the folders {shown}"
-            do = f"If these are the classes, give {self.path.rstrip('/')}/{classes[0]}."
+            seen = f"{seen}, which holds the folders {abridged(below)}"
+            do = (
+                f"If these are the classes, move them up by one folder, out of {classes[0]!r}."
+                if has_splits
+                else f"If these are the classes, give {self.path.rstrip('/')}/{classes[0]}."
+            )
         return refused(self.path, seen, do)
 
 
-def _placed(infos: Iterable[ObjectInfo]) -> Iterator[tuple[str, str, ObjectInfo]]:
-    """Split and class of each file that lies in a class's folder."""
-    parts = [(PurePosixPath(info.key).parts, info) for info in infos]
-    tops = {folders[0] for folders, _ in parts if len(folders) > 1}
-    given = "train" in {SPLIT_FOLDERS.get(top.lower()) for top in tops} and all(
-        top.lower() in SPLIT_FOLDERS for top in tops
-    )
-    for folders, info in parts:
-        split = SPLIT_FOLDERS[folders[0].lower()] if given and len(folders) > 1 else ""
-        inner = folders[1:] if given else folders
+def _placed(infos: Iterable[ObjectInfo], *, has_splits: bool) -> Iterator[Placed]:
+    """The files in class folders."""
+    for info in infos:
+        parts = PurePosixPath(info.key).parts
+        split = SPLIT_FOLDERS[parts[0].lower()] if has_splits and len(parts) > 1 else ""
+        inner = parts[1:] if has_splits else parts
         if len(inner) > 1:
-            yield split, inner[0], info
+            yield Placed(split, inner[0], inner[1:], info)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from ddpipe.sources import png
 from ddpipe.sources.base import Unreadable
 from ddpipe.sources.view import PLAIN, View
 
@@ -93,6 +94,7 @@ def decode(data: bytes, shape: Shape, depth: int = 0, view: View = PLAIN) -> Ima
     mode = "L" if channels == 1 else "RGB"
     with _opened(data, view) as file:
         image = _upright(file, lambda size: max(width / size[0], height / size[1]), depth).convert(mode)
+        _refuse_missing_rows(file, data)
         return image if image.size == (width, height) else ImageOps.fit(image, (width, height), FILTER)
 
 
@@ -104,6 +106,7 @@ def shrink(data: bytes, side: int, depth: int = 0, view: View = PLAIN) -> Image.
     """
     with _opened(data, view) as file:
         image = _upright(file, lambda size: side / min(size), depth)
+        _refuse_missing_rows(file, data)
         factor = side / min(image.size)
         width, height = (max(side, round(length * factor)) for length in image.size)
         if image.size == (width, height):
@@ -189,6 +192,7 @@ def _opened(data: bytes, view: View = PLAIN) -> Iterator[Image.Image]:
         else:
             with _unwrapped(data) as image:
                 _refuse_bomb(image)
+                _refuse_frames(image, view)
                 yield image
 
 
@@ -216,6 +220,35 @@ def _dicom() -> ModuleType:
 def _refuse_bomb(image: Image.Image) -> None:
     if image.width * image.height > LARGEST:
         raise Unreadable(f"{image.width} by {image.height} pixels: it may be a decompression bomb")
+
+
+def _refuse_frames(image: Image.Image, view: View) -> None:
+    """Further frames of a GIF, or pages of a TIFF, would be lost; previews in photographs (MPO) may be."""
+    if view.first_frame or image.format == "MPO":
+        return
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1:
+        raise Unreadable(f"it has {frames} frames: --first-frame takes the first of them")
+
+
+def _refuse_missing_rows(file: Image.Image, data: bytes) -> None:
+    """Pillow shows black where a PNG's stream ends in order, but before the last row.
+
+    Args:
+        file: With its pixels loaded.
+        data: The same, as bytes.
+
+    Raises:
+        Unreadable: Rows are missing.
+    """
+    if file.format != "PNG":
+        return
+    # Rows come from the top: if something is in the last one, all are there.
+    last = np.asarray(file.crop((0, file.height - 1, file.width, file.height)))
+    if last.any() and not file.info.get("interlace"):
+        return
+    if missing := png.missing_bytes(data):
+        raise Unreadable(f"its pixels end {missing:,} bytes too early: it is truncated")
 
 
 def _reason(data: bytes, error: Exception) -> str:

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import DirEntry, scandir, stat_result
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG
 
 from ddpipe.errors import NoAccess, NoSuchObject
 from ddpipe.sources.base import Unreadable, printable, store_of
-from ddpipe.storage import ObjectInfo, open_store
+from ddpipe.storage import ObjectInfo, Store, open_store
 from ddpipe.storage.files import info_of
 
 LOST = "lost+found"
 """What a file system keeps in its topmost folder, for the administrator only."""
+
+MAC = "__MACOSX"
+"""A folder in every zip archive from a Mac, with no data."""
 
 Identity = tuple[int, int]
 """Device and inode: what a folder is, by whichever name."""
@@ -22,15 +25,17 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What lies below a path, but for what a dot hides.
+    """Everything below a path except hidden files and folders.
 
     Attributes:
         infos: The files, in the order of their keys.
-        problems: What is no file that can be read, by its printable key, and why.
+        problems: Why something cannot be read as a file, by its printable key.
+        empty_folders: Keys of the folders with nothing in them.
     """
 
     infos: tuple[ObjectInfo, ...]
     problems: Mapping[str, str]
+    empty_folders: tuple[str, ...] = ()
 
 
 def listed_files(path: str) -> Listing:
@@ -42,11 +47,24 @@ def listed_files(path: str) -> Listing:
     store = store_of(path)
     root = store.local_path("")
     if root is None:
-        return Listing(tuple(info for info in store.list() if "/." not in f"/{info.key}"), {})
+        return _in_bucket(store)
     found = list(_walked(root))
     infos = sorted((item for item in found if isinstance(item, ObjectInfo)), key=lambda info: info.key)
-    bad = dict(item for item in found if not isinstance(item, ObjectInfo))
-    return Listing(tuple(infos), {printable(key) or key: reason for key, reason in sorted(bad.items())})
+    bad = dict(item for item in found if isinstance(item, tuple))
+    return Listing(
+        tuple(infos),
+        {printable(key) or key: reason for key, reason in sorted(bad.items())},
+        tuple(sorted(item for item in found if isinstance(item, str))),
+    )
+
+
+def _in_bucket(store: Store) -> Listing:
+    """The objects; one of no bytes whose key ends with a slash is how consoles make a folder."""
+    visible = [info for info in store.list() if "/." not in f"/{info.key}" and f"{MAC}/" not in info.key]
+    infos = tuple(info for info in visible if info.size or not info.key.endswith("/"))
+    folders = {info.key for info in visible} - {info.key for info in infos}
+    filled = {f"{folder}/" for info in infos for folder in map(str, PurePosixPath(info.key).parents)}
+    return Listing(infos, {}, tuple(sorted(folder.rstrip("/") for folder in folders - filled)))
 
 
 def read_file(path: str, key: str) -> bytes:
@@ -74,8 +92,8 @@ def stamp(info: ObjectInfo) -> str:
     return f"{info.size:x}-{info.etag}"
 
 
-def _walked(root: Path) -> Iterator[ObjectInfo | tuple[str, str]]:
-    """Files, or the key of something else and what is the matter with it; in no order."""
+def _walked(root: Path) -> Iterator[ObjectInfo | tuple[str, str] | str]:
+    """Files; the key of something else and why it is none; the key of an empty folder. In no order."""
     folders = [(str(root), "", frozenset({_identity(root.stat())}))]
     while folders:
         folder, prefix, above = folders.pop()
@@ -84,6 +102,8 @@ def _walked(root: Path) -> Iterator[ObjectInfo | tuple[str, str]]:
         except OSError as error:
             yield prefix or ".", f"this folder cannot be read: {error.strerror}"
             continue
+        if not entries and prefix:
+            yield prefix.rstrip("/")
         for key, entry in entries:
             try:
                 status = entry.stat()
@@ -103,7 +123,7 @@ def _walked(root: Path) -> Iterator[ObjectInfo | tuple[str, str]]:
 def _visible(folder: str, prefix: str) -> Iterator[tuple[str, DirEntry[str]]]:
     """What is in a folder, by its key."""
     for entry in scandir(folder):
-        if not entry.name.startswith(".") and prefix + entry.name != LOST:
+        if not entry.name.startswith(".") and entry.name != MAC and prefix + entry.name != LOST:
             yield prefix + entry.name, entry
 
 

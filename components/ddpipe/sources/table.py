@@ -388,11 +388,10 @@ def _by_name(infos: Iterable[ObjectInfo]) -> dict[str, list[ObjectInfo]]:
 
 def _match(name: str, found: Mapping[str, list[ObjectInfo]]) -> ObjectInfo | str:
     """The one image of this name, or what is the matter."""
-    infos = found.get(name) or found.get(f"train/{name}") or []
-    if len(infos) > 1:  # RANZCR's test images lie beside those of training
-        infos = [info for info in infos if info.key.startswith("train/")] or infos
+    infos = found.get(name) or [info for top in SPLIT_FOLDERS for info in found.get(f"{top}/{name}", ())]
+    infos = [info for info in infos if info.key == name] or infos  # a whole path is unambiguous
     if len(infos) == 1:
         return infos[0]
     if not infos:
         return "there is no such image, although the table names it"
-    return f"it could be {infos[0].key} or {infos[1].key}"
+    return f"it could be {infos[0].key} or {infos[1].key}: give its path"

@@ -10,17 +10,15 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ddpipe.sources.base import Survey, printable, refused, sorted_out
+from ddpipe.sources.base import IMAGES, Survey, abridged, printable, refused, sorted_out
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, stamp
 from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store
-
-IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "tif", "tiff", "ppm", "pgm", "dcm", "dicom")
 
 PIECE = 4 * 2**20
 """Bytes of a tar that one request fetches."""
@@ -84,7 +82,7 @@ class Tars:
         infos = [info for info in listed.infos if info.key.endswith(".tar")]
         if not infos:
             raise refused(self.path, "it holds no .tar", "Give the folder or prefix of the tars.")
-        splits = [_split(info.key) for info in infos]
+        splits = self._splits(infos)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             listings = list(pool.map(self._listing, infos))
         if not any(listings):
@@ -92,7 +90,7 @@ class Tars:
                 self.path, f"its {len(infos)} .tar hold no files", "Give the folder or prefix of the tars."
             )
         members = [
-            (info.key, split if all(splits) and "train" in splits else "", name, member)
+            (info.key, split, name, member)
             for info, split, listing in zip(infos, splits, listings, strict=True)
             for name, member in listing.items()
         ]
@@ -120,6 +118,24 @@ class Tars:
         key, start, length, _ = sample.where.rsplit(":", 3)
         return open_store(self.path).read_range(key, int(start), int(length))
 
+    def _splits(self, infos: Sequence[ObjectInfo]) -> list[str]:
+        """The split of each tar; "" for all unless their paths name splits, that of training among them.
+
+        Raises:
+            SourceError: Several splits are named, but not for all tars.
+        """
+        splits = [_split(info.key) for info in infos]
+        named = set(splits) - {""}
+        if "train" not in named or (len(named) == 1 and "" in splits):
+            return [""] * len(splits)
+        if others := [info.key for info, split in zip(infos, splits, strict=True) if not split]:
+            raise refused(
+                self.path,
+                f"some tars are named after splits ({', '.join(sorted(named))}), but not {abridged(others)}",
+                "Move these elsewhere, or put train, val or test into their paths, too.",
+            )
+        return splits
+
     def _listing(self, info: ObjectInfo) -> dict[str, _Member]:
         members: dict[str, _Member] = {}
         try:
@@ -127,9 +143,12 @@ class Tars:
                 for item in tar:
                     folder, slash, base = item.name.removeprefix("./").rpartition("/")
                     name, _, ending = base.partition(".")
-                    if item.isreg() and name:
+                    is_image = ending.lower() in IMAGES
+                    if name and (item.isreg() or (is_image and not item.isdir())):
                         member = members.setdefault(f"{folder}{slash}{name}", _Member())
-                        if ending.lower() in IMAGES:
+                        if not item.isreg():
+                            member.problems.append(f"its .{ending} is a link or a device, not a file")
+                        elif is_image:
                             place = f"{info.key}:{item.offset_data}:{item.size}:{stamp(info)}"
                             member.images.append(place)
                         elif ending in {"cls", "json"}:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from PIL import Image
 
 from ddpipe.sources import Unreadable
 from ddpipe.sources.images import ORIENTATION, Shape, decode, probe, scaled, shrink, wrapped
+from ddpipe.sources.view import View
 
 
 def _file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -151,6 +154,52 @@ def test_bare_pixels_come_back_as_they_went(shape: tuple[int, ...]) -> None:
 def test_what_cannot_be_read_says_why(data: bytes, reason: str) -> None:
     with pytest.raises(Unreadable, match=reason):
         decode(data, (4, 6, 1))
+
+
+def _short_png(image: Image.Image, rows: int, *, interlaced: bool = False) -> bytes:
+    """A valid PNG whose stream ends after some rows; Pillow shows the rest black."""
+    data = np.asarray(image)
+    lines = b"".join(b"\0" + row.tobytes() for row in data[:rows])
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        check = struct.pack(">I", zlib.crc32(kind + content))
+        return struct.pack(">I", len(content)) + kind + content + check
+
+    header = struct.pack(">IIBBBBB", image.width, image.height, 8, 0, 0, 0, interlaced)
+    packed = zlib.compress(bytes(len(lines)) if interlaced else lines)
+    halves = chunk(b"IDAT", packed[:1]) + chunk(b"IDAT", packed[1:])
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + halves + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("interlaced", [False, True])
+def test_a_png_with_missing_rows_is_refused(interlaced: bool) -> None:
+    image = Image.fromarray(np.full((64, 48), 200, np.uint8))
+    short = _short_png(image, 10, interlaced=interlaced)
+    with pytest.raises(Unreadable, match=r"its pixels end .* bytes too early: it is truncated"):
+        decode(short, (64, 48, 1))
+    with pytest.raises(Unreadable, match="truncated"):
+        shrink(short, 32)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
+def test_a_png_with_a_black_last_row_is_whole(mode: str) -> None:
+    black = Image.new("L", (13, 7), 0).convert(mode)
+    assert decode(_file(black), (7, 13, 1)).size == (13, 7)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF", "PNG", "WEBP"])
+def test_further_frames_are_not_lost_silently(kind: str) -> None:
+    frames = [Image.effect_noise((16, 12), 50).convert("RGB") for _ in range(3)]
+    data = _file(frames[0], kind, save_all=True, append_images=frames[1:])
+    with pytest.raises(Unreadable, match="it has 3 frames: --first-frame takes the first of them"):
+        probe(data)
+    assert decode(data, (12, 16, 3), view=View(first_frame=True)).size == (16, 12)
+
+
+def test_the_preview_in_a_photograph_is_no_frame() -> None:
+    frames = [Image.effect_noise((16, 12), 50).convert("RGB") for _ in range(2)]
+    data = _file(frames[0], "MPO", save_all=True, append_images=frames[1:])
+    assert decode(data, (12, 16, 3)).size == (16, 12)
 
 
 def test_a_decompression_bomb_is_not_opened() -> None:

@@ -113,6 +113,66 @@ def test_three_given_splits_are_just_those(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("where", ["disk", "bucket"])
+def test_a_macs_archive_folder_is_no_class(where: str, s3: Server, tmp_path: Path) -> None:
+    """`__MACOSX` lies beside the data in each zip archive that a Mac makes."""
+    a_folder(tmp_path / "toys" / "train", {"ball": 30, "kite": 30})
+    a_folder(tmp_path / "toys" / "test", {"ball": 4, "kite": 5}, start=50)
+    an_image(tmp_path / "toys" / "__MACOSX" / "train" / "0.png")
+    path = tmp_path / "toys" if where == "disk" else _uploaded(tmp_path / "toys")
+    assert prepare(_spec(tmp_path, "folder", path)).manifest.classes == ("ball", "kite")
+
+
+def test_a_folder_beside_splits_is_refused(tmp_path: Path) -> None:
+    """Otherwise train and test would be two of three classes."""
+    for split in ("train", "Test", "unlabelled"):
+        a_folder(tmp_path / "toys" / split, {"ball": 6, "kite": 6})
+    seen = _seen(_spec(tmp_path, "folder", tmp_path / "toys"))
+    assert "the folders Test, train look like splits, but unlabelled is beside them" in seen
+
+
+def test_a_class_may_be_called_train(tmp_path: Path) -> None:
+    a_folder(tmp_path / "toys", {"train": 6, "bus": 6})
+    assert prepare(_spec(tmp_path, "folder", tmp_path / "toys")).manifest.classes == ("bus", "train")
+
+
+def test_images_outside_class_folders_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = _class_folders(tmp_path)
+    an_image(folder / "cover.png")
+    (folder / "README.md").write_text("toys")
+    manifest = prepare(_spec(tmp_path, "folder", folder)).manifest
+    assert manifest.left_out == {"images outside the class folders": 1}
+    assert "1 images outside the class folders" in caplog.text
+    assert "cover.png" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["disk", "bucket"])
+def test_empty_class_folders_are_named(
+    where: str, s3: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a bucket a folder is an object without content whose key ends with a slash."""
+    folder = _class_folders(tmp_path)
+    path: Path | str = folder
+    if where == "disk":
+        (folder / "doll" / "old").mkdir(parents=True)
+    else:
+        path = _uploaded(folder)
+        for key in ("doll/", "ball/"):
+            open_store(path).write(key, b"")
+    assert prepare(_spec(tmp_path, "folder", path)).manifest.classes == ("ball", "kite")
+    assert "1 folders of" in caplog.text
+    assert "have no image and become no class: doll" in caplog.text
+
+
+def test_one_class_in_splits_is_refused_with_its_own_folders(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        a_folder(tmp_path / "toys" / split / "images", {"ball": 5, "kite": 5})
+    with pytest.raises(SourceError) as caught:
+        prepare(_spec(tmp_path, "folder", tmp_path / "toys"))
+    assert "only one class folder, 'images', which holds the folders ball, kite" in caught.value.seen
+    assert "move them up by one folder, out of 'images'" in caught.value.do
+
+
 def test_a_name_that_is_no_utf_8_is_told_and_can_be_skipped(tmp_path: Path) -> None:
     folder = a_folder(tmp_path / "toys", {"ball": 5, "kite": 5})
     (folder / "ball" / "0000.png").rename(folder / "ball" / os.fsdecode(b"caf\xe9.png"))
@@ -324,6 +384,22 @@ def test_a_column_that_does_not_exist_is_named(column: str, tmp_path: Path) -> N
     assert "it has no column 'Heart'" in seen
 
 
+def test_an_ambiguous_image_is_refused(tmp_path: Path) -> None:
+    """The table does not say which of two files it means, unless it gives the path."""
+    folder = tmp_path / "pictures"
+    for number in range(6):
+        an_image(folder / "train" / f"{number}.png", seed=number)
+    an_image(folder / "test" / "0.png", seed=9)
+    rows = [f"{number},{'ab'[number % 2]}" for number in range(6)]
+    table = folder / "train.csv"
+    table.write_text("\n".join(["file,kind", *rows]))
+    seen = _seen(_spec(tmp_path, "csv", folder))
+    assert "0: it could be test/0.png or train/0.png: give its path" in seen
+    table.write_text("\n".join(["file,kind", "train/0.png,a", *rows[1:]]))
+    prepared = prepare(_spec(tmp_path, "csv", folder))
+    assert "train/0.png" in _places(prepared)
+
+
 def test_a_table_that_does_not_exist_is_named(tmp_path: Path) -> None:
     (tmp_path / "xrays").mkdir()
     seen = _seen(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
@@ -407,7 +483,7 @@ def test_labels_and_images_that_are_missing_are_told_together(tmp_path: Path) ->
         "'kind' is '': no label (line 2: 1 in all)",
         "'kind' is 'NA': no label (line 3: 1 in all)",
         "there is no such image, although the table names it (lines 4, 5: 2 in all)",
-        "it could be 2.png or old/2.png (line 6: 1 in all)",
+        "it could be 2.png or old/2.png: give its path (line 6: 1 in all)",
         "--skip-unlabelled leaves out those without a label",
     ):
         assert problem in refusal
@@ -719,6 +795,26 @@ def test_samples_without_image_or_label_are_named(tmp_path: Path) -> None:
     assert "a.tar/5: its label is 'a\\\\x00': it has control characters" in seen
     assert "a.tar/../4: it has no label" in seen
     assert "a.tar/3" not in seen
+
+
+def test_a_link_in_a_tar_is_no_image(tmp_path: Path) -> None:
+    path = tmp_path / "tars" / "a.tar"
+    image = an_image(tmp_path / "x.png").read_bytes()
+    _tar(path, {"0.png": image, "0.cls": b"x", "1.png": image, "1.cls": b"y", "2.cls": b"y"})
+    with tarfile.open(path, "a") as tar:
+        link = tarfile.TarInfo("2.png")
+        link.type, link.linkname = tarfile.LNKTYPE, "1.png"
+        tar.addfile(link)
+    seen = _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
+    assert "a.tar/2: its .png is a link or a device, not a file" in seen
+
+
+def test_a_tar_beside_those_of_splits_is_refused(tmp_path: Path) -> None:
+    image = an_image(tmp_path / "x.png").read_bytes()
+    for name in ("train-0", "test-0", "more"):
+        _tar(tmp_path / "tars" / f"{name}.tar", {"0.png": image, "0.cls": b"x"})
+    seen = _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
+    assert "some tars are named after splits (test, train), but not more.tar" in seen
 
 
 def test_a_cut_off_tar_is_named(tmp_path: Path) -> None:
