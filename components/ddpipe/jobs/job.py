@@ -176,7 +176,8 @@ class Deadlines:
         pulled: Until every image is there.
         running: Until every container has started.
         finished: Until the job ends; None waits for ever.
-        hopeless: How long a state must last that does not mend itself (an image that cannot be pulled).
+        hopeless: How long a state must last that cannot pass by itself, such as an image that does not exist;
+            one that may pass must last six times as long.
     """
 
     reconciled: float = 120

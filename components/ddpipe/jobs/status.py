@@ -75,6 +75,7 @@ class Replica:
         pod: The pod's name.
         container: Name of the container that trains.
         uid: The pod's uid: a replaced pod has another one.
+        created: When the pod was created, in seconds since 1970.
         stage: What it waits for.
         over: Whether the pod has ended for good; a container alone may start again.
         removed: Who took the pod away before its work was done; empty if nobody did.
@@ -91,6 +92,7 @@ class Replica:
     pod: str
     container: str
     uid: str
+    created: float
     stage: Stage
     over: bool
     removed: str
@@ -177,6 +179,7 @@ def replica_of(pod: Object, rank: str, container: str) -> Replica:
         pod=pod["metadata"]["name"],
         container=container,
         uid=pod["metadata"]["uid"],
+        created=_seconds(pod["metadata"].get("creationTimestamp")),
         stage=_stage(pod, main),
         over=_is_over(pod),
         removed=_removal(pod, terminated),
@@ -188,6 +191,10 @@ def replica_of(pod: Object, rank: str, container: str) -> Replica:
         previous=_ending(last) if last else None,
         memory=limits.get("memory", ""),
     )
+
+
+def _seconds(time: str | None) -> float:
+    return datetime.fromisoformat(time).timestamp() if time else 0.0
 
 
 def _named(items: Sequence[Object] | None, name: str) -> Object:

@@ -27,7 +27,6 @@ class Limits:
     _spent: float = 0
     _running: bool = False
     _ticked: float = 0
-    _hopeless_since: float | None = None
     _ended_since: float | None = None
 
     def exceeded(self, stage: Stage, now: float, *, running: bool) -> float | None:
@@ -46,14 +45,6 @@ class Limits:
         limit = self._limit()
         return limit if limit is not None and self._spent > limit else None
 
-    def is_hopeless(self, now: float, *, looks_so: bool) -> bool:
-        """Whether the job has looked hopeless for long enough."""
-        if not looks_so:
-            self._hopeless_since = None
-            return False
-        self._hopeless_since = self._hopeless_since or now
-        return now - self._hopeless_since >= self.deadlines.hopeless
-
     def has_settled(self, now: float) -> bool:
         """Whether a job that has ended can be judged though its pods' last states are not all in."""
         self._ended_since = self._ended_since or now
@@ -70,8 +61,6 @@ class Limits:
         limit = self._limit()
         if limit is not None and self._running:
             waits.append(limit - self._spent)
-        if self._hopeless_since is not None:
-            waits.append(self._hopeless_since + self.deadlines.hopeless - now)
         if self._ended_since is not None:
             waits.append(self._ended_since + _SETTLING - now)
         return max(_SHORTEST_WAIT, min(waits))

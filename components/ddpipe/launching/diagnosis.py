@@ -8,19 +8,15 @@ from datetime import datetime
 
 from ddpipe.errors import (
     DeadlineExceeded,
-    ImageUnavailable,
     JobDeleted,
     LaunchError,
     OperatorSilent,
-    PodRefused,
     ReplicaFailed,
     Unschedulable,
 )
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import Restart, TrainingJob
 from ddpipe.jobs.status import (
-    CONTAINER_TROUBLE,
-    IMAGE_TROUBLE,
     Ending,
     JobStatus,
     Replica,
@@ -28,7 +24,6 @@ from ddpipe.jobs.status import (
     torch_error,
 )
 from ddpipe.kube.api import Refused
-from ddpipe.kube.resources import Object
 from ddpipe.processes import signals
 from ddpipe.processes.torchrun_report import first_killed
 
@@ -46,89 +41,6 @@ def name_of(job: TrainingJob, backend: Backend) -> str:
 def kubectl(verb: str, job: TrainingJob, backend: Backend) -> str:
     """The command that shows the job: `verb` is "describe" or "get -o yaml"."""
     return f"kubectl {verb} {backend.resource.full_name} -n {job.namespace} {job.name}"
-
-
-def hopeless(
-    job: TrainingJob, backend: Backend, status: JobStatus, events: Sequence[Object]
-) -> LaunchError | None:
-    """The state that will not mend itself, if the job is in one."""
-    for replica in status.replicas:
-        error = _hopeless_pod(job, replica, events)
-        if error:
-            return error
-    if len(status.replicas) < job.nodes:
-        return _refused(job, backend, events)
-    return None
-
-
-def _hopeless_pod(job: TrainingJob, replica: Replica, events: Sequence[Object]) -> LaunchError | None:
-    reason, _, message = replica.waiting.partition(": ")
-    which = f"{replica.rank} (pod {job.namespace}/{replica.pod})"
-    if reason in IMAGE_TROUBLE:
-        return ImageUnavailable(
-            what="an image cannot be pulled",
-            which=which,
-            seen=f"{reason}: {message}",
-            do=f"Check the name {job.image} and the cluster's access to its registry; a private one needs "
-            "pull_secrets.",
-        )
-    if reason in CONTAINER_TROUBLE:
-        return PodRefused(
-            what="a container cannot be created",
-            which=which,
-            seen=f"{reason}: {message}",
-            do="Create what it names, or correct the job; the step then starts it anew.",
-        )
-    mount = _unmountable(replica, events)
-    if mount or "not found" in message:
-        return PodRefused(
-            what="a pod waits for something that does not exist",
-            which=which,
-            seen=mount or message,
-            do=f"Create it in namespace {job.namespace}, or correct its name in the job.",
-        )
-    return None
-
-
-def _unmountable(replica: Replica, events: Sequence[Object]) -> str:
-    if replica.stage not in {Stage.PULLED, Stage.RUNNING}:
-        return ""
-    messages = (
-        str(event.get("message", ""))
-        for event in events
-        if event["involvedObject"].get("uid") == replica.uid and event.get("reason") == "FailedMount"
-    )
-    return next((message for message in messages if "not found" in message), "")
-
-
-def _refused(job: TrainingJob, backend: Backend, events: Sequence[Object]) -> LaunchError | None:
-    """Pods that are not even accepted show in the operator's events only."""
-    messages = [
-        str(event.get("message", ""))
-        for event in events
-        if event.get("reason") in backend.controller.refusals
-    ]
-    # A pod of a removed job that is still going makes room by itself.
-    refusals = [message for message in messages if "object is being deleted" not in message]
-    if not refusals:
-        return None
-    message = refusals[-1]
-    return PodRefused(
-        what="the cluster refuses the job's pods",
-        which=name_of(job, backend),
-        seen=message,
-        do=_way_out(job, backend, message),
-    )
-
-
-def _way_out(job: TrainingJob, backend: Backend, message: str) -> str:
-    if "exceeded quota" in message:
-        return f"Ask for less, wait until others finish, or raise the quota of namespace {job.namespace}."
-    if "violates PodSecurity" in message:
-        return f"Let {backend.controller.pods} set what the policy asks for, or run it in another namespace."
-    if "admission webhook" in message:
-        return "Change what the webhook objects to, or ask who runs it."
-    return f"See: {kubectl('describe', job, backend)}"
 
 
 def late(job: TrainingJob, backend: Backend, status: JobStatus, seconds: float) -> LaunchError:

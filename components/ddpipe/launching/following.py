@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -23,6 +23,7 @@ from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.logs import Logs
 from ddpipe.launching.record import Record
+from ddpipe.launching.stalls import Patience, Stall, is_evidence, stalls_of
 
 _NEEDED = {"job", "pods"}  # without events a job can be judged
 # Of what happened on the way, the last are repeated when the job fails.
@@ -81,10 +82,13 @@ class Follower:
     _notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES))
     _told: str = ""
     _troubles_told: set[str] = field(default_factory=set)
+    _evidence: list[Object] = field(default_factory=list)
     _record: Record = field(init=False)
+    _patience: Patience = field(init=False)
 
     def __post_init__(self) -> None:
         self._record = Record(self.job, self.backend)
+        self._patience = Patience(self.limits.deadlines.hopeless)
 
     def follow(self) -> Ended | Resize:
         """Wait for the job's end, or for a reason to make it anew.
@@ -99,6 +103,7 @@ class Follower:
         try:
             while True:
                 moments = [since + self._tolerated(told) for since, told in self._troubles.values()]
+                moments += [self._patience.next] if self._patience.next is not None else []
                 self._receive(self.limits.patience(self.clock(), moments))
                 found = self._look()
                 if found:
@@ -150,6 +155,8 @@ class Follower:
                 self._pictures[source] = objects
                 if source == "pods":
                     self._record.take(objects, gone)
+                if source == "events":
+                    self._evidence = [item for item in objects.values() if is_evidence(self.backend, item)]
                 if gone and source == "job" and gone["metadata"]["uid"] == self.uid:
                     self._gone = gone
                 self._troubles.pop(source, None)
@@ -182,7 +189,7 @@ class Follower:
             return self._end(status, found, now)
         if wished := elastic.wished(found, self.job.nodes):
             return wished
-        error = self._hopeless_for_long(status, found, now) or self._late(status, now)
+        error = self._hopeless(status, found, now) or self._late(status, now)
         if error is None:
             return None
         if fewer := elastic.placed(status, self.job.nodes, self.least, error.what):
@@ -243,24 +250,22 @@ class Follower:
         """Seconds; a refusal may be one of a server that has just started and does not know its roles yet."""
         return self.job.outage if is_transient(trouble.error) else self.limits.deadlines.hopeless
 
-    def _hopeless_for_long(self, status: JobStatus, found: Object, now: float) -> LaunchError | None:
-        error = None if status.phase is Phase.SUSPENDED else self._hopeless(status, found)
-        return error if self.limits.is_hopeless(now, looks_so=error is not None) else None
+    def _hopeless(self, status: JobStatus, found: Object, now: float) -> LaunchError | None:
+        """The error of a state that has lasted for too long to pass by itself."""
+        stalls: Iterable[Stall] = ()
+        if status.phase is Phase.ACTIVE and status.stage is not Stage.FINISHED:
+            stalls = stalls_of(self.job, self.backend, status, self._own_events(status, found))
+        return self._patience.exhausted(stalls, now)
 
-    def _hopeless(self, status: JobStatus, found: Object) -> LaunchError | None:
+    def _own_events(self, status: JobStatus, found: Object) -> list[Object]:
+        """The events about the job and its pods that can explain why it does not run, the oldest first."""
         pods = {replica.uid for replica in status.replicas}
-
-        def is_ours(event: Object) -> bool:
-            is_of_pod = event["involvedObject"].get("uid") in pods
-            return is_of_pod or self.backend.concerns(found, event)
-
-        events = sorted(self._pictures.get("events", {}).values(), key=_version)
-        return diagnosis.hopeless(
-            self.job,
-            self.backend,
-            status,
-            list(filter(is_ours, events)),
-        )
+        own = [
+            event
+            for event in self._evidence
+            if event["involvedObject"].get("uid") in pods or self.backend.concerns(found, event)
+        ]
+        return sorted(own, key=_version)
 
     def _late(self, status: JobStatus, now: float) -> LaunchError | None:
         running = status.phase is Phase.ACTIVE and not self._troubles

@@ -63,14 +63,6 @@ def test_every_stage_has_its_own_deadline(stage: Stage) -> None:
     assert clock.exceeded(stage, 110.5 + stage, running=True) == 10 + stage
 
 
-def test_what_looks_hopeless_must_do_so_without_a_break() -> None:
-    clock = limits()
-    assert not clock.is_hopeless(100, looks_so=True)
-    assert not clock.is_hopeless(102, looks_so=False)
-    assert not clock.is_hopeless(104, looks_so=True)
-    assert clock.is_hopeless(107, looks_so=True)
-
-
 def test_the_last_states_of_pods_are_waited_for_two_seconds() -> None:
     clock = limits()
     assert [clock.has_settled(now) for now in (100, 101, 102, 102.1)] == [False, False, False, True]
@@ -89,7 +81,5 @@ def test_the_next_look_is_due_when_something_could_be_too_late() -> None:
     clock.exceeded(Stage.RECONCILED, 100, running=True)
     assert clock.patience(100) == 10
     assert clock.patience(100, [105]) == 5
-    clock.is_hopeless(100, looks_so=True)
-    assert clock.patience(100) == 3
     clock.has_settled(100)
     assert clock.patience(100) == 2

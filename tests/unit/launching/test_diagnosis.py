@@ -12,9 +12,7 @@ from torchrun_samples import report
 from ddpipe.errors import (
     DdpipeError,
     DeadlineExceeded,
-    ImageUnavailable,
     OperatorSilent,
-    PodRefused,
     Unschedulable,
 )
 from ddpipe.jobs.pytorchjob import BACKEND, status
@@ -155,77 +153,6 @@ def test_a_failure_without_a_failed_pod_says_what_is_known() -> None:
     assert failure(notes=("worker-1 is replaced: …",)).seen == "it failed; worker-1 is replaced: …"
 
 
-def hopeless(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = ()) -> DdpipeError | None:
-    return diagnosis.hopeless(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), pods), events)
-
-
-def waiting(reason: str, message: str = "m") -> dict[str, Any]:
-    return {"phase": "Pending", "state": {"waiting": {"reason": reason, "message": message}}}
-
-
-@pytest.mark.parametrize(
-    ("pod", "error"),
-    [
-        (waiting("ErrImagePull"), ImageUnavailable),
-        (waiting("ImagePullBackOff"), ImageUnavailable),
-        (waiting("ErrImageNeverPull"), ImageUnavailable),
-        (waiting("CreateContainerConfigError"), PodRefused),
-        (waiting("CreateContainerError"), PodRefused),
-    ],
-)
-def test_a_state_that_does_not_mend_itself_has_its_own_error(pod: dict[str, Any], error: type) -> None:
-    assert type(hopeless(a_pod(JOB, **pod), a_pod(JOB, "worker-1"))) is error
-
-
-def test_an_init_container_s_image_counts_too() -> None:
-    init = [{"name": "init", "state": {"waiting": {"reason": "ErrImagePull", "message": "alpine:3.10"}}}]
-    pod = a_pod(JOB, phase="Pending", state={}, status={"initContainerStatuses": init})
-    error = hopeless(pod, a_pod(JOB, "worker-1"))
-    assert error is not None
-    assert "alpine:3.10" in error.seen
-
-
-def test_a_reason_ends_at_its_colon_whatever_the_message_has() -> None:
-    error = hopeless(
-        a_pod(JOB, **waiting("ErrImagePull", "pull: docker: no such host")), a_pod(JOB, "worker-1")
-    )
-    assert isinstance(error, ImageUnavailable)
-    assert error.seen == "ErrImagePull: pull: docker: no such host"
-
-
-def test_what_only_takes_time_is_not_hopeless() -> None:
-    pods = [a_pod(JOB, **waiting("ContainerCreating")), a_pod(JOB, "worker-1", "Pending", node="", state={})]
-    assert hopeless(*pods) is None
-
-
-@pytest.mark.parametrize(
-    ("message", "way_out"),
-    [
-        ("pods is forbidden: exceeded quota: small", "raise the quota"),
-        ('violates PodSecurity "restricted"', "what the policy asks for"),
-        ('admission webhook "x" denied the request', "what the webhook objects to"),
-        ("no such service account", "See: kubectl describe pytorchjobs.kubeflow.org -n team"),
-    ],
-)
-def test_pods_that_are_refused_show_in_the_job_s_events(message: str, way_out: str) -> None:
-    event = {"reason": "FailedCreatePod", "message": message, "involvedObject": {"uid": "job-uid"}}
-    error = hopeless(a_pod(JOB), events=(event,))
-    assert isinstance(error, PodRefused)
-    assert message in error.seen
-    assert way_out in error.do
-
-
-def test_a_pod_of_a_removed_job_that_is_still_going_is_no_refusal() -> None:
-    message = 'Error creating: object is being deleted: pods "train-worker-0" already exists'
-    event = {"reason": "FailedCreatePod", "message": message, "involvedObject": {"uid": "job-uid"}}
-    assert hopeless(a_pod(JOB), events=(event,)) is None
-
-
-def test_a_refusal_is_forgotten_when_all_pods_exist() -> None:
-    event = {"reason": "FailedCreatePod", "message": "no", "involvedObject": {"uid": "job-uid"}}
-    assert hopeless(a_pod(JOB), a_pod(JOB, "worker-1"), events=(event,)) is None
-
-
 def test_each_stage_has_its_own_deadline_and_error() -> None:
     silent = status(JOB, an_object(JOB), [])
     assert isinstance(diagnosis.late(JOB, BACKEND, silent, 5), OperatorSilent)
@@ -265,53 +192,18 @@ def test_of_several_causes_three_more_are_told() -> None:
     assert seen.count("then ") == 3
 
 
-def mounting(
-    uid: str, reason: str = "FailedMount", message: str = 'secret "nope" not found'
-) -> dict[str, Any]:
-    return {"reason": reason, "message": message, "involvedObject": {"uid": uid}}
-
-
-CREATING = {"phase": "Pending", "state": {"waiting": {"reason": "ContainerCreating"}}}
-
-
-def test_a_volume_that_is_not_there_shows_in_the_pod_s_own_events() -> None:
-    pods = (a_pod(JOB, **CREATING), a_pod(JOB, "worker-1", **CREATING))
-    error = hopeless(*pods, events=(mounting("worker-1-uid"),))
-    assert isinstance(error, PodRefused)
-    assert error.which.startswith("worker-1 (pod team/")
-    assert error.seen == 'secret "nope" not found'
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        mounting("another-uid"),
-        mounting("worker-0-uid", reason="BackOff"),
-        mounting("worker-0-uid", message="timed out waiting for the volume to attach"),
-    ],
-)
-def test_other_events_are_no_missing_volume(event: dict[str, Any]) -> None:
-    assert hopeless(a_pod(JOB, **CREATING), a_pod(JOB, "worker-1"), events=(event,)) is None
-
-
-@pytest.mark.parametrize("pod", [{}, {"phase": "Pending", "node": "", "state": {}}])
-def test_an_old_event_of_a_pod_that_runs_or_has_no_node_yet_does_not_count(pod: dict[str, Any]) -> None:
-    pods = (a_pod(JOB, **pod), a_pod(JOB, "worker-1"))
-    assert hopeless(*pods, events=(mounting("worker-0-uid"),)) is None
-
-
-def test_of_several_refusals_the_latest_is_told() -> None:
-    refusals = [mounting("job-uid", "FailedCreate", f"exceeded quota: {name}") for name in ("one", "two")]
-    error = hopeless(a_pod(JOB), events=tuple(refusals))
-    assert error is not None
-    assert error.seen == "exceeded quota: two"
+NOT_CREATED = {"phase": "Pending", "state": {"waiting": {"reason": "CreateContainerConfigError"}}}
 
 
 @pytest.mark.parametrize(
     ("pod", "words", "option"),
     [
         ({"phase": "Pending", "state": {}}, "not all images were ready", "pulled"),
-        (waiting("CreateContainerConfigError"), "not all containers were ready", "running"),
+        (
+            {"phase": "Pending", "state": {"waiting": {"reason": "CreateContainerConfigError"}}},
+            "not all containers were ready",
+            "running",
+        ),
         ({}, "training did not end in time", "finished"),
     ],
 )
@@ -328,15 +220,6 @@ def test_each_later_stage_has_its_own_words_and_deadline(
 def test_pods_that_are_late_without_a_word_are_counted() -> None:
     late = diagnosis.late(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), [a_pod(JOB)]), 5)
     assert late.seen == "after 5 s: 1 of 2 pods exist"
-
-
-def test_what_the_scheduler_does_not_find_is_not_waited_for() -> None:
-    message = 'persistentvolumeclaim "data" not found'
-    said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
-    unscheduled = a_pod(JOB, phase="Pending", node="", state={}, status={"conditions": [said]})
-    error = hopeless(unscheduled, a_pod(JOB, "worker-1"))
-    assert isinstance(error, PodRefused)
-    assert error.seen == message
 
 
 def test_a_pod_that_succeeded_was_not_taken_away() -> None:

@@ -1,0 +1,308 @@
+"""States that keep a job from running, and how long each must last before the job is given up.
+
+Some are certain: an image that does not exist will not exist in a minute. They must last for `hopeless`
+seconds only, so that a typing error is reported at once. Others pass by themselves in most cases: a registry
+that answers 503, a quota that still counts pods that have just gone. Of 512 nodes one sees such an answer
+any day. They must last six times as long, and the kubelet must have tried to pull the image six times:
+
+    0:00  ErrImagePull: 503 Service Unavailable    the first attempt has failed
+    0:03  ImagePullBackOff                         the kubelet waits 10 s, then 20 s, 40 s, 80 s, 160 s
+    0:13  ErrImagePull                             the second attempt has failed
+    0:33  ErrImagePull                             the third attempt pulls for minutes; only its end is shown
+    9:20  no longer waiting                        it worked
+
+Events are evidence that expires: a pod that the operator could not create is no problem once it has created
+another one. So a rejection counts only if it is no older than the newest pod.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+from ddpipe.errors import ImageUnavailable, LaunchError, PodRefused
+from ddpipe.jobs.backend import Backend
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.status import CONTAINER_TROUBLE, IMAGE_TROUBLE, JobStatus, Replica, Stage
+from ddpipe.kube.resources import Object
+from ddpipe.launching.diagnosis import kubectl, name_of
+
+# A state that may pass must last so many times as long as a certain one.
+_DOUBT = 6
+# With the kubelet's pauses of 10, 20, 40, 80 and 160 s these take about five minutes.
+_PULLS = 6
+_FAILED_PULL = "ErrImagePull"
+_CERTAIN_REASONS = {"ErrImageNeverPull", "InvalidImageName"}
+_CERTAIN_PULL = re.compile(
+    r"not found|no such image|(manifest|name) unknown|unauthori[sz]ed|authentication required|denied"
+    r"|forbidden|invalid reference|no match for platform|no matching manifest",
+    re.IGNORECASE,
+)
+_PASSING = re.compile(
+    r"\b(429|50[0-9])\b|tim(ed |e)out|deadline exceeded|try again|too ?many ?requests"
+    r"|connection (refused|reset)|no route to host|unavailable|failed to sync|is reserved for|failed calling webhook|internal error|etcd"
+    r"|exceeded quota|object is being deleted",
+    re.IGNORECASE,
+)
+_OF_PODS = frozenset({"FailedMount", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """A state that keeps a pod, or the job as a whole, from running.
+
+    Attributes:
+        key: Distinguishes it from others, and from itself after some progress.
+        kind: Stalls of several pods that are reported together have the same.
+        is_certain: Whether it cannot pass by itself; None if its message does not show that.
+        is_new_attempt: Whether it is the end of an attempt, rather than the wait for the next.
+        attempts: How many attempts must have failed before an uncertain one is given up.
+        error: (number of other pods in the same state) -> what is reported.
+    """
+
+    key: tuple[object, ...]
+    kind: str
+    is_certain: bool | None
+    error: Callable[[int], LaunchError]
+    is_new_attempt: bool = True
+    attempts: int = 1
+
+
+@dataclass(slots=True)
+class _Track:
+    """What was seen of one stall.
+
+    Attributes:
+        since: When it was first seen.
+        certain_since: Since when it has been certain; None if it is not.
+        attempts: How many attempts have failed.
+        is_attempt: Whether it showed the end of an attempt at last.
+    """
+
+    since: float
+    certain_since: float | None = None
+    attempts: int = 1
+    is_attempt: bool = True
+
+    def update(self, stall: Stall, now: float) -> None:
+        """Take in the present state."""
+        if stall.is_new_attempt and not self.is_attempt:
+            self.attempts += 1
+        self.is_attempt = stall.is_new_attempt
+        if stall.is_certain:
+            self.certain_since = now if self.certain_since is None else self.certain_since
+        elif stall.is_certain is False:
+            self.certain_since = None
+
+    def ends(self, stall: Stall, hopeless: float) -> float | None:
+        """When the job is given up if nothing changes; None if something else decides."""
+        if self.certain_since is not None:
+            return self.certain_since + hopeless
+        return self.since + _DOUBT * hopeless if self.attempts >= stall.attempts else None
+
+
+class Patience:
+    """How long the stalls of one job have lasted.
+
+    Args:
+        hopeless: Seconds that a certain one must last.
+    """
+
+    def __init__(self, hopeless: float) -> None:
+        self._hopeless = hopeless
+        self._tracks: dict[tuple[object, ...], _Track] = {}
+        self.next: float | None = None
+
+    def exhausted(self, stalls: Iterable[Stall], now: float) -> LaunchError | None:
+        """The error of a stall that has lasted for too long; `next` is when to look again.
+
+        Args:
+            stalls: All that there are now: any other is over.
+            now: The time, in seconds of a clock that never goes back.
+        """
+        present = {stall.key: stall for stall in stalls}
+        self._tracks = {key: self._tracks.get(key) or _Track(now) for key in present}
+        ends: list[float] = []
+        for key, stall in present.items():
+            self._tracks[key].update(stall, now)
+            end = self._tracks[key].ends(stall, self._hopeless)
+            if end is not None and end <= now:
+                return stall.error(sum(other.kind == stall.kind for other in present.values()) - 1)
+            ends += [] if end is None else [end]
+        self.next = min(ends, default=None)
+        return None
+
+
+def is_evidence(backend: Backend, event: Object) -> bool:
+    """Whether an event can say why a pod does not run, or is not created."""
+    reason = event.get("reason")
+    return reason in _OF_PODS or reason in backend.controller.refusals
+
+
+def stalls_of(
+    job: TrainingJob, backend: Backend, status: JobStatus, events: Sequence[Object]
+) -> Iterator[Stall]:
+    """What keeps the job from running.
+
+    Args:
+        job: The job.
+        backend: As which kind of job it runs.
+        status: What it is doing.
+        events: About the job and its pods, the oldest first.
+    """
+    for replica in status.replicas:
+        if replica.waiting or replica.stage in {Stage.PULLED, Stage.RUNNING}:
+            yield from _of_pod(job, replica, events)
+    if len(status.replicas) < job.nodes:
+        yield from _of_missing_pods(job, backend, status, events)
+
+
+def _of_pod(job: TrainingJob, replica: Replica, events: Sequence[Object]) -> Iterator[Stall]:
+    reason, _, message = replica.waiting.partition(": ")
+    if reason in IMAGE_TROUBLE:
+        detail = message if _explains(message) else _event_of(replica, events, "Failed", "image")
+        yield Stall(
+            key=(replica.uid, "image"),
+            kind="image",
+            is_certain=_is_certain_pull(job, reason, detail),
+            is_new_attempt=reason == _FAILED_PULL,
+            attempts=_PULLS,
+            error=partial(_image_error, job, replica, f"{reason}: {detail or message}"),
+        )
+    elif reason in CONTAINER_TROUBLE:
+        yield Stall(
+            key=(replica.uid, "container"),
+            kind="container",
+            is_certain=not _PASSING.search(message),
+            error=partial(_container_error, job, replica, f"{reason}: {message}"),
+        )
+    elif missing := _missing_object(replica, message, events):
+        yield Stall(
+            key=(replica.uid, "missing"),
+            kind="missing",
+            is_certain=True,
+            error=partial(_missing_error, job, replica, missing),
+        )
+
+
+def _is_certain_pull(job: TrainingJob, reason: str, message: str) -> bool | None:
+    if reason in _CERTAIN_REASONS:
+        return True
+    # The name may have any word in it.
+    text = message.replace(job.image, "")
+    if _PASSING.search(text):
+        return False
+    if _CERTAIN_PULL.search(text):
+        return True
+    return False if _explains(message) else None
+
+
+def _explains(message: str) -> bool:
+    """Whether a message says more than that the kubelet waits for its next attempt."""
+    return bool(message) and not re.fullmatch(r'Back-off pulling image "[^"]*"', message)
+
+
+def _missing_object(replica: Replica, message: str, events: Sequence[Object]) -> str:
+    if replica.stage in {Stage.PULLED, Stage.RUNNING}:
+        mount = _event_of(replica, events, "FailedMount", "not found")
+        if mount:
+            return mount
+    return message if "not found" in message else ""
+
+
+def _event_of(replica: Replica, events: Sequence[Object], reason: str, words: str) -> str:
+    """The message of the latest event of a pod that has these words; empty if there is none."""
+    messages = (
+        str(event.get("message", ""))
+        for event in reversed(events)
+        if event["involvedObject"].get("uid") == replica.uid and event.get("reason") == reason
+    )
+    return next((message for message in messages if words in message), "")
+
+
+def _of_missing_pods(
+    job: TrainingJob, backend: Backend, status: JobStatus, events: Sequence[Object]
+) -> Iterator[Stall]:
+    """Pods that are not even accepted show in the operator's events only."""
+    newest = max((replica.created for replica in status.replicas), default=0.0)
+    current = [
+        str(event.get("message", ""))
+        for event in events
+        if event.get("reason") in backend.controller.refusals and _time_of(event) >= newest
+    ]
+    if current:
+        message = current[-1]
+        yield Stall(
+            key=("rejected", len(status.replicas), newest),
+            kind="rejected",
+            is_certain=not _PASSING.search(message),
+            error=lambda _others: _rejected_error(job, backend, message),
+        )
+
+
+def _time_of(event: Object) -> float:
+    """When an event happened last, in seconds since 1970; infinity if it does not say."""
+    series, metadata = event.get("series") or {}, event["metadata"]
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    text = next(filter(None, (*times, metadata.get("creationTimestamp"))), None)
+    return datetime.fromisoformat(text).timestamp() if text else float("inf")
+
+
+def _which(job: TrainingJob, replica: Replica, others: int) -> str:
+    more = f" and {others} other pods" if others > 1 else " and another pod" if others else ""
+    return f"{replica.rank} (pod {job.namespace}/{replica.pod}){more}"
+
+
+def _image_error(job: TrainingJob, replica: Replica, seen: str, others: int) -> LaunchError:
+    return ImageUnavailable(
+        what="an image cannot be pulled",
+        which=_which(job, replica, others),
+        seen=seen,
+        do=f"Check the name {job.image} and the cluster's access to its registry; a private one needs "
+        "pull_secrets.",
+    )
+
+
+def _container_error(job: TrainingJob, replica: Replica, seen: str, others: int) -> LaunchError:
+    return PodRefused(
+        what="a container cannot be created",
+        which=_which(job, replica, others),
+        seen=seen,
+        do="Create what it names, or correct the job; then run the step again.",
+    )
+
+
+def _missing_error(job: TrainingJob, replica: Replica, seen: str, others: int) -> LaunchError:
+    return PodRefused(
+        what="a pod waits for something that does not exist",
+        which=_which(job, replica, others),
+        seen=seen,
+        do=f"Create it in namespace {job.namespace}, or correct its name in the job.",
+    )
+
+
+def _rejected_error(job: TrainingJob, backend: Backend, message: str) -> LaunchError:
+    return PodRefused(
+        what="the cluster refuses the job's pods",
+        which=name_of(job, backend),
+        seen=message,
+        do=_way_out(job, backend, message),
+    )
+
+
+def _way_out(job: TrainingJob, backend: Backend, message: str) -> str:
+    if "exceeded quota" in message:
+        return f"Ask for less, wait until others finish, or raise the quota of namespace {job.namespace}."
+    if "violates PodSecurity" in message:
+        return f"Let {backend.controller.pods} set what the policy asks for, or run it in another namespace."
+    if "admission webhook" in message:
+        return "Change what the webhook objects to, or ask who runs it."
+    if "object is being deleted" in message:
+        return (
+            "A pod of an earlier job does not end; its node may be lost. See: kubectl get pods -o wide -n "
+            f"{job.namespace} -l {backend.selector(job)}; then delete it with --force --grace-period=0."
+        )
+    return f"See: {kubectl('describe', job, backend)}"
