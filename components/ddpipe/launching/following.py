@@ -25,7 +25,7 @@ from ddpipe.launching.logs import Logs
 from ddpipe.launching.record import Record
 from ddpipe.launching.stalls import Patience, Stall, is_evidence, stalls_of
 
-_NEEDED = {"job", "pods"}  # without events a job can be judged
+_NEEDED = {"job", "pods"}
 # Of what happened on the way, the last are repeated when the job fails.
 _NOTES = 3
 
@@ -82,6 +82,7 @@ class Follower:
     _notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES))
     _told: str = ""
     _troubles_told: set[str] = field(default_factory=set)
+    _is_without_events: bool = False
     _evidence: list[Object] = field(default_factory=list)
     _record: Record = field(init=False)
     _patience: Patience = field(init=False)
@@ -151,23 +152,30 @@ class Follower:
 
     def _take(self, message: Message) -> None:
         match message:
+            case Picture("events", objects):
+                self._evidence = [item for item in objects.values() if is_evidence(self.backend, item)]
             case Picture(source, objects, gone):
                 self._pictures[source] = objects
                 if source == "pods":
                     self._record.take(objects, gone)
-                if source == "events":
-                    self._evidence = [item for item in objects.values() if is_evidence(self.backend, item)]
-                if gone and source == "job" and gone["metadata"]["uid"] == self.uid:
+                elif gone and gone["metadata"]["uid"] == self.uid:
                     self._gone = gone
                 self._troubles.pop(source, None)
-                if self._troubles_told and not _NEEDED & self._troubles.keys():
+                if self._troubles_told and not self._troubles:
                     self.say("the API server answers again")
                     self._troubles_told.clear()
+            case Trouble("events", error):
+                # They are optional: the job and its pods show how it is doing. Old ones explain nothing new.
+                self._evidence = []
+                if not self._is_without_events:
+                    self._is_without_events = True
+                    self.say(f"events cannot be read, continuing without them: {error}")
             case Trouble(source, error):
-                if str(error) not in self._troubles_told:
-                    self._troubles_told.add(str(error))
-                    state = "is away" if is_transient(error) else "refuses"
-                    self.say(f"the API server {state}, waiting: {error}")
+                state = "is away" if is_transient(error) else "refuses"
+                text = f"the API server {state}, waiting: {error}"
+                if text not in self._troubles_told:
+                    self._troubles_told.add(text)
+                    self.say(text)
                 since, _ = self._troubles.get(source, (self.clock(), None))
                 self._troubles[source] = since, message
 

@@ -43,8 +43,8 @@ _CERTAIN_PULL = re.compile(
 )
 _PASSING = re.compile(
     r"\b(429|50[0-9])\b|tim(ed |e)out|deadline exceeded|try again|too ?many ?requests"
-    r"|connection (refused|reset)|no route to host|unavailable|failed to sync|is reserved for|failed calling webhook|internal error|etcd"
-    r"|exceeded quota|object is being deleted",
+    r"|connection (refused|reset)|no route to host|unavailable|failed to sync|is reserved for"
+    r"|failed calling webhook|internal error|etcd|exceeded quota|object is being deleted",
     re.IGNORECASE,
 )
 _OF_PODS = frozenset({"FailedMount", "Failed"})

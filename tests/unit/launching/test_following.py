@@ -322,6 +322,28 @@ def test_what_is_seen_again_is_no_trouble_any_more() -> None:
         looked_at(trouble, 2, found[0], 2, job=job)
 
 
+AWAY = Trouble("events", Unanswered("etcd is away"))
+
+
+def test_an_outage_of_the_events_does_not_end_the_launch() -> None:
+    """They may have a store of their own; the job and its pods are watched throughout."""
+    said: list[str] = []
+    healthy = picture("job", an_object(JOB, "Running")), picture("pods", a_pod(JOB), a_pod(JOB, "worker-1"))
+    assert looked_at(*healthy, AWAY, 3600, *healthy, AWAY, 3600, say=said.append) is None
+    assert said[1:] == ["events cannot be read, continuing without them: etcd is away"]
+
+
+def test_deadlines_count_while_events_are_away() -> None:
+    job = replace(JOB, deadlines={"finished": 100})
+    with pytest.raises(DeadlineExceeded):
+        looked_at(RUNS, BOTH, AWAY, 60, AWAY, 60, job=job)
+
+
+def test_events_from_before_their_outage_do_not_count() -> None:
+    *pictures, seconds = one_pod_missing(refusal("5", "no such account"))
+    assert looked_at(*pictures, AWAY, seconds, job=HURRIED) is None
+
+
 def test_each_trouble_is_told_once_in_an_outage() -> None:
     said: list[str] = []
     away, refused = Trouble("pods", Unanswered("cut")), Trouble("job", Refused(403, "Forbidden", "no list"))
