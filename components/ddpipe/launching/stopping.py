@@ -19,6 +19,7 @@ from types import FrameType
 
 from ddpipe.jobs.job import Owner
 from ddpipe.jobs.labels import owner_of
+from ddpipe.jobs.status import condition
 from ddpipe.kube.api import ApiError, Cluster, Refused
 from ddpipe.kube.retrying import is_transient
 
@@ -28,6 +29,8 @@ _WARM = 80
 # A create that is under way when the signal comes shows its object within this time.
 _SETTLING = 0.4
 _GIVE_UP = 25
+# The kubelet signals a pod that it evicts and writes down why at the same time; either may be seen first.
+_NOTICE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +123,25 @@ def _is_there(cluster: Cluster, path: str) -> bool:
 
 
 def _is_evicted(cluster: Cluster, target: Target) -> bool:
-    """Whether it is this pod that has to go, or is gone, not the work."""
+    """Whether this pod is removed, or gone, while the run continues.
+
+    An eviction through the API, such as a drain, sets the deletion time before the signal comes. A kubelet
+    that is short of memory, or shuts its node down, sets only a condition, at the time of the signal.
+    """
     if target.launcher is None:
         return False
-    try:
-        return "deletionTimestamp" in cluster.get(target.launcher)["metadata"]
-    except Refused as error:
-        return error.status == HTTPStatus.NOT_FOUND
-    except ApiError:
-        return False
+    until = monotonic() + _NOTICE
+    while True:
+        try:
+            pod = cluster.get(target.launcher)
+        except Refused as error:
+            return error.status == HTTPStatus.NOT_FOUND
+        except ApiError:
+            return False
+        if "deletionTimestamp" in pod["metadata"] or condition(pod, "DisruptionTarget"):
+            return True
+        if (pod.get("status") or {}).get("reason"):
+            return True  # kubelets before 1.26 have no condition for it: Evicted, NodeShutdown, Terminated
+        if monotonic() > until:
+            return False
+        sleep(_NOTICE / 4)

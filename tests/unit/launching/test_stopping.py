@@ -107,6 +107,32 @@ def test_when_its_own_pod_has_to_go_the_job_stays_for_the_next_attempt(gone: boo
     assert is_there(server)
 
 
+EVICTED = {
+    "condition": {
+        "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
+    },
+    "reason": {"phase": "Failed", "reason": "Evicted", "message": "the node was low on resource: memory"},
+}
+
+
+@pytest.mark.parametrize("status", EVICTED.values(), ids=EVICTED)
+def test_a_kubelet_that_evicts_the_launcher_leaves_the_job(status: dict[str, Any]) -> None:
+    """Node pressure and a node's shutdown set no deletion time."""
+    server = a_server(an_object(JOB, "Running"))
+    server.put(PODS, {**step(), "status": status})
+    assert "the next attempt adopts it" in _stop(server, FROM_POD)
+    assert is_there(server)
+
+
+def test_an_eviction_may_be_written_down_after_the_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_NOTICE", 5)
+    server = a_server(an_object(JOB, "Running"))
+    server.put(PODS, step())
+    Timer(0.1, server.put, (PODS, {**step(), "status": EVICTED["condition"]})).start()
+    assert "the next attempt adopts it" in _stop(server, FROM_POD)
+    assert is_there(server)
+
+
 def test_when_its_own_pod_stays_the_work_is_what_has_to_go() -> None:
     server = a_server(an_object(JOB, "Running"))
     server.put(PODS, step())
@@ -165,6 +191,24 @@ with deletes_when_told_to_stop(server, FROM_POD):
     sys.stderr.close()
     time.sleep(30)
 """
+
+
+HASTY = PROGRAM.replace("    delete(path, uid)", "    time.sleep(1); delete(path, uid)").replace(
+    "sys.stderr.close()\n    time.sleep(30)", "time.sleep(0.5)"
+)
+
+
+def test_a_process_that_is_done_waits_for_the_deletion() -> None:
+    """The job is gone, so following ends; the server has yet to confirm."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
+    with subprocess.Popen(
+        [sys.executable, "-c", HASTY], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(6) == b"ready "
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == f"deleted {PATH}".encode()
+        assert process.wait(10) == 143
 
 
 def test_a_signal_ends_the_process_after_the_job_though_nobody_listens() -> None:
