@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ddpipe.jobs.job import Deadlines
@@ -14,36 +14,67 @@ _LONGEST_WAIT = 60.0
 _SHORTEST_WAIT = 0.02
 
 
-@dataclass(slots=True)
-class Limits:
-    """The clocks of one job, in seconds of `time.monotonic`.
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A deadline that is over.
 
     Attributes:
-        deadlines: What each stage may take.
+        stage: The stage that has lasted too long.
+        limit: How long it may last, in seconds.
+    """
+
+    stage: Stage
+    limit: float
+
+
+@dataclass(slots=True)
+class Limits:
+    """The clocks of one job, in seconds of a clock that never goes back.
+
+    The clock of a stage begins with the stage. That of `finished` begins when all pods run for the first time
+    and then counts until the job ends, also while a lost pod is replaced:
+
+        0:00  pods are scheduled, images are pulled
+        0:10  all run                               `finished` begins
+        0:40  one is lost: scheduled again          `scheduled` begins, `finished` continues
+        0:45  all run
+        1:10  `finished=3600` is over               an hour after 0:10
+
+    None of them counts while the job is suspended, or cannot be seen.
+
+    Attributes:
+        deadlines: How long each stage may last.
+        worked: For how long the job has worked, in earlier jobs of this launch too.
     """
 
     deadlines: Deadlines
+    worked: float = 0
+    _has_worked: bool = False
     _stage: Stage = Stage.RECONCILED
     _spent: float = 0
     _running: bool = False
     _ticked: float = 0
     _ended_since: float | None = None
 
-    def exceeded(self, stage: Stage, now: float, *, running: bool) -> float | None:
-        """The present stage's deadline, if it is over.
+    def exceeded(self, stage: Stage, now: float, *, running: bool) -> Overdue | None:
+        """The deadline that is over, if one is.
 
         Args:
             stage: The present stage; its clock begins when it does.
             now: The time.
-            running: Whether the clock runs from now on: not while the job is suspended or cannot be seen.
+            running: Whether the clocks run from now on: not while the job is suspended or cannot be seen.
         """
-        if stage is not self._stage:
-            self._stage, self._spent = stage, 0
-        elif self._running:
-            self._spent += now - self._ticked
+        passed = now - self._ticked if self._running else 0
+        self.worked += passed if self._has_worked else 0
+        self._spent = self._spent + passed if stage is self._stage else 0
+        self._stage = stage
+        self._has_worked = self._has_worked or stage is Stage.FINISHED
         self._running, self._ticked = running, now
-        limit = self._limit()
-        return limit if limit is not None and self._spent > limit else None
+        return next((clock for clock, left in self._clocks() if left < 0), None)
+
+    def of_next_job(self) -> Limits:
+        """The clocks of the job that replaces this one; it has worked for as long."""
+        return Limits(self.deadlines, self.worked)
 
     def has_settled(self, now: float) -> bool:
         """Whether a job that has ended can be judged though its pods' last states are not all in."""
@@ -58,22 +89,16 @@ class Limits:
             others: Further moments that must not be missed.
         """
         waits = [_LONGEST_WAIT, *(moment - now for moment in others)]
-        limit = self._limit()
-        if limit is not None and self._running:
-            waits.append(limit - self._spent)
+        if self._running:
+            waits += [left for _, left in self._clocks()]
         if self._ended_since is not None:
             waits.append(self._ended_since + _SETTLING - now)
         return max(_SHORTEST_WAIT, min(waits))
 
-    def _limit(self) -> float | None:
-        match self._stage:
-            case Stage.RECONCILED:
-                return self.deadlines.reconciled
-            case Stage.SCHEDULED:
-                return self.deadlines.scheduled
-            case Stage.PULLED:
-                return self.deadlines.pulled
-            case Stage.RUNNING:
-                return self.deadlines.running
-            case Stage.FINISHED:
-                return self.deadlines.finished
+    def _clocks(self) -> Iterator[tuple[Overdue, float]]:
+        """The deadlines that count now, and the seconds that are left of each."""
+        if self._stage is not Stage.FINISHED:
+            limit: float = getattr(self.deadlines, self._stage.name.lower())
+            yield Overdue(self._stage, limit), limit - self._spent
+        if self._has_worked and self.deadlines.finished is not None:
+            yield Overdue(Stage.FINISHED, self.deadlines.finished), self.deadlines.finished - self.worked

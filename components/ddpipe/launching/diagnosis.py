@@ -24,6 +24,7 @@ from ddpipe.jobs.status import (
     torch_error,
 )
 from ddpipe.kube.api import Refused
+from ddpipe.launching.deadlines import Overdue
 from ddpipe.processes import signals
 from ddpipe.processes.torchrun_report import first_killed
 
@@ -43,11 +44,19 @@ def kubectl(verb: str, job: TrainingJob, backend: Backend) -> str:
     return f"kubectl {verb} {backend.resource.full_name} -n {job.namespace} {job.name}"
 
 
-def late(job: TrainingJob, backend: Backend, status: JobStatus, seconds: float) -> LaunchError:
-    """A stage took longer than it was given."""
+def late(job: TrainingJob, backend: Backend, status: JobStatus, overdue: Overdue) -> LaunchError:
+    """The error of a stage that lasted longer than its deadline.
+
+    Args:
+        job: The job.
+        backend: As which kind of job it runs.
+        status: What it is doing.
+        overdue: The deadline that is over.
+    """
     waiting = [f"{replica.rank}: {replica.waiting}" for replica in status.replicas if replica.waiting]
     seen = "; ".join(waiting[:3]) or f"{len(status.replicas)} of {job.nodes} pods exist"
-    match status.stage:
+    seconds = overdue.limit
+    match overdue.stage:
         case Stage.RECONCILED:
             return operator_silent(job, backend, f"nothing happened to it for {seconds:.0f} s")
         case Stage.SCHEDULED:
@@ -58,22 +67,21 @@ def late(job: TrainingJob, backend: Backend, status: JobStatus, seconds: float) 
                 do="Ask for less per pod, free or add nodes, or give deadlines.scheduled more time.",
             )
         case Stage.PULLED | Stage.RUNNING:
-            stage = "images" if status.stage is Stage.PULLED else "containers"
-            field = "pulled" if status.stage is Stage.PULLED else "running"
+            images = overdue.stage is Stage.PULLED
+            pods = f"kubectl describe pods -n {job.namespace} -l {backend.selector(job)}"
             return DeadlineExceeded(
-                what=f"not all {stage} were ready in time",
+                what=f"not all {'images' if images else 'containers'} were ready in time",
                 which=name_of(job, backend),
                 seen=f"after {seconds:.0f} s: {seen}",
-                do=f"See that nodes can start {job.image}: kubectl describe pods -n {job.namespace} "
-                f"-l {backend.selector(job)}; or give "
-                f"deadlines.{field} more time.",
+                do=f"Check that nodes can start {job.image}: {pods}; or give "
+                f"deadlines.{'pulled' if images else 'running'} more time.",
             )
         case Stage.FINISHED:
             return DeadlineExceeded(
                 what="training did not end in time",
                 which=name_of(job, backend),
                 seen=f"still running after {seconds:.0f} s; it was stopped",
-                do="Give deadlines.finished more time; training goes on from its last checkpoint.",
+                do="Give deadlines.finished more time; training resumes from its last checkpoint.",
             )
 
 

@@ -277,8 +277,8 @@ class Follower:
 
     def _late(self, status: JobStatus, now: float) -> LaunchError | None:
         running = status.phase is Phase.ACTIVE and not self._troubles
-        limit = self.limits.exceeded(status.stage, now, running=running)
-        return None if limit is None else diagnosis.late(self.job, self.backend, status, limit)
+        overdue = self.limits.exceeded(status.stage, now, running=running)
+        return None if overdue is None else diagnosis.late(self.job, self.backend, status, overdue)
 
 
 def _version(found: Object) -> int:

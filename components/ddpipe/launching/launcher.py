@@ -150,17 +150,17 @@ def _launch(launching: Launching, output: Output, exists: Callable[[str], bool],
 
 def _through_all_sizes(launching: Launching, found: Object, logs: Logs) -> tuple[Launching, Object, Ended]:
     """Follow the job to its end, made anew as often as need be; what it was at last, and how it ended."""
-    losses = 0
+    losses, limits = 0, Limits(launching.asked.limits)
     while True:
         launching = launching.as_found(found)
-        seen = _follow(launching, found, logs)
+        seen = _follow(launching, found, logs, limits)
         if isinstance(seen, Resize):
             change = seen
         elif again := _again(launching.job, seen, losses):
             change, losses = again, losses + 1
         else:
             return launching, found, seen
-        found = _resized(launching, found, change)
+        found, limits = _resized(launching, found, change), limits.of_next_job()
 
 
 def _again(job: TrainingJob, ended: Ended, losses: int) -> Resize | None:
@@ -183,7 +183,7 @@ def _resized(launching: Launching, found: Object, change: Resize) -> Object:
     return adopt_or_create(launching)[0]
 
 
-def _follow(launching: Launching, found: Object, logs: Logs) -> Ended | Resize:
+def _follow(launching: Launching, found: Object, logs: Logs, limits: Limits) -> Ended | Resize:
     """The job's end, or a reason to make it anew.
 
     A job that is given up while it is active is stopped, for nobody would watch it.
@@ -197,7 +197,7 @@ def _follow(launching: Launching, found: Object, logs: Logs) -> Ended | Resize:
         uid=uid,
         logs=logs,
         say=launching.say,
-        limits=Limits(launching.job.limits),
+        limits=limits,
     )
     try:
         if not launching.backend.phase(found).is_terminal:

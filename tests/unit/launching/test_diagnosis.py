@@ -16,8 +16,9 @@ from ddpipe.errors import (
     Unschedulable,
 )
 from ddpipe.jobs.pytorchjob import BACKEND, status
-from ddpipe.jobs.status import Replica, Stage, replica_of
+from ddpipe.jobs.status import JobStatus, Replica, Stage, replica_of
 from ddpipe.launching import diagnosis
+from ddpipe.launching.deadlines import Overdue
 
 JOB = a_job()
 
@@ -153,9 +154,13 @@ def test_a_failure_without_a_failed_pod_says_what_is_known() -> None:
     assert failure(notes=("worker-1 is replaced: …",)).seen == "it failed; worker-1 is replaced: …"
 
 
+def late(found: JobStatus) -> DdpipeError:
+    return diagnosis.late(JOB, BACKEND, found, Overdue(found.stage, 5))
+
+
 def test_each_stage_has_its_own_deadline_and_error() -> None:
     silent = status(JOB, an_object(JOB), [])
-    assert isinstance(diagnosis.late(JOB, BACKEND, silent, 5), OperatorSilent)
+    assert isinstance(late(silent), OperatorSilent)
     scheduling = {
         "conditions": [
             {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no GPU"}
@@ -166,7 +171,7 @@ def test_each_stage_has_its_own_deadline_and_error() -> None:
         an_object(JOB, "Created"),
         [a_pod(JOB, "worker-0", "Pending", node="", state={}, status=scheduling)],
     )
-    error = diagnosis.late(JOB, BACKEND, unscheduled, 5)
+    error = late(unscheduled)
     assert isinstance(error, Unschedulable)
     assert "no GPU" in error.seen
 
@@ -211,15 +216,15 @@ def test_each_later_stage_has_its_own_words_and_deadline(
     pod: dict[str, Any], words: str, option: str
 ) -> None:
     pods = [a_pod(JOB, **pod), a_pod(JOB, "worker-1")]
-    late = diagnosis.late(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), pods), 5)
-    assert type(late) is DeadlineExceeded
-    assert words in str(late)
-    assert f"deadlines.{option} more time" in late.do
+    error = late(status(JOB, an_object(JOB, "Created"), pods))
+    assert type(error) is DeadlineExceeded
+    assert words in str(error)
+    assert f"deadlines.{option} more time" in error.do
 
 
 def test_pods_that_are_late_without_a_word_are_counted() -> None:
-    late = diagnosis.late(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), [a_pod(JOB)]), 5)
-    assert late.seen == "after 5 s: 1 of 2 pods exist"
+    error = late(status(JOB, an_object(JOB, "Created"), [a_pod(JOB)]))
+    assert error.seen == "after 5 s: 1 of 2 pods exist"
 
 
 def test_a_pod_that_succeeded_was_not_taken_away() -> None:
