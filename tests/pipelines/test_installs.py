@@ -96,7 +96,7 @@ def test_an_extra_brings_nothing_that_is_anothers(
 def test_launch_gets_as_far_as_the_missing_cluster(install: Callable[[str], Install]) -> None:
     command = ("launch", "--image", "busybox:1", "--", "true")
     told = install("launch").ddpipe(*command, code=ClusterUnreachable.exit_code)
-    assert "no cluster is known" in told
+    assert "no cluster is configured" in told
 
 
 def test_a_command_of_another_extra_says_what_is_missing(install: Callable[[str], Install]) -> None:

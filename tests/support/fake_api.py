@@ -15,7 +15,7 @@ from threading import Condition
 from time import monotonic
 from typing import Any
 
-from ddpipe.kube.api import ApiError, Query, Refused, Unanswered
+from ddpipe.kube.api import ApiError, Query, Refused, Unanswered, whole_lines
 from ddpipe.kube.resources import Resource
 
 _DELETED_AT = "2026-01-01T00:01:00Z"
@@ -118,6 +118,13 @@ class FakeApiServer:
                 self._store(path, "MODIFIED", _marked(found))
 
     def lines(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
+        return whole_lines(self.pieces(path, query, idle))
+
+    def pieces(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
+        for line in self._stream(path, query, idle):
+            yield line + b"\n"
+
+    def _stream(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
         request = Request("STREAM", path, query)
         self._note(request)
         if query.get("watch") == "true":

@@ -1,7 +1,7 @@
-"""The Kubernetes API, as few verbs. The only file that imports `kubernetes`.
+"""The Kubernetes API as a few verbs. The only file that imports `kubernetes`.
 
-Inside a pod the credentials are three files, and the client library (1 s, 95 MB) is not even imported; for a
-kubeconfig, with its plugins and proxies, it is asked.
+Inside a pod the credentials are three files, and the client library (1 s, 95 MB) is not even imported. It is
+imported to read a kubeconfig, with its plugins and proxies.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -22,7 +22,7 @@ import urllib3
 from ddpipe.errors import ClusterUnreachable
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-# A connection whose other end is gone without a word is noticed by the kernel, within about a minute.
+# The kernel notices a connection whose other end has vanished, within about a minute.
 _KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -32,58 +32,75 @@ _KEEPALIVE = [
 ]
 
 _MERGE_PATCH = "application/merge-patch+json"
-# Kept open; more are opened when more pods' logs are read.
+# Kept open for reuse; more are opened while more logs are read.
 _CONNECTIONS = 64
+# A watch sends one object per line, and etcd stores none above 1.5 MB: anything longer is not from the API.
+_LONGEST_LINE = 16 * 2**20
+_LONGEST_REFUSAL = 2**20
+# A server that asks for more patience is asked again all the same: budgets are counted in minutes.
+_LONGEST_RETRY_AFTER = 60.0
 
 Query = Mapping[str, str]
 
 
 class ApiError(Exception):
-    """A request that did not do what it should. For this package only: people get a LaunchError."""
+    """A request failed. For code only: users get a LaunchError."""
+
+    retry_after = 0.0
+    """Seconds that the server asks to wait before the next attempt; 0 if it does not say."""
 
 
 class Unanswered(ApiError):
-    """No answer: refused, timed out, or cut in the middle."""
+    """No usable answer: connection refused, timed out, cut in the middle, or not JSON."""
 
 
 class Refused(ApiError):
-    """The server's own no.
+    """The server answered with an error status.
 
     Attributes:
         status: HTTP status.
-        reason: The machine's word for it: NotFound, AlreadyExists, Expired.
-        message: The server's words.
+        reason: The API's keyword for it: NotFound, AlreadyExists, Expired.
+        message: The server's message.
         named: The object that the refusal is about; empty when not even its kind exists.
+        retry_after: Seconds that the server asks to wait; 0 if it does not say.
     """
 
-    def __init__(self, status: int, reason: str, message: str, named: str = "") -> None:
+    def __init__(
+        self, status: int, reason: str, message: str, named: str = "", retry_after: float = 0
+    ) -> None:
         super().__init__(status, reason, message)
         self.status, self.reason, self.message, self.named = status, reason, message, named
+        self.retry_after = retry_after
 
     def __str__(self) -> str:
-        """Status and words."""
+        """Status and message."""
         return f"HTTP {self.status} {self.message or self.reason}"
 
 
 class Cluster(Protocol):
-    """What launching needs of an API server; every method raises `Unanswered` or `Refused`."""
+    """What launching needs from an API server; every method raises `Unanswered` or `Refused`."""
 
-    namespace: str
+    @property
+    def namespace(self) -> str:
+        """The default namespace."""
 
     def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
         """Read an object or a list."""
 
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
-        """Create an object; what the server made of it."""
+        """Create an object; returns it with the server's defaults."""
 
     def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
-        """Give the object these annotations, beside those that it has, if it still has this uid."""
+        """Add these annotations to the object if it still has this uid."""
 
     def delete(self, path: str, uid: str) -> None:
-        """Delete the object if it still has this uid, and later what it owns."""
+        """Delete the object if it still has this uid; what it owns is deleted in the background."""
 
     def lines(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
         """A watch or a log, line by line, until it ends; `Unanswered` after `idle` seconds of silence."""
+
+    def pieces(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
+        """The same as bytes, in pieces as they arrive."""
 
     def spare(self) -> Cluster:
         """The same cluster over connections of its own."""
@@ -112,23 +129,27 @@ class ApiServer:
         return self._json("GET", path, query)
 
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
-        """Create an object; what the server made of it."""
+        """Create an object; returns it with the server's defaults."""
         return self._json("POST", path, query, body)
 
     def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
-        """Give the object these annotations, beside those that it has, if it still has this uid."""
+        """Add these annotations to the object if it still has this uid."""
         self._json("PATCH", path, body={"metadata": {"uid": uid, "annotations": annotations}})
 
     def delete(self, path: str, uid: str) -> None:
-        """Delete the object if it still has this uid, and later what it owns."""
+        """Delete the object if it still has this uid; what it owns is deleted in the background."""
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         self._json("DELETE", path, body=options)
 
     def lines(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
         """A watch or a log, line by line, until it ends; `Unanswered` after `idle` seconds of silence."""
+        return whole_lines(self.pieces(path, query, idle))
+
+    def pieces(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
+        """The same as bytes, in pieces as they arrive."""
         response = self._answer("GET", path, query, read_timeout=idle)
         try:
-            yield from _split(response)
+            yield from response.stream(2**16)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unanswered(_plain(error)) from error
         finally:
@@ -158,28 +179,34 @@ class ApiServer:
         body: Mapping[str, Any] | None = None,
         read_timeout: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
-        """The response to one request; a token refused once is read again, as it may have been rotated."""
+        """The response to one request; after a 401 the token is read again, as it may have been rotated."""
         response = self._send(method, path, query, body, read_timeout or self._timeout)
         if response.status == HTTPStatus.UNAUTHORIZED:
             response.drain_conn()
             self._log_in_again()
             response = self._send(method, path, query, body, read_timeout or self._timeout)
-        if response.status >= 400:  # noqa: PLR2004 - HTTP's own line between yes and no
+        if response.status >= 400:  # noqa: PLR2004 - HTTP's limit between success and error
             raise _refusal(response)
         return response
 
     def _log_in_again(self) -> None:
-        """Read the credentials anew; what is half rotated is read again after the next refusal.
+        """Read the credentials again; a half-written token is read once more after the next refusal.
 
-        A file that is just being written gives no token, and a request without one is nobody's: it would be
-        forbidden, which nobody tries again, where it is unauthorized.
+        While a token file is being written it is empty, and a request without a token is anonymous: it would
+        be answered with 403, which is final, in place of 401, which is retried. And a kubeconfig may have
+        been replaced by another cluster's, where objects of the same names are not the ones meant.
+
+        Raises:
+            Unanswered: The credentials cannot be read, or are for another server.
         """
         try:
-            fresh = self._log_in()
+            read = self._log_in()
         except OSError as error:
             raise Unanswered(f"the credentials cannot be read: {error}") from error
-        if fresh.headers or not self._credentials.headers:
-            self._credentials = fresh
+        if read.host != self._credentials.host:
+            raise Unanswered(f"the credentials are now for {read.host}, not for {self._credentials.host}")
+        if read.headers or not self._credentials.headers:
+            self._credentials = read
 
     def _send(
         self, method: str, path: str, query: Query | None, body: Mapping[str, Any] | None, read_timeout: float
@@ -201,7 +228,7 @@ class ApiServer:
 
 
 def connect(kubeconfig: str | None = None) -> ApiServer:
-    """The cluster of the kubeconfig, or of the pod that this runs in.
+    """The cluster of the kubeconfig's present context, or of the pod that this process runs in.
 
     Args:
         kubeconfig: Its path; by default $KUBECONFIG, else the pod's own account, else ~/.kube/config.
@@ -209,7 +236,7 @@ def connect(kubeconfig: str | None = None) -> ApiServer:
     Raises:
         ClusterUnreachable: There are no credentials.
     """
-    # The client library reads the variable once, as it is imported: a notebook may set it later.
+    # The client library reads the variable once, on import: a notebook may set it later.
     kubeconfig = kubeconfig or os.environ.get("KUBECONFIG")
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and (_ACCOUNT / "token").exists()
     if in_pod and not kubeconfig:
@@ -217,12 +244,13 @@ def connect(kubeconfig: str | None = None) -> ApiServer:
     from kubernetes import config  # noqa: PLC0415 - the expensive import
 
     try:
-        _, context = config.list_kube_config_contexts(kubeconfig)
-        namespace = context["context"].get("namespace", "default")
-        return ApiServer(lambda: _log_in_by_kubeconfig(kubeconfig), namespace)
-    except config.ConfigException as error:
+        _, current = config.list_kube_config_contexts(kubeconfig)
+        # By its name from now on: `kubectl config use-context` must not move a running launcher elsewhere.
+        name, namespace = current["name"], current["context"].get("namespace", "default")
+        return ApiServer(lambda: _log_in_by_kubeconfig(kubeconfig, name), namespace)
+    except (config.ConfigException, OSError) as error:
         raise ClusterUnreachable(
-            what="no cluster is known",
+            what="no cluster is configured",
             which=kubeconfig or "~/.kube/config",
             seen=str(error),
             do="Set KUBECONFIG to a kubeconfig, or run inside a pod.",
@@ -245,11 +273,14 @@ def _log_in_as_pod() -> _Credentials:
     )
 
 
-def _log_in_by_kubeconfig(path: str | None) -> _Credentials:
+def _log_in_by_kubeconfig(path: str | None, context: str) -> _Credentials:
     from kubernetes import client, config  # noqa: PLC0415 - the expensive import
 
     settings = client.Configuration()
-    config.load_kube_config(path, client_configuration=settings)
+    try:
+        config.load_kube_config(path, context, client_configuration=settings)
+    except config.ConfigException as error:
+        raise OSError(str(error)) from error
     pool: urllib3.PoolManager = client.rest.RESTClientObject(settings, maxsize=_CONNECTIONS).pool_manager
     pool.connection_pool_kw["socket_options"] = _KEEPALIVE
     token = settings.get_api_key_with_prefix("authorization")
@@ -258,21 +289,44 @@ def _log_in_by_kubeconfig(path: str | None) -> _Credentials:
 
 def _refusal(response: urllib3.BaseHTTPResponse) -> Refused:
     try:
-        told = json.loads(response.read())
+        status = json.loads(response.read(_LONGEST_REFUSAL))
     except (urllib3.exceptions.HTTPError, OSError, ValueError):
-        told = {}
+        status = {}
     finally:
         response.release_conn()
-    named = (told.get("details") or {}).get("name", "")
-    return Refused(response.status, told.get("reason", ""), told.get("message", response.reason or ""), named)
+    # A proxy's error may be JSON, too, but no Status object.
+    status = status if isinstance(status, dict) else {}
+    named = (status.get("details") or {}).get("name", "")
+    message = status.get("message", response.reason or "")
+    return Refused(response.status, status.get("reason", ""), message, named, _retry_after(response))
 
 
-def _split(response: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
-    """Whole lines: one that the end of the connection cut is not passed on, it will be read again."""
-    rest = b""
-    for chunk in response.stream(2**16):
-        *lines, rest = (rest + chunk).split(b"\n")
-        yield from lines
+def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
+    """What the Retry-After header says in seconds; 0 for a date, which API servers never send."""
+    text = response.headers.get("Retry-After", "")
+    return min(float(text), _LONGEST_RETRY_AFTER) if text.isdecimal() else 0.0
+
+
+def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines in `pieces`, without their ends; a last one that has no end was cut, and is dropped.
+
+    Every byte is looked at once, however small the pieces are.
+
+    Raises:
+        Unanswered: A line is longer than any that an API server sends.
+    """
+    parts: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        first, *others = piece.split(b"\n")
+        parts.append(first)
+        size += len(first)
+        if size > _LONGEST_LINE:
+            raise Unanswered(f"a line of more than {_LONGEST_LINE // 2**20} MiB")
+        if others:
+            yield b"".join(parts)
+            yield from others[:-1]
+            parts, size = [others[-1]], len(others[-1])
 
 
 def _plain(error: Exception) -> str:

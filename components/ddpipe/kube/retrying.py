@@ -1,58 +1,161 @@
-"""Riding out an API server that is away for a while."""
+"""Surviving an API server that is away or overloaded for a while: retries, back-off, reconnecting streams."""
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ddpipe.errors import ClusterUnreachable, Forbidden, LaunchError, PodRefused
-from ddpipe.kube.api import ApiError, Cluster, Refused, Unanswered
+from ddpipe.kube.api import ApiError, Cluster, Query, Refused, Unanswered
 
 T = TypeVar("T")
 # 401 is over when the token is rotated; the rest is load, a restart, or a proxy in between.
 _TRANSIENT = {401, 408, 429, 500, 502, 503, 504}
+# A stream that lasted so many seconds worked: its end is the first of a new series of failures.
+_STEADY = 30.0
 
 
 def is_transient(error: ApiError) -> bool:
-    """Whether this may be over in a moment."""
+    """Whether the same request may succeed in a moment."""
     return isinstance(error, Unanswered) or (isinstance(error, Refused) and error.status in _TRANSIENT)
 
 
 def backoff(longest: float = 2) -> Iterator[float]:
-    """Seconds between tries: soon at first, then often enough to notice the end of an outage."""
+    """Seconds between attempts: each twice the one before, up to `longest`, and a random part of it off.
+
+    Without the random part, 200 launchers that lost the server at the same moment would all return at once.
+    """
     pause = 0.1
     while True:
-        yield pause
+        yield pause * random.uniform(0.5, 1)
         pause = min(longest, pause * 2)
 
 
-def with_retries(ask: Callable[[], T], budget: float) -> T:
-    """The answer to `ask`, asked again while the server is away, for `budget` seconds.
+def with_retries(request: Callable[[], T], budget: float) -> T:
+    """The result of `request`, which is retried while the server is away or busy, for `budget` seconds.
+
+    For one request at a time: of several in one function, each failure would repeat them all.
+
+    Args:
+        request: Sends one request.
+        budget: Seconds.
 
     Raises:
-        Refused: The server said no.
+        Refused: The server answered with an error that does not pass.
         ClusterUnreachable: It was away for too long.
+        Forbidden: The credentials were rejected for too long.
     """
     began = time.monotonic()
     for pause in backoff():
         try:
-            return ask()
+            return request()
         except ApiError as error:
             if not is_transient(error):
                 raise
+            pause = max(pause, error.retry_after)  # noqa: PLW2901 - the server knows better
             if time.monotonic() - began + pause > budget:
                 raise given_up(error, budget) from error
         time.sleep(pause)
     raise AssertionError  # `backoff` never ends
 
 
+@dataclass(frozen=True, slots=True)
+class Patient:
+    """A cluster whose every request is retried on its own, for `budget` seconds; streams are not.
+
+    Attributes:
+        cluster: The cluster.
+        budget: Seconds for each request.
+    """
+
+    cluster: Cluster
+    budget: float
+
+    @property
+    def namespace(self) -> str:
+        """The default namespace."""
+        return self.cluster.namespace
+
+    def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
+        """Read an object or a list."""
+        return with_retries(lambda: self.cluster.get(path, query), self.budget)
+
+    def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
+        """Create an object; a retry of a request that did succeed is refused with 409."""
+        return with_retries(lambda: self.cluster.create(path, body, query), self.budget)
+
+    def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
+        """Add these annotations to the object if it still has this uid."""
+        with_retries(lambda: self.cluster.annotate(path, uid, annotations), self.budget)
+
+    def delete(self, path: str, uid: str) -> None:
+        """Delete the object if it still has this uid; what it owns is deleted in the background."""
+        with_retries(lambda: self.cluster.delete(path, uid), self.budget)
+
+    def lines(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
+        """A watch or a log, line by line."""
+        return self.cluster.lines(path, query, idle)
+
+    def pieces(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
+        """The same as bytes, in pieces as they arrive."""
+        return self.cluster.pieces(path, query, idle)
+
+    def spare(self) -> Patient:
+        """The same cluster over connections of its own."""
+        return Patient(self.cluster.spare(), self.budget)
+
+
+def reconnected(
+    connect: Callable[[], Iterable[T]],
+    is_over: Callable[[ApiError | None], bool],
+    wait: Callable[[float], object],
+    longest: float = 5,
+) -> Iterator[T]:
+    """What a stream gives, opened again after each end until it is over: for watches and for logs.
+
+    Nothing that `connect` raises ends it, not even a bug or an answer that nobody expected: the thread that
+    reads it would die, and whoever waits for its news would wait forever.
+
+    The pauses grow until a stream has lasted for half a minute. That a list before it succeeded, or that a
+    line came, is no sign of health: a server that cuts every watch would be listed as fast as it can answer.
+
+    Args:
+        connect: Opens the stream.
+        is_over: Whether to stop after this end: an error, or None for a stream that ended by itself.
+        wait: Waits for so many seconds, or less if there is a reason to look again.
+        longest: The longest pause, in seconds.
+    """
+    pauses = backoff(longest)
+    while True:
+        began, error = time.monotonic(), None
+        try:
+            yield from connect()
+        except ApiError as raised:
+            error = raised
+        except Exception as raised:  # noqa: BLE001 - see above
+            error = Unanswered(f"{type(raised).__name__}: {raised}")
+        if is_over(error):
+            return
+        if time.monotonic() - began > _STEADY:
+            pauses = backoff(longest)
+        wait(max(next(pauses), error.retry_after if error else 0))
+
+
 def delete(cluster: Cluster, path: str, uid: str, budget: float) -> None:
     """Delete just this object; no error if it is gone already, or if another one has its name.
 
+    Args:
+        cluster: Where.
+        path: The object's path.
+        uid: Which object it is.
+        budget: Seconds for retries.
+
     Raises:
-        Refused: The server said no.
+        Refused: The server answered with an error that does not pass.
         LaunchError: It was away for longer than `budget` seconds.
     """
     try:
@@ -63,10 +166,10 @@ def delete(cluster: Cluster, path: str, uid: str, budget: float) -> None:
 
 
 def given_up(error: ApiError, budget: float) -> LaunchError:
-    """The error that a person gets after `budget` seconds of this one."""
+    """The error that a user gets after `budget` seconds of `error`."""
     if isinstance(error, Refused) and error.status == HTTPStatus.UNAUTHORIZED:
         return Forbidden(
-            what="the cluster does not know this account any more",
+            what="the cluster rejects this account's credentials",
             which="the service account's token",
             seen=f"{error}, for {budget:.0f} s, also after the token was read again",
             do="Renew the credentials, then run the step again: it adopts the same job.",
@@ -75,27 +178,32 @@ def given_up(error: ApiError, budget: float) -> LaunchError:
         what="the cluster does not answer",
         which="the API server",
         seen=f"{error}, for {budget:.0f} s",
-        do="A job that was created goes on. When the API server is back, run the step again: it adopts it.",
+        do="A job that was created continues. When the API server is back, run the step again: it adopts it.",
     )
 
 
-def answered(ask: Callable[[], T], which: str, budget: float = 30) -> T:
-    """The answer to `ask`, or the error that a person gets.
+def answered(request: Callable[[], T], which: str, budget: float = 30) -> T:
+    """The result of `request`, or the error that a user gets.
+
+    Args:
+        request: Sends one request, or several that may be repeated together.
+        which: The object concerned, for the error.
+        budget: Seconds for retries.
 
     Raises:
-        LaunchError: The server is away for `budget` seconds, or said no.
+        LaunchError: The server is away for `budget` seconds, or answered with an error.
     """
     try:
-        return with_retries(ask, budget)
+        return with_retries(request, budget)
     except Refused as error:
         raise refused(error, which) from error
 
 
 def refused(error: Refused, which: str) -> LaunchError:
-    """The error that a person gets for a refusal that no part of the protocol expected."""
+    """The error that a user gets for a refusal that no part of the protocol expected."""
     if "is forbidden: User" in error.message:
         return Forbidden(
-            what="this account may not do what launching needs",
+            what="this account lacks a right that launching needs",
             which=which,
             seen=str(error),
             do="Give it the Role of images/rbac.yaml, then run the step again.",

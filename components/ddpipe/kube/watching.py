@@ -6,25 +6,33 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from threading import Event, Thread
 from typing import Any
 
 from ddpipe.kube.api import ApiError, Cluster, Query, Refused, Unanswered
 from ddpipe.kube.resources import Object
-from ddpipe.kube.retrying import backoff, is_transient
+from ddpipe.kube.retrying import is_transient, reconnected
 
-# The server sends a bookmark every minute: more silence is a dead connection.
+# The server sends a bookmark every minute: a longer silence is a dead connection.
 _SILENCE = 100
-# The server ends a watch after so long; sooner one where silence tells nothing.
+# The server ends a watch after so long; sooner one without bookmarks, where silence means nothing.
 _WATCH_SECONDS, _SILENT_WATCH_SECONDS = 3300, 1800
-# One that ends at once, again and again, is no watch.
+# A watch that ends sooner than this by itself is a failure: resuming it at once would be a busy loop.
 _SHORTEST_WATCH = 1.0
+_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All objects of a source, by uid, at one moment; and the one that has just gone, as it was at last."""
+    """All objects of a source at one moment.
+
+    Attributes:
+        source: The source's name.
+        objects: By uid.
+        gone: The object that has just been deleted, in its last state.
+    """
 
     source: str
     objects: dict[str, Object]
@@ -42,6 +50,10 @@ class Trouble:
 Message = Picture | Trouble
 
 
+def _everything(_found: Object) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """What to watch.
@@ -49,45 +61,60 @@ class Source:
     Attributes:
         name: For the pictures.
         path: The collection.
-        select: Selectors.
-        optional: Without the right to see it, we go on without it.
+        select: Selectors, which the server applies.
+        concerns: Which of the selected objects count: the others are neither kept nor posted, for what
+            selectors cannot express. A change of theirs costs no more than its parsing.
+        optional: Without the right to see it, the watch ends silently.
         bookmarked: The server sends bookmarks for it; of events it keeps no cache, and sends none.
     """
 
     name: str
     path: str
     select: Query
+    concerns: Callable[[Object], bool] = _everything
     optional: bool = False
     bookmarked: bool = True
 
 
 def start(cluster: Cluster, source: Source, post: Callable[[Message], None], stop: Event) -> None:
-    """Post a picture now and after every change, from a thread, until `stop` is set."""
+    """Post a picture now and after every change, from a thread, until `stop` is set.
+
+    Args:
+        cluster: Where to watch.
+        source: What to watch.
+        post: Receives the messages; called from the thread.
+        stop: Ends the thread, at the latest with the next answer of the server.
+    """
     Thread(target=_keep, args=(cluster, source, post, stop), name=f"watch {source.name}", daemon=True).start()
 
 
 def _keep(cluster: Cluster, source: Source, post: Callable[[Message], None], stop: Event) -> None:
-    wait = backoff()
-    while not stop.is_set():
-        try:
-            for picture in _pictures(cluster, source):
-                if stop.is_set():
-                    return
-                post(picture)
-                wait = backoff()
-        except ApiError as error:
-            if isinstance(error, Refused) and error.status == HTTPStatus.GONE:
-                continue
-            if source.optional and not is_transient(error):
-                return
-            post(Trouble(source.name, error))
-            stop.wait(next(wait))
+    def is_over(error: ApiError | None) -> bool:
+        if stop.is_set():
+            return True
+        if error is None or _is_expired(error):
+            return False
+        if source.optional and not is_transient(error):
+            return True
+        post(Trouble(source.name, error))
+        return False
+
+    for picture in reconnected(partial(_pictures, cluster, source), is_over, stop.wait):
+        if stop.is_set():
+            return
+        post(picture)
+
+
+def _is_expired(error: ApiError) -> bool:
+    """Whether the watch fell behind what the server remembers: it is listed again, which is no trouble."""
+    return isinstance(error, Refused) and error.status == HTTPStatus.GONE
 
 
 def _pictures(cluster: Cluster, source: Source) -> Iterator[Picture]:
-    """List, then follow; ends with an `ApiError` only."""
+    """List, then watch; ends with an `ApiError` only."""
     listed = cluster.get(source.path, source.select)
-    objects: dict[str, Object] = {item["metadata"]["uid"]: item for item in listed["items"]}
+    found = filter(source.concerns, listed["items"])
+    objects: dict[str, Object] = {item["metadata"]["uid"]: item for item in found}
     version = listed["metadata"]["resourceVersion"]
     yield Picture(source.name, dict(objects))
     while True:
@@ -95,11 +122,10 @@ def _pictures(cluster: Cluster, source: Source) -> Iterator[Picture]:
         seconds = _WATCH_SECONDS if source.bookmarked else _SILENT_WATCH_SECONDS
         silence = _SILENCE if source.bookmarked else seconds + _SILENCE
         for line in cluster.lines(source.path, _watch_query(source, version, seconds), silence):
-            change = json.loads(line)
-            version = _version(change)
-            if change["type"] == "BOOKMARK":
-                continue
-            yield _changed(source, objects, change)
+            change = _change(line)
+            version = change["object"]["metadata"]["resourceVersion"]
+            if change["type"] != "BOOKMARK" and source.concerns(change["object"]):
+                yield _changed(source, objects, change)
         if time.monotonic() - began < _SHORTEST_WATCH:
             raise Unanswered("the watch ended as soon as it began")
 
@@ -114,16 +140,25 @@ def _watch_query(source: Source, version: str, seconds: int) -> Query:
     }
 
 
-def _version(change: dict[str, Any]) -> str:
-    if change["type"] == "ERROR":
-        told = change["object"]
-        raise Refused(told.get("code", 500), told.get("reason", ""), told.get("message", ""))
-    version: str = change["object"]["metadata"]["resourceVersion"]
-    return version
+def _change(line: bytes) -> dict[str, Any]:
+    """One event of a watch.
+
+    Raises:
+        Unanswered: It is none, but a proxy's error page, say.
+        Refused: It is the server's error.
+    """
+    try:
+        change: dict[str, Any] = json.loads(line)
+        kind, found = change["type"], change["object"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unanswered(f"not a watch event: {line[:_SHOWN].decode(errors='replace')!r}") from error
+    if kind == "ERROR":
+        raise Refused(found.get("code", 500), found.get("reason", ""), found.get("message", ""))
+    return change
 
 
 def _changed(source: Source, objects: dict[str, Object], change: dict[str, Any]) -> Picture:
-    """The picture after a change, which `objects` takes in."""
+    """The picture after a change, which is applied to `objects`."""
     found = change["object"]
     uid = found["metadata"]["uid"]
     if change["type"] == "DELETED":

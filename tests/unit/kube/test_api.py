@@ -1,4 +1,4 @@
-"""The few verbs over HTTP: what is sent, and what becomes of every kind of answer."""
+"""The few verbs over HTTP: what is sent, and how each kind of answer is understood."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,28 +26,32 @@ HOST = "127.0.0.1"
 
 @dataclass
 class Server:
-    """A server that answers as told; what it was asked is kept.
+    """A server with prepared answers that keeps what it was asked.
 
     Attributes:
-        answers: Status and body, one per request, the last one ever after.
+        answers: Status and body, one per request; the last one is repeated.
+        headers: Sent with each answer.
         asked: Method, path, token and body of each request.
         cut: Whether the connection breaks after this much of a body.
         stalls: Whether nothing comes after it, and the connection stays open.
-        over: That nobody listens any more.
+        over: Set when the test is over.
+        closed: Set when a client has closed its connection.
         url: Where it is.
-        tokens: What logging in gives, one after the other.
+        tokens: What each log-in gives.
     """
 
     answers: list[tuple[int, bytes]] = field(default_factory=lambda: [(200, b"{}")])
+    headers: dict[str, str] = field(default_factory=dict)
     asked: list[tuple[str, str, str, Any]] = field(default_factory=list)
     cut: bool = False
     stalls: bool = False
     over: threading.Event = field(default_factory=threading.Event)
+    closed: threading.Event = field(default_factory=threading.Event)
     url: str = ""
     tokens: list[str] = field(default_factory=lambda: ["first", "second"])
 
     def reached(self, timeout: float = 5) -> ApiServer:
-        """A client of it, which reads its token anew whenever it logs in."""
+        """A client of it, which reads its token again whenever it logs in."""
         tokens = iter(self.tokens)
 
         def log_in() -> cluster._Credentials:
@@ -68,6 +73,8 @@ def serving(server: Server) -> Iterator[Server]:
             server.asked.append((self.command, self.path, token, json.loads(body) if body else None))
             status, text = server.answers.pop(0) if len(server.answers) > 1 else server.answers[0]
             self.send_response(status)
+            for name, value in server.headers.items():
+                self.send_header(name, value)
             whole = not (server.cut or server.stalls)
             if whole:
                 self.send_header("Content-Length", str(len(text)))
@@ -76,6 +83,8 @@ def serving(server: Server) -> Iterator[Server]:
             self.end_headers()
             self.wfile.write(text if whole else b"%x\r\n%s\r\n" % (len(text), text))
             if server.stalls:
+                if not self.connection.recv(1):
+                    server.closed.set()
                 server.over.wait(10)
             self.close_connection = server.cut
 
@@ -104,7 +113,7 @@ def test_an_object_is_read_with_its_query(server: Server) -> None:
     assert server.asked == [("GET", "/pods?labelSelector=a%3D1%2Cb%3D2", "Bearer first", None)]
 
 
-def test_only_the_object_of_this_uid_is_deleted_and_what_it_owns_with_it(server: Server) -> None:
+def test_only_the_object_of_this_uid_is_deleted(server: Server) -> None:
     server.reached().delete("/pods/a", "uid-1")
     body = {"preconditions": {"uid": "uid-1"}, "propagationPolicy": "Background"}
     assert server.asked == [("DELETE", "/pods/a", "Bearer first", body)]
@@ -121,7 +130,7 @@ def test_an_object_is_created_as_it_is(server: Server) -> None:
     assert server.asked == [("POST", "/pods?dryRun=All", "Bearer first", {"name": "a"})]
 
 
-def test_a_token_that_is_refused_is_read_again_once(server: Server) -> None:
+def test_a_rejected_token_is_read_again_once(server: Server) -> None:
     server.answers = [(401, b"{}"), (200, b'{"kind": "Pod"}')]
     client = server.reached()
     assert client.get("/pods") == {"kind": "Pod"}
@@ -129,14 +138,14 @@ def test_a_token_that_is_refused_is_read_again_once(server: Server) -> None:
     assert [token for _, _, token, _ in server.asked] == ["Bearer first", "Bearer second", "Bearer second"]
 
 
-def test_a_token_that_is_refused_twice_is_refused(server: Server) -> None:
+def test_a_token_rejected_twice_is_an_error(server: Server) -> None:
     server.answers = [(401, b'{"reason": "Unauthorized", "message": "expired"}')]
     with pytest.raises(Refused, match="HTTP 401 expired"):
         server.reached().get("/pods")
     assert len(server.asked) == 2
 
 
-def test_a_token_that_is_just_being_written_is_read_again_later(server: Server) -> None:
+def test_a_half_written_token_is_read_again_later(server: Server) -> None:
     """A request without one would be nobody's, and forbidden for good."""
     server.answers = [(401, b"{}"), (401, b"{}"), (401, b"{}"), (200, b"{}")]
     server.tokens = ["old", "", "new"]
@@ -157,26 +166,26 @@ def test_a_refusal_has_the_server_s_words(server: Server) -> None:
     assert str(error) == 'HTTP 404 pods "a" not found'
 
 
-def test_a_refusal_of_something_in_between_has_its_status(server: Server) -> None:
+def test_a_proxy_s_error_page_has_its_status(server: Server) -> None:
     server.answers = [(502, b"<html>Bad Gateway</html>")]
     with pytest.raises(Refused, match="HTTP 502 Bad Gateway"):
         server.reached().get("/pods")
 
 
 @pytest.mark.parametrize("body", [b"no JSON", b""])
-def test_an_answer_that_is_no_json_is_none(server: Server, body: bytes) -> None:
+def test_an_answer_that_is_not_json_is_no_answer(server: Server, body: bytes) -> None:
     server.answers = [(200, body)]
     with pytest.raises(Unanswered):
         server.reached().get("/pods")
 
 
-def test_an_answer_that_breaks_off_is_none(server: Server) -> None:
+def test_an_answer_that_breaks_off_is_no_answer(server: Server) -> None:
     server.answers, server.cut = [(200, b'{"kind":')], True
     with pytest.raises(Unanswered, match="the connection was cut"):
         server.reached().get("/pods")
 
 
-def test_a_log_comes_in_whole_lines_and_a_cut_one_does_not_come(server: Server) -> None:
+def test_a_log_comes_in_whole_lines_without_a_cut_one(server: Server) -> None:
     server.answers, server.cut = [(200, b"one\ntwo\nthree and all that is cut away")], True
     lines = server.reached().lines("/log", {"follow": "true"}, 5)
     assert [next(lines), next(lines)] == [b"one", b"two"]
@@ -184,7 +193,7 @@ def test_a_log_comes_in_whole_lines_and_a_cut_one_does_not_come(server: Server) 
         next(lines)
 
 
-def test_a_stream_that_is_silent_for_too_long_is_unanswered(server: Server) -> None:
+def test_a_stream_that_is_silent_too_long_is_unanswered(server: Server) -> None:
     server.answers, server.stalls = [(200, b"one\ntwo and more")], True
     lines = server.reached().lines("/log", {}, idle=0.1)
     assert next(lines) == b"one"
@@ -192,13 +201,65 @@ def test_a_stream_that_is_silent_for_too_long_is_unanswered(server: Server) -> N
         next(lines)
 
 
-def test_a_server_that_is_not_there_is_said_to_refuse(server: Server) -> None:
+def test_a_server_that_is_not_there_refuses_connections(server: Server) -> None:
     client = server.reached()
     server.url = "http://127.0.0.1:9"
     gone = server.reached()
     assert client.get("/pods") == {}
     with pytest.raises(Unanswered, match="connection refused"):
         gone.get("/pods")
+
+
+def test_a_stream_that_is_left_closes_its_connection(server: Server) -> None:
+    server.answers, server.stalls = [(200, b"one\ntwo\n")], True
+    lines = server.reached().lines("/log", {}, 5)
+    assert next(lines) == b"one"
+    assert not server.closed.is_set()
+    del lines
+    assert server.closed.wait(5)
+
+
+def test_a_busy_server_says_how_long_to_wait(server: Server) -> None:
+    server.answers = [(429, b'{"message": "busy"}')]
+    for text, seconds in {"7": 7, "86400": 60, "Wed, 21 Oct 2026 07:28:00 GMT": 0, "-1": 0}.items():
+        server.headers = {"Retry-After": text}
+        with pytest.raises(Refused) as caught:
+            server.reached().get("/pods")
+        assert caught.value.retry_after == seconds
+
+
+@pytest.mark.parametrize("body", [b'["no", "object"]', b'"text"', b"null"])
+def test_an_error_of_any_json_has_its_status(server: Server, body: bytes) -> None:
+    server.answers = [(503, body)]
+    with pytest.raises(Refused, match="HTTP 503 Service Unavailable"):
+        server.reached().get("/pods")
+
+
+def test_credentials_for_another_server_are_not_used(server: Server) -> None:
+    """A kubeconfig may be replaced: objects of the same names elsewhere are not the ones meant."""
+    server.answers = [(401, b"{}")]
+    client, here = server.reached(), server.url
+    server.url = "http://127.0.0.1:9"
+    with pytest.raises(Unanswered, match=f"are now for http://127.0.0.1:9, not for {here}"):
+        client.get("/pods")
+
+
+def test_lines_in_small_pieces_take_work_in_proportion() -> None:
+    """Four times as long a line in 1 KiB pieces: not sixteen times the time."""
+
+    def seconds(size: int) -> float:
+        pieces = [b"x" * 1024] * (size // 1024) + [b"\n"]
+        began = time.process_time()
+        (line,) = cluster.whole_lines(pieces)
+        assert len(line) == size
+        return time.process_time() - began
+
+    assert seconds(8 * 2**20) < 10 * seconds(2 * 2**20) + 0.1
+
+
+def test_a_line_beyond_all_bounds_is_no_answer() -> None:
+    with pytest.raises(Unanswered, match="a line of more than 16 MiB"):
+        list(cluster.whole_lines(b"x" * 2**16 for _ in range(1000)))
 
 
 def test_a_spare_connection_logs_in_for_itself(server: Server) -> None:
@@ -239,23 +300,38 @@ def test_a_kubeconfig_says_where_and_who(tmp_path: Path) -> None:
     assert connect(a_kubeconfig(tmp_path)).namespace == "default"
 
 
-def test_a_kubeconfig_that_is_named_after_the_client_library_was_imported_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_context_that_is_switched_moves_no_running_client(tmp_path: Path) -> None:
+    path = a_kubeconfig(tmp_path)
+    client = connect(path)
+    config = json.loads(Path(path).read_text())
+    config["clusters"].append({"name": "there", "cluster": {"server": "http://127.0.0.1:10"}})
+    config["users"][0]["user"] = {"token": "rotated"}
+    config["contexts"].append({"name": "there", "context": {"cluster": "there", "user": "me"}})
+    config["current-context"] = "there"
+    Path(path).write_text(json.dumps(config))
+    client._log_in_again()
+    for one in (client, client.spare()):
+        assert one._credentials.host == "http://127.0.0.1:9"
+        assert one._credentials.headers == {"Authorization": "Bearer rotated"}
+    config["contexts"] = config["contexts"][1:]
+    Path(path).write_text(json.dumps(config))
+    with pytest.raises(Unanswered, match="the credentials cannot be read"):
+        client._log_in_again()
+
+
+def test_a_kubeconfig_may_be_named_after_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a notebook, kfp has long been imported."""
     importlib.import_module("kubernetes.config")
     monkeypatch.setenv("KUBECONFIG", a_kubeconfig(tmp_path, namespace="team-a"))
     assert connect().namespace == "team-a"
 
 
-def test_no_cluster_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ClusterUnreachable, match=r"no cluster is known.*Set KUBECONFIG"):
+def test_no_kubeconfig_is_an_error_with_advice(tmp_path: Path) -> None:
+    with pytest.raises(ClusterUnreachable, match=r"no cluster is configured.*Set KUBECONFIG"):
         connect(str(tmp_path / "nowhere"))
 
 
-def test_in_a_pod_the_account_s_files_are_all_there_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_pod_the_account_s_files_suffice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {"token": "of-pod\n", "namespace": "team-b\n", "ca.crt": ""}.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(cluster, "_ACCOUNT", tmp_path)

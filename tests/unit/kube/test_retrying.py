@@ -1,15 +1,19 @@
-"""An API server that is away for a while, or says no."""
+"""An API server that is away for a while, busy, or refuses."""
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import count, islice
+from time import monotonic
 from typing import Any
 
 import pytest
+from fake_api import FakeApiServer
 
 from ddpipe.errors import ClusterUnreachable, Forbidden, PodRefused
+from ddpipe.kube import retrying
 from ddpipe.kube.api import ApiError, Refused, Unanswered
-from ddpipe.kube.retrying import answered, backoff, is_transient, with_retries
+from ddpipe.kube.resources import CONFIGS
+from ddpipe.kube.retrying import Patient, answered, backoff, is_transient, reconnected, with_retries
 
 
 def giving(*answers: Any) -> Any:
@@ -29,23 +33,25 @@ def test_an_outage_is_ridden_out() -> None:
     assert with_retries(answers, budget=5) == "here"
 
 
-def test_tries_come_soon_at_first_and_then_every_two_seconds() -> None:
-    assert list(islice(backoff(), 7)) == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2, 2])
-    assert max(islice(backoff(longest=30), 20)) == 30
+def test_pauses_grow_to_a_limit_and_differ_between_processes() -> None:
+    for pause, limit in zip(backoff(), [0.1, 0.2, 0.4, 0.8, 1.6, 2, 2], strict=False):
+        assert limit / 2 <= pause <= limit
+    assert 15 <= max(islice(backoff(longest=30), 20)) <= 30
+    assert len({next(backoff()) for _ in range(10)}) > 1
 
 
-def test_a_refusal_is_not() -> None:
+def test_a_refusal_is_not_retried() -> None:
     with pytest.raises(Refused, match="404"):
         with_retries(giving(Refused(404, "NotFound", ""), "here"), budget=5)
 
 
 @pytest.mark.parametrize("status", [401, 408, 429, 500, 502, 503, 504])
-def test_some_refusals_are_over_in_a_moment(status: int) -> None:
+def test_refusals_that_pass_are_transient(status: int) -> None:
     assert is_transient(Refused(status, "", ""))
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 410, 422])
-def test_others_are_not(status: int) -> None:
+def test_refusals_that_stay_are_not_transient(status: int) -> None:
     assert not is_transient(Refused(status, "", ""))
 
 
@@ -57,13 +63,94 @@ def test_others_are_not(status: int) -> None:
         (Refused(503, "", "overloaded"), ClusterUnreachable, "HTTP 503 overloaded, for 0 s"),
     ],
 )
-def test_what_lasts_too_long_is_told(error: ApiError, expected: type[Exception], words: str) -> None:
+def test_an_outage_beyond_the_budget_is_an_error(
+    error: ApiError, expected: type[Exception], words: str
+) -> None:
     with pytest.raises(expected, match=words):
         with_retries(giving(error), budget=0.2)
 
 
-def test_a_missing_right_is_told_from_another_refusal() -> None:
+def test_a_missing_right_is_its_own_error() -> None:
     with pytest.raises(Forbidden, match=r"Give it the Role of images/rbac\.yaml"):
         answered(giving(Refused(403, "Forbidden", 'x is forbidden: User "me" cannot list')), "the jobs")
     with pytest.raises(PodRefused, match="exceeded quota"):
         answered(giving(Refused(403, "Forbidden", "exceeded quota")), "the jobs")
+
+
+def test_a_server_that_asks_for_patience_gets_it() -> None:
+    """Retry-After counts more than our own pauses."""
+    began = monotonic()
+    assert with_retries(giving(Refused(429, "", "", retry_after=0.5), "here"), budget=5) == "here"
+    assert monotonic() - began >= 0.5
+    with pytest.raises(ClusterUnreachable):
+        with_retries(giving(Refused(429, "", "", retry_after=60)), budget=5)
+
+
+def test_a_patient_cluster_repeats_one_request_at_a_time() -> None:
+    """Thirty requests of which every third is answered with 429 take 45, not a multiple."""
+    server = FakeApiServer()
+    server.serve(CONFIGS)
+    requests = count(1)
+    server.fail(lambda _: next(requests) % 3 == 0, Refused(429, "TooManyRequests", "busy"))
+    patient = Patient(server, budget=5)
+    for number in range(10):
+        patient.create(CONFIGS.path("team"), {"metadata": {"name": f"m{number}", "uid": "u"}})
+        patient.annotate(f"{CONFIGS.path('team')}/m{number}", "u", {"a": "1"})
+        patient.get(f"{CONFIGS.path('team')}/m{number}")
+    assert 40 <= len(server.asked) <= 46
+    assert patient.namespace == patient.spare().namespace == "team"
+
+
+def test_a_patient_cluster_gives_up_after_its_budget() -> None:
+    server = FakeApiServer()
+    server.fail(lambda _: True, Unanswered("connection refused"))
+    with pytest.raises(ClusterUnreachable, match="connection refused, for 0 s"):
+        Patient(server, budget=0.2).delete("/x", "u")
+
+
+def over_after(number: int) -> Any:
+    """The end of a stream that is over after so many connections; the errors it saw."""
+    seen: list[ApiError | None] = []
+
+    def is_over(error: ApiError | None) -> bool:
+        seen.append(error)
+        return len(seen) == number
+
+    return is_over, seen
+
+
+def test_a_stream_is_opened_again_after_every_kind_of_end() -> None:
+    answers = giving(Unanswered("cut"), KeyError("items"), "ab", RecursionError("deep"), "c")
+    is_over, seen = over_after(5)
+    assert "".join(reconnected(answers, is_over, lambda _: None)) == "abc"
+    assert [str(error) for error in seen] == [
+        "cut",
+        "KeyError: 'items'",
+        "None",
+        "RecursionError: deep",
+        "None",
+    ]
+
+
+def test_a_stream_that_gives_something_and_fails_is_paused_for() -> None:
+    """A list that works before each watch that fails must not start the pauses again."""
+    pauses: list[float] = []
+    is_over, _ = over_after(10)
+    list(reconnected(lambda: ["listed"], is_over, pauses.append, longest=5))
+    assert len(pauses) == 9
+    assert pauses[-1] >= 2.5
+
+
+def test_a_stream_that_lasted_begins_with_short_pauses_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retrying, "_STEADY", -1)
+    pauses: list[float] = []
+    is_over, _ = over_after(10)
+    list(reconnected(lambda: ["listed"], is_over, pauses.append))
+    assert max(pauses) <= 0.1
+
+
+def test_a_stream_waits_as_long_as_the_server_asks() -> None:
+    pauses: list[float] = []
+    is_over, _ = over_after(2)
+    list(reconnected(giving(Refused(429, "", "", retry_after=7)), is_over, pauses.append))
+    assert pauses == [7]

@@ -7,13 +7,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
 from threading import Event
+from time import monotonic
 
 import pytest
 from fake_api import FakeApiServer, Request
 from launch_samples import PODS, a_job, a_pod, a_server
 
 from ddpipe.kube import watching
-from ddpipe.kube.api import Query, Refused, Unanswered
+from ddpipe.kube.api import ApiError, Query, Refused, Unanswered
+from ddpipe.kube.resources import Object
+from ddpipe.kube.retrying import is_transient
 from ddpipe.kube.watching import Message, Picture, Source, Trouble, start
 
 SOURCE = Source(name="pods", path=PODS, select={"labelSelector": f"ddpipe.dev/job={a_job().name}"})
@@ -45,7 +48,7 @@ def pod(rank: int) -> dict[str, object]:
     return a_pod(a_job(), f"worker-{rank}")
 
 
-def test_every_change_gives_a_picture_and_what_goes_is_shown_as_it_was() -> None:
+def test_every_change_gives_a_picture() -> None:
     server = a_server(None, pod(0))
     with watched(server) as messages:
         assert names(messages.get(timeout=5)) == {"0"}
@@ -60,7 +63,7 @@ def test_every_change_gives_a_picture_and_what_goes_is_shown_as_it_was() -> None
         assert last.gone["metadata"]["uid"] == "worker-0-uid"
 
 
-def test_a_cut_watch_lists_again_and_sees_what_it_missed() -> None:
+def test_a_cut_watch_sees_what_it_missed() -> None:
     server = a_server(None, pod(0))
     with watched(server) as messages:
         assert names(messages.get(timeout=5)) == {"0"}
@@ -71,7 +74,7 @@ def test_a_cut_watch_lists_again_and_sees_what_it_missed() -> None:
         assert names(messages.get(timeout=5)) == {"0", "1"}
 
 
-def test_a_history_that_is_gone_is_no_trouble_and_listed_anew() -> None:
+def test_an_expired_watch_is_listed_again_without_trouble() -> None:
     server = a_server(None, pod(0))
     with watched(server) as messages:
         assert names(messages.get(timeout=5)) == {"0"}
@@ -81,7 +84,7 @@ def test_a_history_that_is_gone_is_no_trouble_and_listed_anew() -> None:
         assert names(messages.get(timeout=5)) == {"0"}
 
 
-def test_a_watch_that_ends_by_itself_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_that_ends_by_itself_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_SHORTEST_WATCH", 0)
     server = a_server(None, pod(0))
     listed = server.get(PODS)["metadata"]["resourceVersion"]
@@ -112,9 +115,7 @@ def test_a_watch_that_ends_at_once_is_trouble_not_a_loop() -> None:
 
 
 @pytest.mark.parametrize(("bookmarked", "seconds", "idle"), [(True, 3300, 100), (False, 1800, 1900)])
-def test_where_no_bookmark_comes_silence_tells_nothing_before_the_watch_ends(
-    bookmarked: bool, seconds: int, idle: int
-) -> None:
+def test_silence_means_nothing_where_no_bookmark_comes(bookmarked: bool, seconds: int, idle: int) -> None:
     server = a_server(None, pod(0))
     silences: list[float] = []
     lines = server.lines
@@ -130,7 +131,7 @@ def test_where_no_bookmark_comes_silence_tells_nothing_before_the_watch_ends(
     assert silences[0] == idle
 
 
-def test_an_error_that_a_watch_shows_is_trouble_in_the_server_s_words() -> None:
+def test_an_error_in_a_watch_is_trouble() -> None:
     server = a_server(None, pod(0))
     told = {"type": "ERROR", "object": {"code": 500, "message": "etcdserver: no leader"}}
     server.lines = lambda *_: iter([json.dumps(told).encode()])  # type: ignore[method-assign]
@@ -141,7 +142,7 @@ def test_an_error_that_a_watch_shows_is_trouble_in_the_server_s_words() -> None:
     assert str(trouble.error) == "HTTP 500 etcdserver: no leader"
 
 
-def test_what_is_optional_and_away_for_a_moment_is_looked_for_again() -> None:
+def test_an_optional_source_that_is_away_is_retried() -> None:
     server = a_server(None, pod(0))
     server.fail(lambda request: request.path == PODS, Unanswered("cut"), times=1)
     with watched(server, Source(name="pods", path=PODS, select={}, optional=True)) as messages:
@@ -149,7 +150,7 @@ def test_what_is_optional_and_away_for_a_moment_is_looked_for_again() -> None:
         assert names(messages.get(timeout=5)) == {"0"}
 
 
-def test_what_is_optional_and_forbidden_is_gone_without() -> None:
+def test_an_optional_source_that_is_forbidden_is_left() -> None:
     server = a_server(None, pod(0))
     server.fail(lambda request: request.path == PODS, Refused(403, "Forbidden", "no"), times=1)
     optional = Source(name="pods", path=PODS, select={}, optional=True)
@@ -157,3 +158,65 @@ def test_what_is_optional_and_forbidden_is_gone_without() -> None:
         server.awaited(lambda request: request.path == PODS)
         assert messages.empty()
     assert watches(server) == []
+
+
+@pytest.mark.parametrize("line", [b"<html>503</html>", b'"text"', b"[]", b"{}", b'{"type": "ADDED"}'])
+def test_a_line_that_is_no_event_is_trouble_not_the_end(line: bytes) -> None:
+    """A proxy's page with status 200 once ended the thread, and the launcher waited forever."""
+    server = a_server(None, pod(0))
+    answers = [iter([line])]
+    lines = server.lines
+    server.lines = lambda *query: answers.pop() if answers else lines(*query)  # type: ignore[method-assign]
+    with watched(server) as messages:
+        assert names(messages.get(timeout=5)) == {"0"}
+        trouble = messages.get(timeout=5)
+        assert isinstance(trouble, Trouble)
+        assert is_transient(trouble.error)
+        assert names(messages.get(timeout=5)) == {"0"}
+        server.put(PODS, pod(1))
+        assert names(messages.get(timeout=5)) == {"0", "1"}
+
+
+def test_an_object_without_a_uid_is_trouble_not_the_end() -> None:
+    """Whatever an answer looks like, the thread lives on."""
+    server = a_server(None, pod(0))
+    answers: list[dict[str, object]] = [{"items": [{}]}, {"kind": "Status"}]
+    get = server.get
+    server.get = lambda *query: answers.pop() if answers else get(*query)  # type: ignore[method-assign]
+    with watched(server) as messages:
+        for _ in range(2):
+            assert isinstance(messages.get(timeout=5), Trouble)
+        assert names(messages.get(timeout=5)) == {"0"}
+
+
+@pytest.mark.parametrize("error", [Refused(410, "Expired", "too old"), Unanswered("cut")])
+def test_lists_are_rare_while_every_watch_fails(error: ApiError) -> None:
+    """A list that succeeds does not start the pauses again: at most 0.1, 0.2, 0.4 s and so on between two."""
+    server = a_server(None, pod(0))
+    server.fail(a_watch, error)
+    with watched(server):
+        began = monotonic()
+        server.awaited(lambda request: a_watch(request) and len(watches(server)) == 6)
+        assert monotonic() - began >= (0.1 + 0.2 + 0.4 + 0.8 + 1.6) / 2
+    assert sum(request.path == PODS and not a_watch(request) for request in server.asked) == 6
+
+
+def test_a_change_that_does_not_concern_a_source_posts_nothing() -> None:
+    """Other jobs' events must neither wake a launcher nor fill its memory."""
+    server = a_server(None, pod(0))
+
+    def is_odd(found: Object) -> bool:
+        return bool(found["metadata"]["name"].endswith("-1"))
+
+    with watched(server, Source(name="pods", path=PODS, select={}, concerns=is_odd)) as messages:
+        assert names(messages.get(timeout=5)) == set()
+        server.awaited(a_watch)
+        for _ in range(100):
+            server.put(PODS, pod(0))
+        server.put(PODS, pod(1))
+        assert names(messages.get(timeout=5)) == {"1"}
+        server.drop(f"{PODS}/{a_job().name}-worker-0")
+        server.put(PODS, pod(1))
+        again = messages.get(timeout=5)
+    assert isinstance(again, Picture)
+    assert again.gone is None
