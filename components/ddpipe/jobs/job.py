@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from ddpipe.jobs import AUTO, BACKENDS
+from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.kube.quantities import quantity
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
 
@@ -289,6 +290,11 @@ class JobOptions(Parameters):
         3, "Maximum number of restarts; the next failure fails the job.", Between(0, 1000)
     )
     keep: str = parameter(Keep.NEVER.value, "Which finished jobs to keep on the cluster.", OneOf(tuple(Keep)))
+    logs: str = parameter(
+        "all",
+        "Ranks whose logs are printed: first, all, or numbers such as 0,5-7; at most 64 at a time. "
+        "The last lines of a failed rank are always printed.",
+    )
     deadlines: Mapping[str, float] = parameter({}, f"Deadlines in seconds by stage: {', '.join(STAGES)}.")
     outage: float = parameter(
         600.0, "How long the API server may be unreachable, in seconds.", Between(0, 86_400, open_low=True)
@@ -329,6 +335,10 @@ class JobOptions(Parameters):
         yield from self._bad_quantities()
         yield from self._bad_volumes()
         yield from self._bad_deadlines()
+        try:
+            RankSelection.parsed(self.logs)
+        except ValueError as error:
+            yield f"logs: {error}"
 
     def _bad_quantities(self) -> Iterator[str]:
         amounts = {name: getattr(self, name) for name in ("cpu", "memory", "shared_memory")}

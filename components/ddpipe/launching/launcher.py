@@ -29,6 +29,7 @@ from ddpipe.errors import (
     PreflightFailed,
 )
 from ddpipe.jobs.job import Keep, TrainingJob
+from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import Cluster, Refused
 from ddpipe.kube.resources import PODS, Object
@@ -122,7 +123,13 @@ def _guarded(launching: Launching) -> AbstractContextManager[None]:
 def _launch(launching: Launching, output: Output, exists: Callable[[str], bool], begin: Begin) -> Outcome:
     began = time.monotonic()
     job = launching.asked
-    logs = Logs(launching.cluster, PODS.path(job.namespace), output.log)
+    logs = Logs(
+        launching.cluster,
+        PODS.path(job.namespace),
+        output.log,
+        ranks=RankSelection.parsed(job.logs),
+        say=output.say,
+    )
     found, adopted = begin(launching)
     launching, found, ended = _through_all_sizes(launching, found, logs)
     uid: str = found["metadata"]["uid"]

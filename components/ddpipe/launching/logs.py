@@ -1,102 +1,153 @@
-"""All ranks' logs as prefixed lines, none lost and none twice.
+"""The ranks' logs as prefixed lines: none lost, none twice, over a bounded number of connections.
 
-Each pod has a thread of its own, so that a slow log never holds up the watching of the job. A log that was
-cut is asked for again from the second of the last line (the API knows no finer); lines seen are skipped.
+The logs of the chosen ranks are followed, each by a thread of its own, so that a slow log never delays the
+watching of the job. Of the others the last lines are read once a container has failed. A log that was cut is
+requested again from the second of the last line (the API knows no finer); lines seen are skipped.
 """
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import count
 from threading import Condition, Thread
 from time import monotonic
 
+from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.status import Replica, Stage
 from ddpipe.kube.api import ApiError, Cluster, Query
-from ddpipe.kube.retrying import backoff, is_transient
+from ddpipe.kube.retrying import is_transient, reconnected
+from ddpipe.launching.loglines import Line, Mark, lines_of, metrics_of, unread
 
-# After so much silence a log is asked for anew; training may well say nothing for minutes.
+# After so much silence a log is requested again; training may well write nothing for minutes.
 _SILENCE = 1800
 _TAIL = 20
-# A node that cannot show logs is not asked by hundreds of readers all the time.
+# A node that cannot show logs is not asked by dozens of threads all the time.
 _LONGEST_PAUSE = 30
-_METRIC = re.compile(r"\b([a-z][a-z0-9_/]*)\s*[=: ]\s*(-?(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?)(?![\w.-])")
-_PROGRESS = re.compile(r"\b(epoch|step)\b.*loss")
+# Open connections: a process may have 1,024 files open, and a person reads fewer logs than this.
+MOST_FOLLOWED = 64
+# Failed ranks whose last lines are read: many fail for the reason of the first.
+MOST_FAILED = 16
+_LAST_LINES = 100
+# Names come from the training's own lines.
+_MOST_METRICS = 100
 
 
-def metrics_of(line: str) -> dict[str, float]:
-    """The numbers of a progress line ("epoch 3 loss=0.52"): it names an epoch or step, and a loss."""
-    lowered = line.lower()
-    if not _PROGRESS.search(lowered):
-        return {}
-    return {name: float(value) for name, value in _METRIC.findall(lowered)}
+class Logs:
+    """The logs of a job.
 
-
-@dataclass(slots=True)
-class Position:
-    """How far a log was read: times of the first and the last line, and how many lines have just the last."""
-
-    first: str = ""
-    time: str = ""
-    lines: int = 0
-
-    @property
-    def since(self) -> dict[str, str]:
-        """The selection of what follows, as fine as the API can."""
-        return {"sinceTime": f"{self.time[:19]}Z"} if self.time else {}
-
-    def is_before(self, other: Position) -> bool:
-        """Whether reading stands at an earlier line than `other`."""
-        return (_sortable(self.time), self.lines) < (_sortable(other.time), other.lines)
-
-    def covers(self, other: Position) -> bool:
-        """Whether the line at which `other` stands is one of those that were read."""
-        return (
-            bool(self.time) and _sortable(self.first) <= _sortable(other.time) and not self.is_before(other)
-        )
-
-
-def fresh(lines: Iterable[bytes], position: Position, earlier: Sequence[Position] = ()) -> Iterator[str]:
-    """The lines after `position`, which moves along, but for those that were read `earlier`.
-
-    Args:
-        lines: Each with its time in front (RFC 3339, UTC, nanoseconds), in the order of writing.
-        position: Changed: where reading stands after each line.
-        earlier: What was read of other logs of the same container.
+    Attributes:
+        cluster: Where they are read.
+        pods: The path of the namespace's pods.
+        metrics: The latest number of each name in progress lines.
     """
-    now = Position()
-    for line in lines:
-        time, _, text = line.decode(errors="replace").partition(" ")
-        now = Position(time, time, now.lines + 1 if time == now.time else 1)
-        if position.is_before(now):
-            position.first, position.time, position.lines = position.first or time, now.time, now.lines
-            if not any(one.covers(now) for one in earlier):
-                yield text
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        pods: str,
+        write: Callable[[str], None],
+        *,
+        ranks: RankSelection = RankSelection(),  # noqa: B008 - a constant
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Logs that are not read yet.
+
+        Args:
+            cluster: Where they are read.
+            pods: The path of the namespace's pods.
+            write: Receives their lines, each with its rank in front; may block.
+            ranks: Which are followed.
+            say: Receives our own remarks.
+        """
+        self.cluster, self.pods = cluster, pods
+        self.metrics: dict[str, float] = {}
+        self._write, self._ranks, self._say = write, ranks, say
+        self._followed: dict[str, _Follower] = {}
+        self._failed: dict[str, _LastLines] = {}
+        self._has_master = self._is_limited = False
+
+    def see(self, replicas: Iterable[Replica]) -> None:
+        """Follow these pods' logs as far as they are chosen; pods no longer among them are gone."""
+        present = {replica.uid: replica for replica in replicas}
+        for uid, follower in self._followed.items():
+            follower.see(present.get(uid))
+        self._has_master |= any(replica.rank.startswith("master-") for replica in present.values())
+        running = sum(follower.thread.is_alive() for follower in self._followed.values())
+        for uid, replica in present.items():
+            if uid in self._followed or replica.stage is not Stage.FINISHED:
+                continue
+            if self._is_chosen(replica) and running < MOST_FOLLOWED:
+                self._followed[uid] = _Follower(self, replica)
+                running += 1
+                continue
+            if self._is_chosen(replica) and not self._is_limited:
+                self._is_limited = True
+                self._say(
+                    f"following the logs of {MOST_FOLLOWED} pods, of the others only those that fail; "
+                    "choose others with --logs 0,5-7"
+                )
+            self._read_if_failed(replica)
+
+    def take(self, rank: str, line: Line, tail: deque[str]) -> None:
+        """Write one line, and keep what may be needed of it."""
+        if line.finished:
+            tail.append(line.text)
+        for name, value in metrics_of(line.text).items():
+            if name in self.metrics or len(self.metrics) < _MOST_METRICS:
+                self.metrics[name] = value
+        self._write(f"[{rank}] {line.text}")
+
+    def tail(self, uid: str) -> tuple[str, ...]:
+        """The last lines of a pod's log."""
+        reader = self._followed.get(uid) or self._failed.get(uid)
+        return tuple(reader.tail) if reader else ()
+
+    def finish(self, silence: float = 5) -> tuple[str, ...]:
+        """Wait for the logs of all pods that have ended, as long as lines come within `silence` seconds.
+
+        Returns:
+            The ranks whose log was not read to its end.
+        """
+        readers: list[_Follower | _LastLines] = [*self._followed.values(), *self._failed.values()]
+        read, until = -1, 0.0
+        while behind := [reader for reader in readers if reader.is_behind]:
+            lines = sum(reader.lines for reader in behind)
+            if lines != read:
+                read, until = lines, monotonic() + silence
+            if monotonic() > until:
+                break
+            behind[0].thread.join(0.05)
+        return tuple(reader.rank for reader in behind)
+
+    def _is_chosen(self, replica: Replica) -> bool:
+        """Whether the pod's number is chosen: a master is 0, and the workers follow it."""
+        role, _, index = replica.rank.rpartition("-")
+        number = int(index) if index.isdecimal() else 0
+        return number + (self._has_master and role != "master") in self._ranks
+
+    def _read_if_failed(self, replica: Replica) -> None:
+        before = self._failed.get(replica.uid)
+        if replica.failure is None or (before and before.restarts == replica.restarts):
+            return
+        if before or len(self._failed) < MOST_FAILED:
+            self._failed[replica.uid] = _LastLines(self, replica)
 
 
-def _sortable(time: str) -> str:
-    """Zeros at the end of the fraction are left out by the API: "05.1Z" is later than "05.09Z"."""
-    whole, _, fraction = time.rstrip("Z").partition(".")
-    return f"{whole}.{fraction:0<9}" if time else ""
-
-
-class _Reader:
+class _Follower:
     """Reads one pod's log: each run of its container to its end, one after the other.
 
     The kubelet keeps the log of the present run and of the one before. Which these are may have changed since
     we looked: a log that was followed as one run's may be that of the next. So once a run is known to be
-    over, its log is read from the start, and the lines' times tell which were seen, in whichever log.
+    over, its log is read from the start, and its first line's time shows whether it was read before.
     """
 
     def __init__(self, logs: Logs, replica: Replica) -> None:
         self._logs = logs
         self._replica: Replica = replica
         self._gone = False
-        self._earlier: list[Position] = []
+        self._earlier: list[Mark] = []
         self._changed = Condition()
         self.tail: deque[str] = deque(maxlen=_TAIL)
         self.lines = 0
@@ -109,122 +160,135 @@ class _Reader:
         """Whose log it is."""
         return self._replica.rank
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the container has ended and its log is not read to the end."""
+        ended = self.has_ended(self._replica.restarts)
+        return ended and self.thread.is_alive() and self._runs <= self._replica.restarts
+
     def see(self, replica: Replica | None) -> None:
-        """Take notice of the pod's present state; None when it is gone."""
+        """Take in the pod's present state; None when it is gone."""
         with self._changed:
             self._replica, self._gone = replica or self._replica, replica is None
             self._changed.notify_all()
+
+    def is_kept(self, run: int) -> bool:
+        """Whether the kubelet still has the log of this run."""
+        return self._replica.restarts <= run + 1
+
+    def is_previous(self, run: int) -> bool:
+        """Whether another run has come after this one."""
+        return self._replica.restarts > run
+
+    def has_ended(self, run: int) -> bool:
+        """Whether this run of the container is over."""
+        replica = self._replica
+        return self._gone or replica.over or replica.restarts > run or replica.ending is not None
+
+    def _has_begun(self, run: int) -> bool:
+        replica = self._replica
+        return replica.restarts > run or (replica.restarts == run and replica.has_begun)
 
     def _read(self) -> None:
         for run in count():
             self._await(partial(self._has_begun, run))
             if not self._has_begun(run):
                 return
-            if self._is_kept(run):
+            if self.is_kept(run):
                 self._read_run(run)
             self._runs = run + 1
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the container has ended and its log is not read to the end."""
-        ended = self._has_ended(self._replica.restarts)
-        return ended and self.thread.is_alive() and self._runs <= self._replica.restarts
-
-    def _is_kept(self, run: int) -> bool:
-        return self._replica.restarts <= run + 1
-
-    def _has_begun(self, run: int) -> bool:
-        replica = self._replica
-        return replica.restarts > run or (replica.restarts == run and replica.has_begun)
-
-    def _has_ended(self, run: int) -> bool:
-        replica = self._replica
-        return self._gone or replica.over or replica.restarts > run or replica.ending is not None
 
     def _await(self, happened: Callable[[], bool], seconds: float | None = None) -> None:
         with self._changed:
             self._changed.wait_for(lambda: happened() or self._gone or self._replica.over, seconds)
 
-    def _read_run(self, run: int) -> None:
-        """Read to an end that came after the container's: until then an end of the log may be only a cut."""
-        position, is_previous, wait = Position(), False, backoff(_LONGEST_PAUSE)
-        while self._is_kept(run):
-            ended = self._has_ended(run)
-            if self._replica.restarts > run and not is_previous:
-                self._earlier.append(position)
-                position, is_previous = Position(), True
-            try:
-                log = self._open(position, is_previous=is_previous)
-                for text in fresh(log, position, self._earlier):
-                    self._logs.take(self._replica.rank, text, self.tail)
-                    self.lines += 1
-                    wait = backoff(_LONGEST_PAUSE)
-            except ApiError as error:
-                if not is_transient(error):
-                    break
-                ended = False
-            if ended:
-                break
-            self._await(partial(self._has_ended, run), next(wait))
-        self._earlier.append(position)
+    def _read_run(self, number: int) -> None:
+        run = _Run(self, number, self._earlier)
+        wait = partial(self._await, partial(self.has_ended, number))
+        for line in reconnected(lambda: run.read(self._log), run.is_over, wait, _LONGEST_PAUSE):
+            self.lines += 1
+            self._logs.take(self.rank, line, self.tail)
+        self._earlier = run.marks
 
-    def _open(self, position: Position, *, is_previous: bool) -> Iterator[bytes]:
-        query: Query = {
-            "container": self._replica.container,
-            "timestamps": "true",
-            **({"previous": "true"} if is_previous else {"follow": "true"}),
-            **position.since,
-        }
-        return self._logs.cluster.lines(f"{self._logs.pods}/{self._replica.pod}/log", query, _SILENCE)
+    def _log(self, query: Query) -> Iterator[bytes]:
+        path = f"{self._logs.pods}/{self._replica.pod}/log"
+        return self._logs.cluster.pieces(path, {"container": self._replica.container, **query}, _SILENCE)
 
 
-class Logs:
-    """The logs of a job.
+class _Run:
+    """The log of one run of a container: read to an end that came after the container's.
 
-    Attributes:
-        cluster: Where they are read.
-        pods: The path of the namespace's pods.
-        metrics: The numbers of the last progress line.
+    Until then an end of the log may be only a cut.
     """
 
-    def __init__(self, cluster: Cluster, pods: str, pass_on: Callable[[str], None]) -> None:
-        self.cluster, self.pods = cluster, pods
-        self.metrics: dict[str, float] = {}
-        self._pass_on = pass_on
-        self._readers: dict[str, _Reader] = {}
+    def __init__(self, follower: _Follower, number: int, earlier: Iterable[Mark]) -> None:
+        self._follower, self._number = follower, number
+        self._earlier = list(earlier)
+        self.mark = Mark()
+        self._has_ended = self._is_previous = False
 
-    def see(self, replicas: Iterable[Replica]) -> None:
-        """Follow these pods; those not among them any more are gone."""
-        present = {replica.uid: replica for replica in replicas}
-        for uid, reader in self._readers.items():
-            reader.see(present.get(uid))
-        for uid, replica in present.items():
-            if uid not in self._readers and replica.stage is Stage.FINISHED:
-                self._readers[uid] = _Reader(self, replica)
+    def read(self, log: Callable[[Query], Iterator[bytes]]) -> Iterator[Line]:
+        """The lines that were not read yet, until the log ends or is cut."""
+        self._has_ended = self._follower.has_ended(self._number)
+        if self._follower.is_previous(self._number) and not self._is_previous:
+            self._earlier.append(self.mark)
+            self.mark, self._is_previous = Mark(), True
+        which = {"previous": "true"} if self._is_previous else {"follow": "true"}
+        lines = lines_of(log({"timestamps": "true", **which, **self.mark.since}), complete=self._has_ended)
+        return unread(lines, self.mark, self._earlier, was_rotated=self._is_previous)
 
-    def take(self, rank: str, text: str, tail: deque[str]) -> None:
-        """Pass one line on, and remember what may be needed of it."""
-        tail.append(text)
-        self.metrics.update(metrics_of(text))
-        self._pass_on(f"[{rank}] {text}")
+    @property
+    def marks(self) -> list[Mark]:
+        """How far this log and earlier ones were read; the kubelet keeps but two."""
+        return [*self._earlier, self.mark][-4:]
 
-    def tail(self, uid: str) -> tuple[str, ...]:
-        """The last lines of a pod's log."""
-        reader = self._readers.get(uid)
-        return tuple(reader.tail) if reader else ()
+    def is_over(self, error: ApiError | None) -> bool:
+        """Whether there is nothing more to read."""
+        if error is None:
+            return self._has_ended or not self._follower.is_kept(self._number)
+        return not is_transient(error) or not self._follower.is_kept(self._number)
 
-    def finish(self, silence: float = 5) -> tuple[str, ...]:
-        """Wait for the logs of all pods that have ended, as long as lines come within `silence` seconds.
 
-        Returns:
-            The ranks whose log was not read to its end.
-        """
-        read, until = -1, 0.0
-        while behind := [reader for reader in self._readers.values() if reader.is_behind]:
-            lines = sum(reader.lines for reader in behind)
-            if lines != read:
-                read, until = lines, monotonic() + silence
-            if monotonic() > until:
-                break
-            behind[0].thread.join(0.05)
-        return tuple(reader.rank for reader in behind)
+class _LastLines:
+    """The last lines of a container that failed and whose log nobody followed."""
+
+    def __init__(self, logs: Logs, replica: Replica) -> None:
+        self._logs = logs
+        self._replica = replica
+        self.rank, self.restarts = replica.rank, replica.restarts
+        self.tail: deque[str] = deque(maxlen=_TAIL)
+        self.lines = 0
+        self._attempts = count(1)
+        self._changed = Condition()
+        self.thread = Thread(target=self._read, name=f"last lines of {replica.rank}", daemon=True)
+        self.thread.start()
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the lines are not all read."""
+        return self.thread.is_alive()
+
+    def _read(self) -> None:
+        for line in reconnected(self._open, self._is_over, self._wait):
+            self.lines += 1
+            self._logs.take(self.rank, line, self.tail)
+
+    def _open(self) -> Iterator[Line]:
+        """Read whole before any line is written: an attempt that is cut writes nothing."""
+        replica = self._replica
+        restarted = {"previous": "true"} if replica.ending is None else {}
+        query = {
+            "container": replica.container,
+            "timestamps": "true",
+            "tailLines": str(_LAST_LINES),
+            **restarted,
+        }
+        pieces = self._logs.cluster.pieces(f"{self._logs.pods}/{replica.pod}/log", query, _SILENCE)
+        return iter(list(lines_of(pieces, complete=True)))
+
+    def _is_over(self, error: ApiError | None) -> bool:
+        return error is None or not is_transient(error) or next(self._attempts) > _LONGEST_PAUSE
+
+    def _wait(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait(seconds)

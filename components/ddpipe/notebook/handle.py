@@ -32,7 +32,7 @@ from ddpipe.data.cache import default_cache
 from ddpipe.errors import DdpipeError, Interrupted, JobDeleted, NoSuchObject, ParameterError, from_dict
 from ddpipe.jobs import LOCAL
 from ddpipe.jobs.job import JobOptions
-from ddpipe.launching.logs import metrics_of
+from ddpipe.launching.loglines import metrics_of
 from ddpipe.notebook.background import OUTCOME, RECORD, Launch
 from ddpipe.notebook.display import Display, html_of
 from ddpipe.notebook.packing import Work, packed, unpacked_value

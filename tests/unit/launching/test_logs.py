@@ -1,4 +1,4 @@
-"""Logs without loss or repetition, and what is read from them."""
+"""Logs without loss or repetition, of the chosen ranks and of those that fail."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import time
 from threading import Event
 from typing import Any
 
-import pytest
 from fake_api import FakeApiServer
 from launch_samples import PODS, a_job, a_pod, ended
 
+from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.status import Replica, replica_of
 from ddpipe.kube.api import Unanswered
-from ddpipe.launching.logs import Logs, Position, fresh, metrics_of
+from ddpipe.launching.logs import MOST_FAILED, MOST_FOLLOWED, Logs
 
 JOB = a_job()
 LOG = f"{PODS}/{JOB.name}-worker-0/log"
@@ -20,49 +20,6 @@ LOG = f"{PODS}/{JOB.name}-worker-0/log"
 
 def line(second: str, text: str) -> bytes:
     return f"2026-01-01T00:00:{second}Z {text}".encode()
-
-
-def test_lines_seen_before_the_cut_are_skipped_after_it() -> None:
-    position = Position()
-    assert list(fresh([line("01", "a"), line("02.5", "b")], position)) == ["a", "b"]
-    assert position.since == {"sinceTime": "2026-01-01T00:00:02Z"}
-    assert list(fresh([line("02.5", "b"), line("02.6", "c")], position)) == ["c"]
-
-
-def test_lines_of_one_instant_are_counted() -> None:
-    position = Position()
-    list(fresh([line("01.5", "a"), line("01.5", "b")], position))
-    assert list(fresh([line("01.5", "a"), line("01.5", "b"), line("01.5", "c")], position)) == ["c"]
-
-
-def test_only_lines_of_one_instant_are_counted() -> None:
-    position = Position()
-    list(fresh([line("01", "a"), line("02.5", "b")], position))
-    assert list(fresh([line("02.5", "b"), line("02.5", "c")], position)) == ["c"]
-
-
-def test_times_without_their_last_zeros_are_in_order() -> None:
-    lines = [line("05", "a"), line("05.09", "b"), line("05.1", "c")]
-    position = Position()
-    assert list(fresh(lines, position)) == ["a", "b", "c"]
-    assert list(fresh(lines, position)) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "numbers"),
-    [
-        (
-            "epoch=3 step=69 train_loss=0.27 lr=2e-05",
-            {"epoch": 3, "step": 69, "train_loss": 0.27, "lr": 2e-05},
-        ),
-        ("Epoch 3/10: loss 0.5, 812 images", {"epoch": 3, "loss": 0.5}),
-        ("epoch=3/15 val_loss=.250 0.3 s", {"epoch": 3, "val_loss": 0.25}),
-        ("loss of a connection to 10.0.0.1", {}),
-        ("listening at port: 8080", {}),
-    ],
-)
-def test_progress_lines_are_recognised(text: str, numbers: dict[str, float]) -> None:
-    assert metrics_of(text) == numbers
 
 
 def a_server(*streams: list[Any], previous: list[Any] | None = None) -> FakeApiServer:
@@ -87,7 +44,7 @@ def read(server: FakeApiServer, *pods: dict[str, Any]) -> list[str]:
     return written
 
 
-def test_a_log_cut_in_the_middle_is_read_on() -> None:
+def test_a_log_that_is_cut_continues_where_it_was() -> None:
     server = a_server([line("01", "a"), Unanswered("cut")], [line("01", "a"), line("02", "b")])
     assert read(server, a_pod(JOB, phase="Succeeded", state=ended(0))) == ["[worker-0] a", "[worker-0] b"]
 
@@ -98,14 +55,14 @@ def test_each_run_of_a_restarted_container_is_read() -> None:
     assert read(server, pod) == ["[worker-0] first", "[worker-0] second"]
 
 
-def test_of_several_restarts_what_the_kubelet_still_has_is_read_once() -> None:
+def test_logs_that_the_kubelet_still_has_are_read_once() -> None:
     server = a_server([line("03", "third")], previous=[line("02", "second")])
     pod = a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 2})
     assert read(server, pod) == ["[worker-0] second", "[worker-0] third"]
     assert sum("previous" in request.query for request in server.asked) == 1
 
 
-def test_a_container_that_restarts_faster_than_we_look_is_not_read_twice() -> None:
+def test_two_restarts_between_two_looks_repeat_nothing() -> None:
     """We know of one restart, and the kubelet shows the second one's previous run already."""
     server = a_server([line("03", "third")], previous=[line("02", "second")])
     once = a_pod(JOB, state={"waiting": {}}, container={"restartCount": 1})
@@ -119,7 +76,7 @@ def test_a_container_that_restarts_faster_than_we_look_is_not_read_twice() -> No
     assert written == ["[worker-0] second", "[worker-0] third"]
 
 
-def test_a_log_that_was_taken_for_the_run_before_costs_that_one_no_line() -> None:
+def test_a_log_taken_for_the_run_before_costs_no_line() -> None:
     """We know of no restart yet, and the kubelet shows the run after it already."""
     server = a_server([line("03", "c"), line("04", "d")], previous=[line("01", "a"), line("02", "b")])
     written: list[str] = []
@@ -131,7 +88,7 @@ def test_a_log_that_was_taken_for_the_run_before_costs_that_one_no_line() -> Non
     assert sorted(written) == [f"[worker-0] {text}" for text in "abcd"]
 
 
-def test_a_run_that_was_followed_is_not_read_again_when_it_is_over() -> None:
+def test_a_run_that_was_followed_is_not_read_twice() -> None:
     server = a_server(
         [line("01", "a"), line("02.5", "b"), Unanswered("cut")],
         [line("04", "d")],
@@ -146,13 +103,13 @@ def test_a_run_that_was_followed_is_not_read_again_when_it_is_over() -> None:
     assert written == [f"[worker-0] {text}" for text in "abcd"]
 
 
-def test_a_log_is_asked_of_the_container_that_trains() -> None:
+def test_the_container_that_trains_is_the_one_read() -> None:
     server = a_server([line("01", "a")])
     read(server, a_pod(JOB, phase="Succeeded", state=ended(0)))
     assert server.asked[0].query["container"] == "pytorch"
 
 
-def test_a_long_log_is_read_to_its_end_however_long_that_takes() -> None:
+def test_a_long_log_is_read_to_its_end() -> None:
     server = a_server([line(f"{number:02}", str(number)) for number in range(20)])
     written: list[str] = []
 
@@ -166,7 +123,7 @@ def test_a_long_log_is_read_to_its_end_however_long_that_takes() -> None:
     assert len(written) == 20
 
 
-def test_a_log_that_does_not_come_is_given_up_and_named() -> None:
+def test_a_log_that_is_stuck_is_given_up_and_named() -> None:
     server = a_server([line("01", "a")])
     stuck = Event()
     logs = Logs(server, PODS, lambda _: stuck.wait(10))
@@ -175,7 +132,7 @@ def test_a_log_that_does_not_come_is_given_up_and_named() -> None:
     stuck.set()
 
 
-def test_the_log_of_a_pod_that_still_runs_is_not_waited_for() -> None:
+def test_finish_waits_for_no_pod_that_still_runs() -> None:
     server = a_server([line("01", "a"), Unanswered("cut")])
     logs = Logs(server, PODS, lambda _: None)
     logs.see([seen(a_pod(JOB))])
@@ -189,3 +146,109 @@ def test_the_tail_and_the_metrics_are_kept() -> None:
     logs.finish()
     assert logs.tail("worker-0-uid")[-1] == "epoch 29 loss 2.9"
     assert logs.metrics == {"epoch": 29, "loss": 2.9}
+
+
+def line_of(second: int, text: str) -> bytes:
+    return line(f"{second:02}", text)
+
+
+def pods_of(count: int, *failed: int, role: str = "worker") -> list[Replica]:
+    """Replicas that run, or failed."""
+    states = {number: {"phase": "Failed", "state": ended(1)} for number in failed}
+    pods = [a_pod(JOB, f"{role}-{number}", **states.get(number, {})) for number in range(count)]
+    return [replica_of(pod, f"{role}-{number}", "pytorch") for number, pod in enumerate(pods)]
+
+
+def a_large_server(count: int) -> FakeApiServer:
+    """A server with a log for each rank."""
+    server = FakeApiServer()
+    for number in range(count):
+        server.logs[f"{PODS}/{JOB.name}-worker-{number}/log"] = [
+            [line_of(1, f"hello from {number}"), Unanswered("cut")]
+        ]
+    return server
+
+
+def requested(server: FakeApiServer) -> dict[str, dict[str, str]]:
+    """The query of each rank whose log was requested."""
+    return {request.path.split("/")[-2].rpartition("-")[2]: dict(request.query) for request in server.asked}
+
+
+def follow(server: FakeApiServer, replicas: list[Replica], ranks: str = "all") -> tuple[list[str], list[str]]:
+    """What is printed and said until the job has ended."""
+    written: list[str] = []
+    said: list[str] = []
+    logs = Logs(server, PODS, written.append, ranks=RankSelection.parsed(ranks), say=said.append)
+    logs.see(replicas)
+    logs.finish()
+    return written, said
+
+
+def test_only_chosen_ranks_are_followed() -> None:
+    server = a_large_server(8)
+    follow(server, pods_of(8), "0,5-6")
+    for number in "056":
+        server.awaited(lambda request, number=number: request.path.endswith(f"worker-{number}/log"))
+    assert requested(server).keys() == {"0", "5", "6"}
+
+
+def test_a_master_is_rank_0_and_the_workers_follow_it() -> None:
+    server = a_large_server(2)
+    server.logs[f"{PODS}/{JOB.name}-master-0/log"] = [[line_of(1, "hello")]]
+    follow(server, [*pods_of(1, role="master"), *pods_of(2)], "1")
+    server.awaited(lambda request: "worker-0" in request.path)
+    assert requested(server).keys() == {"0"}
+    assert not any("master" in request.path for request in server.asked)
+
+
+def test_connections_are_bounded_and_the_limit_is_said_once() -> None:
+    count = MOST_FOLLOWED + 30
+    server = a_large_server(count)
+    said: list[str] = []
+    logs = Logs(server, PODS, lambda _: None, say=said.append)
+    logs.see(pods_of(count))
+    logs.see(pods_of(count))
+    for number in range(MOST_FOLLOWED):
+        server.awaited(lambda request, number=number: request.path.endswith(f"worker-{number}/log"))
+    assert len(requested(server)) == MOST_FOLLOWED
+    assert len(said) == 1
+    assert "choose others with --logs" in said[0]
+
+
+def test_a_failed_rank_is_read_although_it_was_not_chosen() -> None:
+    server = a_large_server(3)
+    server.logs[f"{PODS}/{JOB.name}-worker-2/log"] = [[Unanswered("cut")], [line_of(1, "boom")]]
+    written: list[str] = []
+    logs = Logs(server, PODS, written.append, ranks=RankSelection.parsed("first"))
+    logs.see(pods_of(3))
+    logs.see(pods_of(3, 2))
+    assert logs.finish() == ()
+    assert "[worker-2] boom" in written
+    assert logs.tail("worker-2-uid") == ("boom",)
+    assert logs.tail("worker-1-uid") == ()
+    assert requested(server)["2"]["tailLines"] == "100"
+    assert "1" not in requested(server)
+
+
+def test_a_restarted_rank_shows_the_run_that_failed() -> None:
+    server = a_server([line("09", "second")], previous=[line("01", "boom")])
+    pod = a_pod(JOB, state={"running": {}}, container={"restartCount": 1, "lastState": ended(1)})
+    written, _ = follow(server, [seen(pod)], "7")
+    assert written == ["[worker-0] boom"]
+
+
+def test_of_many_failed_ranks_the_first_are_read() -> None:
+    server = a_large_server(50)
+    for log in server.logs.values():
+        log[0] = [line_of(1, "boom")]
+    written, _ = follow(server, pods_of(50, *range(1, 50)), "first")
+    read = {text.partition("]")[0] for text in written} - {"[worker-0"}
+    assert len(read) == MOST_FAILED
+
+
+def test_names_of_metrics_are_bounded() -> None:
+    server = a_server([line("01", f"epoch 1 loss{number}=1 loss") for number in range(500)])
+    logs = Logs(server, PODS, lambda _: None)
+    logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0)))])
+    logs.finish()
+    assert 10 < len(logs.metrics) <= 100
