@@ -23,6 +23,9 @@ from ddpipe.launching.ownership import owner_references
 
 # Pods have 30 s to end, and their names are taken for so long.
 _REMOVAL_SECONDS = 90.0
+# A quota still counts pods that have gone, for seconds or, on a busy cluster, for a minute.
+_QUOTA_SECONDS = 60.0
+_SHOWN_PODS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,7 @@ def remove(launching: Launching, found: Object) -> None:
     """
     delete(launching.cluster, launching.path, found["metadata"]["uid"], launching.job.outage)
     _await_free_names(launching)
+    _await_free_quota(launching)
 
 
 def _surroundings(launching: Launching) -> tuple[Object | None, list[dict[str, Any]]]:
@@ -260,12 +264,13 @@ def _await_free_names(launching: Launching) -> None:
         pods = with_retries(lambda: launching.cluster.get(path, selector)["items"], launching.job.outage)
         found = _find(launching)
         going = found is not None and "deletionTimestamp" in found["metadata"]
-        if not going and not any(_is_left_over(launching.backend, pod, found) for pod in pods):
+        left = [pod for pod in pods if found is None or not launching.backend.owns(found, pod)]
+        if not going and not left:
             return
         if time.monotonic() > until:
             break
         if not tried:
-            launching.say("waiting for the pods of an earlier attempt to go")
+            launching.say("waiting for the pods of an earlier attempt to end")
         time.sleep(pause)
     if going:
         raise NameTaken(
@@ -275,8 +280,20 @@ def _await_free_names(launching: Launching) -> None:
             do="See what its finalizers wait for: "
             + diagnosis.kubectl("get -o yaml", launching.job, launching.backend),
         )
+    names = ", ".join(pod["metadata"]["name"] for pod in left[:_SHOWN_PODS])
+    launching.say(f"{len(left)} pods of an earlier attempt have not ended, continuing without them: {names}")
 
 
-def _is_left_over(backend: Backend, pod: Object, job: Object | None) -> bool:
-    """Whether a pod belongs to another object than this one."""
-    return job is None or not backend.owns(job, pod)
+def _await_free_quota(launching: Launching) -> None:
+    """Wait until quotas have room again for the job that was removed: they are updated some time after."""
+    job = launching.job
+    until = time.monotonic() + _QUOTA_SECONDS
+    for tried, pause in enumerate(backoff()):
+        problems = with_retries(
+            lambda: list(preflight.beyond_quota(launching.cluster, job, launching.backend)), job.outage
+        )
+        if not problems or time.monotonic() > until:
+            return
+        if not tried:
+            launching.say(f"waiting for the pods of an earlier attempt to leave the quota: {problems[0]}")
+        time.sleep(pause)

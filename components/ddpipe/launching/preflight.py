@@ -44,7 +44,7 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
         *_missing_objects(cluster, job),
         *_unusable_snapshots(cluster, job),
         *room.problems,
-        *_beyond_quota(cluster, job, backend),
+        *beyond_quota(cluster, job, backend),
     ]
     if problems and job.preflight == Preflight.ENFORCE:
         raise _failed(job, backend, problems, "preflight=warn goes on in spite of them.")
@@ -212,7 +212,8 @@ def _seen(cluster: Cluster, job: TrainingJob) -> tuple[list[Object] | None, list
     return nodes["items"], pods["items"] if pods else None
 
 
-def _beyond_quota(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
+def beyond_quota(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
+    """What the namespace's quotas have too little of, for all of the job."""
     found = readable(lambda: cluster.get(QUOTAS.path(job.namespace)))
     kinds = [backend.resource, *(companion.resource for companion in backend.companions(job))]
     pod, objects = backend.pod(job)["spec"], {f"count/{kind.full_name}": 1.0 for kind in kinds}

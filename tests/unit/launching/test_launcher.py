@@ -6,12 +6,13 @@ import io
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from threading import Timer
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from fake_api import FakeApiServer, Request
-from launch_samples import JOBS, PODS, UID, a_job, a_pod, a_server, an_object, ended
+from launch_samples import JOBS, PODS, QUOTAS, UID, a_job, a_pod, a_server, an_object, ended
 
 from ddpipe.__main__ import cli
 from ddpipe.errors import (
@@ -180,7 +181,34 @@ def test_pods_of_another_object_of_the_same_name_are_waited_for(monkeypatch: pyt
     server.put(PODS, a_pod(job, "worker-5", metadata={"ownerReferences": [{"uid": "an earlier one"}]}))
     outcome, text = told(job, server)
     assert not outcome.adopted
-    assert "waiting for the pods of an earlier attempt to go" in text
+    assert "waiting for the pods of an earlier attempt to end" in text
+    assert (
+        f"1 pods of an earlier attempt have not ended, continuing without them: {job.name}-worker-5" in text
+    )
+
+
+@pytest.mark.parametrize("seconds", [0.3, None])
+def test_a_quota_that_still_counts_removed_pods_is_waited_for(
+    seconds: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adoption, "_QUOTA_SECONDS", 5 if seconds else 0.1)
+    job = a_job()
+    server = operated(job)
+    server.put(JOBS, an_object(job, "Failed"))
+
+    def quota(used: int) -> dict[str, Any]:
+        status = {"hard": {"pods": "2"}, "used": {"pods": str(used)}}
+        return {"metadata": {"name": "small"}, "spec": {}, "status": status}
+
+    server.put(QUOTAS, quota(2))
+    if seconds is None:
+        with pytest.raises(PreflightFailed, match="leaves 0 of pods"):
+            launched(job, server)
+        return
+    Timer(seconds, server.put, (QUOTAS, quota(0))).start()
+    outcome, text = told(job, server)
+    assert not outcome.adopted
+    assert "waiting for the pods of an earlier attempt to leave the quota: quota small" in text
 
 
 def test_a_server_that_is_busy_when_old_pods_are_looked_for_is_asked_again() -> None:
