@@ -75,11 +75,13 @@ class Replica:
         pod: The pod's name.
         container: Name of the container that trains.
         uid: The pod's uid: a replaced pod has another one.
+        node: The node that it runs on; empty before it has one.
         created: When the pod was created, in seconds since 1970.
         stage: What it waits for.
         over: Whether the pod has ended for good; a container alone may start again.
         removed: Who took the pod away before its work was done; empty if nobody did.
-        removed_at: When its deletion was asked for, in seconds since 1970; 0 if it was not.
+        removed_at: When its deletion was requested, in seconds since 1970; 0 if it was not.
+        grace: How many seconds a deletion gives it to end.
         has_begun: Whether its container runs or ran, in its present run.
         waiting: Why the container does not run, as "Reason: message"; empty if it does.
         restarts: How often its container was started again.
@@ -92,11 +94,13 @@ class Replica:
     pod: str
     container: str
     uid: str
+    node: str
     created: float
     stage: Stage
     over: bool
     removed: str
     removed_at: float
+    grace: float
     has_begun: bool
     waiting: str
     restarts: int
@@ -114,6 +118,11 @@ class Replica:
     def run(self) -> Run:
         """The present run of its container."""
         return self.uid, self.restarts
+
+    @property
+    def is_terminating(self) -> bool:
+        """Whether its deletion was requested and the pod has not ended yet."""
+        return self.removed_at > 0 and not self.over
 
     @property
     def is_running(self) -> bool:
@@ -179,11 +188,13 @@ def replica_of(pod: Object, rank: str, container: str) -> Replica:
         pod=pod["metadata"]["name"],
         container=container,
         uid=pod["metadata"]["uid"],
+        node=pod["spec"].get("nodeName") or "",
         created=_seconds(pod["metadata"].get("creationTimestamp")),
         stage=_stage(pod, main),
         over=_is_over(pod),
         removed=_removal(pod, terminated),
         removed_at=_asked_to_go(pod["metadata"]),
+        grace=float(pod["metadata"].get("deletionGracePeriodSeconds") or 0),
         has_begun=_has_begun(main),
         waiting=_waiting(pod),
         restarts=main.get("restartCount", 0),

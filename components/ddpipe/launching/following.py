@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from queue import Empty, SimpleQueue
 from threading import Event
 
@@ -22,7 +22,7 @@ from ddpipe.launching import diagnosis, elastic
 from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.logs import Logs
-from ddpipe.launching.record import Record
+from ddpipe.launching.record import STUCK_SECONDS, Record
 from ddpipe.launching.stalls import Patience, Stall, is_evidence, stalls_of
 
 _NEEDED = {"job", "pods"}
@@ -195,6 +195,16 @@ class Follower:
         self._tell(status)
         if status.phase.is_terminal:
             return self._end(status, found, now)
+        return self._need_to_act(status, found, now)
+
+    def _need_to_act(self, status: JobStatus, found: Object, now: float) -> Ended | Resize | None:
+        """Why a job that has not ended cannot continue as it is.
+
+        Raises:
+            LaunchError: It cannot continue at all.
+        """
+        if status.phase is Phase.ACTIVE and (stuck := self._record.stuck(now)):
+            return self._end_of_stuck(stuck, status)
         if wished := elastic.wished(found, self.job.nodes):
             return wished
         error = self._hopeless(status, found, now) or self._late(status, now)
@@ -207,9 +217,11 @@ class Follower:
     def _report_lost(self) -> None:
         """Report the pods that are lost; what is known of the last of them is kept for the end."""
         if lost := self._record.newly_lost():
-            text = diagnosis.summary(lost, "is replaced", "are replaced")
-            self._notes.append(text)
-            self.say(text)
+            self._note(diagnosis.summary(lost, "is replaced", "are replaced"))
+
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
+        self.say(text)
 
     def _tell(self, status: JobStatus) -> None:
         if status.phase is Phase.SUSPENDED:
@@ -226,18 +238,29 @@ class Follower:
             raise diagnosis.deleted(self.job, self.backend)
         return self._end(self._record.look_back(self._gone), self._gone, now)
 
+    def _end_of_stuck(self, stuck: Replica, status: JobStatus) -> Ended:
+        """The end of a job that waits for a pod to end: operators do not replace it before."""
+        self._note(
+            f"{stuck.rank} is still terminating {stuck.grace + STUCK_SECONDS:.0f} s after its deletion was "
+            f"requested, its node {stuck.node} may be lost (kubectl get node {stuck.node}; then "
+            f"kubectl delete pod --force --grace-period=0 -n {self.job.namespace} {stuck.pod})"
+        )
+        return self._ended(replace(status, phase=Phase.FAILED), deleted=False)
+
     def _end(self, status: JobStatus, found: Object, now: float) -> Ended | None:
         """The end, once the pods' states are in too."""
         if self._is_complete(status) or self.limits.has_settled(now):
-            deleted = "deletionTimestamp" in found["metadata"]
-            return Ended(
-                status=status,
-                replicas=self._record.replicas,
-                restarts=status.restarts + self._record.replacements,
-                notes=tuple(self._notes),
-                deleted=deleted,
-            )
+            return self._ended(status, deleted="deletionTimestamp" in found["metadata"])
         return None
+
+    def _ended(self, status: JobStatus, *, deleted: bool) -> Ended:
+        return Ended(
+            status=status,
+            replicas=self._record.replicas,
+            restarts=status.restarts + self._record.replacements,
+            notes=tuple(self._notes),
+            deleted=deleted,
+        )
 
     def _is_complete(self, status: JobStatus) -> bool:
         if status.phase is Phase.FAILED:
@@ -295,7 +318,8 @@ def _progress(job: TrainingJob, status: JobStatus) -> str:
         Stage.FINISHED: "running",
     }
     over = sum(replica.over for replica in status.replicas)
-    ended = f", {over} ended" if over else ""
+    terminating = sum(replica.is_terminating for replica in status.replicas)
+    ended = (f", {over} ended" if over else "") + (f", {terminating} terminating" if terminating else "")
     restarts = f", {status.restarts} restarts" if status.restarts else ""
     waiting = next(
         (f" ({replica.rank}: {replica.waiting})" for replica in status.replicas if replica.waiting), ""

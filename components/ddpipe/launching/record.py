@@ -35,6 +35,8 @@ from ddpipe.kube.resources import Object
 # For how long a job must be complete before its earlier failures are forgotten.
 _STEADY_SECONDS = 30.0
 _COMPLETE_SECONDS = 900.0
+# How long after its grace period a pod may still be terminating.
+STUCK_SECONDS = 60.0
 # A job whose pods fail again and again never recovers: the first and the last of this many are kept.
 _KEPT_PER_NODE, _KEPT_AT_LEAST = 2, 64
 
@@ -55,6 +57,7 @@ class Record:
         self._failed: dict[str, Run] = {}
         self._complete_since: float | None = None
         self._needed_seconds = _COMPLETE_SECONDS
+        self._terminating: dict[str, float] = {}
         self._present: JobStatus | None = None
 
     def take(self, pods: Mapping[str, Object], gone: Object | None = None) -> None:
@@ -119,6 +122,18 @@ class Record:
         new = self._seen.keys() - present - self._reported
         self._reported |= new
         return [replica for uid, replica in self._seen.items() if uid in new]
+
+    def stuck(self, now: float) -> Replica | None:
+        """A pod that is still terminating long after its grace period: its node may be lost.
+
+        Args:
+            now: The time, in seconds of a clock that never goes back.
+        """
+        replicas = self._present.replicas if self._present else ()
+        present = [replica for replica in replicas if replica.is_terminating]
+        self._terminating = {item.uid: self._terminating.get(item.uid, now) for item in present}
+        limits = {item.uid: self._terminating[item.uid] + item.grace + STUCK_SECONDS for item in present}
+        return next((item for item in present if now > limits[item.uid]), None)
 
     def _lost_replicas(self, found: Object, status: JobStatus) -> list[Replica]:
         gone: list[Replica] = []

@@ -19,7 +19,7 @@ from ddpipe.jobs.pytorchjob import BACKEND
 from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import ApiError, Refused, Unanswered
 from ddpipe.kube.watching import Message, Picture, Trouble
-from ddpipe.launching import diagnosis
+from ddpipe.launching import diagnosis, elastic
 from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.following import Ended, Follower
@@ -406,6 +406,35 @@ def test_a_pod_that_must_not_be_restarted_and_is_replaced_ends_the_job() -> None
     assert "somebody deleted its pod" in error.seen
     allowed = replace(JOB, restart="ExitCode")
     assert looked_at(RUNS, BOTH, left, again, job=allowed) is None
+
+
+def test_a_pod_that_does_not_stop_terminating_ends_the_job() -> None:
+    """Its node is lost, and operators replace it only when it is gone."""
+    said: list[str] = []
+    stuck = picture("pods", LEAVING, a_pod(JOB, "worker-1"))
+    for job in (JOB, replace(JOB, restart="ExitCode")):
+        assert looked_at(RUNS, BOTH, stuck, 80, job=job, say=said.append) is None
+        assert said[-1] == "running: 2 of 2 pods, 1 terminating"
+        error = failure_of(looked_at(RUNS, BOTH, stuck, 80, 20, job=job))
+        assert error.which.startswith("worker-0 of")
+        assert (
+            "still terminating 90 s after its deletion was requested, its node n1 may be lost" in error.seen
+        )
+        assert f"--force --grace-period=0 -n team {JOB.name}-worker-0" in error.seen
+
+
+def test_a_pod_that_is_stuck_may_be_continued_without() -> None:
+    found = looked_at(RUNS, BOTH, picture("pods", LEAVING, a_pod(JOB, "worker-1")), 100)
+    assert isinstance(found, Ended)
+    resize = elastic.survived(replace(JOB, min_nodes=1), found.replicas)
+    assert resize is not None
+    assert resize.nodes == 1
+
+
+def test_a_pod_that_terminates_in_time_does_not_end_the_job() -> None:
+    stuck = picture("pods", LEAVING, a_pod(JOB, "worker-1"))
+    gone = picture("pods", a_pod(JOB, "worker-1"), gone=LEAVING)
+    assert looked_at(RUNS, BOTH, stuck, 80, gone, 80, job=replace(JOB, restart="ExitCode")) is None
 
 
 def test_a_pod_that_had_not_begun_may_be_replaced() -> None:
