@@ -16,15 +16,18 @@ from ddpipe.data.catalogue import clean_up, damage, difference, garbage, objects
 from ddpipe.data.changes import changed_images
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.versions import address, remove, versions
-from ddpipe.errors import DatasetError, listed
+from ddpipe.errors import DatasetError, ParameterError, listed
 from ddpipe.parameters import Between, Parameters, parameter
-from ddpipe.storage import open_store, write_uri
+from ddpipe.storage import open_store, split_uri
 
 LONGEST_GRACE = 100_000
 """Hours; more is a slip of the pen."""
 
 SHOWN = 10
 """Sample ids of a kind that are shown to people; --json has them all."""
+
+PAGE = b"<!doctype html>"
+"""How a report begins: only one of these is replaced by another."""
 
 store_option = click.option(
     "--store", default="store", help="Where datasets are kept: s3://bucket/prefix or a folder."
@@ -129,7 +132,15 @@ def report_command(dataset: str, output: str | None) -> None:
 
     manifest = load_manifest(dataset)
     page = output or f"{manifest.name}-{manifest.dataset_id[:12]}.html"
-    write_uri(page, data_report_html(manifest, store_of(dataset)).encode())
+    place, name = split_uri(page)
+    if place.exists(name) and not place.read(name).startswith(PAGE):
+        raise ParameterError(
+            what="the report cannot be written",
+            which=page,
+            seen="there is another file, which is no HTML page",
+            do="Name a new file with --output.",
+        )
+    place.write(name, data_report_html(manifest, store_of(dataset)).encode())
     tell({"report": page}, page)
 
 

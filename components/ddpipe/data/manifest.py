@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from operator import index
 from typing import Any
 
+from ddpipe.data.names import DATASET, printable
 from ddpipe.errors import DatasetError, listed
 from ddpipe.storage import Store, open_store, read_uri
 
@@ -212,23 +213,45 @@ def store_of(manifest_uri: str) -> Store:
 
 
 def _typed(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON's lists as tuples and its objects as dataclasses."""
+    """JSON's lists as tuples and its objects as dataclasses, every value of its type."""
     splits = {
         name: Split(
-            shards=tuple(ShardRef(**shard) for shard in split["shards"]),
+            shards=tuple(
+                ShardRef(_string(shard.pop("sha256")), index(shard.pop("bytes")), _count(shard), **shard)
+                for shard in split["shards"]
+            ),
             sample_ids=ColumnRef(**split["sample_ids"]),
             labels=ColumnRef(**split["labels"]),
             per_class=tuple(map(index, split["per_class"])),
         )
         for name, split in fields["splits"].items()
     }
-    tuples = {name: tuple(fields[name]) for name in ("classes", "shape", "mean", "std", "skipped")}
-    return {**fields, **tuples, "splits": splits}
+    kinds = {"classes": _string, "shape": index, "mean": float, "std": float, "skipped": _string}
+    tuples = {name: tuple(map(kind, fields[name])) for name, kind in kinds.items()}
+    objects = {name: {**fields[name]} for name in ("split_rule", "source")}
+    return {**fields, **tuples, **objects, "name": _string(fields["name"]), "splits": splits}
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
+    return value
+
+
+def _count(shard: dict[str, Any]) -> int:
+    count = index(shard.pop("count"))
+    if count < 1:
+        raise ValueError(f"a shard has {count} images")
+    return count
 
 
 def _problems(manifest: DatasetManifest) -> Iterator[str]:
     """What contradicts itself."""
     height_width_channels = 3
+    if not DATASET.fullmatch(manifest.name):  # it becomes a path, too
+        yield f"name is {manifest.name!r}, not lower-case letters and digits, with . _ - between them"
+    for shown in filter(None, map(printable, manifest.classes)):
+        yield f"class {shown!r} has control characters"
     if manifest.task not in TASKS:
         yield f"task is {manifest.task!r}, not one of {', '.join(TASKS)}"
     if manifest.dtype != "uint8":

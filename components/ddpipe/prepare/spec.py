@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ddpipe.data.names import DATASET
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
 from ddpipe.prepare.patterns import problem
 from ddpipe.prepare.split import SplitRule
@@ -26,8 +26,6 @@ STRATIFY = ("average", "exact")
 
 LARGEST_SIDE = 4096
 """Of an image in a shard, in pixels; more is a slip of the pen."""
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +184,7 @@ class PrepareSpec(Parameters):
             View.parsed(self.window, first_frame=self.first_frame)
         except ValueError:
             yield f"window is {self.window!r}, not CENTER/WIDTH, such as 40/400"
-        if not _NAME.fullmatch(self.name):
+        if not DATASET.fullmatch(self.name):
             yield (
                 f"dataset_name is {self.name!r}, not lower-case letters and digits, with . _ - between them, "
                 "63 at most"

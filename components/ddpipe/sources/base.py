@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
-from unicodedata import category
 
+from ddpipe.data.names import printable
 from ddpipe.errors import SourceError
 from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store, open_store
@@ -88,15 +88,6 @@ class Table:
     uncertain: str = ""
     time: str = ""
     newest_days: float = 0.0
-
-
-def printable(name: str) -> str | None:
-    """The name as it can be shown, if it is not fit to be an id: not UTF-8, or with control characters."""
-    if name.isprintable():
-        return None
-    shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    shown = "".join(repr(char)[1:-1] if category(char) == "Cc" else char for char in shown)
-    return None if shown == name else shown
 
 
 def sorted_out(samples: Iterable[Sample]) -> tuple[Samples, dict[str, str]]:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
+from ddpipe.data.names import printable
 from ddpipe.errors import SourceError
-from ddpipe.sources.base import IMAGES, Survey, abridged, printable, refused, sorted_out
+from ddpipe.sources.base import IMAGES, Survey, abridged, refused, sorted_out
 from ddpipe.sources.listing import listed_files, read_file, stamp
 from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from unicodedata import category
 
 from ddpipe.data.manifest import SPLITS, Label
+from ddpipe.data.names import printable
 from ddpipe.errors import NoSuchObject, listed
-from ddpipe.sources.base import Survey, Table, printable, refused, sorted_out, store_of
+from ddpipe.sources.base import Survey, Table, refused, sorted_out, store_of
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, read_file, stamp
 from ddpipe.sources.sample import Sample

@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ddpipe.sources.base import IMAGES, Survey, abridged, printable, refused, sorted_out
+from ddpipe.data.names import printable
+from ddpipe.sources.base import IMAGES, Survey, abridged, refused, sorted_out
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, stamp
 from ddpipe.sources.sample import Sample

@@ -58,6 +58,19 @@ def test_a_page_that_cannot_be_written_is_told_in_four_parts(toys: PrepareSpec, 
     assert output in result.stderr
 
 
+def test_a_page_replaces_nothing_but_a_page(toys: PrepareSpec, tmp_path: Path) -> None:
+    made = prepare(toys)
+    image = next(Path(toys.source_path).rglob("*.png"))
+    before = image.read_bytes()
+    result = CliRunner().invoke(cli, ["data", "report", made.manifest_uri, "--output", str(image)])
+    assert result.exit_code == ParameterError.exit_code
+    assert "there is another file, which is no HTML page" in result.stderr
+    assert image.read_bytes() == before
+    page = str(tmp_path / "toys.html")
+    assert _facts("report", made.manifest_uri, "--output", page)
+    assert _facts("report", made.manifest_uri, "--output", page)
+
+
 def _changed(spec: PrepareSpec) -> Prepared:
     """Another version: one image more, one less."""
     a_folder(Path(spec.source_path), {"ball": 1}, start=50)

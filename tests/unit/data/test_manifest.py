@@ -51,6 +51,34 @@ def test_the_id_is_the_hash_of_the_file_and_of_nothing_else(tmp_path: Path) -> N
     assert a_manifest(seed=1).dataset_id != manifest.dataset_id
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"name": "../../x"}, "name is '../../x'"),
+        ({"name": "a/b"}, "name is 'a/b'"),
+        ({"name": ["toys"]}, "is not a string"),
+        ({"classes": ["ball", "\u202egnp.kite"]}, r"class '\\\\u202egnp.kite' has control characters"),
+        ({"classes": ["ball", "ki\x1b[2Jte"]}, "has control characters"),
+        ({"classes": ["ball", 7]}, "is not a string"),
+        ({"shape": ["4", 6, 1]}, "malformed"),
+        ({"mean": [None]}, "malformed"),
+        ({"source": 1}, "malformed"),
+    ],
+)
+def test_a_manifest_from_elsewhere_is_checked(changes: dict[str, Any], reason: str) -> None:
+    """Its name becomes a path, its classes are shown."""
+    with pytest.raises(DatasetError, match=reason):
+        DatasetManifest.from_json(_changed(**changes))
+
+
+@pytest.mark.parametrize("changes", [{"count": "6"}, {"count": 0}, {"bytes": None}, {"sha256": 0}])
+def test_numbers_of_a_shard_are_numbers(changes: dict[str, Any]) -> None:
+    fields = json.loads(a_manifest().to_json())
+    fields["splits"]["train"]["shards"][0] |= changes
+    with pytest.raises(DatasetError, match="malformed"):
+        DatasetManifest.from_json(json.dumps(fields))
+
+
 def test_a_published_version_is_loaded_with_its_store(store_uri: str) -> None:
     manifest = a_manifest()
     uri = _published(store_uri, manifest.to_json(), manifest.dataset_id)

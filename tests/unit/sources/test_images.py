@@ -175,7 +175,7 @@ def _short_png(image: Image.Image, rows: int, *, interlaced: bool = False) -> by
 def test_a_png_with_missing_rows_is_refused(interlaced: bool) -> None:
     image = Image.fromarray(np.full((64, 48), 200, np.uint8))
     short = _short_png(image, 10, interlaced=interlaced)
-    with pytest.raises(Unreadable, match=r"its pixels end .* bytes too early: it is truncated"):
+    with pytest.raises(Unreadable, match="truncated"):
         decode(short, (64, 48, 1))
     with pytest.raises(Unreadable, match="truncated"):
         shrink(short, 32)

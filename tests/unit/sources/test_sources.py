@@ -181,6 +181,14 @@ def test_a_name_that_is_no_utf_8_is_told_and_can_be_skipped(tmp_path: Path) -> N
     assert prepare(replace(spec, skip_bad=True)).skipped == ["ball/caf\\xe9.png"]
 
 
+def test_a_class_that_reorders_its_name_is_refused(tmp_path: Path) -> None:
+    """Shown as `ballnpg`, while it is another: such characters are for text, not for names."""
+    a_folder(tmp_path / "toys", {"ball": 5, "kite": 5, "ball\u202egpn": 5})
+    spec = _spec(tmp_path, "folder", tmp_path / "toys")
+    assert "ball\\u202egpn/0000.png: its name is not UTF-8, or has control characters" in _seen(spec)
+    assert prepare(replace(spec, skip_bad=True)).manifest.classes == ("ball", "kite")
+
+
 def _class_folders(tmp_path: Path) -> Path:
     return a_folder(tmp_path / "toys", {"ball": 5, "kite": 5})
 
