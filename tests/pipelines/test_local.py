@@ -114,7 +114,7 @@ def test_a_run_that_is_being_worked_on_is_left_alone(folder: Path, first: dict[s
     with lease(open_store(str(folder / "runs/first"))):
         refused = ddpipe_run(folder, "--run", "first", "--processes", "2")
     assert json.loads(refused.stdout)["error"] == "ParameterError"
-    assert "is at it" in refused.stderr
+    assert "renews its lease" in refused.stderr
     assert (folder / first["report"]).stat().st_mtime_ns == before
 
 

@@ -1,19 +1,29 @@
-"""A folder that one process at a time works on, on whatever machine.
+"""A lease on a folder: one process at a time works on it, on whatever machine.
 
-Each process that wants the folder puts a lease into it, an object of its own, and looks for those of
-others. One that is renewed has a living holder. One that is not renewed for a while, or whose process is
-gone from this machine, is void. All ages are by the store's own times, so that clocks need not agree.
+Each process that wants the folder writes a lease into it, an object of its own, and looks for those of
+others. A lease that is renewed has a living holder. One that is not renewed for a while, or whose process
+ended on this machine, is void: who comes next deletes it. All ages are by the store's own times, so clocks
+need not agree.
+
+A holder that was paused for longer than that (a suspended laptop, a stopped process) finds its lease deleted
+at the next renewal, and is interrupted, because another process may work on the folder by then:
+
+    holder     renews  renews  .... paused ................  no lease: SIGINT to itself, then an error
+    newcomer                     writes its own, waits, deletes the void one, works
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from uuid import uuid4
 
 from ddpipe.errors import ParameterError, StoreError
@@ -24,6 +34,12 @@ _log = logging.getLogger(__name__)
 
 _PREFIX = "lease-"
 
+_MACHINE = 12
+"""Hex digits at the start of a lease's last part that identify the machine; the others are random."""
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_NAMESPACE = Path("/proc/self/ns/pid")
+
 
 @contextmanager
 def lease(store: Store, renewal: float = 5.0, patience: float = 20.0) -> Iterator[None]:
@@ -31,40 +47,52 @@ def lease(store: Store, renewal: float = 5.0, patience: float = 20.0) -> Iterato
 
     Args:
         store: The folder.
-        renewal: Seconds between two signs of life.
-        patience: Seconds without one after which a holder counts as lost; a newcomer waits that long.
+        renewal: Seconds between two renewals.
+        patience: Seconds without one after which a lease is void; a newcomer waits that long.
 
     Raises:
-        ParameterError: A living process holds it; of two that come at once, both may be told so.
+        ParameterError: A living process holds the lease; of two that start at once, both may get this. Or
+            this process was paused for so long that another could take the lease.
         StoreError: The store does not answer, or cannot be written to.
     """
     own = _Lease(store)
     own.renew()
     try:
         _wait_for_others(own, renewal, patience)
-        ended = threading.Event()
-        keeper = threading.Thread(target=_keep, args=(own, renewal, ended), daemon=True)
-        keeper.start()
+        keeper = _Keeper(own, renewal)
         try:
-            yield
-        finally:
-            ended.set()
-            keeper.join()
+            with keeper:
+                yield
+        except BaseException as error:
+            if keeper.lost:
+                raise _taken(store) from error
+            raise
+        if keeper.lost:
+            raise _taken(store)
     finally:
         with suppress(StoreError):
             store.delete(own.key)
 
 
+def _taken(store: Store) -> ParameterError:
+    return ParameterError(
+        what="another process may work on the run",
+        which=store.uri,
+        seen="this one was paused for so long that its lease was void, and it was deleted",
+        do="Let the other one finish, or stop it and run the same command again to resume.",
+    )
+
+
 class _Lease:
-    """What one process says."""
+    """The lease of this process."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.key = f"{_PREFIX}{socket.gethostname()}.{os.getpid()}.{uuid4().hex}"
+        self.key = f"{_PREFIX}{socket.gethostname()}.{os.getpid()}.{_machine()}{uuid4().hex[_MACHINE:]}"
         self._renewals = 0
 
     def renew(self) -> None:
-        """A sign of life: the object's content, and so its etag, becomes another."""
+        """Change the object's content, and so its etag and age."""
         self._renewals += 1
         self.store.write(self.key, str(self._renewals).encode())
 
@@ -82,6 +110,39 @@ class _Lease:
         return others
 
 
+class _Keeper:
+    """Renews a lease in a thread, for as long as the `with` block takes.
+
+    Attributes:
+        lost: The lease was deleted. If the block runs in the main thread, that gets a SIGINT.
+    """
+
+    def __init__(self, own: _Lease, renewal: float) -> None:
+        self.lost = False
+        self._own, self._renewal = own, renewal
+        self._ended = threading.Event()
+        self._holder = threading.current_thread()
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _keep(self) -> None:
+        while not self._ended.wait(self._renewal):
+            with suppress(StoreError):  # unreachable for a while: the next renewal may succeed
+                if self._own.store.exists(self._own.key):
+                    self._own.renew()
+                else:
+                    self.lost = True
+                    break
+        if self.lost and self._holder is threading.main_thread() and self._holder.ident:
+            signal.pthread_kill(self._holder.ident, signal.SIGINT)
+
+
 def _wait_for_others(own: _Lease, renewal: float, patience: float) -> None:
     """Wait until none of the others can be alive any more."""
     seen: dict[str, str] = {}
@@ -89,31 +150,36 @@ def _wait_for_others(own: _Lease, renewal: float, patience: float) -> None:
     while others := own.others(patience):
         if not seen:
             _log.info(
-                "%s: looking for up to %.0f s whether another process is at it", own.store.uri, patience
+                "%s: waiting up to %.0f s to see whether another process works on it", own.store.uri, patience
             )
         for key, etag in others.items():
             if seen.setdefault(key, etag) != etag:
                 host, pid = _holder(key)
                 raise ParameterError(
-                    what="the run is being worked on",
+                    what="another process works on the run",
                     which=own.store.uri,
-                    seen=f"process {pid} on {host} is at it",
+                    seen=f"process {pid} on {host} renews its lease",
                     do="Wait for it or stop it, or give this run another name: --run NAME.",
                 )
         pause.wait(renewal)
         own.renew()
 
 
-def _keep(own: _Lease, renewal: float, ended: threading.Event) -> None:
-    while not ended.wait(renewal):
-        with suppress(StoreError):  # away for a while: the next renewal may succeed
-            own.renew()
-
-
 def _is_gone(key: str) -> bool:
-    """Whether its process was one of this machine, and is no more."""
-    host, pid = _holder(key)
-    return host == socket.gethostname() and not is_alive(pid)
+    """Whether its process ran on this machine, and is no more."""
+    _, pid = _holder(key)
+    return key.rpartition(".")[2].startswith(_machine()) and not is_alive(pid)
+
+
+def _machine() -> str:
+    """Where process ids mean the same: this start of this machine, and this namespace of process ids.
+
+    Two containers may well have one host name, and both a process 7.
+    """
+    facts = [socket.gethostname()]
+    with suppress(OSError):  # other systems than Linux have neither
+        facts += [_BOOT.read_text(), str(_NAMESPACE.readlink())]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:_MACHINE]
 
 
 def _holder(key: str) -> tuple[str, int]:

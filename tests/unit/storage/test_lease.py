@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ddpipe.errors import ParameterError
 from ddpipe.storage import Store, open_store
-from ddpipe.storage.lease import _Lease, lease
+from ddpipe.storage.lease import _Lease, _machine, lease
 
 SOON = {"renewal": 0.05, "patience": 2.0}
 """An object store tells times in whole seconds."""
@@ -23,16 +26,16 @@ def leases(store: Store) -> list[str]:
     return [item.key for item in store.list("lease-")]
 
 
-def left_behind(store: Store, host: str, pid: int) -> None:
+def left_behind(store: Store, host: str, pid: int, machine: str = "0") -> None:
     """The lease of a process that cannot renew it any more."""
-    store.write(f"lease-{host}.{pid}.0", b"7")
+    store.write(f"lease-{host}.{pid}.{machine}", b"7")
 
 
 def test_a_second_process_is_refused_while_the_first_lives(store_uri: str) -> None:
     store = open_store(store_uri)
     with lease(store, **SOON):
         with (
-            pytest.raises(ParameterError, match=rf"process {os.getpid()} on .* is at it"),
+            pytest.raises(ParameterError, match=rf"process {os.getpid()} on .* renews its lease"),
             lease(store, **SOON),
         ):
             pytest.fail("both hold it")
@@ -51,9 +54,79 @@ def test_a_process_of_this_machine_that_is_gone_blocks_nobody(tmp_path: Path) ->
     store = open_store(str(tmp_path))
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
-    left_behind(store, socket.gethostname(), gone.pid)
+    left_behind(store, socket.gethostname(), gone.pid, _machine())
     with lease(store, renewal=60, patience=3600):
         assert len(leases(store)) == 1
+
+
+def test_an_equal_host_name_is_not_the_same_machine(tmp_path: Path) -> None:
+    """Of two containers with one name, in pid namespaces of their own."""
+    store = open_store(str(tmp_path))
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left_behind(store, socket.gethostname(), gone.pid, "0123456789ab")
+    own = _Lease(store)
+    own.renew()
+    assert len(own.others(3600)) == 1
+
+
+PAUSED = """
+import sys, time
+from pathlib import Path
+from ddpipe.storage import open_store
+from ddpipe.storage.lease import lease
+from ddpipe.errors import ParameterError
+folder = Path(sys.argv[1])
+try:
+    with lease(open_store(str(folder)), renewal=0.05, patience=0.3):
+        (folder / "ready").touch()
+        time.sleep(60)
+except ParameterError as error:
+    print(error)
+    sys.exit(error.exit_code)
+"""
+
+
+def test_a_paused_holder_learns_that_another_took_over(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, "-c", PAUSED, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        _await((tmp_path / "ready").exists)
+        holder.send_signal(signal.SIGSTOP)
+        with lease(store, renewal=0.05, patience=0.3):
+            holder.send_signal(signal.SIGCONT)
+            output, _ = holder.communicate(timeout=30)
+            assert len(leases(store)) == 1
+    assert holder.returncode == ParameterError.exit_code
+    assert "another process may work on the run" in output
+
+
+def test_a_lease_lost_in_a_thread_fails_in_the_end(tmp_path: Path) -> None:
+    """Only the main thread can be interrupted."""
+    store = open_store(str(tmp_path))
+    errors: list[ParameterError] = []
+
+    def work() -> None:
+        try:
+            with lease(store, **SOON):
+                (key,) = leases(store)
+                store.delete(key)
+                _await(lambda: all(thread.name != "lease" for thread in threading.enumerate()))
+        except ParameterError as error:
+            errors.append(error)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join()
+    assert [error.what for error in errors] == ["another process may work on the run"]
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    until = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_of_another_machine_s_processes_nobody_knows_whether_they_live(tmp_path: Path) -> None:
