@@ -18,6 +18,7 @@ import torch
 
 from ddpipe.errors import StoreError
 from ddpipe.model.checkpoint import Attempt, Checkpoint, Saved
+from ddpipe.storage import Store
 
 PATIENCE = 600.0
 """Seconds for which a store may be away: as long as the API server may."""
@@ -29,6 +30,11 @@ GRACE = 20.0
 """Seconds in which a training that fails may still write what waits: less than a pod gets to terminate."""
 
 _log = logging.getLogger(__name__)
+
+
+def patience_for(store: Store) -> float:
+    """Seconds to retry writes to this store: waiting does not empty a full disk of this machine."""
+    return PATIENCE if store.local_path("") is None else 0.0
 
 
 class Saver:

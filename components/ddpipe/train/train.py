@@ -32,7 +32,7 @@ from ddpipe.train.journal import keep_journal, summarised
 from ddpipe.train.loop import Trainer
 from ddpipe.train.order import images_seen
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.saver import Saver, Uploads, uploading
+from ddpipe.train.saver import Saver, Uploads, patience_for, uploading
 from ddpipe.train.stop import watching
 
 SPLITS = ("train", "validation")
@@ -78,7 +78,7 @@ def train(
             return
         splits = {name: open_split((manifest, store_of(dataset)), name) for name in SPLITS}
         _make_deterministic()
-        with uploading() if world.is_main else nullcontext() as uploads:
+        with uploading(patience_for(store)) if world.is_main else nullcontext() as uploads:
             saver = _saver(start, store, world, uploads, recipe) if uploads else None
             resumed = start.checkpoint is not None
             trainer = Trainer(

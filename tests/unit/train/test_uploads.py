@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
 
 import pytest
+from s3_server import BUCKET, Server
 
-from ddpipe.errors import CheckpointError, StoreError, Unreachable
-from ddpipe.train.saver import Uploads, uploading
+from ddpipe.errors import CheckpointError, NotWritable, StoreError, Unreachable
+from ddpipe.storage import open_store
+from ddpipe.train.saver import PATIENCE, Uploads, patience_for, uploading
 
 AWAY = Unreachable(what="the store", which="s3://a", seen="503", do="Wait.")
 FOREVER = 10**6
@@ -85,6 +88,19 @@ def test_a_write_that_fails_makes_way_for_the_newer_one() -> None:
 def test_a_store_that_is_away_for_too_long_ends_the_training() -> None:
     with pytest.raises(StoreError, match="503"), uploading(patience=0.05, pause=0.01) as uploads:
         uploads.put("checkpoint", Away(FOREVER))
+
+
+@pytest.mark.timeout(60)
+def test_a_local_store_fails_at_once(tmp_path: Path) -> None:
+    """Nobody frees a full disk while training waits, and what was trained would be lost after 600 s."""
+    (tmp_path / "file").touch()
+    store = open_store(str(tmp_path / "file" / "run"))
+    with pytest.raises(NotWritable), uploading(patience_for(store)) as uploads:
+        uploads.put("checkpoint", lambda: store.write("a", b""))
+
+
+def test_a_bucket_may_come_back(s3: Server) -> None:
+    assert patience_for(open_store(f"s3://{BUCKET}/runs")) == PATIENCE
 
 
 def test_an_error_that_no_waiting_mends_is_raised_at_the_next_call() -> None:
