@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpipe.data import npy
 from ddpipe.data.cache import default_cache
 from ddpipe.data.columns import Strings, Text, trimmed
 from ddpipe.data.fetching import fetched
 from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, Split
+from ddpipe.data.mapping import mapped
 from ddpipe.data.shards import object_key
 from ddpipe.errors import DatasetError
 from ddpipe.storage import Store
@@ -101,9 +103,10 @@ def _encoded(column: NDArray[Any]) -> tuple[ColumnRef, bytes]:
 
 
 def _opened(path: Path) -> NDArray[Any]:
+    data = mapped(path)
     try:
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
+        return npy.array_in(data)
+    except ValueError as error:
         raise DatasetError(
             what="a column of a dataset is damaged",
             which=str(path),

@@ -22,7 +22,9 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
+from ddpipe.data import npy
 from ddpipe.data.manifest import ColumnRef, ShardRef
+from ddpipe.data.mapping import mapped
 from ddpipe.errors import DatasetError
 from ddpipe.processes.cpus import cpus
 
@@ -121,16 +123,17 @@ class RawShard:
     """Pixels of one shape."""
 
     def __init__(self, path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> None:
+        data = mapped(path)
         try:
-            images = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+            images = npy.array_in(data)
+        except ValueError as error:
             raise _damaged(path, str(error)) from error
         if images.dtype != np.uint8 or images.shape != (shard.count, *shape):
             raise _damaged(
                 path,
                 f"it holds {images.dtype} {images.shape}, the manifest says uint8 {(shard.count, *shape)}",
             )
-        self._images: Images = np.asarray(images)
+        self._images: Images = images
 
     def __len__(self) -> int:
         return len(self._images)
@@ -145,11 +148,10 @@ class JpegShard:
 
     def __init__(self, path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> None:
         self._path, self._shape = path, shape
+        self._bytes = mapped(path)
         try:
-            with path.open("rb") as file:
-                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             self._starts, self._sizes = _places(self._bytes)
-        except (OSError, ValueError, IndexError) as error:
+        except (ValueError, IndexError) as error:
             raise _damaged(path, str(error)) from error
         if len(self) != shard.count or self._starts[-1] + self._sizes[-1] > len(self._bytes):
             raise _damaged(path, f"it lists {len(self)} images, the manifest {shard.count}")

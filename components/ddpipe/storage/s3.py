@@ -66,6 +66,9 @@ GZIP = 16 + zlib.MAX_WBITS
 PIECE_BYTES = 2**20
 """How much of a download is held in memory."""
 
+PROGRESS = 8 * 2**20
+"""Bytes after which earlier breaks of a download are forgotten."""
+
 BACKOFF = 0.5
 """Seconds; the n-th repetition of a request waits for 2^(n-1) times this, the first for nothing."""
 
@@ -236,8 +239,9 @@ class S3Store:
         return metadata.get(CHECKSUM) if metadata else None
 
     def _pieces(self, key: str, start: int = 0, length: int = 0) -> Iterator[bytes]:
-        """An object's bytes, or `length` from `start`; taken up again where a connection breaks."""
-        digest, done, breaks, packed = hashlib.sha256(), 0, 0, None
+        """An object's bytes, or `length` from `start`; resumed where a connection breaks."""
+        digest, done, packed = hashlib.sha256(), 0, None
+        breaks = _Breaks(self._connection.retries)
         unchanged: dict[str, str | list[str] | tuple[str]] = {}
         while True:
             response = self._client.get_object(
@@ -259,10 +263,8 @@ class S3Store:
             except zlib.error as error:
                 raise self._corrupt(key, f"its Content-Encoding is gzip, but {error}") from error
             except HTTPError:
-                breaks += 1
-                if breaks > self._connection.retries:
+                if not breaks.may_resume(done):
                     raise
-                time.sleep(BACKOFF * 2 ** (breaks - 1))
             finally:
                 response.close()
                 response.release_conn()
@@ -296,6 +298,27 @@ class S3Store:
             seen=seen,
             do="Delete it and run the step again that wrote it.",
         )
+
+
+class _Breaks:
+    """Counts how often the connection of one download breaks.
+
+    A large object may take hours, in which short outages add up: after `PROGRESS` bytes the count starts
+    again.
+    """
+
+    def __init__(self, retries: int) -> None:
+        self._retries, self._breaks, self._since = retries, 0, 0
+
+    def may_resume(self, done: int) -> bool:
+        """Whether to connect again after `done` bytes; waits before it says so."""
+        if done - self._since >= PROGRESS:
+            self._breaks, self._since = 0, done
+        self._breaks += 1
+        if self._breaks > self._retries:
+            return False
+        time.sleep(BACKOFF * 2 ** (self._breaks - 1))
+        return True
 
 
 class _Packed:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import subprocess
+import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -150,3 +152,47 @@ def test_what_is_cut_away_is_as_much_on_both_sides(size: tuple[int, int], tmp_pa
     (tmp_path / "s.tar").write_bytes(data)
     [found] = open_shard(tmp_path / "s.tar", shard, (7, 7, 1)).each(np.array([0]))
     assert found.min() > 200
+
+
+MANY = """
+import resource, sys
+from pathlib import Path
+from ddpipe.data.shards import ShardRef, encode, encode_jpegs, open_shard
+from ddpipe.errors import DatasetError
+import numpy as np
+from PIL import Image
+import io
+hard = int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
+buffer = io.BytesIO()
+Image.new("L", (6, 4)).save(buffer, "JPEG")
+kinds = [encode(np.zeros((1, 4, 6, 1), np.uint8)), encode_jpegs([buffer.getvalue()])]
+for number, (shard, data) in enumerate(kinds):
+    (Path(sys.argv[1]) / str(number)).write_bytes(data)
+try:
+    opened = [
+        open_shard(Path(sys.argv[1]) / str(number % 2), kinds[number % 2][0], (4, 6, 1))
+        for number in range(100)
+    ]
+    print(sum(next(iter(shard.each(np.array([0])))).shape[0] for shard in opened))
+except DatasetError as error:
+    print(error)
+"""
+
+
+def _opened(folder: Path, hard: int) -> str:
+    command = [sys.executable, "-c", MANY, str(folder), str(hard)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def test_more_shards_than_open_files_are_read(tmp_path: Path) -> None:
+    """A process may have 40 files open, but raise that itself."""
+    assert _opened(tmp_path, 400) == "400\n"
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="no file stays open")
+def test_a_limit_of_open_files_is_not_damage(tmp_path: Path) -> None:
+    said = _opened(tmp_path, 40)
+    assert "a file of a dataset cannot be opened" in said
+    assert "Too many open files (limit: 40 open files)" in said
+    assert "ulimit -n" in said

@@ -491,6 +491,21 @@ def test_an_object_replaced_during_its_download_is_not_mixed_with_the_new_one(
     assert store.read("a") == new
 
 
+def test_short_outages_of_a_long_download_do_not_add_up(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It breaks after 20 and after 30 MB; one break may be retried."""
+    monkeypatch.setenv("S3_RETRIES", "1")
+    monkeypatch.setattr(s3_module, "BACKOFF", 0)
+    store = open_store(f"s3://{BUCKET}")
+    store.write("a", bytes(40 * 2**20))
+    proxy.faults.extend(["cut"] * 2)
+    assert len(store.read("a")) == 40 * 2**20
+    proxy.faults.extend(["cut"] * 3)
+    with pytest.raises(Unreachable):
+        store.read("a")
+
+
 def test_between_two_breaks_of_a_connection_the_wait_doubles(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
