@@ -25,7 +25,7 @@ PIECE = 2**20
 def missing_bytes(data: bytes) -> int:
     """How many bytes of pixels a PNG lacks; it is one that Pillow has read, and not interlaced."""
     width, height, depth, colour = struct.unpack(">IIBB", data[16:26])
-    expected = height * (1 + -(-width * depth * CHANNELS[colour] // 8))
+    expected: int = height * (1 + -(-width * depth * CHANNELS[colour] // 8))
     packed = b"".join(_chunks(data, b"IDAT"))[HEADER:]
     found, stream = 0, zlib.decompressobj(-zlib.MAX_WBITS)
     while packed and found < expected:
