@@ -44,7 +44,7 @@ def train_quickly(run: Run, dataset: str, recipe: Recipe, _options: TrainOptions
     path.write_text(json.dumps({**record, "final": {"validation_accuracy": 0.4, "validation_loss": 1.0}}))
 
 
-def export_quickly(training: str, dataset: str, evaluation: str, output: str) -> ModelPackage:
+def export_quickly(training: str, dataset: str, evaluation: str, output: str, _network: str) -> ModelPackage:
     """What an export leaves, without ONNX."""
     manifest, (classifier, _) = load_manifest(dataset), load_model(training)
     lineage = {

@@ -16,7 +16,6 @@ import hashlib
 import io
 import json
 import logging
-import pickle
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -27,6 +26,8 @@ from uuid import uuid4
 import torch
 
 from ddpipe.errors import CheckpointError, CorruptObject, NoSuchObject
+from ddpipe.model.tensors import read_tensors
+from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 
 SCHEMA = 2
@@ -308,12 +309,14 @@ def _load(store: Store, saved: Saved) -> Checkpoint:
     if hashlib.sha256(data).hexdigest() != saved.sha256:
         raise _UnreadableError("its content has changed since it was written")
     try:
-        content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        if content["schema"] != SCHEMA:
-            raise _UnreadableError(f"it has schema {content['schema']}, this ddpipe reads schema {SCHEMA}")
-        return Checkpoint(**content)
-    except (RuntimeError, pickle.UnpicklingError, KeyError, TypeError) as error:
-        raise _UnreadableError(f"it is no checkpoint ({error!r})") from error
+        content = read_tensors(data)
+        if isinstance(content, Mapping) and content.get("schema") != SCHEMA:
+            raise _UnreadableError(
+                f"it has schema {content.get('schema')}, this ddpipe reads schema {SCHEMA}"
+            )
+        return typed(Checkpoint, content)
+    except ValueError as error:
+        raise _UnreadableError(f"it is no checkpoint ({error})") from error
 
 
 def _refused(store: Store, seen: str) -> CheckpointError:

@@ -11,15 +11,23 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from ddpipe.errors import CorruptObject
+from ddpipe.model import VIEWS
+from ddpipe.model.tasks import TASKS
+from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
+
+T = TypeVar("T")
 
 FORMAT = Format("evaluation", "evaluation.json", schema=3, maker="ddpipe evaluate")
 METRICS, PREDICTIONS = "metrics.json", "predictions.npz"
@@ -136,19 +144,20 @@ class Metrics:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`, also after a way through JSON."""
-        return cls(
-            task=values["task"],
-            samples=values["samples"],
-            scores={name: Estimate(**score) for name, score in values["scores"].items()},
-            undefined=dict(values["undefined"]),
-            classes=tuple(ClassScores(**scores) for scores in values["classes"]),
-            confusion_matrix=tuple(tuple(row) for row in values["confusion_matrix"]),
-            roc=Curve(**{name: tuple(points) for name, points in values["roc"].items()}),
-            calibration=tuple(CalibrationBin(**one) for one in values["calibration"]),
-            plain=dict(values["plain"]),
-        )
+    def from_dict(cls, values: object) -> Self:
+        """The inverse of `to_dict`, also after JSON; raises ValueError for what no evaluation wrote."""
+        metrics = typed(cls, values)
+        classes, scores = len(metrics.classes), {*metrics.scores, *metrics.plain}
+        if metrics.task not in TASKS:
+            raise ValueError(f"task is {metrics.task!r}, not one of {', '.join(TASKS)}")
+        if metrics.samples < 1 or not classes:
+            raise ValueError(f"it counts {metrics.samples} samples and {classes} classes")
+        if unknown := sorted(scores - TITLES.keys()):
+            raise ValueError(f"{unknown[0]} is not the name of a score")
+        rows = [len(row) for row in metrics.confusion_matrix]
+        if rows not in ([], [classes] * classes):
+            raise ValueError(f"the confusion matrix has rows of {rows[:20]}, not {classes} of {classes}")
+        return metrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +214,35 @@ class Evaluation:
         return ", ".join([f"{self.metrics.samples} {self.subject.split} samples", *scores, *missing])
 
     def predictions(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Logits and labels of all samples, of the shapes told above; raises `CorruptObject`."""
-        with np.load(io.BytesIO(self.folder.read(PREDICTIONS)), allow_pickle=False) as arrays:
-            return arrays["logits"], arrays["labels"]
+        """Logits and labels of all samples, of the shapes above.
+
+        Raises:
+            CorruptObject: They are damaged, or of another shape or type than the metrics say.
+            StoreError: They cannot be read.
+        """
+        samples, classes = self.metrics.samples, len(self.metrics.classes)
+        labels = (samples,) if TASKS[self.metrics.task].exclusive else (samples, classes)
+        expected = {"logits": (np.float32, (samples, classes)), "labels": (np.int64, labels)}
+        try:
+            with zipfile.ZipFile(io.BytesIO(self.folder.read(PREDICTIONS))) as archive:
+                logits, shown = (_array(archive, name, *facts) for name, facts in expected.items())
+        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+            raise corrupt(self.folder, PREDICTIONS, str(error), FORMAT) from error
+        return logits, shown
+
+
+def _array(archive: zipfile.ZipFile, name: str, dtype: type, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """One array of an .npz file; its header is compared before anything of its size is allocated."""
+    with archive.open(f"{name}.npy") as file:
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"{name} has the format {version}")
+        found, _, kind = np.lib.format.read_array_header_1_0(file)
+        if (found, kind) != (shape, np.dtype(dtype)):
+            raise ValueError(f"{name} are {kind} {found}, not {np.dtype(dtype)} {shape}")
+    with archive.open(f"{name}.npy") as file:
+        array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        return array
 
 
 def publish(
@@ -235,8 +270,39 @@ def load_evaluation(uri: str) -> Evaluation:
         ParameterError: It has another schema.
     """
     folder = FORMAT.open(uri)
-    return Evaluation(
-        subject=Subject(**folder.facts),
-        metrics=Metrics.from_dict(json.loads(folder.read(METRICS))),
-        folder=folder,
+    metrics = read_json(folder, METRICS, Metrics.from_dict, FORMAT)
+    try:
+        subject = typed(Subject, folder.facts)
+    except ValueError as error:
+        raise corrupt(folder, FORMAT.seal, str(error), FORMAT) from error
+    if subject.views not in VIEWS:
+        raise corrupt(folder, FORMAT.seal, f"{subject.views!r} are no views", FORMAT)
+    return Evaluation(subject=subject, metrics=metrics, folder=folder)
+
+
+def read_json(folder: Folder, key: str, reader: Callable[[object], T], kind: Format) -> T:
+    """A file of a sealed folder, as `reader` reads its JSON.
+
+    Args:
+        folder: Not trusted: its seal proves that nothing changed since, not who wrote it.
+        key: Of the file.
+        reader: Raises ValueError for what it cannot be.
+        kind: Of the folder.
+
+    Raises:
+        CorruptObject: It is not JSON, or not what the reader reads.
+    """
+    try:
+        return reader(json.loads(folder.read(key)))
+    except (ValueError, RecursionError) as error:
+        raise corrupt(folder, key, str(error), kind) from error
+
+
+def corrupt(folder: Folder, key: str, seen: str, kind: Format) -> CorruptObject:
+    """The error of a file in a sealed folder that is not what its format says."""
+    return CorruptObject(
+        what=f"a file of a {kind.kind} is malformed",
+        which=f"{folder.store.uri}/{key}",
+        seen=seen,
+        do=f"Make it again with `{kind.maker}`.",
     )

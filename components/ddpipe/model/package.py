@@ -11,13 +11,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from ddpipe.model.evaluation import Metrics
+from ddpipe.model import VIEWS, ModelNames
+from ddpipe.model.evaluation import Metrics, corrupt, read_json
 from ddpipe.model.tasks import TASKS
+from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
 
@@ -72,17 +73,35 @@ class Signature:
         }
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
-        height, width, channels = values["input"]["shape"][1:]
-        return cls(
-            architecture=values["architecture"],
-            shape=(height, width, channels),
-            classes=tuple(values["classes"]),
-            task=values["task"],
-            thresholds=tuple(values["thresholds"]),
-            views=values["views"],
-        )
+    def from_dict(cls, values: object) -> Self:
+        """The inverse of `to_dict`; raises ValueError for what no export wrote."""
+        if not isinstance(values, Mapping) or not isinstance(values.get("input"), Mapping):
+            raise ValueError("it is no signature")  # noqa: TRY004 - a file's fault
+        shape = values["input"].get("shape")
+        known = {name: values[name] for name in _SIGNED if name in values}
+        signature = typed(cls, {**known, "shape": shape[1:] if isinstance(shape, list) else shape})
+        if problems := list(signature._problems()):  # noqa: SLF001 - its own class
+            raise ValueError("; ".join(problems))
+        return signature
+
+    def _problems(self) -> Iterator[str]:
+        """What no model that was exported says."""
+        if min(self.shape) < 1:
+            yield f"its shape is {self.shape}"
+        if self.architecture not in ModelNames():
+            yield f"{self.architecture!r} is not the name of a network"
+        if self.views not in VIEWS:
+            yield f"{self.views!r} are no views"
+        if not self.classes or len({*self.classes}) < len(self.classes):
+            yield "its classes are none, or not different"
+        if self.task not in TASKS:
+            yield f"{self.task!r} is not a task"
+        elif len(self.thresholds) != (0 if TASKS[self.task].exclusive else len(self.classes)):
+            yield f"it has {len(self.thresholds)} thresholds for {len(self.classes)} classes"
+
+
+_SIGNED = ("architecture", "classes", "task", "thresholds", "views")
+"""Fields of a signature under their own names; the shape is part of the input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,10 +158,19 @@ def load_package(uri: str) -> ModelPackage:
         ParameterError: It has another schema.
     """
     folder = FORMAT.open(uri)
-    files = {key: folder.read(key) for key in folder.sha256}
+    if missing := [key for key in (WEIGHTS, SIGNATURE, METRICS, LINEAGE, CARD) if key not in folder.sha256]:
+        raise corrupt(folder, FORMAT.seal, f"it does not name {', '.join(missing)}", FORMAT)
+    for key in folder.sha256:
+        folder.read(key)
     return ModelPackage(
-        signature=Signature.from_dict(json.loads(files[SIGNATURE])),
-        metrics=Metrics.from_dict(json.loads(files[METRICS])),
-        lineage=json.loads(files[LINEAGE]),
+        signature=read_json(folder, SIGNATURE, Signature.from_dict, FORMAT),
+        metrics=read_json(folder, METRICS, Metrics.from_dict, FORMAT),
+        lineage=read_json(folder, LINEAGE, _object, FORMAT),
         folder=folder,
     )
+
+
+def _object(values: object) -> Mapping[str, Any]:
+    if not isinstance(values, dict):
+        raise ValueError("it is not an object")  # noqa: TRY004 - a file's fault
+    return values

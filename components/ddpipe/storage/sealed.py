@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from typing import Any
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError
 from ddpipe.storage.base import Store
 from ddpipe.storage.open import open_store
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ class Format:
         which = f"{store.uri}/{self.seal}"
         try:
             seal = json.loads(store.read(self.seal))
-            schema, folder = seal["schema"], Folder(store, seal["facts"], seal["sha256"])
+            schema, folder = seal["schema"], Folder(store, seal["facts"], _hashes(seal["sha256"]))
         except NoSuchObject as error:
             raise NoSuchObject(
                 what=f"there is no finished {self.kind}",
@@ -91,7 +94,7 @@ class Format:
                 seen=f"it has no {self.seal}, which is written last",
                 do=f"Make it with `{self.maker}`.",
             ) from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptObject(
                 what=f"a seal of a {self.kind} is damaged",
                 which=which,
@@ -106,6 +109,17 @@ class Format:
                 do=f"Upgrade ddpipe, or make it again with `{self.maker}`.",
             )
         return folder
+
+
+def _hashes(named: Mapping[str, str]) -> Mapping[str, str]:
+    """The hashes of a seal, by keys that stay within its folder; raises ValueError for others."""
+    for key, value in named.items():
+        parts = key.split("/")
+        if not all(parts) or {".", ".."} & set(parts) or "\\" in key or "\0" in key:
+            raise ValueError(f"{key!r} is not the key of a file in this folder")
+        if not _SHA256.fullmatch(value):
+            raise ValueError(f"{value!r} is not a SHA-256")
+    return named
 
 
 def sha256(content: bytes) -> str:

@@ -1,0 +1,103 @@
+"""Dataclasses from JSON that is not trusted: every field has the declared type, or the file is rejected.
+
+typed(Estimate, {"value": 0.5, "low": None, "high": None})     an Estimate
+typed(Estimate, {"value": "0.5"})                               ValueError: value is '0.5', not float
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def typed(kind: type[T], values: object, where: str = "") -> T:
+    """A frozen dataclass from an object of JSON, its nested dataclasses, tuples and mappings likewise.
+
+    Args:
+        kind: The dataclass. Its fields are str, bool, int, float, None, Any, tuples, lists, mappings with
+            keys of text, dataclasses, and unions of these. A float is finite, and may be an integer there.
+        values: What JSON gave.
+        where: Of `values` in the file, for messages.
+
+    Raises:
+        ValueError: A field is missing, unknown or of another type; its place in the file is named.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where or 'it'} is {_shown(values)}, not an object")  # noqa: TRY004 - a file's fault
+    hints, names = _hints(kind), {item.name for item in fields(kind)}  # type: ignore[arg-type]
+    unknown = sorted(map(str, values.keys() - names))
+    if unknown:
+        raise ValueError(f"{where}{unknown[0]} is not known")
+    missing = [item.name for item in fields(kind) if item.name not in values and _is_required(item)]  # type: ignore[arg-type]
+    if missing:
+        raise ValueError(f"{where}{missing[0]} is missing")
+    return kind(**{name: _value(hints[name], value, f"{where}{name}") for name, value in values.items()})
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _is_required(item: Any) -> bool:  # noqa: ANN401 - a field of a dataclass
+    return item.default is MISSING and item.default_factory is MISSING
+
+
+def _value(kind: Any, value: object, where: str) -> Any:  # noqa: ANN401 - any type, and a value of it
+    arguments = get_args(kind)
+    match get_origin(kind):
+        case None:
+            nested = isinstance(kind, type) and is_dataclass(kind)
+            return typed(kind, value, f"{where}.") if nested else _scalar(kind, value, where)
+        case types.UnionType if value is None and NoneType in arguments:
+            return None
+        case types.UnionType:
+            (kind,) = (one for one in arguments if one is not NoneType)
+            return _value(kind, value, where)
+        case builtins.tuple:
+            return _tuple(arguments, value, where)
+        case builtins.list:
+            return list(_tuple((*arguments, ...), value, where))
+        case _:
+            return _mapping(arguments[1], value, where)
+
+
+def _scalar(kind: Any, value: object, where: str) -> Any:  # noqa: ANN401 - as above
+    if kind is float:
+        fits = type(value) in {int, float} and math.isfinite(value)  # type: ignore[arg-type]
+    else:
+        fits = kind is Any or type(value) is kind  # True is no integer here
+    if not fits:
+        raise ValueError(f"{where} is {_shown(value)}, not {kind.__name__}")
+    return value
+
+
+def _mapping(kind: Any, value: object, where: str) -> dict[str, Any]:  # noqa: ANN401 - as above
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ValueError(f"{where} is {_shown(value)}, not an object")
+    return {key: _value(kind, one, f"{where}.{key}") for key, one in value.items()}
+
+
+def _tuple(arguments: tuple[Any, ...], value: object, where: str) -> tuple[Any, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{where} is {_shown(value)}, not a list")  # noqa: TRY004 - a file's fault
+    kinds = (arguments[0],) * len(value) if arguments[-1] is Ellipsis else arguments
+    if len(kinds) != len(value):
+        raise ValueError(f"{where} has {len(value)} values, not {len(kinds)}")
+    return tuple(
+        _value(kind, one, f"{where}[{place}]")
+        for place, (kind, one) in enumerate(zip(kinds, value, strict=True))
+    )
+
+
+def _shown(value: object) -> str:
+    """A value in a message, however large it is."""
+    return repr(value)[:80]
