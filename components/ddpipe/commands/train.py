@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from ddpipe import workflow
@@ -10,9 +11,12 @@ from ddpipe.commands.presets import chosen_recipe, list_presets_option
 from ddpipe.commands.results import Outcome
 from ddpipe.commands.shown import EventFiles, Scores
 from ddpipe.commands.step import step_command
+from ddpipe.jobs import LOCAL
 from ddpipe.jobs.job import Owner
 from ddpipe.runs import RunOptions
 from ddpipe.steps import TRAIN_ANYWHERE, ReuseOptions, TrainOptions
+from ddpipe.storage import open_store
+from ddpipe.storage.lease import lease
 
 
 @step_command(TRAIN_ANYWHERE)
@@ -22,7 +26,9 @@ def train_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the 
     run = RunOptions.picked(given).required
     options, owner = TrainOptions.picked(given), Owner.picked(given)
     reuse = ReuseOptions.picked(given).reuse
-    record = workflow.train(run, dataset, chosen_recipe(given), options, owner, reuse=reuse)
+    # Jobs on a cluster have names: the launcher adopts one that exists.
+    with lease(open_store(run.uri)) if options.backend == LOCAL else nullcontext():
+        record = workflow.train(run, dataset, chosen_recipe(given), options, owner, reuse=reuse)
     training, since = run.origin("train").training, run.facts("train").get("since", "")
     done = f"nothing changed since run {since}: trained model reused" if since else "trained"
     return Outcome(
