@@ -18,7 +18,7 @@ import json
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Self
 from uuid import uuid4
@@ -158,7 +158,8 @@ class Attempt:
         self._check_newest([item.key for item in self._store.list(_FOLDER)])
 
     def _kept(self, new: Saved) -> tuple[Saved, ...]:
-        others = [one for one in self.saved if one.step != new.step and not (one.best and new.best)]
+        # A checkpoint that is no longer the best is still one of the last.
+        others = [replace(one, best=one.best and not new.best) for one in self.saved if one.step != new.step]
         newest_first = sorted([new, *others], key=lambda one: -one.step)
         return tuple(one for place, one in enumerate(newest_first) if place < self._keep or one.best)
 

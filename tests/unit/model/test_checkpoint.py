@@ -361,3 +361,11 @@ def test_a_training_whose_record_names_no_checkpoint_gives_no_model(tmp_path: Pa
     (tmp_path / "training.json").write_text("{}")
     with pytest.raises(CheckpointError, match="it names no checkpoint"):
         load_model(str(tmp_path))
+
+
+def test_the_last_two_are_kept_while_each_is_the_best(store: Store) -> None:
+    attempt = claim(store, None, keep=2)
+    for step in range(1, 5):
+        attempt.save(a_checkpoint(step), best=True)
+    assert steps(store) == [3, 4]
+    assert [one.step for one in attempt.saved if one.best] == [4]
