@@ -48,9 +48,10 @@ class SyncBatchNorm(nn.BatchNorm2d):
     @classmethod
     def of(cls, layer: nn.BatchNorm2d) -> SyncBatchNorm:
         """The same layer, with the same parameters and buffers, but synchronised."""
-        own = cls(layer.num_features, layer.eps, layer.momentum, layer.affine)
+        own = cls(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
+        # Buffers are assigned, not copied: copies would be on the CPU, wherever the layer is.
+        own.load_state_dict(layer.state_dict(), assign=True)
         own.weight, own.bias = layer.weight, layer.bias
-        own.load_state_dict(layer.state_dict())
         return own
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the base's name for it
@@ -64,7 +65,8 @@ class SyncBatchNorm(nn.BatchNorm2d):
         mean = sums[:-1] / total
         centred = values - mean.view(1, -1, 1, 1)
         variance = _GlobalSum.apply(centred.square().sum((0, 2, 3))) / total
-        self._track(mean.detach(), variance.detach() * total / (total - 1))
+        # One value in the global batch has no variance: its sum of squares is 0, and so is what is tracked.
+        self._track(mean.detach(), variance.detach() * total / (total - 1).clamp(min=1))
         scaled: Tensor = centred * (variance + self.eps).rsqrt().view(1, -1, 1, 1)
         if self.affine:
             scaled = scaled * self.weight.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
@@ -102,3 +104,31 @@ def synchronise(model: nn.Module) -> None:
             setattr(model, name, SyncBatchNorm.of(layer))
         else:
             synchronise(layer)
+
+
+def accept_single_values(model: nn.Module) -> None:
+    """Let batch normalisation use its running statistics where there is one value per channel.
+
+    torch rejects such a batch, as one value has no variance. It occurs where features are 1x1 and a rank's
+    part of the last batch of an epoch is one image: 1405 images in batches of 78 leave one.
+    """
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm) and not isinstance(layer, SyncBatchNorm):
+            layer.register_forward_pre_hook(_use_running_statistics)
+            layer.register_forward_hook(_use_batch_statistics, always_call=True)
+
+
+_SINGLE = "_ddpipe_single_value"
+
+
+def _use_running_statistics(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    (features,) = inputs
+    if layer.training and layer.running_mean is not None and features.numel() == features.shape[1]:
+        layer.training = False
+        setattr(layer, _SINGLE, True)
+
+
+def _use_batch_statistics(layer: nn.Module, _inputs: tuple[Tensor, ...], _output: Tensor) -> None:
+    if getattr(layer, _SINGLE, False):
+        layer.training = True
+        delattr(layer, _SINGLE)

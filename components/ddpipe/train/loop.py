@@ -21,7 +21,7 @@ from ddpipe.errors import Diverged, Interrupted
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.tasks import TASKS
 from ddpipe.storage import Store
-from ddpipe.train.batch_norm import synchronise
+from ddpipe.train.batch_norm import accept_single_values, synchronise
 from ddpipe.train.choices import AUGMENTATIONS
 from ddpipe.train.initial import Backbone, initial_classifier, network_facts
 from ddpipe.train.journal import Journal, Record, Usage
@@ -88,9 +88,10 @@ class Trainer:
         self.step, self.steps = 0, recipe.epochs * self._steps_per_epoch
         self.history: list[Record] = []
         self.classifier = initial_classifier(recipe, manifest, splits["train"], resumed=resumed)
-        self.classifier.to(world.device)
         if recipe.sync_batch_norm and world.size > 1:
             synchronise(self.classifier)
+        accept_single_values(self.classifier)
+        self.classifier.to(world.device)
         check_resolution(self.classifier, manifest.shape, recipe, world.device)
         self._backbone = Backbone(self.classifier.network)
         self._objective = training_objective(recipe, manifest, splits["train"], world.device)

@@ -1,7 +1,7 @@
 """Muon: momentum whose updates of weight matrices are made orthogonal, so that no direction is left behind.
 
-Convolutions count as matrices, one row for each output. What is no hidden matrix (biases, normalisation, the
-last layer) is updated as by Adam, at `REST` of the learning rate.
+Convolutions count as matrices, one row for each output. All other weights (biases, normalisation, embeddings,
+layer scales, the last layer) are updated as by Adam, at `REST` of the learning rate.
 
 Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, with the normalised
 weights of its use on CIFAR-10. `torch.optim.Muon` takes no convolutions.
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 
 REST = 1 / 8
@@ -43,7 +44,7 @@ class Muon(Optimizer):
             momentum: Nesterov momentum of matrices; about 0.6 for batches of 500 and more.
         """
         learned = [weights for weights in model.parameters() if weights.requires_grad]
-        matrices = [weights for weights in learned if weights.ndim > 1][:-1]
+        matrices = [weights for weights in hidden_matrices(model) if weights.requires_grad][:-1]
         hidden = set(map(id, matrices))
         rest = [weights for weights in learned if id(weights) not in hidden]
         groups = [{"params": matrices, "hidden": True}, {"params": rest, "hidden": False}]
@@ -63,6 +64,21 @@ class Muon(Optimizer):
                     _update_orthogonally(weights, weights.grad, state, group["lr"], group["momentum"])
                 else:
                     _update_as_adam(weights, weights.grad, self.state[weights], group["lr"] * REST)
+
+
+def hidden_matrices(model: nn.Module) -> list[Tensor]:
+    """The weights of linear maps between features: of linear layers, convolutions and attention.
+
+    Other parameters may have two or more dimensions, too, without being maps: the layer scales of ConvNeXt,
+    position embeddings and class tokens. Their size means something, and rows of one length would destroy it.
+    """
+    return [
+        weights
+        for module in model.modules()
+        for name, weights in module.named_parameters(recurse=False)
+        if (name == "weight" and isinstance(module, (nn.Linear, _ConvNd)))
+        or (name.endswith("proj_weight") and isinstance(module, nn.MultiheadAttention))
+    ]
 
 
 def orthogonal(matrix: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, assert_never
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -76,11 +76,43 @@ class Strategy:
         optimizer.load_state_dict({**state, "state": own})
 
 
+class _InPrecision(nn.Module):
+    """A model that computes in every thread as autocast says in the thread that calls `note`.
+
+    torch runs the replicas of a model in threads of their own and enables autocast there, but the data type
+    belongs to the thread, and is float16 by default.
+    """
+
+    def __init__(self, model: nn.Module, device: str) -> None:
+        super().__init__()
+        self.model, self._device = model, device
+        self.note()
+
+    def note(self) -> None:
+        """Use this thread's autocast from now on."""
+        self._autocast = torch.is_autocast_enabled(self._device), torch.get_autocast_dtype(self._device)
+
+    def forward(self, images: Tensor) -> Tensor:
+        enabled, dtype = self._autocast
+        with torch.autocast(self._device, dtype, enabled=enabled):
+            logits: Tensor = self.model(images)
+        return logits
+
+
+class _DataParallel(DataParallel[_InPrecision]):
+    """As torch's, for a model in `_InPrecision`."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        self.module.note()  # replicas are copies of the module as it is now
+        logits: Tensor = super().forward(*inputs)
+        return logits
+
+
 class DataParallelStrategy(Strategy):
     """One process, every GPU of its machine."""
 
     def _shared(self, shape: Shape) -> nn.Module:
-        return DataParallel(super()._shared(shape))
+        return _DataParallel(_InPrecision(super()._shared(shape), self._world.device.type))
 
 
 class DistributedDataParallelStrategy(Strategy):

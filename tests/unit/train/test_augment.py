@@ -103,3 +103,12 @@ def test_draws_are_uniform_and_independent(count: int) -> None:
     assert np.abs(np.histogram(numbers, 10, (0, 1))[0] / numbers.size - 0.1).max() < 0.01
     correlations = np.corrcoef(np.concatenate([numbers, numbers[:, ::-1]]))
     assert np.abs(correlations - np.eye(2 * count)).max() < 0.03
+
+
+def test_a_shift_reaches_every_position_up_to_the_last() -> None:
+    columns = np.broadcast_to(np.arange(32, dtype=np.uint8)[:, None], (4096, 32, 32, 1)).copy()
+    rows = columns.swapaxes(1, 2).copy()
+    for images, axis in ((columns, 1), (rows, 2)):
+        moved = augmented(images.copy(), Augmentation(shift=1 / 8), 7, 0, np.arange(4096))
+        middle = moved.take(16, axis=axis)[:, 16, 0].astype(int)
+        assert set((middle - 16).tolist()) == set(range(-4, 5))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 
 import torch
+import torchvision
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ddpipe.train.muon import REST, Muon, orthogonal
+from ddpipe.train.muon import REST, Muon, hidden_matrices, orthogonal
 
 
 def a_network() -> nn.Sequential:
@@ -67,3 +68,36 @@ def test_it_goes_on_from_its_state_bit_for_bit() -> None:
     train(resumed, second, 2)
     for one, other in zip(straight.parameters(), resumed.parameters(), strict=True):
         assert torch.equal(one, other)
+
+
+def test_updates_of_matrices_are_those_of_torch_s_muon() -> None:
+    """Nesterov's momentum, then Newton-Schulz; of square matrices, whose step torch does not scale."""
+    torch.manual_seed(3)
+    network = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False))
+    ours, reference = network[0].weight, nn.Parameter(network[0].weight.detach().clone())
+    own = Muon(network, lr=0.1, momentum=0.6)
+    theirs = torch.optim.Muon([reference], lr=0.1, momentum=0.6, weight_decay=0, ns_steps=3, eps=1e-8)
+    for _ in range(4):
+        gradient = torch.randn(6, 6)
+        ours.grad, reference.grad = gradient.clone(), gradient.clone()
+        scaled = ours.detach() * 6**0.5 / ours.detach().norm()
+        before = reference.detach().clone()
+        own.step()
+        theirs.step()
+        torch.testing.assert_close(scaled - ours.detach(), before - reference.detach(), rtol=0.05, atol=2e-3)
+
+
+def test_only_maps_between_features_count_as_hidden_matrices() -> None:
+    """Not the layer scales of ConvNeXt nor the embeddings of a ViT: their length has a meaning."""
+    for name, excluded in (
+        ("convnext_tiny", {"layer_scale"}),
+        ("vit_b_16", {"encoder.pos_embedding", "class_token"}),
+    ):
+        with torch.device("meta"):
+            network = getattr(torchvision.models, name)()
+        hidden = set(map(id, hidden_matrices(network)))
+        others = {
+            key for key, value in network.named_parameters() if value.ndim > 1 and id(value) not in hidden
+        }
+        assert others
+        assert all(any(key.endswith(one) for one in excluded) for key in others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +15,12 @@ from torch import nn
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.train.batch_norm import RunningStatistics
+from ddpipe.train.batch_norm import (
+    RunningStatistics,
+    SyncBatchNorm,
+    accept_single_values,
+    synchronise,
+)
 from ddpipe.train.choices import Mixing
 from ddpipe.train.initial import Backbone, head_of
 from ddpipe.train.loader import Batch, check_resolution, mixed, resized, resolution
@@ -69,6 +75,20 @@ def test_a_clipped_gradient_has_the_largest_norm_that_is_allowed() -> None:
             for a, b in zip(stepped(recipe, steps=1).parameters(), a_classifier().parameters(), strict=True)
         ]
     )
+    assert moved.norm().item() == pytest.approx(1e-3, rel=1e-2)
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_the_norm_is_clipped_to_the_same_value_at_any_number_of_ranks(ranks: int) -> None:
+    classifier, world = a_classifier(), World(0, ranks, CPU)
+    before = copy.deepcopy(classifier)
+    recipe = Recipe(
+        clip_norm=1e-3, learning_rate=1, momentum=0, weight_decay=0, warmup_fraction=0, precision="fp32"
+    )
+    strategy = Strategy(classifier, SHAPE, world)
+    TrainingStep(recipe, classifier, CrossEntropy(), strategy, world, steps=9, classes=3).take(0, BATCH)
+    pairs = zip(classifier.parameters(), before.parameters(), strict=True)
+    moved = torch.cat([(new - old).flatten() for new, old in pairs])
     assert moved.norm().item() == pytest.approx(1e-3, rel=1e-2)
 
 
@@ -298,3 +318,50 @@ def test_running_statistics_are_the_means_over_the_ranks(monkeypatch: pytest.Mon
     assert buffers["0.running_mean"].tolist() == [1.0, 1.5]
     assert buffers["1.running_mean"].tolist() == [0.5, 0.5, 0.5]
     assert buffers["1.running_var"].tolist() == [2.0, 3.0, 4.0]
+
+
+def test_synchronised_statistics_stay_on_the_device_of_the_layer() -> None:
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
+    synchronise(model)
+    assert isinstance(model[1], SyncBatchNorm)
+    assert {value.device.type for value in model.state_dict().values()} == {"meta"}
+    assert dict(model.named_parameters()).keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}
+
+
+def test_one_value_per_channel_is_normalised_by_running_statistics() -> None:
+    """As one image is at the end of quick-32 with images of 16x16 pixels; two are normalised as usual."""
+    model = nn.Sequential(nn.BatchNorm2d(3))
+    accept_single_values(model)
+    before = copy.deepcopy(model.state_dict())
+    one = torch.tensor([1.0, -2.0, 3.0]).view(1, 3, 1, 1)
+    torch.testing.assert_close(model(one), one, rtol=1e-4, atol=1e-4)
+    assert model[0].training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    two = torch.cat([one, 3 * one])
+    torch.testing.assert_close(model(two).mean(0), torch.zeros(3, 1, 1), rtol=0, atol=1e-5)
+    assert not torch.equal(before["0.running_mean"], model.state_dict()["0.running_mean"])
+
+
+def test_a_network_with_features_of_one_pixel_trains_on_one_image() -> None:
+    shape, batch = (16, 16, 3), Batch(torch.zeros(1, 16, 16, 3, dtype=torch.uint8), torch.tensor([1]), 1)
+    classifier = Classifier(build("fast-cnn-small", shape, 3), [0.5] * 3, [0.3] * 3)
+    accept_single_values(classifier)
+    recipe = Recipe(optimizer="muon", precision="fp32")
+    strategy = Strategy(classifier, shape, ALONE)
+    step = TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=4, classes=3)
+    assert step.take(0, batch).isfinite().all()
+    assert all(value.isfinite().all() for value in classifier.state_dict().values())
+
+
+def test_replicas_in_threads_compute_in_the_recipe_s_precision() -> None:
+    """torch runs the replicas of `dp` in threads, where autocast has the data type float16 by default."""
+    strategy = DataParallelStrategy(a_classifier(), SHAPE, ALONE)
+    with torch.autocast("cpu", torch.bfloat16):
+        strategy.model(BATCH.images)
+    with ThreadPoolExecutor(1) as threads:
+        logits = threads.submit(strategy.model.module, BATCH.images).result()
+    assert logits.dtype == torch.bfloat16
+    strategy.model(BATCH.images)
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(strategy.model.module, BATCH.images).result().dtype == torch.float32

@@ -11,6 +11,7 @@ from s3_server import BUCKET, Server
 
 from ddpipe.errors import CheckpointError, NotWritable, StoreError, Unreachable
 from ddpipe.storage import open_store
+from ddpipe.train import saver
 from ddpipe.train.saver import PATIENCE, Uploads, patience_for, uploading
 
 AWAY = Unreachable(what="the store", which="s3://a", seen="503", do="Wait.")
@@ -128,3 +129,21 @@ def test_a_training_that_fails_still_writes_what_waits_and_tells_its_own_error()
     with pytest.raises(ValueError, match="diverged"):
         training()
     assert write.done
+
+
+def test_outages_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two outages, each shorter than the patience, both together longer."""
+    now = [0.0]
+    monkeypatch.setattr(saver.time, "monotonic", lambda: now[0])
+
+    def failing(seconds: float) -> None:
+        now[0] += seconds
+        if seconds:
+            raise AWAY
+
+    with uploading(patience=600, pause=0) as uploads:
+        for _ in range(3):
+            seconds = iter((0.1, 400.0, 0.0))
+            uploads.put("checkpoint", lambda seconds=seconds: failing(next(seconds)))
+            uploads.finish()
+    assert now[0] > 2 * 600 / 2
