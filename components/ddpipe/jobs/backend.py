@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import JOB
+from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase
 from ddpipe.kube.resources import Object, Resource
 
@@ -56,6 +57,15 @@ class Companion:
     manifest: Object
 
 
+class StatusOf(Protocol):
+    """What a job is doing, by its object and its pods; the signature of each backend's `status`."""
+
+    def __call__(
+        self, job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of, /
+    ) -> JobStatus:
+        """See `Backend`."""
+
+
 def _nothing(_job: TrainingJob, _schema: Object | None) -> tuple[str, ...]:
     return ()
 
@@ -74,7 +84,7 @@ class Backend:
         manifest: (job, what the CRD knows of `spec`, or None if unknown) -> the object to create.
         pod: (job) -> the template of its pods.
         phase: (object) -> how far the job is, by the object's own word.
-        status: (job, object, pods) -> what it is doing.
+        status: (job, object, pods, reader of pods) -> what it is doing.
         owns: (object, pod) -> whether the pod is one of this job's.
         selector: (job) -> the labels by which its pods are found, as a query has them.
         concerns: (object, event) -> whether the event is about the job, or what makes its pods.
@@ -89,7 +99,7 @@ class Backend:
     manifest: Callable[[TrainingJob, Object | None], dict[str, Any]]
     pod: Callable[[TrainingJob], Object]
     phase: Callable[[Object], Phase]
-    status: Callable[[TrainingJob, Object, Sequence[Object]], JobStatus]
+    status: StatusOf
     owns: Callable[[Object, Object], bool]
     selector: Callable[[TrainingJob], str] = _labelled
     concerns: Callable[[Object, Object], bool] = _names

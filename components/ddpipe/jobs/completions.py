@@ -1,22 +1,26 @@
-"""The pods of an Indexed Job, whoever made it: each has a number, which another pod may take over."""
+"""The pods of an Indexed Job: each has a number, which another pod may take over."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ddpipe.jobs.status import Replica, replica_of
+from ddpipe.jobs.replicas import Read
+from ddpipe.jobs.status import Replica
 from ddpipe.kube.resources import Object
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 """The annotation that holds a pod's number."""
 
 
-def placed(pods: Iterable[Object], container: str) -> tuple[tuple[Replica, ...], tuple[Replica, ...]]:
-    """The present pod of each number, in order; and those that are still there though another took over.
+def current_and_replaced(
+    pods: Iterable[Object], container: str, read: Read
+) -> tuple[tuple[Replica, ...], tuple[Replica, ...]]:
+    """The current pod of each number, in order; and those that still exist although another replaced them.
 
     Args:
         pods: The job's.
         container: Name of the container that trains.
+        read: Reads a pod.
     """
     present: dict[int, Replica] = {}
     replaced: list[Replica] = []
@@ -24,7 +28,7 @@ def placed(pods: Iterable[Object], container: str) -> tuple[tuple[Replica, ...],
         index = int(pod["metadata"]["annotations"][INDEX])
         if index in present:
             replaced.append(present[index])
-        present[index] = replica_of(pod, f"worker-{index}", container)
+        present[index] = read(pod, f"worker-{index}", container)
     return tuple(present[index] for index in sorted(present)), tuple(replaced)
 
 

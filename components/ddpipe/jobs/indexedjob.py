@@ -17,10 +17,11 @@ from typing import Any
 from ddpipe.errors import ParameterError
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Companion, Controller
-from ddpipe.jobs.completions import INDEX, placed
+from ddpipe.jobs.completions import INDEX, current_and_replaced
 from ddpipe.jobs.job import Restart, Success, TrainingJob
 from ddpipe.jobs.labels import JOB, annotate, labels_of, metadata_of
 from ddpipe.jobs.pods import ranks, template
+from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
 from ddpipe.kube.resources import JOBS, SERVICES, Object, owns
 
@@ -123,9 +124,9 @@ def phase(found: Object) -> Phase:
     return Phase.SUSPENDED if found["spec"].get("suspend") else Phase.ACTIVE
 
 
-def status(job: TrainingJob, found: Object, pods: Sequence[Object]) -> JobStatus:
+def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of) -> JobStatus:
     """What the job is doing. A pod that failed stays when another one takes its place."""
-    replicas, replaced = placed((item for item in pods if owns(found, item)), CONTAINER)
+    replicas, replaced = current_and_replaced((item for item in pods if owns(found, item)), CONTAINER, read)
     endings = ("Failed", "FailureTarget", "Complete", "SuccessCriteriaMet")
     ending: Object = next(filter(None, (condition(found, kind) for kind in endings)), {})
     return JobStatus(

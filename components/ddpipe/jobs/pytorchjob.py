@@ -23,7 +23,8 @@ from ddpipe.jobs.backend import Backend, Controller
 from ddpipe.jobs.job import Restart, Success, TrainingJob
 from ddpipe.jobs.labels import annotate, metadata_of
 from ddpipe.jobs.pods import ranks, template
-from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition, replica_of
+from ddpipe.jobs.replicas import Read, replica_of
+from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
 from ddpipe.kube.resources import Object, Resource, owns
 from ddpipe.kube.schema import misfits
 
@@ -157,12 +158,10 @@ def phase(found: Object) -> Phase:
     return Phase.ACTIVE
 
 
-def status(job: TrainingJob, found: Object, pods: Sequence[Object]) -> JobStatus:
+def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of) -> JobStatus:
     """What the job is doing."""
     own = (item for item in pods if owns(found, item))
-    replicas = tuple(
-        sorted((replica_of(item, _rank(found, item), CONTAINER) for item in own), key=_rank_order)
-    )
+    replicas = tuple(sorted((read(item, _rank(found, item), CONTAINER) for item in own), key=_rank_order))
     told = phase(found)
     ending = condition(found, "Failed") or condition(found, "Succeeded") or {}
     message = ending.get("message", "")

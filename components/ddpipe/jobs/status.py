@@ -1,11 +1,9 @@
-"""What a job and its pods are doing, in one vocabulary for every kind of job. Pure functions of objects."""
+"""What a job and its pods are doing: values, in one vocabulary for every kind of job."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import IntEnum, StrEnum
 
 from ddpipe.kube.resources import Object
@@ -169,119 +167,6 @@ def true_conditions(found: Object) -> list[str]:
     """The types of the conditions that hold, in the order in which they came."""
     conditions = found.get("status", {}).get("conditions") or ()
     return [item["type"] for item in conditions if item["status"] == "True"]
-
-
-def replica_of(pod: Object, rank: str, container: str) -> Replica:
-    """A pod as a replica.
-
-    Args:
-        pod: The pod.
-        rank: How people call it: "worker-1".
-        container: Name of the container that trains.
-    """
-    main = _named(pod.get("status", {}).get("containerStatuses"), container)
-    terminated = main.get("state", {}).get("terminated")
-    last = main.get("lastState", {}).get("terminated")
-    limits = _named(pod["spec"]["containers"], container).get("resources", {}).get("limits", {})
-    return Replica(
-        rank=rank,
-        pod=pod["metadata"]["name"],
-        container=container,
-        uid=pod["metadata"]["uid"],
-        node=pod["spec"].get("nodeName") or "",
-        created=_seconds(pod["metadata"].get("creationTimestamp")),
-        stage=_stage(pod, main),
-        over=_is_over(pod),
-        removed=_removal(pod, terminated),
-        removed_at=_asked_to_go(pod["metadata"]),
-        grace=float(pod["metadata"].get("deletionGracePeriodSeconds") or 0),
-        has_begun=_has_begun(main),
-        waiting=_waiting(pod),
-        restarts=main.get("restartCount", 0),
-        ending=_ending(terminated) if terminated else None,
-        previous=_ending(last) if last else None,
-        memory=limits.get("memory", ""),
-    )
-
-
-def _seconds(time: str | None) -> float:
-    return datetime.fromisoformat(time).timestamp() if time else 0.0
-
-
-def _named(items: Sequence[Object] | None, name: str) -> Object:
-    return next((item for item in items or () if item["name"] == name), {})
-
-
-def _stage(pod: Object, main: Object) -> Stage:
-    if _is_over(pod) or _has_begun(main) or main.get("restartCount"):
-        return Stage.FINISHED
-    if not pod["spec"].get("nodeName"):
-        return Stage.SCHEDULED
-    trouble = _waiting(pod).partition(":")[0]
-    return Stage.RUNNING if trouble in CONTAINER_TROUBLE else Stage.PULLED
-
-
-def _has_begun(main: Object) -> bool:
-    return bool(main.get("state", {}).keys() & {"running", "terminated"})
-
-
-def _is_over(pod: Object) -> bool:
-    return pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
-
-
-def _waiting(pod: Object) -> str:
-    """Why nothing runs: the scheduler's word, else the first waiting container's, init containers first."""
-    status = pod.get("status", {})
-    for item in status.get("conditions") or ():
-        if item["type"] == "PodScheduled" and item["status"] == "False":
-            return _words(item)
-    for item in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
-        waiting = item.get("state", {}).get("waiting")
-        if waiting:
-            return _words(waiting)
-    return ""
-
-
-def _words(told: Object) -> str:
-    return ": ".join(filter(None, (told.get("reason"), told.get("message"))))
-
-
-def _ending(terminated: Object) -> Ending:
-    return Ending(
-        code=terminated.get("exitCode", 1),
-        reason=terminated.get("reason", ""),
-        message=terminated.get("message", "").strip(),
-        finished=terminated.get("finishedAt") or "",
-    )
-
-
-def _removal(pod: Object, terminated: Object | None) -> str:
-    """Who took the pod away before its work was done: an eviction, the node's end, or somebody's deletion."""
-    status, metadata = pod.get("status", {}), pod["metadata"]
-    disruption = condition(pod, "DisruptionTarget") or {}
-    reason = status.get("reason") or disruption.get("reason")
-    if reason and status.get("phase") != "Succeeded":
-        message = status.get("message") or disruption.get("message") or ""
-        return f"its pod was taken away ({reason}: {message})"
-    asked = _asked_to_go(metadata)
-    if asked and not _ended_before(asked, terminated):
-        return "somebody deleted its pod"
-    return ""
-
-
-def _asked_to_go(metadata: Object) -> float:
-    """When its deletion was asked for, in seconds since 1970; 0: never. The timestamp is the grace's end."""
-    if "deletionTimestamp" not in metadata:
-        return 0
-    limit = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp()
-    return limit - float(metadata.get("deletionGracePeriodSeconds") or 0)
-
-
-def _ended_before(asked: float, terminated: Object | None) -> bool:
-    """Whether the container had ended when the deletion was asked for: so does an operator tidy up."""
-    if not terminated or not terminated.get("finishedAt"):
-        return False
-    return datetime.fromisoformat(terminated["finishedAt"]).timestamp() < asked
 
 
 def torch_error(message: str) -> tuple[str, float | None]:

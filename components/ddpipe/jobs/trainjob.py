@@ -23,10 +23,11 @@ from typing import Any
 from ddpipe.errors import ParameterError, listed
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller
-from ddpipe.jobs.completions import INDEX, placed
+from ddpipe.jobs.completions import INDEX, current_and_replaced
 from ddpipe.jobs.job import RUNTIME, Keep, Restart, Success, TrainingJob
 from ddpipe.jobs.labels import annotate, metadata_of
 from ddpipe.jobs.pods import ranks, template
+from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
 from ddpipe.kube.resources import Object, Resource
 from ddpipe.kube.schema import fitted, misfits, within
@@ -185,10 +186,10 @@ def phase(found: Object) -> Phase:
     return Phase.ACTIVE
 
 
-def status(job: TrainingJob, found: Object, pods: Sequence[Object]) -> JobStatus:
+def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of) -> JobStatus:
     """What the job is doing."""
     own = [item for item in pods if owns(found, item) and item["metadata"]["labels"][_PART] == STEP]
-    replicas, replaced = placed(own, STEP)
+    replicas, replaced = current_and_replaced(own, STEP, read)
     told = phase(found)
     ending = condition(found, "Failed") or condition(found, "Complete") or {}
     message = ending.get("message", "")

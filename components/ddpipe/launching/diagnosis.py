@@ -193,17 +193,19 @@ def how(replica: Replica) -> str:
     return f"{replica.removed}; {_death(replica, ending)}" if replica.removed else _death(replica, ending)
 
 
-def summary(replicas: Iterable[Replica], one: str, many: str) -> str:
+def summary(replicas: Iterable[Replica], one: str, many: str, *, on_nodes: bool = False) -> str:
     """Which pods came to which end, as one line: pods with the same end are counted.
 
     Args:
         replicas: The pods.
         one: What happened to a single pod, such as "is replaced".
         many: The same of several.
+        on_nodes: Whether to name their nodes.
     """
     groups: dict[str, list[str]] = {}
     for replica in replicas:
-        groups.setdefault(how(replica), []).append(replica.rank)
+        on = f" on {replica.node}" if on_nodes and replica.node else ""
+        groups.setdefault(how(replica), []).append(f"{replica.rank}{on}")
     return "; ".join(f"{_subject(ranks, one, many)}: {end}" for end, ranks in groups.items())
 
 

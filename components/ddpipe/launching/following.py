@@ -22,12 +22,15 @@ from ddpipe.launching import diagnosis, elastic
 from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.logs import Logs
+from ddpipe.launching.progress import Progress
 from ddpipe.launching.record import STUCK_SECONDS, Record
 from ddpipe.launching.stalls import Patience, Stall, is_evidence, stalls_of
 
 _NEEDED = {"job", "pods"}
 # Of what happened on the way, the last are repeated when the job fails.
 _NOTES = 3
+# A look costs time for each pod: so the next one follows after some time for each pod.
+_PAUSE_PER_POD, _LONGEST_PAUSE = 0.0004, 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,16 +83,17 @@ class Follower:
     _troubles: dict[str, tuple[float, Trouble]] = field(default_factory=dict)
     _gone: Object | None = None
     _notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES))
-    _told: str = ""
     _troubles_told: set[str] = field(default_factory=set)
     _is_without_events: bool = False
     _evidence: list[Object] = field(default_factory=list)
     _record: Record = field(init=False)
     _patience: Patience = field(init=False)
+    _progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
         self._record = Record(self.job, self.backend)
         self._patience = Patience(self.limits.deadlines.hopeless)
+        self._progress = Progress(self.job, self.say)
 
     def follow(self) -> Ended | Resize:
         """Wait for the job's end, or for a reason to make it anew.
@@ -104,11 +108,15 @@ class Follower:
         try:
             while True:
                 moments = [since + self._tolerated(told) for since, told in self._troubles.values()]
+                moments += self._progress.next
                 moments += [self._patience.next] if self._patience.next is not None else []
                 self._receive(self.limits.patience(self.clock(), moments))
                 found = self._look()
                 if found:
                     return found
+                if self._waiting is None:
+                    # While hundreds of pods change, several changes are looked at together.
+                    time.sleep(min(_LONGEST_PAUSE, self.job.nodes * _PAUSE_PER_POD))
         finally:
             stop.set()
 
@@ -135,20 +143,30 @@ class Follower:
         )
 
     def _receive(self, seconds: float) -> None:
-        """Take in the next message and those of its source behind it; wait for it at most so long.
+        """Take in all messages that have come; wait for the first one for at most so long.
 
-        One of another source waits for its turn: whether a pod went before the job failed or after matters.
+        A message that starts another phase of the job is not mixed with others: whether a pod went before the
+        job failed, or after, makes it the cause or a consequence.
         """
         with suppress(Empty):
             message = self._waiting or self._inbox.get(timeout=seconds)
             self._waiting = None
+            is_new_phase = self._starts_phase(message)
             self._take(message)
-            while self._waiting is None:
-                following = self._inbox.get_nowait()
-                if following.source == message.source:
-                    self._take(following)
-                else:
-                    self._waiting = following
+            while not is_new_phase:
+                message = self._inbox.get_nowait()
+                if self._starts_phase(message):
+                    self._waiting = message
+                    return
+                self._take(message)
+
+    def _starts_phase(self, message: Message) -> bool:
+        if not isinstance(message, Picture) or message.source != "job":
+            return False
+        before, after = self._pictures.get("job", {}).get(self.uid), message.objects.get(self.uid)
+        if before is None or after is None:
+            return True
+        return self.backend.phase(before) is not self.backend.phase(after)
 
     def _take(self, message: Message) -> None:
         match message:
@@ -192,7 +210,7 @@ class Follower:
         if status.phase is Phase.ACTIVE:
             self._report_lost()
         self.logs.see(status.replicas)
-        self._tell(status)
+        self._progress.report(status, now)
         if status.phase.is_terminal:
             return self._end(status, found, now)
         return self._need_to_act(status, found, now)
@@ -222,15 +240,6 @@ class Follower:
     def _note(self, text: str) -> None:
         self._notes.append(text)
         self.say(text)
-
-    def _tell(self, status: JobStatus) -> None:
-        if status.phase is Phase.SUSPENDED:
-            text = "suspended: waiting for its queue, or for somebody to resume it"
-        else:
-            text = _progress(self.job, status)
-        if text != self._told:
-            self._told = text
-            self.say(text)
 
     def _end_of_removed(self, now: float) -> Ended | None:
         """The end of a job that is gone: another launcher of this step removed it once it had ended."""
@@ -307,22 +316,3 @@ class Follower:
 def _version(found: Object) -> int:
     version = found["metadata"]["resourceVersion"]
     return int(version) if version.isdigit() else 0
-
-
-def _progress(job: TrainingJob, status: JobStatus) -> str:
-    words = {
-        Stage.RECONCILED: "waiting for the operator",
-        Stage.SCHEDULED: "waiting for nodes",
-        Stage.PULLED: "pulling images",
-        Stage.RUNNING: "starting containers",
-        Stage.FINISHED: "running",
-    }
-    over = sum(replica.over for replica in status.replicas)
-    terminating = sum(replica.is_terminating for replica in status.replicas)
-    ended = (f", {over} ended" if over else "") + (f", {terminating} terminating" if terminating else "")
-    restarts = f", {status.restarts} restarts" if status.restarts else ""
-    waiting = next(
-        (f" ({replica.rank}: {replica.waiting})" for replica in status.replicas if replica.waiting), ""
-    )
-    pods = f"{len(status.replicas)} of {job.nodes} pods"
-    return f"{words[status.stage]}: {pods}{ended}{restarts}{waiting}"

@@ -29,6 +29,7 @@ from dataclasses import replace
 
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import Restart, TrainingJob
+from ddpipe.jobs.replicas import Cache
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Run
 from ddpipe.kube.resources import Object
 
@@ -46,6 +47,7 @@ class Record:
 
     def __init__(self, job: TrainingJob, backend: Backend) -> None:
         self._job, self._backend = job, backend
+        self._read = Cache()
         self._pods: Mapping[str, Object] = {}
         self._lost: dict[str, Object] = {}
         self._excused: set[str] = set()
@@ -69,7 +71,9 @@ class Record:
         self._lost |= {uid: pod for uid, pod in vanished.items() if uid not in self._excused}
         self._excused -= vanished.keys()
         self._pods = pods
-        self._limit()
+        if vanished:
+            self._limit()
+            self._read.keep([*pods, *self._lost])
 
     def look(self, found: Object, now: float) -> JobStatus:
         """What the job is doing; a job that ran on although it must not restart has failed.
@@ -79,7 +83,7 @@ class Record:
             now: The time, in seconds of a clock that never goes back.
         """
         self._recover(now)
-        status = self._backend.status(self._job, found, list(self._pods.values()))
+        status = self._backend.status(self._job, found, list(self._pods.values()), self._read)
         if status.phase is Phase.SUSPENDED:
             self._excuse()
         lost = self._lost_replicas(found, status)
@@ -96,7 +100,7 @@ class Record:
             found: The last state of the job.
         """
         latest = {pod["metadata"]["name"]: pod for pod in (*self._lost.values(), *self._pods.values())}
-        status = self._backend.status(self._job, found, list(latest.values()))
+        status = self._backend.status(self._job, found, list(latest.values()), self._read)
         self._remember(status, self._lost_replicas(found, status))
         return status
 
@@ -138,7 +142,7 @@ class Record:
     def _lost_replicas(self, found: Object, status: JobStatus) -> list[Replica]:
         gone: list[Replica] = []
         if self._lost:
-            before = self._backend.status(self._job, found, list(self._lost.values()))
+            before = self._backend.status(self._job, found, list(self._lost.values()), self._read)
             gone = [*before.replaced, *before.replicas]
         return [replica for replica in (*gone, *status.replaced) if replica.uid not in self._excused]
 

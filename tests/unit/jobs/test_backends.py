@@ -20,7 +20,8 @@ from ddpipe.jobs.backend import Backend, Controller, all_backends
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import annotate, labels_of
 from ddpipe.jobs.pods import template
-from ddpipe.jobs.status import JobStatus, Phase, Stage, condition, replica_of
+from ddpipe.jobs.replicas import Read, replica_of
+from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
 from ddpipe.kube import resources, rights
 from ddpipe.kube.resources import Object, Resource
 from ddpipe.launching.launcher import launch
@@ -44,8 +45,8 @@ def owns(found: Object, pod: Object) -> bool:
     return bool(pod["metadata"]["team"] == found["metadata"]["name"])
 
 
-def status(_job: TrainingJob, found: Object, pods: Sequence[Object]) -> JobStatus:
-    own = [replica_of(pod, pod["metadata"]["leg"], CONTAINER) for pod in pods if owns(found, pod)]
+def status(_job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of) -> JobStatus:
+    own = [read(pod, pod["metadata"]["leg"], CONTAINER) for pod in pods if owns(found, pod)]
     return JobStatus(phase=phase(found), stage=Stage.FINISHED, message="it fell", replicas=tuple(own))
 
 

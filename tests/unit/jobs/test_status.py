@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from launch_samples import a_job, a_pod, ended
 
-from ddpipe.jobs.status import Replica, Stage, replica_of, torch_error, true_conditions
+from ddpipe.jobs.replicas import replica_of
+from ddpipe.jobs.status import Replica, Stage, torch_error, true_conditions
 
 JOB = a_job()
 GOING = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}

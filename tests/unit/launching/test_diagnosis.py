@@ -16,7 +16,8 @@ from ddpipe.errors import (
     Unschedulable,
 )
 from ddpipe.jobs.pytorchjob import BACKEND, status
-from ddpipe.jobs.status import JobStatus, Replica, Stage, replica_of
+from ddpipe.jobs.replicas import replica_of
+from ddpipe.jobs.status import JobStatus, Replica, Stage
 from ddpipe.launching import diagnosis
 from ddpipe.launching.deadlines import Overdue
 

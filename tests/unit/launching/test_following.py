@@ -257,6 +257,31 @@ def test_restarts_are_told_while_they_happen() -> None:
     assert followed.outcome().restarts == 2
 
 
+def received(*messages: Message) -> list[int]:
+    """How many messages are taken in before each look."""
+    logs = Logs(a_server(), PODS, lambda _: None)
+    follower = Follower(a_server(), JOB, JOB.nodes, BACKEND, UID, logs, lambda _: None, Limits(JOB.limits))
+    for message in messages:
+        follower._inbox.put(message)
+    counts = []
+    while follower._waiting or not follower._inbox.empty():
+        before = follower._inbox.qsize() + bool(follower._waiting)
+        follower._receive(1)
+        counts.append(before - follower._inbox.qsize() - bool(follower._waiting))
+    return counts
+
+
+def test_changes_that_come_together_are_looked_at_together() -> None:
+    """Operators write the job's status with each change of a pod."""
+    runs = picture("job", an_object(JOB, "Running"))
+    assert received(runs, *[BOTH, runs, picture("events")] * 100) == [1, 300]
+
+
+def test_what_came_before_another_phase_of_the_job_is_looked_at_before() -> None:
+    failed, gone = picture("job", an_object(JOB, "Failed")), picture("pods")
+    assert received(RUNS, BOTH, BOTH, failed, gone, gone) == [1, 2, 1, 2]
+
+
 HURRIED = replace(JOB, deadlines={"hopeless": 1e-9})
 
 
@@ -414,7 +439,7 @@ def test_a_pod_that_does_not_stop_terminating_ends_the_job() -> None:
     stuck = picture("pods", LEAVING, a_pod(JOB, "worker-1"))
     for job in (JOB, replace(JOB, restart="ExitCode")):
         assert looked_at(RUNS, BOTH, stuck, 80, job=job, say=said.append) is None
-        assert said[-1] == "running: 2 of 2 pods, 1 terminating"
+        assert "running: 2 of 2 pods, 1 terminating" in said
         error = failure_of(looked_at(RUNS, BOTH, stuck, 80, 20, job=job))
         assert error.which.startswith("worker-0 of")
         assert (

@@ -10,7 +10,8 @@ from fake_api import FakeApiServer
 from launch_samples import PODS, a_job, a_pod, ended
 
 from ddpipe.jobs.rank_selection import RankSelection
-from ddpipe.jobs.status import Replica, replica_of
+from ddpipe.jobs.replicas import replica_of
+from ddpipe.jobs.status import Replica
 from ddpipe.kube.api import Unanswered
 from ddpipe.launching.logs import MOST_FAILED, MOST_FOLLOWED, Logs
 

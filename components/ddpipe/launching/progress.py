@@ -1,0 +1,184 @@
+"""What a launcher prints while it follows a job: a few lines, however many pods there are.
+
+Three kinds of lines, each with its own bound:
+
+    pulling images: 512 of 512 pods (worker-3: ContainerCreating)     how far the job is
+    2 pods failed (worker-17 on n18, worker-40 on n41): exit code 3   at once; pods with one end are one line
+    2 of 512 pods are behind, 510 run (worker-7: no node fits)        after a minute, then less and less often
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage
+from ddpipe.launching import diagnosis
+
+# So many lines about the status may be printed at once, then one in so many seconds. While 512 pods start,
+# each of them changes the line: the last few lines are kept for what is new, the beginning of a stage.
+_BURST, _RESERVED, _SECONDS_PER_LINE = 10, 4, 10.0
+# Failures are collected for so long after a line about failures; longer if there are ever more.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+# When pods that do not run although most others do are reported, in seconds, and how often after that.
+_BEHIND_AT, _BEHIND_EVERY = (60.0, 300.0, 1800.0), 3600.0
+
+_WORDS = {
+    Stage.RECONCILED: "waiting for the operator",
+    Stage.SCHEDULED: "waiting for nodes",
+    Stage.PULLED: "pulling images",
+    Stage.RUNNING: "starting containers",
+    Stage.FINISHED: "running",
+}
+
+
+class Progress:
+    """Reports how one job is doing.
+
+    Args:
+        job: The job.
+        say: Prints a line.
+    """
+
+    def __init__(self, job: TrainingJob, say: Callable[[str], None]) -> None:
+        self._line = _StatusLine(job, say)
+        self._failures = _Failures(say)
+        self._stragglers = _Stragglers(job, say)
+
+    @property
+    def next(self) -> tuple[float, ...]:
+        """When lines are due that are not printed yet."""
+        moments = (self._line.next, self._failures.next, self._stragglers.next)
+        return tuple(moment for moment in moments if moment is not None)
+
+    def report(self, status: JobStatus, now: float) -> None:
+        """Print what is new.
+
+        Args:
+            status: What the job is doing.
+            now: The time, in seconds of a clock that never goes back.
+        """
+        self._line.report(status, now)
+        self._failures.report(status, now)
+        self._stragglers.report(status, now)
+
+
+def status_line(job: TrainingJob, status: JobStatus) -> str:
+    """How far a job is, in one line."""
+    if status.phase is Phase.SUSPENDED:
+        return "suspended: waiting for its queue, or for somebody to resume it"
+    counts = {
+        "ended": sum(replica.over for replica in status.replicas),
+        "terminating": sum(replica.is_terminating for replica in status.replicas),
+        "restarts": status.restarts,
+    }
+    details = "".join(f", {count} {name}" for name, count in counts.items() if count)
+    waiting = next((replica for replica in status.replicas if replica.waiting), None)
+    example = f" ({waiting.rank}: {waiting.waiting})" if waiting else ""
+    return f"{_WORDS[status.stage]}: {len(status.replicas)} of {job.nodes} pods{details}{example}"
+
+
+@dataclass(slots=True)
+class _StatusLine:
+    job: TrainingJob
+    say: Callable[[str], None]
+    next: float | None = None
+    _text: str = ""
+    _state: tuple[Phase, Stage] | None = None
+    _lines: float = _BURST
+    _at: float | None = None
+
+    def report(self, status: JobStatus, now: float) -> None:
+        text, state = status_line(self.job, status), (status.phase, status.stage)
+        self._lines = min(_BURST, self._lines + (now - (self._at or now)) / _SECONDS_PER_LINE)
+        self._at, self.next = now, None
+        if text == self._text:
+            return
+        needed = 1 if state != self._state else 1 + _RESERVED
+        if self._lines < needed:
+            self.next = now + (needed - self._lines) * _SECONDS_PER_LINE
+            return
+        self._text, self._state = text, state
+        self._lines -= 1
+        self.say(text)
+
+
+class _Failures:
+    """Reports pods that failed or were removed, once each."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.next: float | None = None
+        self._say = say
+        self._known: dict[str, tuple[int, bool]] = {}
+        self._new: dict[str, Replica] = {}
+        self._pause, self._last = _SHORTEST_PAUSE, float("-inf")
+
+    def report(self, status: JobStatus, now: float) -> None:
+        if status.phase is Phase.SUSPENDED:
+            self._new.clear()
+        else:
+            # Once a job has ended, its operator removes the pods that are left.
+            failed = [item for item in status.replicas if _has_news(item, status.phase)]
+            self._collect(failed)
+        self.next = self._last + self._pause if self._new else None
+        if self._new and now >= self._last + self._pause:
+            # The pause grows while failures keep coming, and is short again after a quiet time.
+            is_busy = now - self._last < 2 * _LONGEST_PAUSE
+            self._pause = min(_LONGEST_PAUSE, 2 * self._pause) if is_busy else _SHORTEST_PAUSE
+            self._say(diagnosis.summary(self._new.values(), "failed", "failed", on_nodes=True))
+            self._new.clear()
+            self._last, self.next = now, None
+
+    def _collect(self, failed: Iterable[Replica]) -> None:
+        known = {}
+        for replica in failed:
+            # A container that was restarted shows the failure of the run before.
+            end = replica.restarts if replica.ending else replica.restarts - 1, bool(replica.removed)
+            known[replica.uid] = end
+            if self._known.get(replica.uid) != end:
+                self._new[replica.uid] = replica
+        self._known = known
+
+
+def _has_news(replica: Replica, phase: Phase) -> bool:
+    return replica.failure is not None or (phase is Phase.ACTIVE and bool(replica.removed))
+
+
+@dataclass(slots=True)
+class _Stragglers:
+    """Reports pods that do not run although at least half of all do."""
+
+    job: TrainingJob
+    say: Callable[[str], None]
+    next: float | None = None
+    _since: float | None = None
+    _reported: int = 0
+
+    def report(self, status: JobStatus, now: float) -> None:
+        behind = [replica for replica in status.replicas if replica.stage < Stage.FINISHED]
+        running = len(status.replicas) - len(behind)
+        if status.phase is not Phase.ACTIVE or running == self.job.nodes or 2 * running < self.job.nodes:
+            self.next = self._since = None
+            self._reported = 0
+            return
+        self._since = now if self._since is None else self._since
+        if now >= self._since + self._due:
+            self._reported += 1
+            self.say(self._text(behind, running))
+        self.next = self._since + self._due
+
+    @property
+    def _due(self) -> float:
+        if self._reported < len(_BEHIND_AT):
+            return _BEHIND_AT[self._reported]
+        return _BEHIND_AT[-1] + (self._reported + 1 - len(_BEHIND_AT)) * _BEHIND_EVERY
+
+    def _text(self, behind: list[Replica], running: int) -> str:
+        nodes = self.job.nodes
+        example = next((replica for replica in behind if replica.waiting), behind[0] if behind else None)
+        why = "do not exist yet"
+        if example:
+            on = f" on {example.node}" if example.node else ""
+            why = f"{example.rank}{on}: {example.waiting or _WORDS[example.stage]}"
+        return f"{nodes - running} of {nodes} pods are behind, {running} run ({why})"

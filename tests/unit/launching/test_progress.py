@@ -1,0 +1,217 @@
+"""The lines about a job's progress: few of them, and at once where a pod fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from launch_samples import a_job, a_pod, an_object, ended
+
+from ddpipe.jobs.pytorchjob import status
+from ddpipe.jobs.replicas import Cache
+from ddpipe.jobs.status import JobStatus, Phase, Stage
+from ddpipe.launching.progress import Progress
+
+PENDING: dict[str, Any] = {"phase": "Pending", "node": "", "state": {}}
+PULLING: dict[str, Any] = {"phase": "Pending", "state": {"waiting": {"reason": "ContainerCreating"}}}
+RUNNING: dict[str, Any] = {"phase": "Running"}
+SUCCEEDED: dict[str, Any] = {"phase": "Succeeded", "state": ended(0)}
+GOING = {"deletionTimestamp": "2026-01-01T00:00:42Z", "deletionGracePeriodSeconds": 30}
+
+
+def failed(code: int, **changes: Any) -> dict[str, Any]:
+    return {"phase": "Failed", "state": ended(code), **changes}
+
+
+class Watched:
+    """A job whose progress is printed, and a clock."""
+
+    def __init__(self, nodes: int = 2) -> None:
+        self.job, self.lines, self.now = a_job(nodes=nodes), list[str](), 0.0
+        self.progress, self._read = Progress(self.job, self.lines.append), Cache()
+        self._pods = [a_pod(self.job, f"worker-{rank}", **PENDING) for rank in range(nodes)]
+        self._version = 0
+
+    def change(self, rank: int, **pod: Any) -> None:
+        self._version += 1
+        metadata = {"resourceVersion": str(self._version), **pod.pop("metadata", {})}
+        node = pod.pop("node", f"n{rank}")
+        self._pods[rank] = a_pod(self.job, f"worker-{rank}", node=node, metadata=metadata, **pod)
+
+    def shows(self, pods: Sequence[dict[str, Any]] = (), after: float = 0, **found: Any) -> list[str]:
+        """The new lines when these are the states of the first pods, so many seconds later."""
+        for rank, pod in enumerate(pods):
+            self.change(rank, **pod)
+        return self.look(
+            status(self.job, an_object(self.job, "Running", **found), self._pods, self._read), after
+        )
+
+    def look(self, now: JobStatus, after: float = 0) -> list[str]:
+        self.now += after
+        before = len(self.lines)
+        self.progress.report(now, self.now)
+        return self.lines[before:]
+
+
+def test_a_small_job_s_changes_are_printed_at_once() -> None:
+    watched = Watched()
+    assert watched.shows([PENDING, PENDING]) == ["waiting for nodes: 2 of 2 pods"]
+    assert watched.shows([PULLING, PENDING]) == [
+        "waiting for nodes: 2 of 2 pods (worker-0: ContainerCreating)"
+    ]
+    assert watched.shows([PULLING, PULLING]) == ["pulling images: 2 of 2 pods (worker-0: ContainerCreating)"]
+    assert watched.shows([RUNNING, RUNNING]) == ["running: 2 of 2 pods"]
+    assert watched.shows([RUNNING, RUNNING], after=60) == []
+    assert watched.shows([RUNNING, SUCCEEDED]) == ["running: 2 of 2 pods, 1 ended"]
+
+
+def test_512_pods_need_at_most_40_lines() -> None:
+    """In 20 seconds each of them is scheduled, started and ends."""
+    watched = Watched(512)
+    for state in (PENDING, PULLING, RUNNING, SUCCEEDED):
+        for rank in range(512):
+            watched.change(rank, **state)
+            watched.shows(after=0.01)
+    watched.shows(after=60)
+    assert len(watched.lines) <= 40
+    assert watched.lines[-1] == "running: 512 of 512 pods, 512 ended"
+    for beginning in ("waiting for nodes", "pulling images", "running"):
+        assert any(line.startswith(beginning) for line in watched.lines)
+
+
+def test_a_line_that_was_put_off_is_printed_when_it_is_due() -> None:
+    watched = Watched(100)
+    watched.shows([RUNNING] * 100)
+    for rank in range(100):
+        watched.change(rank, **SUCCEEDED)
+        watched.shows()
+    (due,) = watched.progress.next
+    assert watched.shows(after=due - watched.now) == ["running: 100 of 100 pods, 100 ended"]
+
+
+def test_the_cost_of_a_change_is_one_pod() -> None:
+    watched = Watched(512)
+    watched.shows([RUNNING] * 512)
+    read = watched._read
+    before = {uid: replica for uid, (_, _, replica) in read._read.items()}
+    watched.change(7, **SUCCEEDED)
+    watched.shows()
+    changed = [uid for uid, (_, _, replica) in read._read.items() if replica is not before[uid]]
+    assert changed == ["worker-7-uid"]
+
+
+def test_a_failed_pod_is_named_at_once_with_node_and_code() -> None:
+    watched = Watched(512)
+    watched.shows([RUNNING] * 512)
+    watched.change(317, **failed(3))
+    assert "worker-317 on n317 failed: exit code 3" in watched.shows()
+
+
+def test_many_failures_with_one_cause_are_one_line() -> None:
+    watched = Watched(512)
+    watched.shows([RUNNING] * 512)
+    watched.change(17, **failed(137))
+    watched.shows()
+    for rank in range(100, 400):
+        watched.change(rank, **failed(1))
+        watched.shows(after=0.005)
+    watched.shows(after=5)
+    about = [line for line in watched.lines if "failed" in line]
+    assert about[0] == "worker-17 on n17 failed: killed by SIGKILL (exit code 137)"
+    assert len(about) <= 3
+    assert sum(int(line.split()[0]) for line in about[1:]) == 300
+    assert "pods failed (worker-" in about[-1]
+
+
+def test_failures_of_each_restart_are_reported_less_and_less_often() -> None:
+    """A job that crashes again and again for a day."""
+    watched = Watched()
+    for run in range(1000):
+        container = {"restartCount": run, "lastState": ended(1)} if run else {}
+        watched.shows([{"container": container}, RUNNING], after=5)
+    about = [line for line in watched.lines if "failed" in line]
+    assert about[:2] == ["worker-0 on n0 failed: exit code 1"] * 2
+    assert len(about) < 120
+
+
+def test_a_pod_removed_after_the_end_is_not_reported() -> None:
+    watched = Watched()
+    watched.shows([RUNNING, failed(3)])
+    over = [{**RUNNING, "metadata": GOING}, failed(3)]
+    for rank, pod in enumerate(over):
+        watched.change(rank, **dict(pod))
+    found = status(watched.job, an_object(watched.job, "Failed"), watched._pods)
+    assert [line for line in watched.look(found, after=5) if "failed" in line] == []
+
+
+def test_a_removed_pod_is_reported_while_the_job_runs() -> None:
+    watched = Watched()
+    watched.shows([RUNNING, RUNNING])
+    assert "worker-1 on n1 failed: somebody deleted its pod" in watched.shows(
+        [RUNNING, {**RUNNING, "metadata": GOING}]
+    )
+
+
+def test_pods_removed_by_a_suspension_are_not_reported() -> None:
+    watched = Watched()
+    gone = [{**failed(143), "metadata": GOING}] * 2
+    lines = watched.shows(gone, runPolicy={"suspend": True})
+    assert lines == ["suspended: waiting for its queue, or for somebody to resume it"]
+
+
+def test_stragglers_are_reported_while_the_others_run() -> None:
+    """After a minute, five, half an hour, then hourly."""
+    watched = Watched(512)
+    full = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "no node has 4 GPUs",
+    }
+    late = {**PENDING, "status": {"conditions": [full]}}
+    watched.shows([RUNNING] * 510 + [late, late])
+    assert watched.shows(after=59) == []
+    assert watched.progress.next == (60,)
+    line = "2 of 512 pods are behind, 510 run (worker-510: Unschedulable: no node has 4 GPUs)"
+    assert watched.shows(after=1) == [line]
+    assert [len(watched.shows(after=seconds)) for seconds in (200, 40, 1400, 100, 3500, 100)] == [
+        0,
+        1,
+        0,
+        1,
+        0,
+        1,
+    ]
+
+
+def test_pods_that_do_not_exist_are_stragglers_too() -> None:
+    watched = Watched(4)
+    watched.shows([RUNNING] * 4)
+    del watched._pods[3]
+    watched.shows()
+    assert watched.shows(after=60) == ["1 of 4 pods are behind, 3 run (do not exist yet)"]
+
+
+@pytest.mark.parametrize("pods", [[RUNNING, RUNNING], [PENDING, PENDING]])
+def test_without_a_majority_that_runs_nobody_is_behind(pods: list[dict[str, Any]]) -> None:
+    watched = Watched()
+    watched.shows(pods)
+    assert watched.shows(after=HOUR) == []
+
+
+HOUR = 3600.0
+
+
+def test_a_straggler_that_runs_at_last_is_none() -> None:
+    watched = Watched()
+    watched.shows([RUNNING, PULLING])
+    watched.shows([RUNNING, RUNNING], after=30)
+    assert watched.shows([RUNNING, PULLING], after=40)[1:] == []
+
+
+def test_phase_and_stage_have_words() -> None:
+    watched = Watched()
+    for stage in Stage:
+        (line,) = watched.look(JobStatus(phase=Phase.ACTIVE, stage=stage, message="", replicas=()))
+        assert line.endswith(": 0 of 2 pods")
