@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
-from ddpipe import form
+from ddpipe import form, validation
 from ddpipe.components import image_of, option
 from ddpipe.parameters import Parameter, Parameters, declared, parameter
+from ddpipe.spelling import spelled
 from ddpipe.steps import Step
 
 HOUR, DAY = 3600, 24 * 3600
@@ -131,7 +132,7 @@ class Pipeline:
     def parameters(self) -> tuple[Parameter, ...]:
         """What its user gives: the fields of its form."""
         defaults = {**self.defaults, **(_on(self.claim) if self.claim else {})}
-        return tuple(self._with_takers(item) for item in form.fields(self._open, defaults))
+        return tuple(self._with_takers(item) for item in form.fields(self.open, defaults))
 
     def _with_takers(self, item: Parameter) -> Parameter:
         """A field that is for several steps says so."""
@@ -140,22 +141,37 @@ class Pipeline:
         return replace(item, help=f"{item.help} For {', '.join(names)}.") if len(names) > 1 else item
 
     @property
-    def _open(self) -> tuple[Parameter, ...]:
+    def open(self) -> tuple[Parameter, ...]:
+        """The parameters that its user gives."""
         pods = declared(StepOptions) if any(isinstance(task.memory, Given) for task in self.tasks) else ()
         return (*(item for task in self.tasks for item in task.open), *pods)
 
     def members(self, field: str) -> tuple[Parameter, ...]:
         """The parameters that a field holds by name; none if it is one parameter's own."""
-        found = {item.name: item for item in self._open if item.form == field and not item.alone}
+        found = {item.name: item for item in self.open if item.form == field and not item.alone}
         return tuple(found.values())
 
     def filled(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """What a client gives, from values by the parameters' own names, as the command line has them.
+        """The fields of the form, from values by the parameters' own names, as on the command line.
 
         Raises:
-            ParameterError: Names that are no parameters of the pipeline.
+            ParameterError: A name is not a parameter of the pipeline.
         """
-        return form.filled(self._open, values)
+        return form.filled(self.open, values)
+
+    def problems(self, fields: Mapping[str, Any]) -> list[str]:
+        """Everything wrong with the fields of a form as a whole; fields left out have their defaults.
+
+        Args:
+            fields: Values of the right types, by the names of the fields.
+        """
+        defaults = {item.name: item.default for item in self.parameters}
+        values, wrong = form.read(self.open, {**defaults, **fields})
+        settled = {name: "" for task in self.tasks for name in task.settled}
+        groups = dict.fromkeys(group for task in self.tasks for group in task.step.groups)
+        with spelled(form.spelling(self.open)):
+            found = validation.problems(groups, {**settled, **values}, validation.set_in_form(values))
+        return [*wrong, *found]
 
     @property
     def checked(self) -> tuple[Parameter, ...]:

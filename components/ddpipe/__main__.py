@@ -9,13 +9,13 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-import re
 import sys
 
 import click
 
 from ddpipe.errors import DdpipeError, ParameterError
 from ddpipe.processes.process import clean_up_and_leave, search_rarely
+from ddpipe.spelling import as_option, spelled
 
 COMMANDS = (
     "run",
@@ -33,11 +33,11 @@ COMMANDS = (
     "jobs",
     "scale",
 )
-"""Each has a file in commands/, imported when it is called: launching does not pay for preparing."""
+"""Each is a file in commands/, imported when called: `launch` does not load what `prepare` needs."""
 
 
-class Door(click.Group):
-    """Commands that end with an error's four parts and its exit code, never with a traceback."""
+class CommandLine(click.Group):
+    """Commands whose expected errors are printed in four parts, with their exit code and no traceback."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Names in the order in which a newcomer needs them."""
@@ -52,34 +52,29 @@ class Door(click.Group):
         except ModuleNotFoundError as error:
             if _is_ours(error):
                 raise
-            return _absent(name, str(error.name))
+            return _not_installed(name, str(error.name))
         command: click.Command = getattr(module, f"{name}_command")
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; show an expected error as prose, and as JSON where that was asked for."""
-        try:
-            return self._invoke(ctx)
-        except DdpipeError as error:
-            told = without_options(str(error)) if ctx.meta.get("write") else str(error)
-            click.secho(told, fg="red", err=True)
-            if ctx.meta.get("json"):
-                click.echo(json.dumps(error.as_dict()))
-            ctx.exit(error.exit_code)
+        """Run the command; print an expected error as text and, with --json, as an object."""
+        with spelled(as_option):
+            try:
+                return self._invoke(ctx)
+            except DdpipeError as error:
+                click.secho(str(error), fg="red", err=True)
+                if ctx.meta.get("json"):
+                    click.echo(json.dumps(error.as_dict()))
+                ctx.exit(error.exit_code)
 
     def _invoke(self, ctx: click.Context) -> object:
-        """Run the command; steps import what they need when they start, which may not be installed."""
+        """Run the command, which imports its step's packages only now; some may not be installed."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
             if _is_ours(error):
                 raise
-            raise _too_small(str(ctx.invoked_subcommand), str(error.name)) from error
-
-
-def without_options(text: str) -> str:
-    """The same with parameters' names in place of options: inside a pipeline nobody types any."""
-    return re.sub(r"--([a-z][a-z0-9-]*)", lambda option: option[1].replace("-", "_"), text)
+            raise _missing_package(str(ctx.invoked_subcommand), str(error.name)) from error
 
 
 def _is_ours(error: ModuleNotFoundError) -> bool:
@@ -87,7 +82,7 @@ def _is_ours(error: ModuleNotFoundError) -> bool:
     return not error.name or error.name.startswith("ddpipe")
 
 
-def _too_small(name: str, package: str) -> ParameterError:
+def _missing_package(name: str, package: str) -> ParameterError:
     return ParameterError(
         what="the command cannot run here",
         which=f"ddpipe {name}",
@@ -96,20 +91,20 @@ def _too_small(name: str, package: str) -> ParameterError:
     )
 
 
-def _absent(name: str, package: str) -> click.Command:
-    """Stands for a command that this installation is too small for: preparing, in the launcher image."""
+def _not_installed(name: str, package: str) -> click.Command:
+    """A command whose packages are not installed here, such as `prepare` in the launcher image."""
 
     @click.command(name, help=f"(Not installed here: needs {package}.)", add_help_option=False)
     @click.argument("_arguments", nargs=-1, type=click.UNPROCESSED)
     def refuse(_arguments: tuple[str, ...]) -> None:
-        raise _too_small(name, package)
+        raise _missing_package(name, package)
 
     refuse.ignore_unknown_options = True
     return refuse
 
 
 @click.group(
-    cls=Door,
+    cls=CommandLine,
     context_settings={"show_default": True, "help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(package_name="ddpipe")

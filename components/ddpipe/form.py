@@ -1,8 +1,8 @@
-"""A pipeline's form: few fields, whose names sort into groups, for many parameters.
+"""A pipeline's form: many parameters in few fields, whose names sort them into groups.
 
-A parameter that is often set has a field of its own, named in its declaration: epochs is `train_epochs`. All
-others of its group are given in one object, by their own names: `train_options`, as {"label_smoothing": 0.1}.
-Command lines and messages know the parameters' own names only; this is where one becomes the other.
+A parameter that is often set has its own field, named in its declaration: `train_epochs` for epochs. The
+others of its group share an object field, by their own names: `train_options` = {"label_smoothing": 0.1}.
+Steps know only the parameters' own names; this module translates between names and fields.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from difflib import get_close_matches
 from typing import Any
 
 from ddpipe.parameters import Parameter, refuse
+from ddpipe.spelling import Spelling
 
 
 def fields(items: Iterable[Parameter], defaults: Mapping[str, Any]) -> tuple[Parameter, ...]:
     """The fields of a form for these parameters, in their order, each once.
 
     Args:
-        items: Each has a place in the form.
-        defaults: By the parameters' own names, where the declared ones do not suit.
+        items: Parameters with a place in the form.
+        defaults: Defaults that replace the declared ones, by the parameters' own names.
     """
     together: dict[str, dict[str, Parameter]] = {}
     for item in items:
@@ -29,7 +30,7 @@ def fields(items: Iterable[Parameter], defaults: Mapping[str, Any]) -> tuple[Par
 
 
 def objects(items: Iterable[Parameter]) -> tuple[Parameter, ...]:
-    """The fields that hold several of these parameters by name."""
+    """The object fields, each of which holds several of these parameters by name."""
     return fields([item for item in items if item.form and not item.alone], {})
 
 
@@ -50,8 +51,12 @@ def _field(name: str, members: list[Parameter], defaults: Mapping[str, Any]) -> 
 def filled(items: Iterable[Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a form, from values by the parameters' own names.
 
+    Args:
+        items: Parameters with a place in the form.
+        values: By the parameters' own names.
+
     Raises:
-        ParameterError: Names that are in no field.
+        ParameterError: A name is in no field.
     """
     places = {item.name: item for item in items}
     refuse("the form cannot be filled in", [unknown(name, places) for name in values if name not in places])
@@ -66,11 +71,11 @@ def filled(items: Iterable[Parameter], values: Mapping[str, Any]) -> dict[str, A
 
 
 def opened(name: str, value: object, items: Mapping[str, Parameter]) -> tuple[dict[str, Any], list[str]]:
-    """What an object field holds, by the parameters' own names; and what is wrong with its names.
+    """The parameters in an object field, by their own names, and what is wrong with the names.
 
     Args:
-        name: Of the field.
-        value: What was given there.
+        name: The field's name.
+        value: The field's value.
         items: All parameters, by name.
     """
     if not isinstance(value, dict):
@@ -78,7 +83,7 @@ def opened(name: str, value: object, items: Mapping[str, Parameter]) -> tuple[di
     members = [item.name for item in items.values() if item.form == name]
     elsewhere = {item.name: item.form for item in items.values() if item.form != name and item.form}
     wrong = [
-        f"{key} does not belong in {name}: it is given as {elsewhere[key]}"
+        f"{key} does not belong in {name}, but in {elsewhere[key]}"
         if key in elsewhere
         else unknown(key, members)
         for key in value
@@ -87,7 +92,31 @@ def opened(name: str, value: object, items: Mapping[str, Parameter]) -> tuple[di
     return {key: inside for key, inside in value.items() if key in members}, wrong
 
 
+def read(items: Iterable[Parameter], fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Values by the parameters' own names from the fields of a form, and what is wrong with the names.
+
+    Args:
+        items: Parameters with a place in the form.
+        fields: Values by the names of the fields.
+    """
+    named = {item.name: item for item in items}
+    alone = [item for item in named.values() if item.alone and item.form in fields]
+    values = {item.name: fields[item.form] for item in alone}
+    wrong: list[str] = []
+    for one in objects(named.values()):
+        inside, problems = opened(one.name, fields.get(one.name, {}), named)
+        values |= inside
+        wrong += problems
+    return values, wrong
+
+
 def unknown(name: str, names: Iterable[str]) -> str:
-    """That there is no parameter of this name, and which one may have been meant."""
+    """A message: there is no such parameter, but perhaps one with a similar name."""
     close = get_close_matches(name, list(names), n=1)
-    return f"{name!r} is no parameter here" + (f"; is it {close[0]}?" if close else "")
+    return f"{name!r} is not a parameter here" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def spelling(items: Iterable[Parameter]) -> Spelling:
+    """How the user of a form writes a parameter: as its field, or by its own name inside an object field."""
+    fields_of = {item.name: item.form for item in items if item.alone}
+    return lambda name: fields_of.get(name, name)

@@ -5,8 +5,8 @@
         epochs: int = parameter(15, "Number of epochs.", Between(1, 100_000))
 
 The options of the command line, the inputs of pipeline components and the parameters of the compiled packages
-are generated from these fields; nothing repeats them. The few that have a field of their own in a pipeline's
-form say so (`form="train_epochs"`); the others of a group share one, its `others` (form.py).
+are generated from these fields; nothing repeats them. A parameter with its own field in a pipeline's form
+names it (`form="train_epochs"`); the others of a group share one field, the group's `others` (form.py).
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, Self, get_args, get_origin, get_type_hints
 
 from ddpipe.errors import ParameterError, listed
+from ddpipe.spelling import option
 
 
 class Allowed(Protocol):
-    """The values that a parameter may have; `str` names them in a message: "not {allowed}"."""
+    """The values that a parameter may have; `str` describes them in a message: "not {allowed}"."""
 
     def __contains__(self, value: Any) -> bool: ...  # noqa: ANN401 - of the parameter's own type
 
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """Numbers from `low` to `high`; `open_low` and `open_high` exclude the end itself."""
+    """Numbers from `low` to `high`; `open_low` and `open_high` exclude the limit itself."""
 
     low: float
     high: float
@@ -43,16 +44,19 @@ class Between:
 
     def __str__(self) -> str:
         low, high = f"{self.low:.10g}", f"{self.high:.10g}"
-        return f"{'above' if self.open_low else 'from'} {low} {'to below' if self.open_high else 'to'} {high}"
+        if not (self.open_low or self.open_high):
+            return f"from {low} to {high}"
+        above = "greater than" if self.open_low else "of at least"
+        return f"{above} {low} and {'less than' if self.open_high else 'at most'} {high}"
 
 
 INLINE = 3
-"""More names than this are listed one per line."""
+"""Up to this many names are listed on one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of some names."""
+    """One of several names."""
 
     names: Collection[str]
 
@@ -97,14 +101,15 @@ class Parameter:
     """One declared parameter.
 
     Attributes:
-        name: As it is everywhere: a hyphen in place of the underscore on the command line only.
+        name: Its name; the command line writes hyphens in place of underscores.
         kind: str, int, float, bool, list or dict.
-        default: None if it must be given.
+        default: None if it is required.
         help: One sentence.
-        allowed: Its values.
-        items: Type of what a list or an object holds, if it is text.
-        form: The field of a pipeline's form that holds it; empty: it is in no form.
+        allowed: The values that it may have.
+        items: str if a list or an object holds text only.
+        form: The field of a pipeline's form that holds it; empty if it is in no form.
         alone: Whether that field holds nothing else.
+        common: Whether --help shows it; the others need --help-all.
     """
 
     name: str
@@ -115,21 +120,24 @@ class Parameter:
     items: type = object
     form: str = ""
     alone: bool = False
+    common: bool = False
 
     @property
     def required(self) -> bool:
-        """Whether there is no default."""
+        """Whether it has no default."""
         return self.default is None
 
     def problem(self, value: object) -> str | None:
-        """What is wrong with a value, if anything is."""
-        # A bool is an int to Python only.
+        """What is wrong with a value; None if it is valid."""
+        if value is None and self.required:
+            return f"{option(self.name)} is missing"
+        # In Python, and only there, a bool is an int.
         fits = isinstance(value, _TYPES[self.kind]) and (self.kind is bool or not isinstance(value, bool))
         if fits and value in self.allowed and all(isinstance(item, self.items) for item in _items(value)):
             return None
         kind = _WORDS[self.kind] + (" of text" if self.items is str else "")
         allowed = "" if self.allowed is ANYTHING else str(self.allowed)
-        return f"{self.name} is {value!r}, not {' '.join(filter(None, [kind, allowed])) or 'text'}"
+        return f"{option(self.name)} is {value!r}, not {' '.join(filter(None, [kind, allowed])) or 'text'}"
 
 
 def _items(value: object) -> Iterable[object]:
@@ -148,17 +156,19 @@ def parameter(
     *,
     compare: bool = True,
     form: str = "",
+    common: bool = False,
 ) -> Any:  # noqa: ANN401
     """A field of a dataclass of parameters.
 
     Args:
-        default: None if it must be given.
-        help: One sentence, for people.
+        default: None if it is required.
+        help: One sentence.
         allowed: The values that it may have.
-        compare: Whether another value makes another result.
-        form: Its field in a pipeline's form; empty: it is given in its group's `others`.
+        compare: Whether the result depends on its value.
+        form: Its own field in a pipeline's form; empty if it is part of its group's `others`.
+        common: Whether --help shows it although it has no field of its own.
     """
-    metadata = {"help": help, "allowed": allowed, "form": form}
+    metadata = {"help": help, "allowed": allowed, "form": form, "common": common or bool(form)}
     if isinstance(default, (list, dict)):
         return field(default_factory=default.copy, compare=compare, metadata=metadata)
     return field(default=MISSING if default is None else default, compare=compare, metadata=metadata)
@@ -177,6 +187,7 @@ def declared(group: type[Parameters]) -> tuple[Parameter, ...]:
             items=str if get_args(kinds[item.name])[-1:] == (str,) else object,
             form=item.metadata["form"] or group.others,
             alone=bool(item.metadata["form"]),
+            common=item.metadata["common"],
         )
         for item in fields(group)
         if "help" in item.metadata
@@ -204,44 +215,46 @@ def _default(item: dataclasses.Field[Any]) -> Any:  # noqa: ANN401
 class Parameters:
     """A group of declared parameters: the base of a frozen dataclass whose fields are made by `parameter`."""
 
-    what: ClassVar[str] = "these parameters cannot work"
-    """What a refusal says first."""
+    what: ClassVar[str] = "the parameters are not valid"
+    """How the error about invalid values begins."""
 
     heading: ClassVar[str] = "Options"
-    """What stands above these parameters in a list of many."""
+    """The heading of these parameters in a help text."""
 
     others: ClassVar[str] = ""
-    """The field of a pipeline's form that holds those without one of their own, as one object."""
+    """The field of a pipeline's form that holds the parameters without their own, as one object."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """A valid group from names and values; what is not named has its default.
+        """A valid group from names and values; parameters that are not named have their defaults.
 
         Raises:
-            ParameterError: Unknown names and invalid values; all of them are listed.
+            ParameterError: Names are unknown or values invalid; all of them are listed.
         """
         names = [item.name for item in fields(cls)]
         unknown = [
-            f"{name!r} is no parameter; there are {', '.join(names)}" for name in values if name not in names
+            f"{name!r} is not a parameter; choose from {', '.join(names)}"
+            for name in values
+            if name not in names
         ]
         refuse(cls.what, [*unknown, *cls.problems_in(values)])
         return cls._of(values)
 
     @classmethod
     def picked(cls, values: Mapping[str, Any]) -> Self:
-        """This group's own among the parameters of a whole run.
+        """A valid group from the parameters of a whole run, of which it uses its own.
 
         Raises:
-            ParameterError: Invalid values; all of them are listed.
+            ParameterError: Values are invalid; all of them are listed.
         """
         refuse(cls.what, cls.problems_in(values))
         return cls._of(values)
 
     @classmethod
     def problems_in(cls, values: Mapping[str, Any]) -> list[str]:
-        """What is wrong with this group's own among the parameters of a whole run."""
-        missing = [item.name for item in declared(cls) if item.required and item.name not in values]
-        return [f"{name} is missing" for name in missing] or list(cls._of(values).problems())
+        """What is wrong with this group's parameters, out of those of a whole run."""
+        missing = [item for item in declared(cls) if item.required and values.get(item.name) is None]
+        return [f"{option(item.name)} is missing" for item in missing] or list(cls._of(values).problems())
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Self:
@@ -253,7 +266,7 @@ class Parameters:
         """A valid group from a JSON object of names and values.
 
         Raises:
-            ParameterError: As `from_dict`; or the text is no JSON object.
+            ParameterError: As for `from_dict`, or the text is not a JSON object.
         """
         try:
             values = json.loads(text)
@@ -264,23 +277,23 @@ class Parameters:
         return cls.from_dict(values)
 
     def validated(self) -> Self:
-        """This very group.
+        """This group itself.
 
         Raises:
-            ParameterError: Invalid values; all of them are listed.
+            ParameterError: Values are invalid; all of them are listed.
         """
         refuse(self.what, self.problems())
         return self
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with each value, or else with all of them together."""
+        """What is wrong with single values or, if each is valid, with their combination."""
         found = [item.problem(getattr(self, item.name)) for item in declared(type(self))]
         yield from filter(None, found)
         if not any(found):
             yield from self.conflicts()
 
     def conflicts(self) -> Iterator[str]:
-        """What is wrong with values that are valid one by one; for a group to fill in."""
+        """What is wrong with the combination of valid values; a group overrides this."""
         return iter(())
 
     def to_dict(self) -> dict[str, Any]:
@@ -288,15 +301,19 @@ class Parameters:
         return asdict(self)
 
     def to_json(self) -> str:
-        """Names and values as `from_json` takes them."""
+        """Names and values as `from_json` reads them."""
         return json.dumps(self.to_dict())
 
 
 def refuse(what: str, problems: Iterable[str]) -> None:
-    """Raise all problems at once, if there are any.
+    """Report all problems at once, if there are any.
+
+    Args:
+        what: How the error begins.
+        problems: One line each.
 
     Raises:
-        ParameterError: There are.
+        ParameterError: There is at least one problem.
     """
     if found := list(problems):
         raise ParameterError(what=what, which="parameters", seen=listed(found), do="Correct these values.")

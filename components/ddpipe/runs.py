@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from ddpipe.errors import DdpipeError, NoSuchObject, ParameterError
 from ddpipe.parameters import Parameters, parameter
+from ddpipe.spelling import option
 from ddpipe.storage import open_store
 
 _log = logging.getLogger(__name__)
@@ -28,7 +29,9 @@ class RunOptions(Parameters):
     what: ClassVar[str] = "the run cannot be named"
     heading: ClassVar[str] = "Run"
 
-    run: str = parameter("", "Name of the run; an unfinished run is resumed (default: the run ID).")
+    run: str = parameter(
+        "", "Name of the run; an unfinished run is resumed (default: the run ID).", common=True
+    )
     runs: str = parameter(
         "runs", "URI of the folder that holds all runs, a path or s3://bucket/prefix.", form="storage_runs"
     )
@@ -76,10 +79,10 @@ class Run:
         """
         if not NAME.fullmatch(name):
             raise ParameterError(
-                what="a run cannot have this name",
+                what="the name of the run is not valid",
                 which=repr(name),
-                seen="a name has letters, digits, '.', '_' and '-' and starts with a letter or digit",
-                do="Choose another with --run",
+                seen="a name consists of letters, digits, '.', '_' and '-' and starts with a letter or digit",
+                do=f"Choose another one with {option('run')}.",
             )
         return cls(f"{runs.rstrip('/')}/{name}")
 

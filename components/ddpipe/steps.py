@@ -45,7 +45,9 @@ class DatasetOptions(Parameters):
     heading: ClassVar[str] = "Data"
 
     dataset: str = parameter(
-        None, "Dataset version: the URI of its manifest, or its ID in the store or a unique prefix of it."
+        None,
+        "Dataset version: the URI of its manifest, or its ID in the store or a unique prefix of it.",
+        common=True,
     )
     store: str = parameter(
         "store", "URI of the dataset store, for a dataset that is given by its ID.", form="storage_datasets"

@@ -40,21 +40,21 @@ def prepare(run: Run, spec: PrepareSpec) -> Prepared:
 
         facts.update(run.facts("prepare"))
         prepared = step(spec)
-        _take(run, facts, prepared.manifest_uri, prepared.manifest, reused=prepared.reused)
+        _use(run, facts, prepared.manifest_uri, prepared.manifest, reused=prepared.reused)
         facts.update(encoded=prepared.encoded)
     return prepared
 
 
-def take(run: Run, dataset: str) -> None:
+def use(run: Run, dataset: str) -> None:
     """Use a dataset version that is there, in place of preparing one, and write a page about it."""
     with run.step("prepare") as facts:
         from ddpipe.data.manifest import load_manifest
 
         facts.update(run.facts("prepare"))
-        _take(run, facts, dataset, load_manifest(dataset), reused=True)
+        _use(run, facts, dataset, load_manifest(dataset), reused=True)
 
 
-def _take(run: Run, facts: dict[str, Any], uri: str, manifest: DatasetManifest, *, reused: bool) -> None:
+def _use(run: Run, facts: dict[str, Any], uri: str, manifest: DatasetManifest, *, reused: bool) -> None:
     """Settle which dataset version the run works on; its facts so far say which one it was."""
     from ddpipe.data.manifest import store_of
     from ddpipe.prepare.report import data_report_html

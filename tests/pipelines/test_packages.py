@@ -223,7 +223,7 @@ def test_values_by_the_command_lines_names_become_fields() -> None:
         "train_options": {"label_smoothing": 0.1, "optimizer": "adamw"},
         "data_source": "mnist",
     }
-    with pytest.raises(ParameterError, match="'epoch' is no parameter here; is it epochs"):
+    with pytest.raises(ParameterError, match="'epoch' is not a parameter here; did you mean epochs"):
         PIPELINES["training"].filled({"epoch": 3})
 
 

@@ -1,4 +1,4 @@
-"""The commands of the command line, one file each, and what they share: how a result is told."""
+"""The commands of the command line, one file each, and how all of them print a result."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import click
 
 JSON = "json"
-"""Key of the context's `meta`: whether scripts read along."""
+"""Key of the context's `meta`: whether --json is given."""
 
 
-def _note_json(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    ctx.meta[JSON] = wanted
+def _remember(ctx: click.Context, _option: click.Parameter, value: bool) -> None:
+    ctx.meta[JSON] = value
 
 
 json_option = click.option(
@@ -20,11 +20,16 @@ json_option = click.option(
     is_flag=True,
     expose_value=False,
     is_eager=True,
-    callback=_note_json,
+    callback=_remember,
     help="Print one JSON object.",
 )
 
 
-def tell(facts: Mapping[str, object], text: str) -> None:
-    """The result on standard output: one JSON object for scripts, or a few lines for people."""
+def print_result(facts: Mapping[str, object], text: str) -> None:
+    """Print the result on standard output.
+
+    Args:
+        facts: Printed as one JSON object with --json.
+        text: Printed otherwise.
+    """
     click.echo(json.dumps(facts) if click.get_current_context().meta.get(JSON) else text)

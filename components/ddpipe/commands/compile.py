@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from ddpipe.commands import json_option, tell
+from ddpipe.commands import json_option, print_result
 from ddpipe.pipelines.compile import COMPILED, compile_all
 
 
@@ -17,4 +17,4 @@ from ddpipe.pipelines.compile import COMPILED, compile_all
 def compile_command(output: str | None, claim: str) -> None:
     """Compile the pipelines and their components for KFP 2 and KFP 1.x."""
     written = [str(path) for path in compile_all(Path(output) if output else COMPILED, claim)]
-    tell({"packages": written}, "\n".join(written))
+    print_result({"packages": written}, "\n".join(written))

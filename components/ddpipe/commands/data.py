@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import click
 
-from ddpipe.commands import json_option, tell
+from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import options
 from ddpipe.data.catalogue import clean_up, damage, difference, garbage, objects_of, per_class, shards_of
 from ddpipe.data.changes import changed_images
@@ -80,7 +80,7 @@ def list_command(name: str | None, store: str) -> None:
     found = versions(open_store(store), name)
     facts = [asdict(version) | {"published": version.published.isoformat()} for version in found]
     lines = [f"{version.name}  {version.published:%Y-%m-%d %H:%M}  {version.uri}" for version in found]
-    tell({"versions": facts}, "\n".join(lines) or "no versions")
+    print_result({"versions": facts}, "\n".join(lines) or "no versions")
 
 
 @data_command.command("show")
@@ -119,7 +119,7 @@ def show_command(dataset: str) -> None:
         ),
         *(f"    left out: {count:,} {reason}" for reason, count in manifest.left_out.items()),
     ]
-    tell(facts, "\n".join(lines))
+    print_result(facts, "\n".join(lines))
 
 
 @data_command.command("report")
@@ -141,7 +141,7 @@ def report_command(dataset: str, output: str | None) -> None:
             do="Name a new file with --output.",
         )
     place.write(name, data_report_html(manifest, store_of(dataset)).encode())
-    tell({"report": page}, page)
+    print_result({"report": page}, page)
 
 
 @data_command.command("verify")
@@ -158,7 +158,7 @@ def verify_command(dataset: str) -> None:
             do="Run the same `ddpipe prepare` again with --verify: it writes these anew.",
         )
     count, size = len(shards_of(manifest)), sum(item.bytes for item in objects_of(manifest))
-    tell(
+    print_result(
         {"shards": count, "bytes": size},
         f"{count} shards with ids and labels, {_megabytes(size)}: all as they were written",
     )
@@ -179,7 +179,7 @@ def diff_command(old: str, new: str) -> None:
         *_some("changed pixels of", list(changed)),
         f"{_megabytes(found.shared_bytes)} in common",
     ]
-    tell({**asdict(found), "changed": changed}, "\n".join(lines))
+    print_result({**asdict(found), "changed": changed}, "\n".join(lines))
 
 
 @data_command.command("rm")
@@ -188,7 +188,7 @@ def diff_command(old: str, new: str) -> None:
 def remove_command(dataset: str) -> None:
     """Remove the version DATASET; its shards stay until `ddpipe data gc --delete`."""
     remove(dataset)
-    tell({"removed": dataset}, f"removed {dataset}")
+    print_result({"removed": dataset}, f"removed {dataset}")
 
 
 @data_command.command("gc")
@@ -205,7 +205,7 @@ def gc_command(store: str, grace: float, delete: bool) -> None:
     size = sum(info.size for info in objects)
     keys = [info.key for info in objects]
     verb = "deleted" if delete else "to delete (with --delete)"
-    tell(
+    print_result(
         {"objects": keys, "bytes": size, "deleted": len(objects) if delete else 0},
         "\n".join([*keys, f"{len(objects)} objects, {_megabytes(size)} {verb}"]),
     )

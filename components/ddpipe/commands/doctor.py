@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ddpipe.commands import json_option, tell
+from ddpipe.commands import json_option, print_result
 from ddpipe.commands.engine import named_package
 from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.engine.client import connect
@@ -32,7 +32,7 @@ def doctor_command(package: str, service_account: str, **given: Any) -> None:  #
     own = EndpointOptions.picked(given)
     plan = Plan(package=named_package(package), least=LEAST_PIPELINES, account=service_account)
     checks = list(examine(lambda: connect(resolve(own, os.environ)), cluster.connect, plan))
-    tell({"checks": [asdict(check) for check in checks]}, "\n".join(map(_line, checks)))
+    print_result({"checks": [asdict(check) for check in checks]}, "\n".join(map(_line, checks)))
     if any(check.state is State.FAIL for check in checks):
         click.get_current_context().exit(EngineError.exit_code)
 

@@ -1,4 +1,4 @@
-"""What the commands that talk to a pipeline server share: which server, which package, which parameters."""
+"""What the commands for a pipeline server share: the server, the package and its parameters."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from ddpipe.engine.runs import Request
 from ddpipe.engine.versions import publish
 from ddpipe.parameters import Parameter, Parameters, parameter, refuse
 from ddpipe.pipelines.compile import COMPILED, PIPELINES
+from ddpipe.spelling import as_name, spelled
 
 Command = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions(Parameters):
-    """What the server is to run."""
+    """What the server runs."""
 
     heading: ClassVar[str] = "Run"
 
@@ -36,7 +37,7 @@ class PipelineOptions(Parameters):
 
 
 def with_engine(command: Command) -> Command:
-    """Options that say which server; the command is given it, reached."""
+    """Add options that choose the server; the command receives a connection to it."""
 
     @options(EndpointOptions)
     @functools.wraps(command)
@@ -48,7 +49,7 @@ def with_engine(command: Command) -> Command:
 
 
 def with_request(command: Command) -> Command:
-    """A package and its parameters; the command is given a function that publishes them to an engine."""
+    """Add a package and its parameters; the command receives a function that publishes them to an engine."""
 
     @click.argument("package", default="training")
     @click.option(
@@ -78,7 +79,7 @@ def with_request(command: Command) -> Command:
 
 
 def named_package(name: str) -> Package:
-    """A package of ours by its short name, or any by its path."""
+    """A built-in package by its short name, or any package by its path."""
     return read_package(COMPILED / f"{PIPELINES[name].name}.yaml" if name in PIPELINES else Path(name))
 
 
@@ -88,40 +89,60 @@ def _publish(package: Package, values: Mapping[str, Any], own: PipelineOptions, 
 
 
 def _values(package: Package, from_file: Mapping[str, Any], assigned: tuple[str, ...]) -> dict[str, Any]:
-    """What the package's form is given; for packages of ours, the command line's names are as good as its.
+    """The fields of the package's form; for built-in packages, names of the command line are accepted, too.
 
     Raises:
-        ParameterError: Unknown names and invalid values; all of them are listed.
+        ParameterError: Names are unknown or values invalid; all of them are listed.
     """
     ours = next((one for one in PIPELINES.values() if one.name == package.name), None)
-    shown = {item.name: item for item in package.parameters}
-    short = {item.name: item for task in ours.tasks for item in task.open} if ours else {}
-    declared = {**short, **shown, **({item.name: item for item in ours.parameters} if ours else {})}
-    given = (from_file, _assigned(assigned, declared))
-    unknown = [form.unknown(name, declared) for one in given for name in one if name not in declared]
-    named = [(declared[name], value) for one in given for name, value in one.items() if name in declared]
-    wrong = [item.problem(value) for item, value in named]
+    fields = {item.name: item for item in package.parameters}
+    own = {item.name: item for item in ours.open} if ours else {}
+    declared = {**own, **fields, **({item.name: item for item in ours.parameters} if ours else {})}
     values: dict[str, Any] = {}
-    for one in given:
-        values = _merged(values, {name: value for name, value in one.items() if name in shown})
-        plain = {name: value for name, value in one.items() if name in short and name not in shown}
-        values = _merged(values, ours.filled(plain) if ours else {})
-    missing = [
-        f"{item.name} is missing" for item in shown.values() if item.required and item.name not in values
-    ]
-    refuse(f"{package.name} cannot run", [*unknown, *filter(None, wrong), *missing])
+    problems: list[str] = []
+    with spelled(as_name):
+        for one in (from_file, _assigned(assigned, declared)):
+            problems += _name_problems(one, declared, own)
+            problems += filter(None, (declared[name].problem(one[name]) for name in one if name in declared))
+            values = _merged(values, {name: value for name, value in one.items() if name in fields})
+            plain = {name: value for name, value in one.items() if name in own and name not in fields}
+            values = _merged(values, ours.filled(plain) if ours else {})
+        required = [item.name for item in fields.values() if item.required and item.name not in values]
+        problems += [f"{name} is missing" for name in required]
+        if ours and not problems and fields.keys() == {item.name for item in ours.parameters}:
+            problems += ours.problems(values)
+    refuse(f"{package.name} cannot run", dict.fromkeys(problems))
     return values
 
 
+def _name_problems(
+    given: Mapping[str, Any], declared: Mapping[str, Parameter], own: Mapping[str, Parameter]
+) -> list[str]:
+    """Names that are unknown, and parameters that are given by both of their names."""
+    both = {name: item.form for name, item in own.items() if item.alone and name != item.form}
+    return [
+        *(form.unknown(name, declared) for name in given if name not in declared),
+        *(
+            f"{name} and {field} are the same parameter; give one of them"
+            for name, field in both.items()
+            if name in given and field in given
+        ),
+    ]
+
+
 def _merged(first: Mapping[str, Any], then: Mapping[str, Any]) -> dict[str, Any]:
-    """Both; of an object each name counts by itself."""
+    """Both, where later values override earlier ones; objects are merged name by name."""
     both = first.keys() & then.keys()
-    objects = {name: {**first[name], **then[name]} for name in both if isinstance(then[name], dict)}
+    objects = {
+        name: {**first[name], **then[name]}
+        for name in both
+        if isinstance(first[name], dict) and isinstance(then[name], dict)
+    }
     return {**first, **then, **objects}
 
 
 def _assigned(texts: tuple[str, ...], declared: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Values of the declared types from NAME=VALUE; a name that nobody declares is refused later."""
+    """Values from NAME=VALUE, of the declared types; unknown names are reported later."""
     values: dict[str, Any] = {}
     for text in texts:
         name, separator, value = text.partition("=")

@@ -17,7 +17,7 @@ from ddpipe.storage import read_uri
 
 @step_command(EVALUATE)
 def evaluate_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
-    """Told by the step."""
+    """Run the step; its declaration describes it."""
     run = RunOptions.picked(given).required
     evaluation = workflow.evaluate(run, dataset, EvaluateSpec.picked(given), given["network"])
     scores, result, place = evaluation.headline(), evaluation.metrics, run.origin("evaluate").evaluation

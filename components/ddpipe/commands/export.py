@@ -16,7 +16,7 @@ from ddpipe.storage import read_uri
 
 @step_command(EXPORT)
 def export_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
-    """Told by the step."""
+    """Run the step; its declaration describes it."""
     run = RunOptions.picked(given).required
     package = workflow.export(run, dataset, given["network"])
     place = run.origin("export").model

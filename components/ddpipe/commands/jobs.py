@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from ddpipe.commands import json_option, tell
+from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import options
 from ddpipe.errors import LaunchError
 from ddpipe.kube.api import connect
@@ -34,7 +34,7 @@ def list_command(namespace: str | None, pipeline: str | None) -> None:
     cluster = connect()
     where = namespace or cluster.namespace
     jobs = answered(lambda: list_jobs(cluster, where, pipeline=pipeline), f"the jobs of namespace {where}")
-    tell({"jobs": [asdict(job) for job in jobs]}, "\n".join(map(_line, jobs)) or "no jobs")
+    print_result({"jobs": [asdict(job) for job in jobs]}, "\n".join(map(_line, jobs)) or "no jobs")
 
 
 def _line(job: FoundJob) -> str:
@@ -50,7 +50,7 @@ def _line(job: FoundJob) -> str:
 def sweep_command(pipeline: str, run_id: str, namespace: str | None) -> None:
     """Remove ddpipe's jobs whose run is over, but never anyone else's, nor those to be kept."""
     names = [job.name for job in _swept(pipeline, run_id, namespace).complete()]
-    tell({"removed": names}, "\n".join([f"{len(names)} removed", *names]))
+    print_result({"removed": names}, "\n".join([f"{len(names)} removed", *names]))
 
 
 @jobs_command.command("clean-up")
@@ -67,7 +67,7 @@ def clean_up_command(pipeline: str, run_id: str) -> None:
         click.echo(f"the run's jobs could not be removed: {error}", err=True)
         swept = Swept([], [str(error)])
     names = [job.name for job in swept.removed]
-    tell({"removed": names, "problems": swept.problems}, "\n".join([f"{len(names)} removed", *names]))
+    print_result({"removed": names, "problems": swept.problems}, "\n".join([f"{len(names)} removed", *names]))
 
 
 def _swept(pipeline: str, run_id: str, namespace: str | None) -> Swept:

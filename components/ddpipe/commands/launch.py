@@ -24,7 +24,7 @@ from ddpipe.storage import exists
 @namespace_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
 def launch_command(namespace: str | None, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
-    """Told by the step."""
+    """Run the step; its declaration describes it."""
     job = job_of("", **given)  # what is wrong in itself shows before a cluster is looked for
     cluster = connect()
     job = replace(job, namespace=namespace or cluster.namespace)

@@ -1,8 +1,8 @@
 """Declared parameters as options of a command.
 
-A name is spelled with hyphens. A list takes its option several times, or one JSON list; an object NAME=VALUE
-several times, or one JSON object, or @ and the path of a file that holds one: engines give each parameter as
-one argument, people write it piece by piece.
+An option is its parameter's name with hyphens. A list is given item by item with a repeated option, or as one
+JSON list; an object as repeated NAME=VALUE, as one JSON object, or as @FILE with such an object. Engines pass
+each parameter as a single argument, people write items one by one.
 """
 
 from __future__ import annotations
@@ -15,46 +15,57 @@ from typing import Any, TypeVar
 
 import click
 
+from ddpipe import spelling
 from ddpipe.parameters import OneOf, Parameter, Parameters, declared
 
 T = TypeVar("T", bound=Callable[..., object])
 P = TypeVar("P", bound=Parameters)
 
 FEW = 6
-"""Names that are shown in place of TEXT."""
+"""Up to this many choices are shown in place of TEXT."""
+
+ENGINES = "For pipeline engines"
+"""The heading of options that people do not need."""
+
+_HELP_ALL = "ddpipe.help_all"
+"""Key of the context's `meta`: whether --help-all is given."""
 
 
 def options(
     *groups: type[Parameters],
-    only: Collection[str] = (),
     without: Collection[str] = (),
+    brief: bool = False,
 ) -> Callable[[T], T]:
     """An option for each parameter of these groups, in their order.
 
     Args:
-        groups: Where two have a parameter of one name, the first counts.
-        only: Names of those that the command has; empty: all.
-        without: Names of those that it has not.
+        groups: If two have a parameter of the same name, the first one counts.
+        without: Names of parameters that the command does not have.
+        brief: Whether --help shows common parameters only.
     """
     chosen: dict[str, tuple[str, Parameter]] = {}
     for group in groups:
         for item in declared(group):
-            if item.name not in without and (not only or item.name in only):
+            if item.name not in without:
                 chosen.setdefault(item.name, (group.heading, item))
 
     def decorate(command: T) -> T:
         for heading, item in reversed(chosen.values()):
-            command = as_option(item, heading)(command)
+            command = as_option(item, heading, common=item.common or not brief)(command)
         return command
 
     return decorate
 
 
 def taken(group: type[P], given: dict[str, Any]) -> P:
-    """A group's own parameters, taken out of a command's.
+    """A group of parameters, removed from those of a command.
+
+    Args:
+        group: The group.
+        given: The command's parameters by name; those of the group are removed.
 
     Raises:
-        ParameterError: Invalid values; all of them are listed.
+        ParameterError: Values are invalid; all of them are listed.
     """
     found = group.picked(given)
     for item in declared(group):
@@ -62,30 +73,70 @@ def taken(group: type[P], given: dict[str, Any]) -> P:
     return found
 
 
-class _SectionedOption(click.Option):
-    """An option that knows the heading that it stands under."""
+class SectionedOption(click.Option):
+    """An option with a heading in the help text; only --help-all shows one that is not common."""
 
-    def __init__(self, *names: Any, heading: str, **settings: Any) -> None:  # noqa: ANN401 - click's own
+    def __init__(self, *names: Any, heading: str, common: bool = True, **settings: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(*names, **settings)
         self.heading = heading
+        self.common = common
+
+
+def engine_option(*names: str, **settings: Any) -> Callable[[T], T]:  # noqa: ANN401 - click's own
+    """An option that only pipeline engines use."""
+    return click.option(*names, cls=SectionedOption, heading=ENGINES, common=False, **settings)
 
 
 class SectionedCommand(click.Command):
-    """A command whose help lists its options below their headings."""
+    """A command whose help groups its options by heading, the common ones first.
+
+    --help shows common options only; --help-all, which exists if there are others, shows all of them.
+    """
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The parameters, with --help-all if there is more to show."""
+        found = super().get_params(ctx)
+        return found if all(map(_is_common, found)) else [*found, _help_all]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections, each in the order of its options."""
         sections: dict[str, list[tuple[str, str]]] = {}
-        for item in self.get_params(ctx):
+        given = self.get_params(ctx)
+        shown = [item for item in given if ctx.meta.get(_HELP_ALL) or _is_common(item)]
+        for item in shown:
             if isinstance(item, click.Option) and (record := item.get_help_record(ctx)):
                 sections.setdefault(getattr(item, "heading", "Options"), []).append(record)
         for heading, records in sections.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
+        if more := len(given) - len(shown):
+            formatter.write_paragraph()
+            formatter.write_text(f"{more} more options: {ctx.command_path} --help-all")
+
+
+def _is_common(item: click.Parameter) -> bool:
+    return getattr(item, "common", True)
+
+
+def _show_all(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[_HELP_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
+_help_all = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all,
+    help="Show all options and exit.",
+)
 
 
 def parsed(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the parameter's own type
-    """A parameter's value from text; the text itself where it is none, which the declaration then refuses."""
+    """A parameter's value from text; if it cannot be parsed the text itself, which validation rejects."""
     try:
         match item.kind:
             case builtins.str:
@@ -102,19 +153,25 @@ def parsed(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the paramete
         return text
 
 
-def as_option(item: Parameter, heading: str) -> Callable[[T], T]:
-    """One parameter as an option, below a heading."""
-    name, default = f"--{item.name.replace('_', '-')}", item.default
+def as_option(item: Parameter, heading: str, *, common: bool = True) -> Callable[[T], T]:
+    """One parameter as an option.
+
+    Args:
+        item: The parameter. A missing one is reported by validation, together with all other problems.
+        heading: Its heading in the help text.
+        common: Whether --help shows it.
+    """
+    name, default = spelling.as_option(item.name), item.default
     shared: dict[str, Any] = {
-        "cls": _SectionedOption,
+        "cls": SectionedOption,
         "heading": heading,
-        "help": item.help,
-        "required": item.required,
+        "common": common,
+        "help": f"{item.help}  [required]" if item.required else item.help,
     }
     if item.kind in {list, dict}:
         return _several(name, item, default, shared)
     if item.kind is bool:
-        # A flag for people, a value for engines: --verify, --verify false.
+        # With or without a value: --verify, --verify false.
         return click.option(name, type=bool, is_flag=False, flag_value=True, default=default, **shared)
     names = list(filter(None, item.allowed.names)) if isinstance(item.allowed, OneOf) else []
     metavar = "|".join(names) if 0 < len(names) <= FEW else None
@@ -153,7 +210,7 @@ def _mapped(given: tuple[str, ...], item: Parameter) -> dict[str, Any]:
         if text.startswith(("{", "@")):
             parsed = _json(text)
             if not isinstance(parsed, dict):
-                raise click.BadParameter(f"{text!r} is no JSON object")
+                raise click.BadParameter(f"{text!r} is not a JSON object")
             values |= parsed
             continue
         name, separator, value = text.partition("=")

@@ -18,7 +18,7 @@ from ddpipe.steps import PREPARE
 
 @step_command(PREPARE)
 def prepare_command(**given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
-    """Told by the step."""
+    """Run the step; its declaration describes it."""
     run, spec = RunOptions.picked(given).named, PrepareSpec.picked(given)
     prepared = workflow.prepare(run, spec) if run else prepare(spec)
     manifest, address = prepared.manifest, prepared.manifest_uri

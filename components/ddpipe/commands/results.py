@@ -1,14 +1,13 @@
-"""What a step leaves, in the words of whoever called it: people, scripts, KFP 1.x, KFP 2.
+"""The results of a step in the form that its caller expects: a person, a script, KFP 1.x or KFP 2.
 
-people, scripts    standard output: a few lines, or with --json one object
-both engines       --write NAME PATH puts one result into a file
-KFP 1.x            its UI's documents are two more results: mlpipeline-metrics, mlpipeline-ui-metadata
-KFP 2              --executor-input: the metadata of shown results goes to the file that it names
+person, script     standard output: a few lines, or one JSON object with --json
+both engines       --write NAME PATH writes one result to a file
+KFP 1.x            two further results are documents for its UI: mlpipeline-metrics, mlpipeline-ui-metadata
+KFP 2              --executor-input names a file for the metadata of artifacts
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +15,12 @@ from typing import Any
 
 import click
 
-from ddpipe.commands import kfp_v1, kfp_v2
+from ddpipe.commands import kfp_v1, kfp_v2, print_result
 from ddpipe.commands.shown import Shown
 from ddpipe.steps import Step
 from ddpipe.storage import split_uri, write_uri
 
-JSON, WRITE, EXECUTOR = "json", "write", "executor_input"
+WRITE, EXECUTOR = "write", "executor_input"
 """Keys of the context's `meta`."""
 
 V1_METRICS, V1_UI = "mlpipeline-metrics", "mlpipeline-ui-metadata"
@@ -29,15 +28,15 @@ V1_METRICS, V1_UI = "mlpipeline-metrics", "mlpipeline-ui-metadata"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a command came to.
+    """The results of a command.
 
     Attributes:
-        facts: For scripts.
-        text: For people.
-        result: In one line, for the end of a log; empty: the text.
-        values: Results of the step that later steps take.
-        shown: Results of the step that an engine shows.
-        more: What only KFP 1.x can show.
+        facts: What --json prints.
+        text: What is printed otherwise.
+        result: One line for the end of an engine's log; empty for the text.
+        values: Results that are inputs of later steps.
+        shown: Results that an engine shows.
+        more: Further results that only KFP 1.x can show.
     """
 
     facts: Mapping[str, object]
@@ -49,35 +48,34 @@ class Outcome:
 
 
 def files_of(step: Step) -> tuple[str, ...]:
-    """The names that --write takes."""
+    """The names that --write accepts."""
     return (*(result.name for result in step.results), V1_METRICS, V1_UI)
 
 
 def check_writable(wanted: tuple[tuple[str, Path], ...]) -> None:
-    """Refuse a file that cannot be written before any work.
+    """Check before any work that the files for the results can be written.
 
     Raises:
-        StoreError: One cannot.
+        StoreError: A file cannot be written.
     """
     for _, path in wanted:
         store, _ = split_uri(str(path))
         store.check_writable()
 
 
-def tell(outcome: Outcome) -> None:
-    """Hand the outcome to whoever called."""
+def deliver(outcome: Outcome) -> None:
+    """Write and print the results."""
     meta = click.get_current_context().meta
     for name, path in meta.get(WRITE, ()):
         write_uri(str(path), _content(outcome, name))
     if meta.get(EXECUTOR):
         target, content = kfp_v2.metadata(meta[EXECUTOR], outcome.shown)
         write_uri(target, content)
-    told = outcome.result or outcome.text if is_by_engine() else outcome.text
-    click.echo(json.dumps(outcome.facts) if meta.get(JSON) else told)
+    print_result(outcome.facts, outcome.result or outcome.text if called_by_engine() else outcome.text)
 
 
-def is_by_engine() -> bool:
-    """Whether an engine called, which takes results as files: nobody types options there."""
+def called_by_engine() -> bool:
+    """Whether a pipeline engine runs this command: it reads results from files."""
     return bool(click.get_current_context().meta.get(WRITE))
 
 

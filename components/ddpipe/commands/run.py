@@ -9,18 +9,19 @@ from typing import Any, ClassVar, NoReturn
 
 import click
 
-from ddpipe import workflow
-from ddpipe.commands import json_option, tell
+from ddpipe import validation, workflow
+from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import SectionedCommand, options
-from ddpipe.commands.presets import chosen_recipe, list_presets_option
+from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
 from ddpipe.data.versions import address
 from ddpipe.errors import Interrupted, ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.jobs.job import JobOptions, Owner
-from ddpipe.parameters import Parameters, parameter, refuse
+from ddpipe.jobs.job import Owner
+from ddpipe.parameters import Between, Parameters, parameter, refuse
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.signals import on_stop
 from ddpipe.runs import Run, RunOptions
+from ddpipe.spelling import option
 from ddpipe.steps import ReuseOptions, StoreOptions, TrainOptions
 from ddpipe.storage import open_store
 from ddpipe.storage.lease import lease
@@ -28,12 +29,26 @@ from ddpipe.summary import Summary, summary
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
 
-_GROUPS = (RunOptions, ReuseOptions, PrepareSpec, PresetOptions, Recipe, EvaluateSpec, StoreOptions)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRunOptions(Parameters):
+    """The run, on this machine."""
+
+    heading: ClassVar[str] = "Run"
+
+    run: str = parameter(
+        "",
+        "Name of the run; an unfinished run is resumed (default: name of the dataset, and the time).",
+        common=True,
+    )
+    processes: int = parameter(
+        0, "Training processes on this machine; 0 means one.", Between(0, 256), common=True
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared(Parameters):
-    """Data that need not be prepared."""
+class VersionOptions(Parameters):
+    """Data that is a dataset version already."""
 
     heading: ClassVar[str] = "Data"
 
@@ -41,33 +56,55 @@ class Prepared(Parameters):
         "",
         "Dataset version to use instead of a source: the URI of its manifest, or its ID in the store or a "
         "unique prefix of it.",
+        common=True,
     )
 
 
+_CHECKED = (
+    RunOptions,
+    ReuseOptions,
+    PrepareSpec,
+    PresetOptions,
+    Recipe,
+    TrainOptions,
+    EvaluateSpec,
+    StoreOptions,
+)
+_SHOWN = (
+    LocalRunOptions,
+    RunOptions,
+    ReuseOptions,
+    VersionOptions,
+    PrepareSpec,
+    PresetOptions,
+    Recipe,
+    EvaluateSpec,
+    StoreOptions,
+)
+
+
 @click.command("run", cls=SectionedCommand)
-@options(RunOptions, ReuseOptions, without=("run_id",))
-@options(JobOptions, only=("processes",))
-@options(Prepared, PrepareSpec, PresetOptions, Recipe, EvaluateSpec, StoreOptions)
+@options(*_SHOWN, without=("run_id",), brief=True)
 @list_presets_option
 @json_option
-def run_command(**given: Any) -> None:  # noqa: ANN401 - click hands every option by its name
+def run_command(**given: Any) -> None:  # noqa: ANN401 - click passes every option by its name
     """Run the whole pipeline on this machine: prepare, train, evaluate, export, report."""
-    refuse("the run cannot start", [text for group in _GROUPS for text in group.problems_in(given)])
+    refuse("the run cannot start", validation.problems(_CHECKED, given, given_names(given)))
     data, recipe = _data(given), chosen_recipe(given)
     title = data.name if isinstance(data, PrepareSpec) else "run"
     run = Run.named(given["runs"], given["run"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     options, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
     reuse = ReuseOptions.picked(given).reuse
     finished = run_here(run, data, recipe, options, evaluation, reuse=reuse)
-    tell(finished.to_dict(), finished.text())
+    print_result(finished.to_dict(), finished.text())
 
 
 def _data(given: Mapping[str, Any]) -> PrepareSpec | str:
-    """What to prepare, or the address of what is prepared.
+    """What to prepare, or the URI of a dataset version.
 
     Raises:
         ParameterError: Both are given.
-        DatasetError: No version has the given id, or several have.
+        DatasetError: No version has the given ID, or several have.
     """
     spec = PrepareSpec.picked(given)
     if not given["dataset"]:
@@ -76,8 +113,8 @@ def _data(given: Mapping[str, Any]) -> PrepareSpec | str:
         raise ParameterError(
             what="the run cannot start",
             which=f"dataset {given['dataset']}",
-            seen="options for preparing a dataset are given too",
-            do="Leave out --dataset, or the options that say how to prepare.",
+            seen="options for preparing a dataset are given, too",
+            do=f"Leave out {option('dataset')}, or the options for preparing.",
         )
     return address(given["dataset"], spec.store)
 
@@ -91,35 +128,36 @@ def run_here(
     *,
     reuse: bool = False,
 ) -> Summary:
-    """All four steps in this process; training's ranks are processes of their own, which end with this one.
+    """Run all four steps in this process; training ranks are child processes, which end with it.
 
     Args:
         run: Where the results go.
-        data: What to prepare, or the address of a dataset version.
+        data: What to prepare, or the URI of a dataset version.
         recipe: How to train.
         options: With how many processes.
         evaluation: How to evaluate.
-        reuse: Whether to take over the model of an earlier run of the same data, recipe and code.
+        reuse: Whether to reuse the model of an earlier run with the same data, recipe and code.
 
     Raises:
         DdpipeError: The error of the step that failed.
         ParameterError: Another process works on this run.
-        Interrupted: Told to stop (SIGTERM, SIGINT); the same again goes on.
+        Interrupted: SIGTERM or SIGINT arrived; the same call resumes.
     """
-    for folder in (*((data.store,) if isinstance(data, PrepareSpec) else ()), run.uri):
-        open_store(folder).check_writable()
+    if isinstance(data, PrepareSpec):
+        open_store(data.store).check_writable()
+    open_store(run.uri).check_writable()
 
     def stop() -> NoReturn:
         raise Interrupted(
             what="the run was interrupted",
             which=run.uri,
-            seen="told to stop between two saved states",
+            seen="a stop signal arrived between two checkpoints",
             do="Run the same command again to resume from the last one.",
         )
 
     with on_stop(stop), lease(open_store(run.uri)):
         if isinstance(data, str):
-            workflow.take(run, dataset := data)
+            workflow.use(run, dataset := data)
         else:
             dataset = workflow.prepare(run, data).manifest_uri
         workflow.train(run, dataset, recipe, options, Owner(), reuse=reuse)

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from ddpipe.commands import json_option, tell
+from ddpipe.commands import json_option, print_result
 from ddpipe.commands.engine import with_engine
 from ddpipe.commands.following import followed
 from ddpipe.commands.options import SectionedCommand
@@ -31,7 +31,7 @@ def list_command(engine: Engine, count: int) -> None:
     """List the newest runs: id, state, age, name."""
     runs = latest(engine, count)
     lines = [f"{run.id}  {run.state:<9}  {_age(run):>6}  {run.name}" for run in runs]
-    tell({"runs": [run.facts() for run in runs]}, "\n".join(lines) or "no runs")
+    print_result({"runs": [run.facts() for run in runs]}, "\n".join(lines) or "no runs")
 
 
 @runs_command.command("show", cls=SectionedCommand)
@@ -53,7 +53,7 @@ def logs_command(engine: Engine, run_id: str, step: str | None) -> None:
     """Print what a STEP wrote: by default the one that failed, or else the latest."""
     found = step_named(look(engine, run_id), step)
     text = step_log(engine, run_id, found)
-    tell({"run_id": run_id, "step": found.name, "log": text}, text.rstrip("\n"))
+    print_result({"run_id": run_id, "step": found.name, "log": text}, text.rstrip("\n"))
 
 
 @runs_command.command("stop", cls=SectionedCommand)
@@ -63,7 +63,7 @@ def logs_command(engine: Engine, run_id: str, step: str | None) -> None:
 def stop_command(engine: Engine, run_id: str) -> None:
     """Stop a run, unless it is over; its training job is deleted, and its last checkpoint stays."""
     stopped = stop(engine, run_id)
-    tell({"run_id": run_id, "stopped": stopped}, "told to stop" if stopped else "it was over already")
+    print_result({"run_id": run_id, "stopped": stopped}, "told to stop" if stopped else "it was over already")
 
 
 @runs_command.command("retry", cls=SectionedCommand)
@@ -80,7 +80,7 @@ def retry_command(engine: Engine, run_id: str, wait: bool) -> None:
 def _show(engine: Engine, run_id: str, *, wait: bool) -> None:
     state = followed(engine, run_id, partial(click.echo, err=True)) if wait else look(engine, run_id)
     lines = [f"{state.name}  {state.state}", state.link, *map(_line, state.steps)]
-    tell(state.facts(), "\n".join(lines))
+    print_result(state.facts(), "\n".join(lines))
 
 
 def _line(step: StepState) -> str:

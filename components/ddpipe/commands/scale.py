@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from ddpipe.commands import json_option, tell
+from ddpipe.commands import json_option, print_result
 from ddpipe.commands.jobs import namespace_option
 from ddpipe.kube.api import connect
 from ddpipe.kube.retrying import answered
@@ -28,7 +28,7 @@ def scale_command(job: str, nodes: int, namespace: str | None) -> None:
     cluster = connect()
     where = namespace or cluster.namespace
     scaled = answered(lambda: scale(cluster, where, job, nodes), f"{where}/{job}")
-    tell(asdict(scaled), _line(scaled))
+    print_result(asdict(scaled), _line(scaled))
 
 
 def _line(scaled: Scaled) -> str:

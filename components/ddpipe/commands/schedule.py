@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from ddpipe.commands import json_option, tell
+from ddpipe.commands import json_option, print_result
 from ddpipe.commands.engine import with_engine, with_request
 from ddpipe.commands.options import SectionedCommand
 from ddpipe.engine.client import Engine
@@ -56,7 +56,7 @@ def set_command(
     schedule, changed = put(engine, name, trigger, request)
     state = "set" if changed else "unchanged"
     text = f"{_line(schedule)}  {state}, version {request.version.name}"
-    tell({**schedule.facts(), "changed": changed, "version": request.version.name}, text)
+    print_result({**schedule.facts(), "changed": changed, "version": request.version.name}, text)
     if trigger.cron:
         click.echo(ZONE, err=True)
 
@@ -67,7 +67,9 @@ def set_command(
 def list_command(engine: Engine) -> None:
     """List the schedules: name, when, whether enabled, id."""
     found = schedules(engine)
-    tell({"schedules": [item.facts() for item in found]}, "\n".join(map(_line, found)) or "no schedules")
+    print_result(
+        {"schedules": [item.facts() for item in found]}, "\n".join(map(_line, found)) or "no schedules"
+    )
 
 
 @schedule_command.command("enable", cls=SectionedCommand)
@@ -96,7 +98,7 @@ def delete_command(engine: Engine, name: str) -> None:
     """Delete the schedule NAME, or of this id; its runs stay."""
     schedule = find(engine, name)
     delete(engine, schedule)
-    tell({"deleted": schedule.id}, f"{schedule.name} deleted")
+    print_result({"deleted": schedule.id}, f"{schedule.name} deleted")
 
 
 def _trigger(crontab: str | None, every: str | None) -> Trigger:
@@ -111,7 +113,7 @@ def _trigger(crontab: str | None, every: str | None) -> Trigger:
 
 
 def _told(schedule: Schedule) -> None:
-    tell(schedule.facts(), _line(schedule))
+    print_result(schedule.facts(), _line(schedule))
 
 
 def _line(schedule: Schedule) -> str:

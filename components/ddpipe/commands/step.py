@@ -1,4 +1,4 @@
-"""A step as a command: its options from its declaration, its results to whoever called."""
+"""A step as a command: its options come from its declaration, its results go to whoever called."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from ddpipe import form
+from ddpipe import form, validation
 from ddpipe.commands import json_option, kfp_v2
-from ddpipe.commands.options import SectionedCommand, as_option, options, parsed
-from ddpipe.commands.results import EXECUTOR, WRITE, Outcome, check_writable, files_of, tell
+from ddpipe.commands.options import ENGINES, SectionedCommand, as_option, engine_option, options, parsed
+from ddpipe.commands.presets import given_names
+from ddpipe.commands.results import EXECUTOR, WRITE, Outcome, check_writable, deliver, files_of
 from ddpipe.commands.task_config import with_task_config
 from ddpipe.data.versions import address
-from ddpipe.parameters import Parameter, refuse
+from ddpipe.parameters import Parameter, Parameters, refuse
+from ddpipe.spelling import as_name, respell
 from ddpipe.steps import LATER, DatasetOptions, Step
 
 Values = dict[str, Any]
@@ -30,14 +32,17 @@ def step_command(
 ) -> Callable[[Callable[..., Outcome]], click.Command]:
     """The command of a step, from a function of its parameters' values by name.
 
-    Everything wrong with the parameters, and with those of later steps that --check names, is refused at once
-    before the function is called. What --options holds is as good as given one by one. `settings` are click's
-    own.
+    All problems with the step's parameters, and with those of later steps given by --check, are reported
+    together before the function is called. A parameter in --options counts as if it had its own option.
+
+    Args:
+        step: The step.
+        settings: Of the click command.
     """
 
     def decorate(body: Callable[..., Outcome]) -> click.Command:
         @click.command(step.command[-1], cls=SectionedCommand, help=step.help, **settings)
-        @options(*step.groups)
+        @options(*step.groups, brief=True)
         @_more_option
         @_check_option
         @_write_option(step)
@@ -45,14 +50,14 @@ def step_command(
         @json_option
         @functools.wraps(body)
         def command(options: Values, check: Checks, **given: Any) -> None:  # noqa: ANN401 - by their names
+            if check:
+                respell(form.spelling([*step.parameters, *_later_parameters()]))
             values = with_task_config(_task_config(), {**given, **options})
-            problems = [problem for group in step.groups for problem in group.problems_in(values)]
-            found = [*_misplaced(step, options), *problems, *_later_problems(dict(check))]
-            refuse(f"{step.name} cannot start", dict.fromkeys(found))
+            refuse(f"{step.name} cannot start", _problems(step, values, options, dict(check)))
             _use_endpoint(values)
             if DatasetOptions in step.groups:
                 values["dataset"] = address(values["dataset"], values.pop("store"))
-            tell(body(**values))
+            deliver(body(**values))
 
         command.__doc__ = step.help
         return command
@@ -61,25 +66,42 @@ def step_command(
 
 
 def _task_config() -> Mapping[str, Any]:
-    """What a pipeline sets on the step for its job, if an engine runs it that says so."""
+    """What a pipeline sets on the task for its job, if the engine passes it on."""
     executor_input = click.get_current_context().meta.get(EXECUTOR)
     return kfp_v2.task_config(executor_input) if executor_input else {}
 
 
+def _problems(step: Step, values: Values, options: Values, check: Mapping[str, str]) -> list[str]:
+    """Everything wrong with the step's own parameters and with those of later steps."""
+    later, wrong = _later_values(check)
+    concerned = [group for group in _later_groups() if group not in step.groups and _concerns(group, later)]
+    given = given_names(values) | validation.set_in_form(later)
+    found = validation.problems([*step.groups, *concerned], {**later, **values}, given)
+    return [*_misplaced(step, options), *wrong, *found]
+
+
 def _misplaced(step: Step, options: Mapping[str, Any]) -> list[str]:
-    """Names in --options that are none of the step's, or that were given by themselves as well."""
+    """Names in --options that the step does not have, or that have been given as options, too."""
     names = [item.name for item in step.parameters]
     source = click.get_current_context().get_parameter_source
     twice = [name for name in options if source(name) is ParameterSource.COMMANDLINE]
     return [
         *(form.unknown(name, names) for name in options if name not in names),
-        *(f"{name} is given twice: by itself, and among the options" for name in twice),
+        *(f"{name} is given twice: as an option of its own, and in --options" for name in twice),
     ]
 
 
-def _later_problems(named: Mapping[str, str]) -> list[str]:
-    """What is wrong with the parameters of later steps, each group's together."""
-    items = {item.name: item for step in LATER for item in step.parameters}
+def _later_groups() -> list[type[Parameters]]:
+    return list(dict.fromkeys(group for step in LATER for group in step.groups))
+
+
+def _later_parameters() -> list[Parameter]:
+    return [item for step in LATER for item in step.parameters]
+
+
+def _later_values(named: Mapping[str, str]) -> tuple[Values, list[str]]:
+    """Values of later steps by their parameters' own names, and what is wrong with the names."""
+    items = {item.name: item for item in _later_parameters()}
     objects = {item.name: item for item in form.objects(items.values())}
     known = {**items, **objects}
     values: Values = {}
@@ -92,9 +114,7 @@ def _later_problems(named: Mapping[str, str]) -> list[str]:
             problems += wrong
         else:
             values[name] = value
-    groups = dict.fromkeys(group for step in LATER for group in step.groups)
-    found = [problem for group in groups if _concerns(group, values) for problem in group.problems_in(values)]
-    return [*problems, *found]
+    return values, problems
 
 
 def _concerns(group: type[Any], values: Mapping[str, Any]) -> bool:
@@ -102,7 +122,7 @@ def _concerns(group: type[Any], values: Mapping[str, Any]) -> bool:
 
 
 def _use_endpoint(given: Mapping[str, Any]) -> None:
-    """What the environment says comes first: a notebook may reach the store by another address than pods."""
+    """Use the given object store unless the environment names one, which may differ outside the cluster."""
     if given.get("s3_endpoint"):
         os.environ.setdefault("S3_ENDPOINT", given["s3_endpoint"])
 
@@ -112,47 +132,50 @@ _more_option = as_option(
         name="options",
         kind=dict,
         default={},
-        help="Further options as one JSON object of names, with underscores, and values; or @ and its file.",
+        help="Options as one JSON object of names (with underscores) and values, or @FILE with such one.",
     ),
-    "Options",
+    ENGINES,
+    common=False,
 )
 
-_check_option = click.option(
+_check_option = engine_option(
     "--check",
     nargs=2,
     multiple=True,
     metavar="NAME VALUE",
-    help="Parameter of a later step, or an object of several (train_options), to be checked before any work; "
+    help="Parameter of a later step, or an object of several (train_options), to validate before any work; "
     "repeatable.",
 )
 
 
-def _note(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def note(ctx: click.Context, _option: click.Parameter, value: Any) -> None:  # noqa: ANN401 - as click has it
+def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def remember(ctx: click.Context, _option: click.Parameter, value: Any) -> None:  # noqa: ANN401 - as click has it
         if key == WRITE:
             check_writable(value)
+        if value:
+            respell(as_name)
         ctx.meta[key] = value
 
-    return note
+    return remember
 
 
 def _write_option(step: Step) -> Callable[[Callable[..., None]], Callable[..., None]]:
     names = files_of(step)
-    return click.option(
+    return engine_option(
         "--write",
         type=(click.Choice(names), click.Path(dir_okay=False, path_type=Path)),
         multiple=True,
         expose_value=False,
-        callback=_note(WRITE),
+        callback=_remember(WRITE),
         metavar="NAME PATH",
         help=f"Write one result to a file; repeatable. NAME is one of: {', '.join(names)}.",
     )
 
 
-_executor_option = click.option(
+_executor_option = engine_option(
     "--executor-input",
     expose_value=False,
-    callback=_note(EXECUTOR),
+    callback=_remember(EXECUTOR),
     metavar="JSON",
-    help="KFP 2's executor input: settings of the task, for its job, and where outputs' metadata is written.",
+    help="KFP 2's executor input: the task's settings for its job, and where to write metadata of outputs.",
 )

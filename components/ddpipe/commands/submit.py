@@ -8,7 +8,7 @@ from functools import partial
 
 import click
 
-from ddpipe.commands import json_option, tell
+from ddpipe.commands import json_option, print_result
 from ddpipe.commands.engine import with_engine, with_request
 from ddpipe.commands.following import followed
 from ddpipe.commands.options import SectionedCommand
@@ -44,4 +44,4 @@ def submit_command(
         "uploaded": version.uploaded,
         **state.facts(),
     }
-    tell(facts, run_id)
+    print_result(facts, run_id)

@@ -22,7 +22,7 @@ from ddpipe.storage.lease import lease
 @step_command(TRAIN_ANYWHERE)
 @list_presets_option
 def train_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
-    """Told by the step."""
+    """Run the step; its declaration describes it."""
     run = RunOptions.picked(given).required
     options, owner = TrainOptions.picked(given), Owner.picked(given)
     reuse = ReuseOptions.picked(given).reuse

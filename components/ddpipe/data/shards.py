@@ -211,5 +211,5 @@ def _damaged(path: Path, seen: str) -> DatasetError:
         what="a file of a dataset is damaged",
         which=str(path),
         seen=seen,
-        do="Run the same `ddpipe prepare` again with --verify: it writes what is damaged anew.",
+        do="Run the same `ddpipe prepare` again with --verify: it replaces damaged shards.",
     )

@@ -9,10 +9,11 @@ from pathlib import PurePosixPath
 
 from ddpipe.data.manifest import store_of
 from ddpipe.errors import DatasetError, NoSuchObject
+from ddpipe.spelling import option
 from ddpipe.storage import Store, open_store, split_uri
 
-_ID = re.compile(r"[0-9a-f]{4,64}")
-"""A version's id, or enough of it to be meant as one."""
+_ID = re.compile(r"[0-9a-f]{1,64}")
+"""What an ID or a prefix of one consists of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +44,27 @@ def versions(store: Store, name: str | None = None) -> list[Version]:
 
 
 def address(given: str, store: str) -> str:
-    """The address of a version's manifest.
+    """The URI of a version's manifest.
 
     Args:
-        given: This address itself, or the version's id, or how the id begins.
-        store: Address of the store in which to look for an id.
+        given: This URI itself, or the version's ID, or a unique prefix of the ID.
+        store: URI of the store in which to look for an ID.
 
     Raises:
-        DatasetError: No version of the store has such an id, or several have.
+        DatasetError: No version of the store has such an ID, or several have.
     """
     if not _ID.fullmatch(given):
         return given
     place = open_store(store)
-    found = [version for version in versions(place) if version.dataset_id.startswith(given)]
+    every = versions(place)
+    found = [version for version in every if version.dataset_id.startswith(given)]
     if len(found) == 1:
         return found[0].uri
-    several = f"several versions do: {', '.join(version.uri for version in found)}"
     raise DatasetError(
-        what="no single dataset version has an id that begins so",
-        which=f"{given} in {place.uri}",
-        seen=several if found else "no version does",
-        do="Give more of the id, the right --store, or the address of the manifest: see `ddpipe data ls`.",
+        what=f"{'more than one' if found else 'no'} dataset version starts with {given} in {place.uri}",
+        which=given,
+        seen=", ".join(version.uri for version in found) or f"the store holds {len(every)} versions",
+        do=f"See `ddpipe data ls`; give a longer prefix, another {option('store')}, or the manifest's URI.",
     )
 
 

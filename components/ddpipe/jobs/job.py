@@ -16,6 +16,7 @@ from ddpipe.jobs import AUTO, BACKENDS
 from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.kube.quantities import quantity
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.spelling import option
 
 RUNTIME = "torch-distributed"
 """The training runtime that Kubeflow Trainer brings along."""
@@ -329,9 +330,9 @@ class JobOptions(Parameters):
     def conflicts(self) -> Iterator[str]:
         """What each value says beyond its type: quantities, volumes, deadlines."""
         if not self.image:
-            yield "image is empty"
+            yield f"{option('image')} is empty"
         if self.min_nodes > self.nodes:
-            yield f"min_nodes is {self.min_nodes}, more than nodes ({self.nodes})"
+            yield f"{option('min_nodes')} is {self.min_nodes}, more than {option('nodes')} ({self.nodes})"
         yield from self._bad_quantities()
         yield from self._bad_volumes()
         yield from self._bad_deadlines()
@@ -345,9 +346,9 @@ class JobOptions(Parameters):
         for name, text in {**amounts, **self.extended_resources}.items():
             try:
                 if quantity(text) <= 0:
-                    yield f"{name} is {text}, must be more than 0"
+                    yield f"{option(name)} is {text}, must be more than 0"
             except ValueError:
-                yield f"{name} is {text!r}, no Kubernetes quantity such as 500m or 4Gi"
+                yield f"{option(name)} is {text!r}, not a Kubernetes quantity such as 500m or 4Gi"
 
     def _bad_volumes(self) -> Iterator[str]:
         paths: set[str] = set()
@@ -356,21 +357,21 @@ class JobOptions(Parameters):
             try:
                 volume = Volume.parsed(text)
             except ValueError as error:
-                yield f"volumes: {error}"
+                yield f"{option('volumes')}: {error}"
             else:
                 path = volume.path.rstrip("/")
                 if path in paths:
-                    yield f"volumes: two are mounted at {path}"
+                    yield f"{option('volumes')}: two are mounted at {path}"
                 paths.add(path)
                 if sizes.setdefault((volume.kind, volume.name), volume.size) != volume.size:
-                    yield f"volumes: {volume.kind} {volume.name} has two sizes"
+                    yield f"{option('volumes')}: {volume.kind} {volume.name} has two sizes"
 
     def _bad_deadlines(self) -> Iterator[str]:
         for stage, seconds in self.deadlines.items():
             if stage not in STAGES:
-                yield f"deadlines: {stage!r} is no stage; there are {', '.join(STAGES)}"
+                yield f"{option('deadlines')}: {stage!r} is not a stage; choose from {', '.join(STAGES)}"
             elif not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
-                yield f"deadlines: {stage} is {seconds!r}, not a number of seconds above 0"
+                yield f"{option('deadlines')}: {stage} is {seconds!r}, not a number of seconds greater than 0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from ddpipe.data.columns import Strings, text
 from ddpipe.errors import SourceError, listed
 from ddpipe.prepare.patterns import compiled
 from ddpipe.sources import Survey
+from ddpipe.spelling import option
 
 
 def grouped(survey: Survey, pattern: str, where: str) -> Survey:
@@ -32,7 +33,7 @@ def grouped(survey: Survey, pattern: str, where: str) -> Survey:
         raise SourceError(
             what="the raw data cannot become a dataset",
             which=where,
-            seen=f"--group-pattern {pattern!r} matches nothing in some paths, {listed(unmatched)}",
+            seen=f"{option('group_pattern')} {pattern!r} matches nothing in some paths, {listed(unmatched)}",
             do="Correct the pattern: every image needs a group, even if that is its own name.",
         )
     return replace(survey, samples=replace(survey.samples, groups=groups))

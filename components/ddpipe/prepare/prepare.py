@@ -40,6 +40,7 @@ from ddpipe.prepare.shaping import how_shaped
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.sources import Survey, open_source
 from ddpipe.sources.samples import Finder, Samples
+from ddpipe.spelling import option
 from ddpipe.storage import Store, open_store
 
 log = logging.getLogger(__name__)
@@ -443,5 +444,5 @@ def _refuse(problems: Mapping[str, str], spec: PrepareSpec) -> None:
             what="some images cannot be read",
             which=spec.where,
             seen=_told(problems),
-            do="Replace or remove these files, or leave them out with --skip-bad.",
+            do=f"Replace or remove these files, or leave them out with {option('skip_bad')}.",
         )

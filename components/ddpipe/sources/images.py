@@ -17,6 +17,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ddpipe.sources import png
 from ddpipe.sources.base import Unreadable
 from ddpipe.sources.view import PLAIN, View
+from ddpipe.spelling import option
 
 try:
     from cykooz_resizer import FilterType, ResizeAlg, ResizeOptions, Resizer
@@ -228,7 +229,7 @@ def _refuse_frames(image: Image.Image, view: View) -> None:
         return
     frames = getattr(image, "n_frames", 1)
     if frames > 1:
-        raise Unreadable(f"it has {frames} frames: --first-frame takes the first of them")
+        raise Unreadable(f"it has {frames} frames: {option('first_frame')} uses the first of them")
 
 
 def _refuse_missing_rows(file: Image.Image, data: bytes) -> None:

@@ -24,6 +24,7 @@ from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, read_file, stamp
 from ddpipe.sources.sample import Sample
 from ddpipe.sources.times import moment
+from ddpipe.spelling import option
 from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)
@@ -129,7 +130,9 @@ class Csv:
             with suppress(NoSuchObject):
                 return place, read_uri(place)
         store_of(self.path)  # which may be what is missing
-        raise refused(name, f"there is no {' and no '.join(places)}", "Name the CSV file with --table.")
+        raise refused(
+            name, f"there is no {' and no '.join(places)}", f"Name the CSV file with {option('table')}."
+        )
 
     def _tell_unnamed(self, found: Mapping[str, Sequence[ObjectInfo]], used: set[str]) -> None:
         keys = {info.key for infos in found.values() for info in infos}
@@ -218,7 +221,11 @@ def _named(file: str, header: Sequence[str], wanted: Table) -> Table:
         raise refused(file, seen, "Give each column one meaning.")
     if wanted.uncertain and len(labels) == 1:
         seen = f"it has one column of labels, {labels[0]!r}: none of its classes is uncertain"
-        raise refused(file, seen, "Leave out --uncertain, or name several columns with --label-columns.")
+        raise refused(
+            file,
+            seen,
+            f"Leave out {option('uncertain')}, or name several columns with {option('label_columns')}.",
+        )
     return replace(wanted, image=image, labels=labels)
 
 
@@ -265,7 +272,7 @@ def _chosen(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], dict
             )
         rows = kept
     if reasons and not rows:
-        raise refused(file, "no row has a label", "Name the columns of labels with --label-columns.")
+        raise refused(file, "no row has a label", f"Name the label columns with {option('label_columns')}.")
     return rows, left_out
 
 

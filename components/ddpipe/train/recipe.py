@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from ddpipe.model import ModelNames
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.spelling import option
 from ddpipe.train.choices import AUGMENTATIONS, SCHEDULES, Mixing, Optimizers, Strategies
 
 LATEST = "latest"
@@ -171,14 +172,21 @@ class Recipe(Parameters):
 
     def conflicts(self) -> Iterator[str]:
         """What is wrong with values that are valid one by one."""
+        strategy, frozen = option("strategy"), option("frozen_epochs")
         if self.frozen_epochs and self.strategy == "fsdp":
-            yield "frozen_epochs cannot be used with strategy fsdp, which cannot freeze weights"
+            yield f"{frozen} cannot be used with {strategy} fsdp, which cannot freeze weights"
         if self.optimizer == "muon" and self.strategy == "fsdp":
-            yield "optimizer muon cannot be used with strategy fsdp: it needs whole weights"
+            yield f"{option('optimizer')} muon cannot be used with {strategy} fsdp: it needs whole weights"
         if self.pretrained and self.warm_start not in {"", LATEST}:
-            yield "pretrained and warm_start both name weights to start from; give one of them"
+            given = f"{option('pretrained')} and {option('warm_start')}"
+            yield f"{given} both name weights to start from; give one of them"
         if self.frozen_epochs > self.epochs:
-            yield f"frozen_epochs is {self.frozen_epochs}, not from 0 to {self.epochs}, the epochs"
+            yield f"{frozen} is {self.frozen_epochs}, more than {option('epochs')} ({self.epochs})"
+        if self.accumulation_steps > self.batch_size:
+            yield (
+                f"{option('accumulation_steps')} is {self.accumulation_steps}, more than "
+                f"{option('batch_size')} ({self.batch_size}): some micro-batches would be empty"
+            )
 
     def shaping(self) -> dict[str, Any]:
         """Names and values of all that shapes the model."""

@@ -19,18 +19,40 @@ def ddpipe(*arguments: str) -> Result:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_tells_what_it_does_and_what_each_option_means(command: str) -> None:
-    told = ddpipe(command, "--help")
-    assert told.exit_code == 0
+def test_help_describes_every_option(command: str) -> None:
+    """--help-all does, where --help shows the common options only."""
     command_object = cli.get_command(click.Context(cli), command)
     assert command_object
     options = [parameter for parameter in command_object.params if isinstance(parameter, click.Option)]
+    brief = any(not getattr(option, "common", True) for option in options)
+    shown = ddpipe(command, "--help-all" if brief else "--help")
+    assert shown.exit_code == 0
     for option in options:
         assert option.help, option.name
-        assert option.opts[-1] in told.output
+        assert option.opts[-1] in shown.output
 
 
-def test_help_of_the_whole_needs_no_torch() -> None:
+def test_help_shows_common_options_first() -> None:
+    """What a pipeline's form offers as fields of their own; not what only engines use."""
+    shown = ddpipe("train", "--help").output
+    assert len(shown.splitlines()) < 80
+    for name in ("--dataset", "--run", "--epochs", "--nodes", "--help-all"):
+        assert name in shown
+    for name in ("--momentum", "--check", "--write", "--executor-input", "--run-id"):
+        assert name not in shown
+    everything = ddpipe("train", "--help-all").output
+    engines = everything[everything.index("For pipeline engines:") :]
+    assert all(name in engines for name in ("--check", "--write", "--executor-input"))
+
+
+def test_help_of_a_local_run_has_no_cluster_options() -> None:
+    shown = ddpipe("run", "--help-all").output
+    assert "Cluster job" not in shown
+    assert "per pod" not in shown
+    assert "Training processes on this machine" in shown
+
+
+def test_help_needs_no_torch() -> None:
     code = (
         "import sys; from ddpipe.__main__ import cli; cli(['run', '-h'], standalone_mode=False);"
         "print(sys.modules)"
@@ -40,7 +62,7 @@ def test_help_of_the_whole_needs_no_torch() -> None:
     assert "'torch'" not in done.stdout
 
 
-def test_the_small_image_says_what_it_is_too_small_for() -> None:
+def test_missing_packages_are_named() -> None:
     code = (
         "import sys; sys.modules['numpy'] = None; from ddpipe.__main__ import main; sys.argv[1:] = {}; main()"
     )
@@ -56,11 +78,11 @@ def test_the_small_image_says_what_it_is_too_small_for() -> None:
     assert without_numpy("launch", "--help").returncode == 0
 
 
-def test_an_unknown_command_is_refused() -> None:
+def test_unknown_commands_are_rejected() -> None:
     assert ddpipe("fly").exit_code == 2
 
 
-def test_a_prepared_dataset_is_told_as_one_json_object(tmp_path: Path) -> None:
+def test_json_output_of_prepare(tmp_path: Path) -> None:
     arguments = ("prepare", "--source", "digits", "--store", str(tmp_path), "--json")
     first, second = (json.loads(ddpipe(*arguments).stdout) for _ in range(2))
     assert not first["reused"]
@@ -69,18 +91,18 @@ def test_a_prepared_dataset_is_told_as_one_json_object(tmp_path: Path) -> None:
     assert sum(first["samples"].values()) == 1797
 
 
-def test_people_get_the_address_on_standard_output(tmp_path: Path) -> None:
-    told = ddpipe("prepare", "--source", "digits", "--store", str(tmp_path))
-    assert Path(told.stdout.strip()).is_file()
+def test_standard_output_of_prepare_is_the_manifest(tmp_path: Path) -> None:
+    ended = ddpipe("prepare", "--source", "digits", "--store", str(tmp_path))
+    assert Path(ended.stdout.strip()).is_file()
 
 
-def test_wrong_parameters_end_with_their_exit_code_and_all_problems_at_once(tmp_path: Path) -> None:
+def test_all_wrong_parameters_are_reported_together(tmp_path: Path) -> None:
     runs = str(tmp_path / "runs")
-    told = ddpipe("run", "--runs", runs, "--learning-rate", "-1", "--model", "gpt", "--json")
-    assert told.exit_code == ParameterError.exit_code
-    assert json.loads(told.stdout)["error"] == "ParameterError"
-    assert "learning_rate" in told.stderr
-    assert "gpt" in told.stderr
+    ended = ddpipe("run", "--runs", runs, "--learning-rate", "-1", "--model", "gpt", "--json")
+    assert ended.exit_code == ParameterError.exit_code
+    assert json.loads(ended.stdout)["error"] == "ParameterError"
+    assert "--learning-rate is -1.0" in ended.stderr
+    assert "gpt" in ended.stderr
     assert not (tmp_path / "runs").exists()
 
 
@@ -93,32 +115,29 @@ def test_wrong_parameters_end_with_their_exit_code_and_all_problems_at_once(tmp_
         (("--store", "/proc/store"), NotWritable),
     ],
 )
-def test_wrong_input_to_prepare_is_refused(
+def test_wrong_input_to_prepare_is_rejected(
     arguments: tuple[str, ...], error: type[ParameterError], tmp_path: Path
 ) -> None:
-    told = ddpipe("prepare", "--store", str(tmp_path / "store"), *arguments)
-    assert told.exit_code == error.exit_code, told.output
+    ended = ddpipe("prepare", "--store", str(tmp_path / "store"), *arguments)
+    assert ended.exit_code == error.exit_code, ended.output
     assert not list(tmp_path.rglob("*.json"))
 
 
 @pytest.mark.parametrize("command", ["run", "train", "evaluate", "export"])
-@pytest.mark.parametrize(("short", "seen"), [("abcd", "no version does"), ("0000", "several versions do: ")])
-def test_a_short_id_that_names_no_single_version_is_refused(
-    command: str, short: str, seen: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("short", "count"), [("abcd", "no"), ("12", "no"), ("0000", "more than one")])
+def test_ambiguous_and_unknown_ids_are_rejected(command: str, short: str, count: str, tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     for end in "ab":
         store.write(f"datasets/toys/{'0' * 63}{end}/manifest.json", b"")
-    told = ddpipe(command, "--dataset", short, "--store", str(tmp_path), "--run", "first", "--json")
-    assert told.exit_code == DatasetError.exit_code
-    error = json.loads(told.stdout)
-    assert error["which"] == f"{short} in {tmp_path}"
-    assert error["seen"].startswith(seen)
+    ended = ddpipe(command, "--dataset", short, "--store", str(tmp_path), "--run", "first", "--json")
+    assert ended.exit_code == DatasetError.exit_code
+    error = json.loads(ended.stdout)
+    assert error["what"] == f"{count} dataset version starts with {short} in {tmp_path}"
     assert "ddpipe data ls" in error["do"]
 
 
-def test_a_run_takes_a_dataset_or_prepares_one_but_not_both(tmp_path: Path) -> None:
+def test_a_dataset_excludes_options_for_preparing(tmp_path: Path) -> None:
     given = ("--dataset", "abcd", "--store", str(tmp_path), "--source", "mnist", "--run", "first")
-    told = ddpipe("run", *given, "--json")
-    assert told.exit_code == ParameterError.exit_code
-    assert "options for preparing" in json.loads(told.stdout)["seen"]
+    ended = ddpipe("run", *given, "--json")
+    assert ended.exit_code == ParameterError.exit_code
+    assert "options for preparing" in json.loads(ended.stdout)["seen"]

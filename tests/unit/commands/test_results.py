@@ -188,11 +188,11 @@ def test_objects_of_later_options_are_checked_name_by_name(tmp_path: Path) -> No
         tmp_path, "--check", "train_options", json.dumps(train), "--check", "cluster_options", "[1]"
     )
     for problem in (
-        "'label_smothing' is no parameter here; is it label_smoothing?",
-        "epochs does not belong in train_options: it is given as train_epochs",
-        "keep does not belong in train_options: it is given as cluster_options",
+        "'label_smothing' is not a parameter here; did you mean label_smoothing?",
+        "epochs does not belong in train_options, but in train_epochs",
+        "keep does not belong in train_options, but in cluster_options",
         "cluster_options is '[1]', not an object of names and values",
-        "momentum is 2, not a number from 0 to below 1",
+        "momentum is 2, not a number of at least 0 and less than 1",
     ):
         assert problem in told, told
 
@@ -210,7 +210,7 @@ def test_options_in_an_object_are_refused_like_any_other(tmp_path: Path) -> None
     told = refused(tmp_path, "--folds", "5", "--options", options)
     for problem in (
         "quality is 0, not a whole number from 1 to 95",
-        "'qality' is no parameter here; is it quality?",
-        "folds is given twice: by itself, and among the options",
+        "'qality' is not a parameter here; did you mean quality?",
+        "folds is given twice: as an option of its own, and in --options",
     ):
         assert problem in told, told

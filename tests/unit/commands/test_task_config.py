@@ -135,4 +135,4 @@ def test_the_command_finds_them_in_the_engine_s_input_and_checks_what_becomes_of
     given = json.dumps({"inputs": {"parameterValues": {"task_config": settings, "nodes": 2}}, "outputs": {}})
     ran = CliRunner().invoke(cli, ["launch", "--image", "mine:1", "--executor-input", given])
     assert ran.exit_code == ParameterError.exit_code
-    assert "memory is 'much', no Kubernetes quantity" in ran.stderr
+    assert "memory is 'much', not a Kubernetes quantity" in ran.stderr

@@ -20,5 +20,5 @@ def test_a_second_training_of_a_run_is_rejected_while_the_first_works(tmp_path: 
     with lease(open_store(str(tmp_path / "runs" / "first")), renewal=0.05):
         told = CliRunner().invoke(cli, ("train", *given), catch_exceptions=False)
     assert told.exit_code == ParameterError.exit_code
-    assert "the run is being worked on" in told.output
+    assert "another process works on the run" in told.output
     assert not (tmp_path / "runs" / "first" / "training").exists()

@@ -130,7 +130,7 @@ def test_all_wrong_parameters_are_refused_before_anything_is_uploaded(server: Se
     wrong = assigned("epoch=3", "nodes=two", "learning_rate=-1", "cluster_gpus=-1", "label_smoothing=2")
     told = refusal(ParameterError, "submit", *wrong)
     assert "5 problems" in told["seen"]
-    assert "is it epochs" in told["seen"]
+    assert "did you mean epochs?" in told["seen"]
     assert "nodes is 'two', not a whole number" in told["seen"]
     assert server.requests == []
 

@@ -532,7 +532,7 @@ def test_unreadable_images_are_all_named(toys: PrepareSpec) -> None:
         "kite/void.png: it is empty",
     ):
         assert problem in error.seen
-    assert "--skip-bad" in error.do
+    assert "skip_bad" in error.do
 
 
 def test_a_folder_without_one_readable_image_says_what_is_wrong_with_each(toys: PrepareSpec) -> None:

@@ -203,7 +203,7 @@ def test_colours_stay_colours() -> None:
 
 def test_several_frames_are_refused_unless_the_first_is_asked_for() -> None:
     frames = np.stack([RAMP, RAMP[::-1], RAMP])
-    with pytest.raises(Unreadable, match="it has 3 frames: --first-frame"):
+    with pytest.raises(Unreadable, match="it has 3 frames: first_frame"):
         _shown(_dicom(frames))
     assert np.array_equal(_shown(_dicom(frames), View(first_frame=True)), _shown(_dicom()))
 

@@ -37,7 +37,7 @@ def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
 
 
 def test_an_unknown_field_is_refused_beside_a_preset() -> None:
-    with pytest.raises(ParameterError, match="'lerning_rate' is no parameter"):
+    with pytest.raises(ParameterError, match="'lerning_rate' is not a parameter"):
         recipe_of("fast-32", {"lerning_rate": 1})
 
 

@@ -1,0 +1,114 @@
+"""All values of a run are validated together, wherever they are given."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from ddpipe import validation
+from ddpipe.__main__ import cli
+from ddpipe.errors import ParameterError
+from ddpipe.pipelines.compile import PIPELINES
+from ddpipe.spelling import as_option, spelled
+from ddpipe.steps import PresetOptions, TrainOptions
+from ddpipe.train.recipe import Recipe
+
+
+def problems_of(**values: Any) -> list[str]:
+    return validation.problems((PresetOptions, Recipe, TrainOptions), values, values)
+
+
+def rejected(*arguments: str) -> str:
+    """What the command line reports about wrong parameters."""
+    ended = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert ended.exit_code == ParameterError.exit_code, ended.output
+    return ended.stderr
+
+
+def test_valid_values_have_no_problems() -> None:
+    assert problems_of() == []
+    assert problems_of(preset="fast-32", nodes=8, backend="auto", image="mine:1") == []
+
+
+def test_values_of_a_preset_are_checked_with_those_given() -> None:
+    (problem,) = problems_of(preset="fast-32", strategy="fsdp")
+    assert problem == "optimizer muon cannot be used with strategy fsdp: it needs whole weights"
+    assert problems_of(preset="fast-32", strategy="fsdp", optimizer="sgd") == []
+
+
+def test_micro_batches_need_samples() -> None:
+    (problem,) = problems_of(batch_size=4, accumulation_steps=1000)
+    assert problem.startswith("accumulation_steps is 1000, more than batch_size (4)")
+    (problem,) = problems_of(batch_size=8, accumulation_steps=4, processes=4)
+    assert problem.startswith("accumulation_steps is 4, more than the 2 samples that each of 4 processes")
+    assert problems_of(batch_size=8, accumulation_steps=2, processes=4) == []
+
+
+def test_options_are_spelled_as_the_command_line_does() -> None:
+    with spelled(as_option):
+        assert problems_of(learning_rate=-1.0)[0].startswith("--learning-rate is -1.0, not")
+    assert problems_of(learning_rate=-1.0)[0].startswith("learning_rate is -1.0, not")
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "export"])
+def test_a_missing_dataset_is_named(command: str) -> None:
+    assert "--dataset is missing" in rejected(command)
+
+
+def test_a_run_rejects_an_exact_split_by_a_column() -> None:
+    table = ("--source", "csv", "--source-path", "x", "--split-column", "split")
+    assert "--stratify exact cannot be met: --split-column" in rejected("run", *table, "--stratify", "exact")
+
+
+WRONG = {
+    "muon with fsdp": ({"strategy": "fsdp", "optimizer": "muon"}, "optimizer muon cannot be used"),
+    "a preset's muon with fsdp": ({"preset": "fast-32", "strategy": "fsdp"}, "optimizer muon cannot be used"),
+    "fractions": ({"validation_fraction": 0.6, "test_fraction": 0.6}, "leave nothing for training"),
+    "fold": ({"folds": 3, "fold": 7}, "fold is 7, but folds is 3"),
+    "an umlaut": ({"dataset_name": "bäume"}, "data_name is 'bäume'"),
+    "empty micro-batches": ({"batch_size": 4, "accumulation_steps": 1000}, "accumulation_steps is 1000"),
+    "shares": ({"nodes": 64, "accumulation_steps": 2}, "accumulation_steps is 2, more than the 1 samples"),
+}
+
+
+@pytest.mark.parametrize(("values", "problem"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("command", [("submit",), ("schedule", "set", "nightly", "--every", "1d")])
+def test_a_package_is_not_sent_with_wrong_values(
+    command: tuple[str, ...], values: dict[str, Any], problem: str
+) -> None:
+    """Before a server is asked for: there is none here."""
+    assigned = [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
+    assert problem in rejected(*command, *assigned)
+
+
+def test_a_parameter_is_not_given_by_two_names() -> None:
+    ended = rejected("submit", "--set", "nodes=2", "--set", "cluster_nodes=3")
+    assert "nodes and cluster_nodes are the same parameter" in ended
+
+
+@pytest.mark.parametrize(("values", "problem"), WRONG.values(), ids=WRONG)
+def test_the_first_step_of_a_form_rejects_the_same(
+    values: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    pipeline = PIPELINES["training"]
+    fields = {item.name: item.default for item in pipeline.parameters} | pipeline.filled(values)
+    first = pipeline.tasks[0]
+    given = [part for name, value in _own(fields).items() for part in (name, value)]
+    checks = [part for item in pipeline.checked for part in ("--check", item.name, _text(fields[item.form]))]
+    store = ("--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs"), "--run", "a")
+    assert first.step.name == "prepare"
+    assert problem in rejected("prepare", *store, *given, *checks)
+    assert not list(tmp_path.iterdir())
+
+
+def _own(fields: dict[str, Any]) -> dict[str, str]:
+    """The options of the first step, as the engine passes them."""
+    return {"--dataset-name": fields["data_name"], "--options": _text(fields["data_options"])}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
