@@ -209,3 +209,24 @@ def nothing_is_created_in_a_namespace_that_does_not_exist(cluster: Cluster, path
     nowhere = path.replace(path.split("/")[-2], f"nowhere-{uuid.uuid4().hex[:8]}")
     for query in (None, {"dryRun": "All"}):
         assert refusal(lambda query=query: cluster.create(nowhere, a_map(), query))[:2] == (404, "NotFound")
+
+
+@case
+def a_list_comes_in_pages_as_asked(cluster: Cluster, path: str) -> None:
+    for name in ("page-1", "page-2", "page-3"):
+        cluster.create(path, a_map(name, labels={"p": "1"}))
+    query = {"labelSelector": "p=1", "limit": "2"}
+    first = cluster.get(path, query)
+    second = cluster.get(path, {**query, "continue": first["metadata"]["continue"]})
+    assert not second["metadata"].get("continue")
+    names = [item["metadata"]["name"] for page in (first, second) for item in page["items"]]
+    assert names == ["page-1", "page-2", "page-3"]
+
+
+@case
+def a_list_of_metadata_has_labels_and_nothing_else(cluster: Cluster, path: str) -> None:
+    cluster.create(path, {**a_map("large", labels={"m": "1", "l": "1"}), "data": {"much": "x" * 1000}})
+    cluster.create(path, a_map("other", labels={"m": "2", "l": "1"}))
+    (found,) = cluster.get_metadata(path, {"labelSelector": "m!=2,l=1"})["items"]
+    assert found["metadata"]["labels"] == {"m": "1", "l": "1"}
+    assert "data" not in found

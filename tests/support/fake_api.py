@@ -73,8 +73,12 @@ class FakeApiServer:
             if path in self._collections:
                 items = [item for at, item in self._objects.items() if _parent(at) == path]
                 chosen = [copy.deepcopy(item) for item in items if _is_selected(item, query or {})]
-                return {"metadata": {"resourceVersion": str(self._version)}, "items": chosen}
+                return _page(chosen, query or {}, self._version)
         raise _not_found(path)
+
+    def get_metadata(self, path: str, query: Query | None = None) -> dict[str, Any]:
+        listed = self.get(path, query)
+        return {**listed, "items": [{"metadata": item["metadata"]} for item in listed["items"]]}
 
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
         self._note(Request("POST", path, query or {}))
@@ -313,6 +317,14 @@ def _belongs(body: Mapping[str, Any], owner: Mapping[str, Any]) -> bool:
     return owner["metadata"]["uid"] in uids
 
 
+def _page(items: list[dict[str, Any]], query: Query, version: int) -> dict[str, Any]:
+    """So many objects as the query limits a list to, and where the next page begins."""
+    start = int(query.get("continue") or 0)
+    end = start + int(query.get("limit") or len(items))
+    more = {"continue": str(end)} if end < len(items) else {}
+    return {"metadata": {"resourceVersion": str(version), **more}, "items": items[start:end]}
+
+
 def _is_told(change: str, body: Mapping[str, Any], query: Query) -> bool:
     if change == "BOOKMARK":
         return query.get("allowWatchBookmarks") == "true"
@@ -323,9 +335,12 @@ def _is_selected(body: Mapping[str, Any], query: Query) -> bool:
     labels = body["metadata"].get("labels") or {}
     wanted = filter(None, query.get("labelSelector", "").split(","))
     fields = filter(None, query.get("fieldSelector", "").split(","))
-    return all(labels.get(key) == value for key, _, value in (one.partition("=") for one in wanted)) and all(
-        _field(body, one) for one in fields
-    )
+    return all(_has_label(labels, one) for one in wanted) and all(_field(body, one) for one in fields)
+
+
+def _has_label(labels: Mapping[str, str], selector: str) -> bool:
+    name, separator, value = selector.partition("!=") if "!=" in selector else selector.partition("=")
+    return (labels.get(name) == value) == (separator == "=")
 
 
 def _field(body: Any, selector: str) -> bool:

@@ -32,6 +32,8 @@ _KEEPALIVE = [
 ]
 
 _MERGE_PATCH = "application/merge-patch+json"
+_JSON = "application/json"
+_METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 # Kept open for reuse; more are opened while more logs are read.
 _CONNECTIONS = 64
 # A watch sends one object per line, and etcd stores none above 1.5 MB: anything longer is not from the API.
@@ -87,6 +89,9 @@ class Cluster(Protocol):
     def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
         """Read an object or a list."""
 
+    def get_metadata(self, path: str, query: Query | None = None) -> dict[str, Any]:
+        """Read a list whose objects have nothing but their metadata."""
+
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
         """Create an object; returns it with the server's defaults."""
 
@@ -115,6 +120,17 @@ class _Credentials:
     headers: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is sent, whatever the credentials."""
+
+    method: str
+    path: str
+    query: Query | None = None
+    body: Mapping[str, Any] | None = None
+    accept: str = _JSON
+
+
 class ApiServer:
     """A cluster reached over HTTP."""
 
@@ -127,6 +143,10 @@ class ApiServer:
     def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
         """Read an object or a list."""
         return self._json("GET", path, query)
+
+    def get_metadata(self, path: str, query: Query | None = None) -> dict[str, Any]:
+        """Read a list whose objects have nothing but their metadata."""
+        return self._json("GET", path, query, accept=_METADATA_LIST)
 
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
         """Create an object; returns it with the server's defaults."""
@@ -147,7 +167,7 @@ class ApiServer:
 
     def pieces(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
         """The same as bytes, in pieces as they arrive."""
-        response = self._answer("GET", path, query, read_timeout=idle)
+        response = self._answer(_Request("GET", path, query), idle)
         try:
             yield from response.stream(2**16)
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -160,9 +180,14 @@ class ApiServer:
         return ApiServer(self._log_in, self.namespace, self._timeout)
 
     def _json(
-        self, method: str, path: str, query: Query | None = None, body: Mapping[str, Any] | None = None
+        self,
+        method: str,
+        path: str,
+        query: Query | None = None,
+        body: Mapping[str, Any] | None = None,
+        accept: str = _JSON,
     ) -> dict[str, Any]:
-        response = self._answer(method, path, query, body)
+        response = self._answer(_Request(method, path, query, body, accept), self._timeout)
         try:
             answer: dict[str, Any] = json.loads(response.read())
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -171,20 +196,13 @@ class ApiServer:
             response.release_conn()
         return answer
 
-    def _answer(
-        self,
-        method: str,
-        path: str,
-        query: Query | None = None,
-        body: Mapping[str, Any] | None = None,
-        read_timeout: float | None = None,
-    ) -> urllib3.BaseHTTPResponse:
+    def _answer(self, request: _Request, read_timeout: float) -> urllib3.BaseHTTPResponse:
         """The response to one request; after a 401 the token is read again, as it may have been rotated."""
-        response = self._send(method, path, query, body, read_timeout or self._timeout)
+        response = self._send(request, read_timeout)
         if response.status == HTTPStatus.UNAUTHORIZED:
             response.drain_conn()
             self._log_in_again()
-            response = self._send(method, path, query, body, read_timeout or self._timeout)
+            response = self._send(request, read_timeout)
         if response.status >= 400:  # noqa: PLR2004 - HTTP's limit between success and error
             raise _refusal(response)
         return response
@@ -208,17 +226,16 @@ class ApiServer:
         if read.headers or not self._credentials.headers:
             self._credentials = read
 
-    def _send(
-        self, method: str, path: str, query: Query | None, body: Mapping[str, Any] | None, read_timeout: float
-    ) -> urllib3.BaseHTTPResponse:
+    def _send(self, request: _Request, read_timeout: float) -> urllib3.BaseHTTPResponse:
         credentials = self._credentials
-        kind = {"Content-Type": _MERGE_PATCH} if method == "PATCH" else {}
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        kind = {"Content-Type": _MERGE_PATCH} if request.method == "PATCH" else {}
         try:
             return credentials.pool.request(
-                method,
-                credentials.host + path + (f"?{urlencode(query)}" if query else ""),
-                json=body,
-                headers={"Accept": "application/json", **kind, **credentials.headers},
+                request.method,
+                credentials.host + request.path + query,
+                json=request.body,
+                headers={"Accept": request.accept, **kind, **credentials.headers},
                 preload_content=False,
                 retries=False,
                 timeout=urllib3.Timeout(connect=self._timeout, read=read_timeout),

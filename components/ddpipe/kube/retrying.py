@@ -84,6 +84,10 @@ class Patient:
         """Read an object or a list."""
         return with_retries(lambda: self.cluster.get(path, query), self.budget)
 
+    def get_metadata(self, path: str, query: Query | None = None) -> dict[str, Any]:
+        """Read a list whose objects have nothing but their metadata."""
+        return with_retries(lambda: self.cluster.get_metadata(path, query), self.budget)
+
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
         """Create an object; a retry of a request that did succeed is refused with 409."""
         return with_retries(lambda: self.cluster.create(path, body, query), self.budget)

@@ -1,4 +1,4 @@
-"""What the launcher does on a cluster, and whether it may: behind preflight's advice and images/rbac.yaml."""
+"""The rights that launching needs, and whether an account has them: for preflight, doctor and rbac.yaml."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Right:
     Attributes:
         resource: The kind of object.
         verbs: What may be done with it.
-        subresource: The part of it that is meant; empty for the object itself.
+        subresource: A part of it, such as log; empty for the object itself.
     """
 
     resource: Resource
@@ -34,12 +34,17 @@ class Right:
 
     @property
     def name(self) -> str:
-        """The resource as a Role names it."""
+        """The resource as in a Role: pods/log."""
         return "/".join(filter(None, (self.resource.plural, self.subresource)))
 
 
 def needed(resource: Resource, *beside: Resource) -> tuple[Right, ...]:
-    """Without these no job of this kind can be launched, with objects of those kinds beside it."""
+    """The rights without which no job of this kind can be launched.
+
+    Args:
+        resource: The kind of job.
+        beside: The kinds of objects that are created for the job.
+    """
     return (
         Right(resource, ("create", "get", "list", "watch", "delete")),
         Right(PODS, ("list", "watch")),
@@ -49,30 +54,30 @@ def needed(resource: Resource, *beside: Resource) -> tuple[Right, ...]:
 
 
 HELPFUL = (
-    Right(PODS, ("get",)),  # the launcher's own: tells an eviction from a termination
-    Right(EVENTS, ("list", "watch")),  # why pods are refused, or cannot mount
-    Right(QUOTAS, ("list",)),  # quota that does not suffice shows before anything is created
+    Right(PODS, ("get",)),  # the launcher's own: is it evicted, or was the run terminated?
+    Right(EVENTS, ("list", "watch")),  # why pods are rejected, or cannot mount
+    Right(QUOTAS, ("list",)),  # insufficient quota shows before anything is created
     Right(CLAIMS, ("get",)),  # so does a missing object
     Right(CONFIGS, ("get",)),
     Right(ACCOUNTS, ("get",)),
-    Right(WORKFLOWS, ("get",)),  # whether the run of a job that was left behind is over
+    Right(WORKFLOWS, ("get", "list")),  # whether the runs of jobs that were left behind are over
     Right(JOBS, ("get",)),
 )
-"""Launching works without these, with later or poorer messages."""
+"""Launching works without these, but some messages come later or say less."""
 
 
 def may(cluster: Cluster, namespace: str, right: Right, verb: str, account: str = "") -> bool:
-    """Whether a verb of a right is granted, in a namespace.
+    """Whether a verb of a right is granted in a namespace.
 
     Args:
         cluster: Where.
-        namespace: Of the objects, and of the service account.
-        right: What is asked for.
+        namespace: The objects', and the service account's.
+        right: The right.
         verb: One of its verbs.
-        account: Name of a service account; empty: whoever asks.
+        account: Name of a service account (default: the account of this client).
 
     Raises:
-        ApiError: The server cannot say, or does not let this account ask about another one.
+        ApiError: The server does not answer, or does not let this account ask about another one.
     """
     attributes = {
         "namespace": namespace,

@@ -137,10 +137,16 @@ class Follower:
                 name="events",
                 path=EVENTS.path(namespace),
                 select={"fieldSelector": "type=Warning"},
+                concerns=self._is_event_of_job,
                 optional=True,
                 bookmarked=False,
             ),
         )
+
+    def _is_event_of_job(self, event: Object) -> bool:
+        """By name: the names of all objects of a job begin with its own. No selector can express that."""
+        name = event["involvedObject"].get("name", self.job.name)
+        return bool(name == self.job.name or name.startswith(f"{self.job.name}-"))
 
     def _receive(self, seconds: float) -> None:
         """Take in all messages that have come; wait for the first one for at most so long.

@@ -1,43 +1,44 @@
-"""Jobs whose launcher never got to clean up: found by their labels, removed when their run is over.
+"""Jobs whose launcher could not clean up: found by their labels, removed when their run is over.
 
-Never anybody else's: a job counts as ddpipe's only if its name is the hash of the owner it is annotated with.
+Nobody else's are touched: a job is ddpipe's only if its name is the hash of the owner in its annotation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 
 from ddpipe.errors import LaunchError, NotRemoved, listed
 from ddpipe.jobs.backend import Backend, all_backends
 from ddpipe.jobs.job import Keep, Owner
-from ddpipe.jobs.labels import KEEP, MANAGED, PIPELINE, label_value, owner_of
+from ddpipe.jobs.labels import KEEP, MANAGED, PIPELINE, RUN, label_value, owner_of
 from ddpipe.jobs.status import Phase, true_conditions
 from ddpipe.kube.api import Cluster, Refused
 from ddpipe.kube.discovery import is_served
+from ddpipe.kube.listing import pages
 from ddpipe.kube.resources import Object
-from ddpipe.kube.retrying import delete
-from ddpipe.launching.ownership import run_is_over
+from ddpipe.kube.retrying import Patient, delete
+from ddpipe.launching.ownership import run_of, runs_over
 
-# For so many seconds a server that is busy or away is asked again.
+# Seconds for which a request is retried while the server is busy or away.
 _PATIENCE = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundJob:
-    """A job of ddpipe's on the cluster.
+    """A job on the cluster that ddpipe created.
 
     Attributes:
-        kind: What kind of object it is.
+        kind: The kind of object.
         name: Its name.
         path: Its path in the API.
-        uid: Which object it is.
+        uid: Its uid.
         owner: The step of the run that owns it.
         created: When, as RFC 3339.
         state: Its latest condition: Created, Running, Succeeded, Failed; Active if it has none.
-        run_over: Whether its run has ended; None if that cannot be known.
-        kept: Whether it has ended and stays on purpose.
+        run_over: Whether its run has ended; None if that was not asked for, or cannot be known.
+        kept: Whether it has ended and is kept on purpose.
     """
 
     kind: str
@@ -51,36 +52,59 @@ class FoundJob:
     kept: bool
 
 
-def list_jobs(cluster: Cluster, namespace: str, *, pipeline: str | None = None) -> list[FoundJob]:
-    """All jobs that ddpipe created in a namespace, of one pipeline or of all, whatever runs them.
+def list_jobs(
+    cluster: Cluster,
+    namespace: str,
+    *,
+    pipeline: str | None = None,
+    run: str | None = None,
+    most: int | None = None,
+) -> list[FoundJob]:
+    """All jobs that ddpipe created in a namespace, of every kind.
+
+    Args:
+        cluster: Where.
+        namespace: Where in it.
+        pipeline: Only jobs of this pipeline.
+        run: Only jobs of this run; whether it is over is then not looked at.
+        most: The most requests for single runs; see `runs_over`.
 
     Raises:
-        Refused: This account may list none of them.
+        Refused: This account may list none of them, or the server is busy.
         Unanswered: The API server is away.
     """
-    labels = {MANAGED: "ddpipe"} | ({PIPELINE: label_value(pipeline)} if pipeline is not None else {})
-    selector = ",".join(f"{name}={value}" for name, value in labels.items())
-    found: list[FoundJob] = []
+    query = {"labelSelector": _selector(pipeline, run)}
+    found: list[tuple[FoundJob, Object | None]] = []
     refusals: list[Refused] = []
     kinds = [backend for backend in all_backends() if is_served(cluster, backend.resource)]
     for kind in kinds:
         try:
-            items = cluster.get(kind.resource.path(namespace), {"labelSelector": selector})["items"]
+            for page in pages(cluster.get, kind.resource.path(namespace), query):
+                found += (_found(kind, item, owner) for item in page if (owner := owner_of(item)))
         except Refused as error:
-            # A kind that this account may not use has no jobs of its.
+            # An account that may not use a kind has no jobs of that kind.
             if error.status != HTTPStatus.FORBIDDEN:
                 raise
             refusals.append(error)
-        else:
-            found += (_found(cluster, kind, item, owner) for item in items if (owner := owner_of(item)))
     if refusals and len(refusals) == len(kinds):
         raise refusals[0]
-    return found
+    if run is not None:
+        # A label holds 63 characters and not all kinds of them: the annotation decides.
+        return [job for job, _ in found if job.owner.run_id == run]
+    over = runs_over(cluster, namespace, [belongs for _, belongs in found if belongs], most)
+    return [replace(job, run_over=over[belongs["uid"]] if belongs else None) for job, belongs in found]
+
+
+def _selector(pipeline: str | None, run: str | None) -> str:
+    labels = {MANAGED: "ddpipe"}
+    labels |= {PIPELINE: label_value(pipeline)} if pipeline is not None else {}
+    labels |= {RUN: label_value(run)} if run is not None else {}
+    return ",".join(f"{name}={value}" for name, value in labels.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """What a sweep did.
+    """The result of a sweep.
 
     Attributes:
         removed: Jobs that are gone.
@@ -91,7 +115,7 @@ class Swept:
     problems: list[str]
 
     def complete(self) -> list[FoundJob]:
-        """The removed jobs, if that is all there were to remove.
+        """The removed jobs, if no other had to be removed.
 
         Raises:
             NotRemoved: Some jobs are still there.
@@ -101,7 +125,7 @@ class Swept:
                 what="not all jobs whose run is over could be removed",
                 which=f"{len(self.problems)} of {len(self.problems) + len(self.removed)}",
                 seen=listed(self.problems),
-                do="See that this account may delete them, then sweep again: ddpipe jobs sweep",
+                do="Give this account the right to delete them, then sweep again: ddpipe jobs sweep",
             )
         return self.removed
 
@@ -113,23 +137,26 @@ def sweep(
     pipeline: str | None = None,
     run: str | None = None,
     say: Callable[[str], None] = lambda _: None,
+    most: int | None = None,
 ) -> Swept:
-    """Remove orphans.
+    """Remove orphans; each request is retried for a while if the server is busy.
 
     Args:
         cluster: Where.
         namespace: Where in it.
-        pipeline: Of this pipeline only.
-        run: The caller knows that this run is over: its jobs go but for kept ones, all others stay.
-        say: Is told each job that is removed, or cannot be.
+        pipeline: Only jobs of this pipeline.
+        run: The caller knows that this run is over: its jobs are removed except kept ones, all others stay.
+        say: Receives a line for each job that is removed, or cannot be.
+        most: The most requests for single runs; see `runs_over`.
 
     Raises:
         Refused: This account may not list them.
-        Unanswered: The API server is away.
+        LaunchError: The API server is away.
     """
+    patient = Patient(cluster, _PATIENCE)
     swept = Swept([], [])
-    for job in list_jobs(cluster, namespace, pipeline=pipeline):
-        if not _is_orphan(job, run):
+    for job in list_jobs(patient, namespace, pipeline=pipeline, run=run, most=most):
+        if job.kept or (run is None and job.run_over is not True):
             continue
         title = f"{job.kind} {namespace}/{job.name}"
         try:
@@ -144,17 +171,12 @@ def sweep(
     return swept
 
 
-def _is_orphan(job: FoundJob, run: str | None) -> bool:
-    if run is not None:
-        return job.owner.run_id == run and not job.kept
-    return job.run_over is True and not job.kept
-
-
-def _found(cluster: Cluster, backend: Backend, item: Object, owner: Owner) -> FoundJob:
+def _found(backend: Backend, item: Object, owner: Owner) -> tuple[FoundJob, Object | None]:
+    """A job, and the reference to the run that it belongs to."""
     metadata = item["metadata"]
     phase = backend.phase(item)
     keep = Keep(metadata["annotations"].get(KEEP, Keep.NEVER))
-    return FoundJob(
+    job = FoundJob(
         kind=backend.resource.kind,
         name=metadata["name"],
         path=backend.resource.path(metadata["namespace"], metadata["name"]),
@@ -162,6 +184,7 @@ def _found(cluster: Cluster, backend: Backend, item: Object, owner: Owner) -> Fo
         owner=owner,
         created=metadata["creationTimestamp"],
         state=[phase.capitalize(), *true_conditions(item)][-1],
-        run_over=run_is_over(cluster, item),
+        run_over=None,
         kept=phase.is_terminal and keep.keeps(failed=phase is Phase.FAILED),
     )
+    return job, run_of(item)

@@ -1,23 +1,30 @@
-"""Who a job belongs to on the cluster: the run that this launcher is a step of."""
+"""Which run a job belongs to: the one that this launcher is a step of; and whether such runs are over."""
 
 from __future__ import annotations
 
 import os
+import random
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
 from ddpipe.kube.api import Cluster, Refused
+from ddpipe.kube.discovery import readable
+from ddpipe.kube.listing import pages
 from ddpipe.kube.resources import JOBS, PODS, WORKFLOWS, Object
 
 _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 # Controllers that outlive any run: a notebook server's, say.
 _SERVICES = {"ReplicaSet", "StatefulSet", "DaemonSet"}
-# Where runs live, and the phases or conditions by which they are over.
+# The kinds of objects that runs are, and the phases or conditions of those that are over.
 _RUNS = {resource.kind: resource for resource in (WORKFLOWS, JOBS, PODS)}
 _OVER = {"Succeeded", "Failed", "Error", "Complete"}
+# Argo's controller sets this label when it has finished a workflow.
+_RUNNING = {"labelSelector": "workflows.argoproj.io/completed!=true"}
+# Up to so many workflows are read one by one, rather than all that run in one list.
+_FEW = 3
 
 
 def own_pod_path() -> str | None:
@@ -36,14 +43,22 @@ def own_pod_path() -> str | None:
 
 
 def owner_references(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
-    """What the job goes with when it is deleted: the run's workflow, else this very pod, if known."""
+    """The owners of a new job, with which it is deleted: the run's workflow, else this very pod, if known.
+
+    Args:
+        cluster: Where.
+        namespace: The job's.
+
+    Raises:
+        Refused: The server is busy: without its owner a job would outlive a launcher that vanishes.
+        Unanswered: The server does not answer.
+    """
     path = own_pod_path()
     # An owner in another namespace counts as absent, and the job would be collected at once.
     if path is None or not path.startswith(PODS.path(namespace) + "/"):
         return []
-    try:
-        pod = cluster.get(path)
-    except Refused:
+    pod = readable(lambda: cluster.get(path))
+    if pod is None:
         return []
     owners = pod["metadata"].get("ownerReferences") or []
     controller = next((owner for owner in owners if owner.get("controller")), None)
@@ -55,21 +70,77 @@ def owner_references(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
 
 
 def reference(version: str, kind: str, named: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes an object belong to another one, of this metadata."""
+    """The owner reference to an object.
+
+    Args:
+        version: Its API version.
+        kind: Its kind.
+        named: Its metadata.
+    """
     return {"apiVersion": version, "kind": kind, "name": named["name"], "uid": named["uid"]}
 
 
-def run_is_over(cluster: Cluster, job: Object) -> bool | None:
-    """Whether the run that a job belongs to has ended; None if that cannot be known."""
+def run_of(job: Object) -> Object | None:
+    """The reference to the run that a job belongs to; None if it has none that can be judged."""
     owners = job["metadata"].get("ownerReferences") or []
-    if not owners or owners[0]["kind"] not in _RUNS:
-        return None
-    owner = owners[0]
+    return owners[0] if owners and owners[0]["kind"] in _RUNS else None
+
+
+def runs_over(
+    cluster: Cluster, namespace: str, runs: Iterable[Object], most: int | None = None
+) -> dict[str, bool | None]:
+    """Whether runs are over, by their uid; None where that cannot be known.
+
+    Each run is read once, however many jobs it has, and many workflows are read in one list of those that
+    run: 200 launchers that look for each other's leftovers would send 40,000 requests otherwise.
+
+    Args:
+        cluster: Where.
+        namespace: Theirs.
+        runs: References to them, from the jobs.
+        most: The most requests for single runs; of more, some are chosen by chance, so that in the end all
+            are looked at by one launcher or another. None means no limit.
+
+    Raises:
+        Refused: The server is busy.
+        Unanswered: The server does not answer.
+    """
+    left = {run["uid"]: run for run in runs}
+    over: dict[str, bool | None] = dict.fromkeys(left)
+    workflows = {uid for uid, run in left.items() if run["kind"] == WORKFLOWS.kind}
+    running = _running(cluster, namespace) if len(workflows) > _FEW else None
+    if running is not None:
+        over |= {uid: uid not in running for uid in workflows}
+        left = {uid: run for uid, run in left.items() if uid not in workflows}
+    chosen = list(left)
+    if most is not None and len(chosen) > most:
+        chosen = random.sample(chosen, most)
+    return over | {uid: _is_over(cluster, namespace, left[uid]) for uid in chosen}
+
+
+def _running(cluster: Cluster, namespace: str) -> set[str] | None:
+    """The uids of the workflows that are not over; None if this account may not list them."""
+    found: set[str] = set()
     try:
-        run = cluster.get(_RUNS[owner["kind"]].path(job["metadata"]["namespace"], owner["name"]))
+        for page in pages(cluster.get_metadata, WORKFLOWS.path(namespace), _RUNNING):
+            found |= {item["metadata"]["uid"] for item in page}
     except Refused as error:
-        return True if error.status == HTTPStatus.NOT_FOUND else None
-    if run["metadata"]["uid"] != owner["uid"]:
+        if error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
+            return None
+        raise
+    return found
+
+
+def _is_over(cluster: Cluster, namespace: str, reference: Object) -> bool | None:
+    try:
+        run = cluster.get(_RUNS[reference["kind"]].path(namespace, reference["name"]))
+    except Refused as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return True
+        if error.status == HTTPStatus.FORBIDDEN:
+            return None
+        raise
+    if run["metadata"]["uid"] != reference["uid"]:
         return True
     status = run.get("status", {})
     conditions = {item["type"] for item in status.get("conditions") or () if item["status"] == "True"}

@@ -26,6 +26,8 @@ from ddpipe.kube.retrying import is_transient
 EXIT_CODE = 143
 # API servers close a connection that is idle for 90 s.
 _WARM = 80
+# Seconds until a busy server is asked again for the launcher's own pod.
+_LOOK_AGAIN = 2
 # A create that is under way when the signal comes shows its object within this time.
 _SETTLING = 0.4
 _GIVE_UP = 25
@@ -75,12 +77,13 @@ def _noted(_number: int, _frame: FrameType | None) -> None:
 
 
 def _guard(cluster: Cluster, target: Target, reader: int, told: Event) -> None:
-    if target.launcher is not None and not _is_there(cluster, target.launcher):
-        target = replace(target, launcher=None)
+    is_known = target.launcher is None
     while True:
+        if not is_known:
+            target, is_known = _looked_up(cluster, target)
         with suppress(ApiError):
             cluster.get(target.path)
-        if select.select([reader], [], [], _WARM)[0]:
+        if select.select([reader], [], [], _WARM if is_known else _LOOK_AGAIN)[0]:
             break
     if not os.read(reader, 1):
         os.close(reader)
@@ -116,10 +119,17 @@ def _stop(cluster: Cluster, target: Target) -> str:
     return "told to stop; the job could not be deleted, the API server does not answer"
 
 
-def _is_there(cluster: Cluster, path: str) -> bool:
-    with suppress(ApiError):
-        return bool(cluster.get(path))
-    return False
+def _looked_up(cluster: Cluster, target: Target) -> tuple[Target, bool]:
+    """The target, without a launcher's pod that does not exist; and whether that is known.
+
+    A server that is busy at this moment is asked again: until then the pod counts as there, or else its
+    eviction would be taken for the termination of the run.
+    """
+    try:
+        cluster.get(target.launcher or "")
+    except ApiError as error:
+        return (target, False) if is_transient(error) else (replace(target, launcher=None), True)
+    return target, True
 
 
 def _is_evicted(cluster: Cluster, target: Target) -> bool:

@@ -285,6 +285,16 @@ def test_what_came_before_another_phase_of_the_job_is_looked_at_before() -> None
 HURRIED = replace(JOB, deadlines={"hopeless": 1e-9})
 
 
+def test_events_of_other_jobs_wake_nobody() -> None:
+    """A namespace has hundreds of launchers: each keeps the warnings about its own job only."""
+    logs = Logs(a_server(), PODS, lambda _: None)
+    follower = Follower(a_server(), JOB, JOB.nodes, BACKEND, UID, logs, print, Limits(JOB.limits))
+    (events,) = (source for source in follower._sources() if source.name == "events")
+    job = follower.job.name
+    for name, ours in {job: True, f"{job}-worker-3": True, f"{job}0": False, "other-worker-0": False}.items():
+        assert events.concerns({"involvedObject": {"name": name}}) is ours
+
+
 def refusal(version: str, message: str, uid: str = UID) -> dict[str, Any]:
     metadata = {"resourceVersion": version, "uid": version}
     return {

@@ -11,7 +11,7 @@ from launch_samples import JOBS, PODS, a_job, a_server, an_object
 
 from ddpipe.__main__ import cli
 from ddpipe.commands import jobs
-from ddpipe.errors import NotRemoved
+from ddpipe.errors import ClusterUnreachable, NotRemoved
 from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.jobs.pytorchjob import RESOURCE
 from ddpipe.kube import resources
@@ -46,7 +46,7 @@ def step(phase: str, uid: str = "step-uid") -> dict[str, Any]:
         ("Failed", ["Succeeded"], "always", False),
     ],
 )
-def test_only_jobs_whose_run_is_over_and_that_are_not_kept_are_swept(
+def test_jobs_of_runs_that_are_over_are_swept(
     phase: str,
     conditions: list[str],
     keep: str,
@@ -59,7 +59,7 @@ def test_only_jobs_whose_run_is_over_and_that_are_not_kept_are_swept(
     assert (JOBS + "/" + job.name in server._objects) is not swept
 
 
-def test_a_run_that_is_gone_is_over_and_one_that_cannot_be_seen_is_not() -> None:
+def test_a_run_that_is_gone_is_over() -> None:
     job = a_job()
     server = a_server(orphan(job, "Running"))
     assert list_jobs(server, "team")[0].run_over is True
@@ -68,18 +68,18 @@ def test_a_run_that_is_gone_is_over_and_one_that_cannot_be_seen_is_not() -> None
     assert sweep(server, "team").removed == []
 
 
-def test_another_object_of_the_run_s_name_is_not_the_run() -> None:
+def test_another_object_of_the_run_s_name_is_not_it() -> None:
     server = a_server(orphan(a_job(), "Running"))
     server.put(PODS, step("Running", uid="another"))
     assert list_jobs(server, "team")[0].run_over is True
 
 
-def test_a_job_without_an_owner_is_nobody_s_to_judge() -> None:
+def test_a_job_without_an_owner_is_not_judged() -> None:
     server = a_server(an_object(a_job(), "Running"))
     assert list_jobs(server, "team")[0].run_over is None
 
 
-def test_a_run_that_is_named_is_swept_whatever_its_state() -> None:
+def test_a_named_run_is_swept_whatever_its_state() -> None:
     server = a_server(an_object(a_job(), "Running"))
     assert sweep(server, "team", run="another").removed == []
     assert len(sweep(server, "team", run="run-1").removed) == 1
@@ -91,7 +91,7 @@ def test_a_job_that_is_to_be_kept_outlives_its_run() -> None:
     assert len(sweep(a_server(an_object(job, "Running")), "team", run="run-1").removed) == 1
 
 
-def test_other_pipelines_and_other_people_s_jobs_are_not_ours() -> None:
+def test_other_pipelines_and_other_users_jobs_are_not_ours() -> None:
     server = a_server(an_object(a_job()))
     unmarked = {"metadata": {"name": "theirs", "namespace": "team"}, "spec": {}}
     server.put(JOBS, unmarked)
@@ -136,7 +136,7 @@ def deletes(name: str) -> Any:
     "error",
     [Refused(429, "TooManyRequests", "busy"), Refused(500, "", "etcd"), Refused(403, "Forbidden", "no")],
 )
-def test_a_job_that_cannot_be_deleted_is_told_and_the_others_are_removed(error: ApiError) -> None:
+def test_a_job_that_cannot_be_deleted_is_reported(error: ApiError) -> None:
     server, one, two = two_orphans()
     server.fail(deletes(one), error)
     said: list[str] = []
@@ -154,14 +154,14 @@ def test_a_server_that_is_busy_for_a_moment_is_asked_again() -> None:
     assert {job.name for job in sweep(server, "team", run="run-1").complete()} == {one, two}
 
 
-def test_that_somebody_else_sweeps_at_the_same_time_is_as_good() -> None:
+def test_two_sweeps_at_the_same_time_are_fine() -> None:
     server, one, two = two_orphans()
     server.fail(deletes(one), Refused(404, "NotFound", "gone"))
     server.fail(deletes(two), Refused(409, "Conflict", "another uid"))
     assert len(sweep(server, "team", run="run-1").complete()) == 2
 
 
-def test_a_clean_up_that_fails_is_told_and_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clean_up_that_fails_is_reported_but_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the run's last step, and must not take the place of how the run ended."""
     server, one, two = two_orphans()
     server.fail(deletes(one), Refused(403, "Forbidden", "no"))
@@ -185,7 +185,7 @@ def test_a_sweep_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     assert done.exit_code == NotRemoved.exit_code
 
 
-def test_kinds_that_this_account_may_not_list_do_not_hide_the_others() -> None:
+def test_kinds_that_may_not_be_listed_hide_no_others() -> None:
     server = a_server(orphan(a_job(), "Running"))
     server.serve(resources.JOBS)
     refusal = Refused(403, "Forbidden", "may not list")
@@ -200,4 +200,53 @@ def test_an_outage_is_no_empty_list() -> None:
     server = a_server()
     server.fail(lambda request: request.path == JOBS, Unanswered("refused"))
     with pytest.raises(Unanswered):
+        list_jobs(server, "team")
+    with pytest.raises(ClusterUnreachable):
         sweep(server, "team")
+
+
+def many_jobs(count: int) -> FakeApiServer:
+    """A server with jobs of as many runs, each a workflow; every second run is over."""
+    server = a_server()
+    server.know(WORKFLOWS)
+    for number in range(count):
+        job = a_job(owner=Owner(pipeline="digits", run_id=f"run-{number}", step="train"))
+        labels = {"workflows.argoproj.io/completed": "true"} if number % 2 else {}
+        workflow = server.put(
+            WORKFLOWS, {"metadata": {"name": f"w-{number}", "labels": labels}, "status": {}}
+        )
+        found = an_object(job, "Running")
+        owner = {"kind": "Workflow", "name": f"w-{number}", "uid": workflow["metadata"]["uid"]}
+        found["metadata"] |= {"uid": job.name, "ownerReferences": [owner]}
+        server.put(JOBS, found)
+    return server
+
+
+WORKFLOWS = resources.WORKFLOWS.path("team")
+
+
+def test_a_sweep_among_200_runs_takes_a_few_requests() -> None:
+    """Two hundred launchers that start at once each send this many."""
+    server = many_jobs(200)
+    listed = list_jobs(server, "team", pipeline="digits")
+    assert sum(job.run_over is True for job in listed) == 100
+    assert len([request for request in server.asked if request.method == "GET"]) <= 8
+
+
+def test_the_end_of_a_run_looks_at_its_own_jobs_only() -> None:
+    server = many_jobs(200)
+    assert [job.owner.run_id for job in sweep(server, "team", run="run-7").removed] == ["run-7"]
+    assert not any(request.path.startswith(WORKFLOWS) for request in server.asked)
+    (listed,) = (request for request in server.asked if request.path == JOBS)
+    assert "ddpipe.dev/run=run-7" in listed.query["labelSelector"]
+
+
+def test_a_run_whose_label_is_shortened_is_known_by_its_annotation() -> None:
+    runs = ["r" * 70 + "1", "r" * 70 + "2"]
+    server = a_server()
+    for run in runs:
+        job = a_job(owner=Owner(pipeline="digits", run_id=run, step="train"))
+        found = an_object(job, "Running")
+        found["metadata"]["uid"] = job.name
+        server.put(JOBS, found)
+    assert [job.owner.run_id for job in sweep(server, "team", run=runs[1]).removed] == [runs[1]]

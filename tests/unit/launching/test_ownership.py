@@ -13,8 +13,9 @@ from launch_samples import PODS
 from ddpipe.kube.api import Refused, Unanswered
 from ddpipe.kube.resources import JOBS, WORKFLOWS
 from ddpipe.kube.resources import PODS as POD_KIND
+from ddpipe.kube.retrying import Patient
 from ddpipe.launching import ownership
-from ddpipe.launching.ownership import own_pod_path, owner_references, run_is_over
+from ddpipe.launching.ownership import own_pod_path, owner_references, run_of, runs_over
 
 
 @pytest.fixture(autouse=True)
@@ -33,14 +34,12 @@ def test_outside_of_a_cluster_there_is_no_pod(monkeypatch: pytest.MonkeyPatch) -
     assert owner_references(FakeApiServer(), "team") == []
 
 
-def test_inside_a_pod_its_host_name_and_account_say_which(outside: Path) -> None:
+def test_a_pod_knows_itself_by_host_name_and_account(outside: Path) -> None:
     outside.write_text("team\n")
     assert own_pod_path() == f"{PODS}/{socket.gethostname()}"
 
 
-def test_what_the_pod_is_told_of_itself_comes_before_what_it_guesses(
-    outside: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_comes_before_the_host_name(outside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outside.write_text("elsewhere")
     monkeypatch.setenv("KFP_POD_NAME", "by-kfp")
     assert own_pod_path() == POD_KIND.path("elsewhere", "by-kfp")
@@ -49,7 +48,7 @@ def test_what_the_pod_is_told_of_itself_comes_before_what_it_guesses(
     assert own_pod_path() == f"{PODS}/step"
 
 
-def test_an_owner_in_another_namespace_or_out_of_sight_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_elsewhere_or_out_of_sight_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cluster would collect such a job at once: it looks for the owner beside it."""
     monkeypatch.setenv("POD_NAME", "step")
     monkeypatch.setenv("POD_NAMESPACE", "team")
@@ -63,13 +62,34 @@ def test_an_owner_in_another_namespace_or_out_of_sight_is_none(monkeypatch: pyte
     assert owner_references(server, "team") == []
 
 
-def owned_by(kind: str, uid: str = "run-uid") -> dict[str, Any]:
-    owner = {"kind": kind, "name": "run", "uid": uid}
-    return {"metadata": {"name": "job", "namespace": "team", "ownerReferences": [owner]}}
+@pytest.mark.parametrize("error", [Refused(429, "TooManyRequests", "busy"), Refused(503, "", "starting")])
+def test_a_busy_server_does_not_mean_that_there_is_no_owner(
+    error: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its owner a job outlives a launcher that vanishes."""
+    monkeypatch.setenv("POD_NAME", "step")
+    monkeypatch.setenv("POD_NAMESPACE", "team")
+    server = FakeApiServer()
+    server.know(PODS, {"metadata": {"name": "step", "uid": "u"}})
+    server.fail(lambda _: True, error, times=1)
+    with pytest.raises(Refused):
+        owner_references(server, "team")
+    server.fail(lambda _: True, error, times=1)
+    assert len(owner_references(Patient(server, budget=5), "team")) == 1
 
 
-def run(**status: Any) -> dict[str, Any]:
-    return {"metadata": {"name": "run", "uid": "run-uid"}, "status": status}
+def a_run(kind: str, name: str = "run", uid: str = "") -> dict[str, Any]:
+    """The reference to a run."""
+    return {"kind": kind, "name": name, "uid": uid or f"{name}-uid"}
+
+
+def run(name: str = "run", **status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "uid": f"{name}-uid"}, "status": status}
+
+
+def is_over(server: FakeApiServer, reference: dict[str, Any]) -> bool | None:
+    (over,) = runs_over(server, "team", [reference]).values()
+    return over
 
 
 @pytest.mark.parametrize(
@@ -86,21 +106,65 @@ def run(**status: Any) -> dict[str, Any]:
         ("Job", {"conditions": [{"type": "Suspended", "status": "True"}]}, False),
     ],
 )
-def test_a_run_of_any_kind_tells_whether_it_is_over(kind: str, status: dict[str, Any], over: bool) -> None:
+def test_a_run_of_any_kind_shows_whether_it_is_over(kind: str, status: dict[str, Any], over: bool) -> None:
     server = FakeApiServer()
     resource = {"Pod": POD_KIND, "Workflow": WORKFLOWS, "Job": JOBS}[kind]
     server.know(resource.path("team"), run(**status))
-    assert run_is_over(server, owned_by(kind)) is over
-    assert run_is_over(server, owned_by(kind, uid="another")) is True
+    assert is_over(server, a_run(kind)) is over
+    assert is_over(server, a_run(kind, uid="another")) is True
 
 
-def test_a_run_of_a_kind_that_nobody_knows_is_not_judged() -> None:
-    assert run_is_over(FakeApiServer(), owned_by("StatefulSet")) is None
-    assert run_is_over(FakeApiServer(), {"metadata": {}}) is None
+def test_an_owner_of_another_kind_is_no_run() -> None:
+    owned = {"metadata": {"ownerReferences": [{"kind": "StatefulSet", "name": "run", "uid": "u"}]}}
+    assert run_of(owned) is None
+    assert run_of({"metadata": {}}) is None
+    assert run_of({"metadata": {"ownerReferences": [a_run("Pod")]}}) == a_run("Pod")
 
 
-def test_a_server_that_is_away_does_not_make_a_run_be_over() -> None:
+def test_a_server_that_is_away_ends_no_run() -> None:
+    for error in (Unanswered("cut"), Refused(429, "", "busy")):
+        server = FakeApiServer()
+        server.fail(lambda _: True, error)
+        with pytest.raises(type(error)):
+            is_over(server, a_run("Pod"))
+
+
+def a_server_with_workflows(count: int) -> tuple[FakeApiServer, list[dict[str, Any]]]:
+    """A server with so many workflows, every second of which is over, and references to them."""
     server = FakeApiServer()
-    server.fail(lambda _: True, Unanswered("cut"))
-    with pytest.raises(Unanswered):
-        run_is_over(server, owned_by("Pod"))
+    server.know(WORKFLOWS.path("team"))
+    for number in range(count):
+        workflow = run(f"run-{number}", phase="Succeeded" if number % 2 else "Running")
+        workflow["metadata"]["labels"] = {"workflows.argoproj.io/completed": "true"} if number % 2 else {}
+        server.put(WORKFLOWS.path("team"), workflow)
+    return server, [a_run("Workflow", f"run-{number}") for number in range(count)]
+
+
+def test_many_workflows_are_looked_up_in_a_few_requests() -> None:
+    server, runs = a_server_with_workflows(300)
+    gone = a_run("Workflow", "gone")
+    over = runs_over(server, "team", [*runs, *runs, gone])
+    assert over == {**{f"run-{number}-uid": bool(number % 2) for number in range(300)}, "gone-uid": True}
+    assert len(server.asked) == 1, "one page of those that run"
+
+
+def test_a_run_of_many_jobs_is_read_once() -> None:
+    server, runs = a_server_with_workflows(2)
+    assert runs_over(server, "team", runs * 100) == {"run-0-uid": False, "run-1-uid": True}
+    assert len(server.asked) == 2
+
+
+def test_without_the_right_to_list_some_runs_are_read() -> None:
+    server, runs = a_server_with_workflows(200)
+    server.fail(lambda request: request.path == WORKFLOWS.path("team"), Refused(403, "Forbidden", "no"))
+    over = runs_over(server, "team", runs, most=20)
+    assert sum(known is not None for known in over.values()) == 20
+    assert all(known is bool(int(uid.split("-")[1]) % 2) for uid, known in over.items() if known is not None)
+    assert len(server.asked) == 21
+    assert None not in runs_over(server, "team", runs).values()
+
+
+def test_a_run_that_may_not_be_read_is_not_judged() -> None:
+    server, runs = a_server_with_workflows(1)
+    server.fail(lambda _: True, Refused(403, "Forbidden", "no"))
+    assert is_over(server, runs[0]) is None

@@ -17,7 +17,7 @@ from launch_samples import JOBS, PODS, a_job, a_server, an_object
 
 from ddpipe.kube.api import ApiError, Refused, Unanswered
 from ddpipe.launching import stopping
-from ddpipe.launching.stopping import Target, _stop, deletes_when_told_to_stop
+from ddpipe.launching.stopping import Target, _looked_up, _stop, deletes_when_told_to_stop
 
 JOB = a_job()
 PATH = f"{JOBS}/{JOB.name}"
@@ -144,6 +144,35 @@ def test_a_pod_that_cannot_be_seen_is_no_reason_to_leave_the_job(error: ApiError
     server = a_server(an_object(JOB, "Running"))
     server.fail(lambda request: request.path == OWN_POD, error)
     assert _stop(server, FROM_POD).endswith("is deleted")
+
+
+@pytest.mark.parametrize(
+    ("error", "launcher", "known"),
+    [
+        (Refused(404, "NotFound", "no"), None, True),
+        (Refused(403, "Forbidden", "no"), None, True),
+        (Refused(429, "TooManyRequests", "busy"), OWN_POD, False),
+        (Unanswered("cut"), OWN_POD, False),
+    ],
+)
+def test_a_busy_server_does_not_mean_that_the_pod_is_unknown(
+    error: ApiError, launcher: str | None, known: bool
+) -> None:
+    """One 429 at the start made every later eviction look like a termination."""
+    server = a_server()
+    server.fail(lambda request: request.path == OWN_POD, error)
+    target, is_known = _looked_up(server, FROM_POD)
+    assert (target.launcher, is_known) == (launcher, known)
+
+
+def test_a_busy_server_is_asked_again_for_the_launcher_s_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "_LOOK_AGAIN", 0.01)
+    server = a_server(an_object(JOB, "Running"))
+    server.put(PODS, step())
+    server.fail(lambda request: request.path == OWN_POD, Refused(503, "", "starting"), times=3)
+    with deletes_when_told_to_stop(server, FROM_POD):
+        server.awaited(lambda _: server.methods(OWN_POD).count("GET") == 4)
+        server.awaited(lambda _: server.methods(PATH).count("GET") == 4)
 
 
 def test_afterwards_signals_are_as_before_and_nothing_is_left_open() -> None:

@@ -1,0 +1,36 @@
+"""Lists of any length, a page at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ddpipe.kube.api import Query
+from ddpipe.kube.resources import Object
+
+PAGE = 250
+"""Objects in a page: of pods about 7 MB."""
+
+
+def pages(
+    read: Callable[[str, Query], dict[str, Any]], path: str, query: Query | None = None
+) -> Iterator[list[Object]]:
+    """The objects of a list in pages, of which the caller keeps what it needs.
+
+    Args:
+        read: `get` of a cluster, or `get_metadata`.
+        path: The collection.
+        query: Selectors.
+
+    Raises:
+        Refused: The server answered with an error: 410 after five minutes between two pages.
+        Unanswered: It did not answer.
+    """
+    token = ""
+    while True:
+        step = {"limit": str(PAGE)} | ({"continue": token} if token else {})
+        page = read(path, {**(query or {}), **step})
+        yield page["items"]
+        token = page["metadata"].get("continue") or ""
+        if not token:
+            return
