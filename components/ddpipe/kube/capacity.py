@@ -1,4 +1,12 @@
-"""Whether the cluster's nodes have room for a job: labels, taints, sizes, and all of its pods at once."""
+"""Whether the cluster's nodes can take a job: labels, taints, sizes, and all of its pods at once.
+
+No part of the API answers this before a job exists: a server-side dry run looks at neither nodes nor quota,
+and the scheduler looks at pods one by one, once they are there. It is worth a few hundred lines because a job
+that can never start is rejected with the numbers, and an elastic job starts with as many pods as fit.
+
+It is advice with a bound, not a scheduler: node affinity is ignored, pods of a lower priority make way, and
+clusters of more than a few pages are not judged (see launching/nodes.py).
+"""
 
 from __future__ import annotations
 
@@ -18,13 +26,13 @@ _ROUNDING = 1e-9
 _REPELLING = {"NoSchedule", "NoExecute"}
 # These come and go with the node's state: cordoned, not ready, short of memory.
 _PASSING_TAINTS = "node.kubernetes.io/"
-# Controllers whose pods come back when they go, so that their room never becomes free.
+# Controllers whose pods come back when they are removed, so that what they take never becomes free.
 _SERVICES = {"DaemonSet", "ReplicaSet", "StatefulSet", "Node"}
-_WAY_OUT = "or say that nodes can be added (autoscaling)"
+_ALTERNATIVE = "or set autoscaling if nodes can be added"
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Findings:
     """What the nodes mean for a job.
 
     Attributes:
@@ -36,61 +44,109 @@ class Room:
     remarks: tuple[str, ...] = ()
 
 
-def room(pod: Object, count: int, nodes: Sequence[Object], pods: Sequence[Object] | None) -> Room:
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What counts of a node: the whole object has up to 30 KB, most of it names of images.
+
+    Attributes:
+        name: Its name.
+        labels: Its labels.
+        taints: Its taints.
+        allocatable: What pods may use, of each resource.
+    """
+
+    name: str
+    labels: Mapping[str, str]
+    taints: tuple[Object, ...]
+    allocatable: Amounts
+
+    @classmethod
+    def of(cls, found: Object) -> Node:
+        """The node of an API object."""
+        amounts = found["status"].get("allocatable") or {}
+        return cls(
+            name=found["metadata"]["name"],
+            labels=found["metadata"].get("labels") or {},
+            taints=tuple(found.get("spec", {}).get("taints") or ()),
+            allocatable={name: quantity(str(amount)) for name, amount in amounts.items()},
+        )
+
+
+class Usage:
+    """What pods take of each node, as sums: the pods themselves may be read a page at a time.
+
+    Attributes:
+        for_good: Taken by pods that come back when they are removed.
+        now: Taken by all pods.
+    """
+
+    def __init__(self, preempts: float = -math.inf) -> None:
+        """Nothing is taken yet.
+
+        Args:
+            preempts: Pods of a lower priority than this make way for the job's, and are not counted.
+        """
+        self._preempts = preempts
+        self.for_good: defaultdict[str, defaultdict[str, float]] = _sums()
+        self.now: defaultdict[str, defaultdict[str, float]] = _sums()
+
+    def add(self, pod: Object) -> None:
+        """Count a pod that has not ended."""
+        node = pod["spec"].get("nodeName")
+        if not node or pod["spec"].get("priority", 0) < self._preempts:
+            return
+        for name, amount in {**requests(pod["spec"]), _PODS: 1.0}.items():
+            self.now[node][name] += amount
+            if _comes_back(pod):
+                self.for_good[node][name] += amount
+
+
+def _sums() -> defaultdict[str, defaultdict[str, float]]:
+    return defaultdict(lambda: defaultdict(float))
+
+
+def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -> Findings:
     """Whether `count` pods could run at the same time.
 
-    Node affinity is not looked at: a job is never refused for it.
+    Node affinity is not looked at: a job is never rejected for it.
 
     Args:
         pod: The spec of each of the job's pods.
         count: How many there are.
         nodes: All nodes.
-        pods: All pods on them that have not ended; None if they cannot be seen.
+        usage: What other pods take of them; None if they cannot be seen.
     """
     asked = {**requests(pod), _PODS: 1.0}
     selected = [node for node in nodes if _is_selected(pod, node)]
     if not selected:
-        return Room((_unselected(pod),))
-    large = [node for node in selected if _slots(node, asked, ()) > 0]
+        return Findings((_unselected(pod),))
+    large = [node for node in selected if _slots(node, asked, {}) > 0]
     if not large:
-        return Room(("; ".join(_lacking(asked, selected)) + f": ask for less per pod, {_WAY_OUT}",))
+        return Findings(("; ".join(_lacking(asked, selected)) + f": ask for less per pod, {_ALTERNATIVE}",))
     tolerated = [node for node in large if not _taints(pod, node)]
     if not tolerated:
-        return Room((_tainted(pod, asked, large),))
-    staying = _by_node(filter(_stays, pods or ()))
-    ever = sum(_slots(node, asked, staying[_name(node)]) for node in tolerated)
+        return Findings((_tainted(pod, asked, large),))
+    usage = usage or Usage()
+    ever = sum(_slots(node, asked, usage.for_good[node.name]) for node in tolerated)
     if ever < count:
         problem = (
             f"the nodes can take {ever:g} of the job's {count} pods at the same time, each with "
-            f"{_amounts(asked)}; {_free(tolerated, asked, staying)}: "
-            f"ask for less per pod or for fewer pods, {_WAY_OUT}"
+            f"{_amounts(asked)}; {_free(tolerated, asked, usage.for_good)}: "
+            f"ask for less per pod or for fewer pods, {_ALTERNATIVE}"
         )
-        return Room((problem,))
-    now = fitting(pod, count, nodes, pods or ())
+        return Findings((problem,))
+    now = fitting(pod, count, nodes, usage)
     if now < count:
-        ready, running = _ready(pod, nodes), _by_node(pods or ())
-        remark = f"at the moment the nodes have room for {now} of {count} pods: "
-        return Room(remarks=(remark + _free(ready, asked, running),))
-    return Room()
+        free = _free(_ready(pod, nodes), asked, usage.now)
+        return Findings(remarks=(f"at the moment the nodes can take {now} of {count} pods: {free}",))
+    return Findings()
 
 
-def fitting(pod: Object, count: int, nodes: Sequence[Object], pods: Sequence[Object]) -> int:
-    """For how many of `count` pods the nodes have room at this moment; arguments as of `room`."""
-    asked, running = {**requests(pod), _PODS: 1.0}, _by_node(pods)
-    free = sum(_slots(node, asked, running[_name(node)]) for node in _ready(pod, nodes))
+def fitting(pod: Object, count: int, nodes: Sequence[Node], usage: Usage) -> int:
+    """How many of `count` pods the nodes can take at this moment; arguments as of `check`."""
+    asked = {**requests(pod), _PODS: 1.0}
+    free = sum(_slots(node, asked, usage.now[node.name]) for node in _ready(pod, nodes))
     return int(min(count, free))
-
-
-def _ready(pod: Object, nodes: Sequence[Object]) -> list[Object]:
-    """The nodes that take such pods now, as far as there is room."""
-    return [node for node in nodes if _is_selected(pod, node) and not _taints(pod, node, passing=True)]
-
-
-def _by_node(pods: Iterable[Object]) -> defaultdict[str, list[Object]]:
-    found: defaultdict[str, list[Object]] = defaultdict(list)
-    for pod in pods:
-        found[pod["spec"].get("nodeName", "")].append(pod)
-    return found
 
 
 def requests(pod: Object, kind: str = "requests") -> dict[str, float]:
@@ -111,46 +167,40 @@ def _of_container(container: Object, kind: str) -> dict[str, float]:
     return {name: quantity(str(amount)) for name, amount in amounts.items()}
 
 
-def _name(node: Object) -> str:
-    name: str = node["metadata"]["name"]
-    return name
+def _ready(pod: Object, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that take such pods now, as far as there is anything free."""
+    return [node for node in nodes if _is_selected(pod, node) and not _taints(pod, node, passing=True)]
 
 
-def _is_selected(pod: Object, node: Object) -> bool:
-    labels = node["metadata"].get("labels") or {}
-    return all(labels.get(key) == value for key, value in (pod.get("nodeSelector") or {}).items())
+def _is_selected(pod: Object, node: Node) -> bool:
+    return all(node.labels.get(key) == value for key, value in (pod.get("nodeSelector") or {}).items())
 
 
 def _unselected(pod: Object) -> str:
     selector = ", ".join(f"{key}={value}" for key, value in (pod.get("nodeSelector") or {}).items())
     if not selector:
-        return f"the cluster has no node: add one, {_WAY_OUT}"
+        return f"the cluster has no node: add one, {_ALTERNATIVE}"
     return f"no node has the labels {selector}: see kubectl get nodes --show-labels"
 
 
-def _allocatable(node: Object, resource: str) -> float:
-    amounts = node["status"].get("allocatable") or {}
-    return quantity(str(amounts[resource])) if resource in amounts else math.inf if resource == _PODS else 0.0
+def _allocatable(node: Node, resource: str) -> float:
+    return node.allocatable.get(resource, math.inf if resource == _PODS else 0.0)
 
 
-def _rest(node: Object, asked: Amounts, others: Iterable[Object]) -> dict[str, float]:
-    """What a node has left beside other pods, of each resource asked for."""
-    used: defaultdict[str, float] = defaultdict(float)
-    for other in others:
-        for name, amount in {**requests(other["spec"]), _PODS: 1.0}.items():
-            used[name] += amount
-    return {name: max(0.0, _allocatable(node, name) - used[name]) for name in asked}
+def _rest(node: Node, asked: Amounts, used: Amounts) -> dict[str, float]:
+    """What a node has left beside what is used, of each resource asked for."""
+    return {name: max(0.0, _allocatable(node, name) - used.get(name, 0.0)) for name in asked}
 
 
-def _slots(node: Object, asked: Amounts, others: Iterable[Object]) -> float:
-    """How many more such pods a node takes beside others."""
-    rest = _rest(node, asked, others)
+def _slots(node: Node, asked: Amounts, used: Amounts) -> float:
+    """How many more such pods a node takes beside what is used."""
+    rest = _rest(node, asked, used)
     times = min(rest[name] / amount for name, amount in asked.items() if amount)
     return times if math.isinf(times) else math.floor(times + _ROUNDING)
 
 
-def _lacking(asked: Amounts, nodes: Sequence[Object]) -> Iterator[str]:
-    """Which resource is short; together they can be, though each alone is not."""
+def _lacking(asked: Amounts, nodes: Sequence[Node]) -> Iterator[str]:
+    """Which resource no node has enough of; together they may be short though each alone is not."""
     short = False
     for name, amount in asked.items():
         largest = max(_allocatable(node, name) for node in nodes)
@@ -164,11 +214,11 @@ def _lacking(asked: Amounts, nodes: Sequence[Object]) -> Iterator[str]:
         yield f"no single node can ever take a pod with {_amounts(asked)} together"
 
 
-def _taints(pod: Object, node: Object, *, passing: bool = False) -> list[Object]:
+def _taints(pod: Object, node: Node, *, passing: bool = False) -> list[Object]:
     """The node's taints that keep the pod away; with `passing` also those that come and go."""
     return [
         taint
-        for taint in node.get("spec", {}).get("taints") or ()
+        for taint in node.taints
         if taint["effect"] in _REPELLING
         and (passing or not taint["key"].startswith(_PASSING_TAINTS))
         and not any(_tolerates(toleration, taint) for toleration in pod.get("tolerations") or ())
@@ -185,7 +235,7 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
     return bool(toleration.get("key")) and toleration.get("value", "") == taint.get("value", "")
 
 
-def _tainted(pod: Object, asked: Amounts, nodes: Sequence[Object]) -> str:
+def _tainted(pod: Object, asked: Amounts, nodes: Iterable[Node]) -> str:
     devices = [name for name in asked if "/" in name]
     which = f"nodes with {', '.join(devices)}" if devices else "nodes that could take a pod"
     taints = {_taint(taint): taint for node in nodes for taint in _taints(pod, node)}
@@ -202,18 +252,18 @@ def _taint(taint: Object) -> str:
     return f"{taint['key']}{value}:{taint['effect']}"
 
 
-def _stays(pod: Object) -> bool:
+def _comes_back(pod: Object) -> bool:
     owners = pod["metadata"].get("ownerReferences") or ()
     return any(owner.get("controller") and owner["kind"] in _SERVICES for owner in owners)
 
 
-def _free(nodes: Sequence[Object], asked: Amounts, others: Mapping[str, Sequence[Object]]) -> str:
-    """What the roomiest nodes have left, of the resource that is short there."""
+def _free(nodes: Sequence[Node], asked: Amounts, used: Mapping[str, Amounts]) -> str:
+    """What the nodes with the most free capacity have left, of the resource that is short there."""
     left = []
     for node in nodes:
-        rest = _rest(node, asked, others.get(_name(node), ()))
+        rest = _rest(node, asked, used.get(node.name, {}))
         short = min((name for name in asked if asked[name]), key=lambda name: rest[name] / asked[name])
-        left.append((rest[short] / asked[short], f"{_name(node)} has {_amount(short, rest[short])} free"))
+        left.append((rest[short] / asked[short], f"{node.name} has {_amount(short, rest[short])} free"))
     best = [text for _, text in sorted(left, reverse=True)[:3]]
     more = f", and {len(left) - len(best)} nodes have no more" if len(left) > len(best) else ""
     return ", ".join(best) + more if best else "no node is ready"
@@ -224,7 +274,7 @@ def _amounts(amounts: Amounts) -> str:
 
 
 def _amount(name: str, amount: float) -> str:
-    """An amount for people: memory in GiB."""
+    """An amount as text: memory in GiB."""
     if name in {"memory", "ephemeral-storage"}:
         return f"{amount / 2**30:.3g}Gi of {name}"
     return f"{amount:.4g} of {name}"

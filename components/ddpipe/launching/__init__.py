@@ -3,6 +3,7 @@
 launcher      runs the steps below in their order, and cleans up
 choosing      picks a backend that the cluster and the account can run the job with
 preflight     finds all problems before anything is created
+nodes         judges whether the cluster's nodes can take the job
 adoption      creates the job, or adopts the one that an earlier attempt created
 ownership     finds the workflow or pod that owns the job, so that it cannot outlive its run
 companions    creates what the job needs beside it
@@ -10,7 +11,8 @@ stopping      deletes the job on a request to stop
 following     turns what the watches report into the job's end
 deadlines     measures how long each stage lasts
 diagnosis     finds the root cause of a failure
-logs          streams the logs of the ranks
+logs          streams the logs of the chosen ranks, and of those that fail
+loglines      splits a log into bounded lines, each once
 output        writes lines without blocking the protocol
 elastic       changes the number of pods of a running job
 scaling       records a request for another number of pods on a job

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Any
 
-from ddpipe.errors import NameTaken, OperatorSilent
+from ddpipe.errors import LaunchError, NameTaken, OperatorSilent
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import NODES, SPEC, owner_of
@@ -16,11 +16,14 @@ from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import ApiError, Cluster, Refused
 from ddpipe.kube.discovery import spec_schema
 from ddpipe.kube.resources import PODS, Object
-from ddpipe.kube.retrying import backoff, delete, with_retries
+from ddpipe.kube.retrying import Patient, backoff, delete, with_retries
 from ddpipe.launching import diagnosis, elastic, preflight
+from ddpipe.launching.nodes import pods_that_fit
 from ddpipe.launching.orphans import sweep
 from ddpipe.launching.ownership import owner_references
 
+# Runs that each launcher looks at, one request for each: 200 launchers may start at once.
+_MOST_RUNS = 20
 # Pods have 30 s to end, and their names are taken for so long.
 _REMOVAL_SECONDS = 90.0
 # A quota still counts pods that have gone, for seconds or, on a busy cluster, for a minute.
@@ -133,13 +136,9 @@ def remove(launching: Launching, found: Object) -> None:
 
 def _surroundings(launching: Launching) -> tuple[Object | None, list[dict[str, Any]]]:
     """What the cluster's CRD knows, and what the job belongs to: it goes when its run goes."""
-
-    def ask() -> tuple[Object | None, list[dict[str, Any]]]:
-        cluster, backend = launching.cluster, launching.backend
-        schema = spec_schema(cluster, backend.resource, needed=backend.needs_schema)
-        return schema, owner_references(cluster, launching.job.namespace)
-
-    return with_retries(ask, launching.job.outage)
+    cluster, backend = Patient(launching.cluster, launching.job.outage), launching.backend
+    schema = spec_schema(cluster, backend.resource, needed=backend.needs_schema)
+    return schema, owner_references(cluster, launching.job.namespace)
 
 
 def _manifest(
@@ -158,7 +157,7 @@ def _fitted(launching: Launching, unseen: int | None) -> Launching:
     if not job.min_nodes:
         return launching
     _await_free_names(launching)  # what still goes takes room
-    room = with_retries(lambda: preflight.room_now(launching.cluster, job, launching.backend), job.outage)
+    room = pods_that_fit(launching.cluster, job, launching.backend)
     nodes = elastic.fitting(job, room, unseen or job.nodes)
     if room is not None and room < job.nodes:
         launching.say(f"the nodes have room for {room} of {job.nodes} pods at the moment")
@@ -224,10 +223,7 @@ def _create(launching: Launching, manifest: Mapping[str, Any]) -> Object | None:
 
 
 def _preflight(launching: Launching, manifest: Mapping[str, Any]) -> None:
-    def check() -> list[str]:
-        return preflight.check(launching.cluster, launching.job, launching.backend, manifest)
-
-    for remark in with_retries(check, launching.job.outage):
+    for remark in preflight.check(launching.cluster, launching.job, launching.backend, manifest):
         launching.say(remark)
 
 
@@ -246,8 +242,14 @@ def _sweep(launching: Launching) -> None:
     """What earlier runs of this pipeline left behind; no reason to fail if that cannot be done."""
     job = launching.job
     try:
-        sweep(launching.cluster, job.namespace, pipeline=job.owner.pipeline, say=launching.say)
-    except ApiError as error:
+        sweep(
+            launching.cluster,
+            job.namespace,
+            pipeline=job.owner.pipeline,
+            say=launching.say,
+            most=_MOST_RUNS,
+        )
+    except (ApiError, LaunchError) as error:
         launching.say(f"could not look for jobs of earlier runs: {error}")
 
 

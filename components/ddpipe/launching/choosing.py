@@ -11,6 +11,7 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import owner_of
 from ddpipe.kube.api import Cluster
 from ddpipe.kube.discovery import is_served, readable, spec_schema
+from ddpipe.kube.retrying import Patient
 from ddpipe.launching.preflight import missing_rights
 
 
@@ -48,6 +49,7 @@ def choose(
     """
     if job.backend != AUTO:
         return kinds[job.backend]
+    cluster = Patient(cluster, job.outage)
     served = {name: kind for name, kind in kinds.items() if is_served(cluster, kind.resource)}
     for name, kind in served.items():
         if _has_begun(cluster, job, kind):

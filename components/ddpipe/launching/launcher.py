@@ -33,7 +33,7 @@ from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import Cluster, Refused
 from ddpipe.kube.resources import PODS, Object
-from ddpipe.kube.retrying import delete, refused, with_retries
+from ddpipe.kube.retrying import delete, refused
 from ddpipe.launching import diagnosis, elastic
 from ddpipe.launching.adoption import Begin, Launching, adopt_or_create, remove
 from ddpipe.launching.choosing import candidates, choose
@@ -104,7 +104,7 @@ def launch(
     output = Output(out)
     title = f"job {job.namespace}/{job.name}"
     try:
-        kind = with_retries(lambda: choose(cluster, job, kinds, output.say), job.outage)
+        kind = choose(cluster, job, kinds, output.say)
         launching = Launching(cluster, job, job, kind, output.say)
         title = launching.title
         with _guarded(launching) if is_process else nullcontext():

@@ -1,63 +1,75 @@
 """Everything that can be known to be wrong before anything is created, all at once, each with its fix.
 
-What this account may not read is not held against the job: the same fault then shows while it is followed.
+What this account may not read is never a problem of the job: the same fault then shows while it is followed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from ddpipe.errors import NotInstalled, PreflightFailed, listed
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import Preflight, TrainingJob, VolumeKind
-from ddpipe.kube import capacity, quotas
+from ddpipe.kube import quotas
 from ddpipe.kube.api import Cluster, Refused
 from ddpipe.kube.discovery import is_served, readable
 from ddpipe.kube.quantities import quantity
-from ddpipe.kube.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, SNAPSHOTS, Object
-from ddpipe.kube.retrying import is_transient
+from ddpipe.kube.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, SNAPSHOTS, Resource
+from ddpipe.kube.retrying import Patient, with_retries
 from ddpipe.kube.rights import may, needed
 from ddpipe.launching.diagnosis import name_of, webhook_silent
+from ddpipe.launching.nodes import nodes_of
 
-_NODES, _ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
 _MOUNTED = {VolumeKind.CLAIM: CLAIMS, VolumeKind.SECRET: SECRETS, VolumeKind.CONFIG: CONFIGS}
-_NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 Problem = str
 
 
 def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mapping[str, Any]) -> list[str]:
-    """What is worth saying before `job` is created.
+    """What the user should know before `job` is created; each request is retried while the server is away.
+
+    Args:
+        cluster: Where.
+        job: What is to run.
+        backend: As which kind of job.
+        manifest: The object to create.
 
     Raises:
         NotInstalled: The cluster does not know this kind of job.
         OperatorSilent: The operator's webhook does not answer.
         PreflightFailed: Something would keep the job from running; all of it is listed.
     """
-    _check_installed(cluster, job, backend)
-    room = _room(cluster, job, backend.pod(job)["spec"])
+    patient = Patient(cluster, job.outage)
+    _check_installed(patient, job, backend)
+    nodes = nodes_of(patient, job, backend)
     problems = [
-        *missing_rights(cluster, job, backend),
+        *missing_rights(patient, job, backend),
         *_dry_run(cluster, job, backend, manifest),
-        *_missing_objects(cluster, job),
-        *_unusable_snapshots(cluster, job),
-        *room.problems,
-        *beyond_quota(cluster, job, backend),
+        *_missing_objects(patient, job),
+        *_unusable_snapshots(patient, job),
+        *nodes.problems,
+        *beyond_quota(patient, job, backend),
     ]
     if problems and job.preflight == Preflight.ENFORCE:
-        raise _failed(job, backend, problems, "preflight=warn goes on in spite of them.")
-    return [*problems, *room.remarks]
+        raise _failed(job, backend, problems, "with preflight=warn the job is created all the same.")
+    return [*problems, *nodes.remarks]
 
 
 def check_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:
-    """Raise what this account may not do but has to.
+    """Check that this account has all rights that launching needs.
+
+    Args:
+        cluster: Where.
+        job: What is to run.
+        backend: As which kind of job.
 
     Raises:
-        PreflightFailed: All of it is listed.
+        PreflightFailed: It lacks some; all of them are listed.
     """
-    problems = list(missing_rights(cluster, job, backend))
+    problems = list(missing_rights(Patient(cluster, job.outage), job, backend))
     if problems:
         raise _failed(job, backend, problems)
 
@@ -85,7 +97,13 @@ def _check_installed(cluster: Cluster, job: TrainingJob, backend: Backend) -> No
 
 
 def missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
-    """One line per missing rule, as it has to stand in the Role."""
+    """One line per missing rule, as the Role must have it.
+
+    Args:
+        cluster: Where.
+        job: What is to run.
+        backend: As which kind of job.
+    """
     namespace, beside = job.namespace, (companion.resource for companion in backend.companions(job))
     for right in needed(backend.resource, *beside):
         missing = [verb for verb in right.verbs if not may(cluster, namespace, right, verb)]
@@ -99,26 +117,30 @@ def missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iter
 def _dry_run(
     cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mapping[str, Any]
 ) -> Iterator[Problem]:
-    """What the API server, its schema and its webhooks say; unknown fields would be dropped in silence."""
-    query = {"dryRun": "All", "fieldValidation": "Strict"}
+    """What the API server, its schema and its webhooks reject; unknown fields would be dropped silently."""
+
+    def created(resource: Resource, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        query = {"dryRun": "All", "fieldValidation": "Strict"}
+        try:
+            return cluster.create(resource.path(job.namespace), body, query)
+        except Refused as error:
+            # An HTTP 500, but no outage: it is judged before the request is retried as one.
+            if silent := webhook_silent(job, backend, error):
+                raise silent from error
+            raise
+
     try:
-        made = cluster.create(backend.resource.path(job.namespace), manifest, query)
+        made = with_retries(partial(created, backend.resource, manifest), job.outage)
         if dropped := ", ".join(_dropped(manifest["spec"], made["spec"], "spec")):
-            where = (
-                f"{backend.resource.full_name} of this cluster have no place for {dropped}, and would drop it"
-            )
+            where = f"{backend.resource.full_name} of this cluster have no field {dropped}, and would drop it"
             yield f"{where}: update it, or let this account read its CRD, to which a job is fitted"
         for companion in backend.companions(job):
-            cluster.create(companion.resource.path(job.namespace), companion.manifest, query)
+            with_retries(partial(created, companion.resource, companion.manifest), job.outage)
     except Refused as error:
-        if silent := webhook_silent(job, backend, error):
-            raise silent from error
         if error.status == HTTPStatus.NOT_FOUND:
             yield f"namespace {job.namespace} does not exist: create it, or choose another"
-        elif is_transient(error):
-            raise
         elif error.status != HTTPStatus.CONFLICT and "cannot create resource" not in error.message:
-            yield f"the cluster refuses the job: {error.message}"
+            yield f"the cluster rejects the job: {error.message}"
 
 
 def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
@@ -190,30 +212,14 @@ def _is_missing(cluster: Cluster, path: str) -> bool:
     return False
 
 
-def room_now(cluster: Cluster, job: TrainingJob, backend: Backend) -> int | None:
-    """For how many of the job's pods the nodes have room at this moment; None if that cannot be seen."""
-    nodes, pods = _seen(cluster, job)
-    if nodes is None or pods is None:
-        return None
-    return capacity.fitting(backend.pod(job)["spec"], job.nodes, nodes, pods)
-
-
-def _room(cluster: Cluster, job: TrainingJob, pod: Object) -> capacity.Room:
-    nodes, pods = _seen(cluster, job)
-    return capacity.Room() if nodes is None else capacity.room(pod, job.nodes, nodes, pods)
-
-
-def _seen(cluster: Cluster, job: TrainingJob) -> tuple[list[Object] | None, list[Object] | None]:
-    """The nodes, and all pods on them that have not ended, where they count and may be read."""
-    nodes = None if job.autoscaling else readable(lambda: cluster.get(_NODES))
-    if nodes is None:
-        return None, None
-    pods = readable(lambda: cluster.get(_ALL_PODS, _NOT_ENDED))
-    return nodes["items"], pods["items"] if pods else None
-
-
 def beyond_quota(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
-    """What the namespace's quotas have too little of, for all of the job."""
+    """What the namespace's quotas have too little of, for all of the job.
+
+    Args:
+        cluster: Where.
+        job: What is to run.
+        backend: As which kind of job.
+    """
     found = readable(lambda: cluster.get(QUOTAS.path(job.namespace)))
     kinds = [backend.resource, *(companion.resource for companion in backend.companions(job))]
     pod, objects = backend.pod(job)["spec"], {f"count/{kind.full_name}": 1.0 for kind in kinds}

@@ -1,0 +1,127 @@
+"""What the cluster's nodes mean for a job: read in pages, kept as sums, and never of a cluster too large.
+
+Nodes and other namespaces' pods are cluster-wide: an account that may not read them gets no advice. Neither
+does one on a large cluster: reading 10,000 pods takes 290 MB from the API server, for each of perhaps 200
+launchers, and there the scheduler, an autoscaler or a queue decides anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import TypeVar
+
+from ddpipe.jobs.backend import Backend
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.kube import capacity
+from ddpipe.kube.api import Cluster, Refused
+from ddpipe.kube.discovery import readable
+from ddpipe.kube.listing import pages
+from ddpipe.kube.resources import Object
+from ddpipe.kube.retrying import Patient
+
+T = TypeVar("T")
+_NODES, _ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
+_NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+MOST_NODES = 1000
+"""Of a larger cluster nothing is judged."""
+MOST_PODS = 2500
+"""Beside more pods than this, only the nodes' sizes are judged."""
+
+
+def nodes_of(cluster: Cluster, job: TrainingJob, backend: Backend) -> capacity.Findings:
+    """Whether the nodes can ever take all of a job's pods, and whether they can now.
+
+    Args:
+        cluster: Where.
+        job: What is to run.
+        backend: As which kind of job.
+    """
+    pod = backend.pod(job)["spec"]
+    nodes = _nodes(cluster, job)
+    if nodes is None:
+        return capacity.Findings()
+    findings = capacity.check(pod, job.nodes, nodes, None)
+    # The pods are many: what shows without them needs no second look.
+    return findings if findings.problems else capacity.check(pod, job.nodes, nodes, _usage(cluster, pod))
+
+
+def pods_that_fit(cluster: Cluster, job: TrainingJob, backend: Backend) -> int | None:
+    """How many of the job's pods the nodes can take at this moment; None if that cannot be seen.
+
+    Args:
+        cluster: Where; each request is retried while the server is away.
+        job: What is to run.
+        backend: As which kind of job.
+    """
+    patient, pod = Patient(cluster, job.outage), backend.pod(job)["spec"]
+    nodes = _nodes(patient, job)
+    usage = None if nodes is None else _usage(patient, pod)
+    if nodes is None or usage is None:
+        return None
+    return capacity.fitting(pod, job.nodes, nodes, usage)
+
+
+def _nodes(cluster: Cluster, job: TrainingJob) -> list[capacity.Node] | None:
+    """All nodes; None where they do not count, may not be read, or are too many."""
+    if job.autoscaling:
+        return None
+    nodes: list[capacity.Node] = []
+
+    def read() -> list[capacity.Node] | None:
+        for page in pages(cluster.get, _NODES):
+            nodes.extend(map(capacity.Node.of, page))
+            if len(nodes) > MOST_NODES:
+                return None
+        return nodes
+
+    return _if_visible(read)
+
+
+def _usage(cluster: Cluster, pod: Object) -> capacity.Usage | None:
+    """What other pods take; None if they may not be read, or are too many."""
+    usage = capacity.Usage(_preempts(cluster, pod))
+
+    def read() -> capacity.Usage | None:
+        count = 0
+        for page in pages(cluster.get, _ALL_PODS, _NOT_ENDED):
+            count += len(page)
+            if count > MOST_PODS:
+                return None
+            for other in page:
+                usage.add(other)
+        return usage
+
+    return _if_visible(read)
+
+
+def _preempts(cluster: Cluster, pod: Object) -> float:
+    """The priority below which pods make way for such a pod.
+
+    A class that may not be read might preempt anything: nothing is then held against the job. A pod without a
+    class has priority 0, or that of the cluster's default class.
+    """
+    name = pod.get("priorityClassName")
+    if name:
+        found: Mapping[str, object] = readable(lambda: cluster.get(f"{PRIORITY_CLASSES}/{name}")) or {}
+        if not found:
+            return math.inf
+    else:
+        classes = (readable(lambda: cluster.get(PRIORITY_CLASSES)) or {}).get("items", ())
+        found = next((item for item in classes if item.get("globalDefault")), {})
+    if found.get("preemptionPolicy") == "Never":
+        return -math.inf
+    value = found.get("value", 0)
+    return float(value) if isinstance(value, int) else math.inf
+
+
+def _if_visible(read: Callable[[], T]) -> T | None:
+    try:
+        return read()
+    except Refused as error:
+        # 410: the list was given up by the server between two pages.
+        if error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND, HTTPStatus.GONE}:
+            return None
+        raise
