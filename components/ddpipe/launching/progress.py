@@ -91,7 +91,8 @@ class _StatusLine:
 
     def report(self, status: JobStatus, now: float) -> None:
         text, state = status_line(self.job, status), (status.phase, status.stage)
-        self._lines = min(_BURST, self._lines + (now - (self._at or now)) / _SECONDS_PER_LINE)
+        passed = 0 if self._at is None else now - self._at
+        self._lines = min(_BURST, self._lines + passed / _SECONDS_PER_LINE)
         self._at, self.next = now, None
         if text == self._text:
             return
