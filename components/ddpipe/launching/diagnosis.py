@@ -171,7 +171,7 @@ def _when(replica: Replica) -> tuple[float, int, float]:
     """
     ending = replica.failure
     if replica.removed or ending is None:
-        return replica.removed_at // 1, 2, failed_at(replica)
+        return replica.removed_at, 2, failed_at(replica)
     return failed_at(replica), int(ending.code == 1), 0
 
 

@@ -94,7 +94,7 @@ def survived(job: TrainingJob, replicas: Sequence[Replica]) -> Resize | None:
         return None
     first = min(removed, key=lambda replica: replica.removed_at)
     failures = (diagnosis.failed_at(replica) for replica in replicas if not replica.removed)
-    if first.removed_at // 1 > min(failures, default=math.inf):
+    if first.removed_at > min(failures, default=math.inf):
         return None
     why = f"{first.rank} was lost: {diagnosis.how(first)}"
     return Resize(min(job.nodes, max(job.min_nodes, job.nodes - 1)), job.nodes, why)

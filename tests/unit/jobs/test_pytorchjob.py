@@ -184,6 +184,7 @@ def test_the_pods_are_told_what_a_model_has_to_be_traced_back_to() -> None:
 
 
 def test_credentials_are_named_never_written() -> None:
+    assert not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "S3_ENDPOINT"} & environment_of(a_job()).keys()
     environment = environment_of(a_job(s3_secret="store", s3_endpoint="minio:9000"))  # noqa: S106
     assert environment["S3_ENDPOINT"] == "minio:9000"
     reference = {"name": "store", "key": "secretkey", "optional": True}

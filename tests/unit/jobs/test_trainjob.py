@@ -289,6 +289,12 @@ def test_pods_of_an_earlier_job_and_of_the_time_before_a_suspension_are_not_its_
     assert owns(an_object("Suspended=False"), a_pod(created=30))
 
 
+@pytest.mark.parametrize(("rank", "expected"), [(0, Phase.SUCCEEDED), (1, Phase.ACTIVE)])
+def test_success_of_rank0_needs_rank_0_itself(rank: int, expected: Phase) -> None:
+    over = [a_pod(index, "Succeeded", ended(0)) if index == rank else a_pod(index) for index in range(2)]
+    assert seen(*over, success=Success.RANK0.value).phase is expected
+
+
 def test_a_runtime_s_other_steps_are_no_replicas() -> None:
     assert seen(a_pod(0, part="dataset-initializer")).replicas == ()
 

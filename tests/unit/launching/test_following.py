@@ -142,6 +142,8 @@ def picture(source: str, *objects: dict[str, Any], gone: dict[str, Any] | None =
     return Picture(source, {item["metadata"]["uid"]: item for item in objects}, gone)
 
 
+RUNS, FAILED = picture("job", an_object(JOB, "Running")), picture("job", an_object(JOB, "Failed"))
+BOTH = picture("pods", a_pod(JOB), a_pod(JOB, "worker-1"))
 LEAVING = a_pod(JOB, "worker-0", metadata=GOING)
 
 
@@ -178,22 +180,27 @@ def test_a_pod_whose_removal_ended_the_job_is_the_cause_though_it_is_heard_of_la
     assert error.seen == "somebody deleted its pod"
 
 
-def test_of_two_pods_that_were_removed_the_first_is_the_cause() -> None:
-    second = a_pod(JOB, "worker-1", metadata=GOING)
-    error = failure_of(
-        looked_at(
-            picture("job", an_object(JOB, "Running")),
-            picture("pods", a_pod(JOB), a_pod(JOB, "worker-1")),
-            picture("pods", a_pod(JOB), second),
-            picture("pods", LEAVING, second),
-            picture("job", an_object(JOB, "Failed")),
-        )
-    )
-    assert error.which.startswith("worker-1 of PyTorchJob")
-
-
 def test_nothing_is_judged_before_both_the_job_and_its_pods_are_known() -> None:
     assert looked_at(picture("job", an_object(JOB, "Failed"))) is None
+
+
+def test_a_failed_job_is_judged_when_its_pods_states_are_in() -> None:
+    """The job may be seen to fail before its pods are; without any failed pod after two seconds."""
+    failed = picture("job", an_object(JOB, "Failed"))
+    exits = picture("pods", a_pod(JOB), a_pod(JOB, "worker-1", "Failed", state=ended(3)))
+    assert looked_at(RUNS, BOTH, failed) is None
+    assert looked_at(RUNS, BOTH, failed, 1.5) is None
+    assert failure_of(looked_at(RUNS, BOTH, failed, 1.5, exits)).seen == "exit code 3"
+    assert failure_of(looked_at(RUNS, BOTH, failed, 1.5, 1)).seen == "the operator gives no reason"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_pods_removed_within_one_second_the_first_seen_is_the_cause(first: int) -> None:
+    """Timestamps have whole seconds."""
+    pods = [a_pod(JOB, f"worker-{rank}", metadata=GOING) for rank in range(2)]
+    one = [pods[rank] if rank == first else a_pod(JOB, f"worker-{rank}") for rank in range(2)]
+    found = looked_at(RUNS, BOTH, picture("pods", *one), picture("pods", *pods), FAILED)
+    assert failure_of(found).which.startswith(f"worker-{first} of")
 
 
 def test_a_success_waits_for_the_ends_of_the_pods_that_count() -> None:
@@ -426,10 +433,6 @@ def replaced(phase: str = "Failed", **last: Any) -> tuple[Picture, Picture]:
     """Pictures of a pod that is gone and of the one in its place."""
     left = picture("pods", a_pod(JOB), gone=a_pod(JOB, "worker-1", phase, metadata=GOING, **last))
     return left, picture("pods", a_pod(JOB), a_pod(JOB, "worker-1", metadata={"uid": "another"}))
-
-
-RUNS = picture("job", an_object(JOB, "Running"))
-BOTH = picture("pods", a_pod(JOB), a_pod(JOB, "worker-1"))
 
 
 def test_a_pod_that_must_not_be_restarted_and_is_replaced_ends_the_job() -> None:
