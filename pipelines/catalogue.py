@@ -1,6 +1,6 @@
-"""What kubeflow/pipelines-components, the official catalogue, wants to know of a component: metadata.yaml.
+"""metadata.yaml of a component, as kubeflow/pipelines-components, the official catalogue, requires it.
 
-Keys, their order and the forms of versions and times are those that the catalogue's own checks accept.
+Keys, their order and the formats of versions and times pass the catalogue's own checks.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any
 
 import yaml
 
-from ddpipe.steps import EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN, Step
+from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN, Step
 
 VERIFIED = datetime(2026, 11, 22, tzinfo=UTC)
 """When the training pipeline last ran on a real KFP 2.17."""
 
 STABILITY = "alpha"
 LEAST_PIPELINES = "2.15.2"
-"""The oldest Kubeflow Pipelines that takes the packages."""
+"""The oldest Kubeflow Pipelines that accepts the packages."""
 
 _PIPELINES = {"name": "Pipelines", "version": f">={LEAST_PIPELINES}"}
 _TRAINER = {"name": "Trainer", "version": ">=1.8.1"}
@@ -27,16 +27,17 @@ _TAGS = {
     EVALUATE.name: ("evaluation", "metrics", "images"),
     EXPORT.name: ("deployment", "onnx", "model_package"),
     PYTORCH_JOB.name: ("training", "pytorch", "distributed", "launcher"),
+    CLEAN_UP.name: ("training", "pytorch", "cleanup"),
 }
 
 
 def metadata(step: Step) -> str:
     """The content of metadata.yaml."""
-    launches = step in {TRAIN, PYTORCH_JOB}
+    needs_trainer = step in {TRAIN, PYTORCH_JOB, CLEAN_UP}
     facts: dict[str, Any] = {
         "name": step.name,
         "stability": STABILITY,
-        "dependencies": {"kubeflow": [_PIPELINES, *([_TRAINER] if launches else [])]},
+        "dependencies": {"kubeflow": [_PIPELINES, *([_TRAINER] if needs_trainer else [])]},
         "lastVerified": VERIFIED,
         "tags": list(_TAGS[step.name]),
     }

@@ -11,9 +11,9 @@ from enum import StrEnum
 from typing import Any
 
 from ddpipe import form, validation
-from ddpipe.components import image_of, option
+from ddpipe.components import image_of
 from ddpipe.parameters import Parameter, Parameters, declared, parameter
-from ddpipe.spelling import spelled
+from ddpipe.spelling import as_option, spelled
 from ddpipe.steps import Step
 
 HOUR, DAY = 3600, 24 * 3600
@@ -205,7 +205,7 @@ class Pipeline:
 
     def _described(self, task: Task) -> dict[str, Any]:
         values = task.arguments
-        own = [part for item in task.own for part in (option(item.name), _plain(values[item.name]))]
+        own = [part for item in task.own for part in (as_option(item.name), _plain(values[item.name]))]
         objects = [part for item in task.objects for part in ("--options", _plain(values[item.name]))]
         checked = self.checked if task is self.tasks[0] else ()
         checks = [part for item in checked for part in ("--check", item.name, {"given": item.form})]

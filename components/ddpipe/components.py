@@ -1,19 +1,23 @@
-"""The steps as components for Kubeflow Pipelines 2: for our pipelines and for other people's.
+"""The steps as components for Kubeflow Pipelines 2, for the built-in pipelines and for your own.
 
-    from ddpipe.components import evaluate, export, prepare, pytorch_job, train
+    from ddpipe.components import clean_up, prepare, train
 
     @dsl.pipeline
     def mine(photos: str) -> None:
-        run = {"run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER, "runs": "s3://bucket/runs"}
-        prepared = prepare(source="folder", source_path=photos, store="s3://bucket/store", **run)
-        train(dataset=prepared.outputs["dataset"], nodes=2, **run)
+        with dsl.ExitHandler(clean_up()):
+            prepared = prepare(source="folder", source_path=photos, store=STORE, runs=RUNS)
+            train(dataset=prepared.outputs["dataset"], nodes=2, runs=RUNS)
 
-What is set on a task, such as `.set_memory_limit("16Gi")` or a node selector, is for the step's own pod;
-`train_with_task_config` and `pytorch_job_with_task_config` hand it on to the pods of their job (KFP 2.15 and
-later).
+A component fills in the run ID, the task and the name of the pipeline itself, so that a retry finds its job
+and no two tasks or loop iterations share one. All steps of a pipeline run share one folder; to train several
+models in one pipeline run, give those steps different values of `run`.
 
-Each is a container that runs `ddpipe STEP --option value`, generated from the step's declaration. An input is
-one whole argument: the engine would paste it unescaped into anything longer.
+Settings of a task, such as `.set_memory_limit("16Gi")` or a node selector, apply to the step's own pod;
+`train_with_task_config` and `pytorch_job_with_task_config` pass them on to the pods of their job (KFP 2.15
+and later).
+
+Each component is a container that runs `ddpipe STEP --option value`, generated from the step's declaration.
+Each input is an argument of its own: the engine would paste it unescaped into a longer one.
 """
 
 from __future__ import annotations
@@ -26,13 +30,16 @@ from typing import Any
 
 from kfp import dsl
 from kfp.dsl.container_component_class import ContainerComponent
+from kfp.dsl.pipeline_context import Pipeline
 
 from ddpipe import steps
+from ddpipe.jobs.job import Owner
 from ddpipe.parameters import Parameter
+from ddpipe.spelling import as_option
 from ddpipe.steps import TASK_CONFIG, Kind, Result, Step
 
 REGISTRY, TAG = os.environ.get("DDPIPE_REGISTRY", "ghcr.io/ddpipe"), os.environ.get("DDPIPE_TAG", "0.1.0")
-"""Where the images are that components and packages name: `make compile REGISTRY=… TAG=…`."""
+"""Registry and tag of the images in components and packages: `make compile REGISTRY=… TAG=…`."""
 
 _TYPES: dict[Kind, Any] = {
     Kind.TEXT: dsl.OutputPath(str),
@@ -45,8 +52,8 @@ _TYPES: dict[Kind, Any] = {
 }
 _EXECUTOR_INPUT = "{{$}}"
 _TASK_CONFIG = Argument(TASK_CONFIG, Argument.POSITIONAL_OR_KEYWORD, annotation=dsl.TaskConfig)
-"""An input that the engine itself fills in."""
-# The step reads the object store with the credentials that its job's pods have.
+"""An input that the engine fills in."""
+# The step reads the object store with the same credentials as the pods of its job.
 _PASSED_ON = [
     dsl.TaskConfigPassthrough(field=field, apply_to_task=field is dsl.TaskConfigField.ENV)
     for field in dsl.TaskConfigField
@@ -54,7 +61,7 @@ _PASSED_ON = [
 
 
 def image_of(step: Step) -> str:
-    """The image that a step runs in."""
+    """The container image of a step."""
     return f"{REGISTRY}/ddpipe-{step.image}:{TAG}"
 
 
@@ -70,17 +77,17 @@ def component(
 
     Args:
         step: The step.
-        own: Those of its parameters that are an input each; None: all.
-        objects: Fields of a form, further inputs, that hold others of its parameters by name.
-        checked: Parameters of later steps, or such fields, that this one checks before it works.
-        task_config: Whether to hand what is set on the task on to its job; servers before 2.15 refuse it.
+        own: Its parameters that are inputs of their own; None for all.
+        objects: Object fields of a form, further inputs, which hold other parameters of the step by name.
+        checked: Parameters of later steps, or such fields, which this step validates before it works.
+        task_config: Whether the job gets the settings of the task; servers before 2.15 reject this.
     """
     own = step.parameters if own is None else own
     taken = (*own, *objects, *checked)
 
     def container(*values: Any) -> dsl.ContainerSpec:  # noqa: ANN401 - placeholders
         given = dict(zip(names, values, strict=True))
-        options = [part for item in own for part in (option(item.name), given[item.name])]
+        options = [part for item in own for part in (as_option(item.name), given[item.name])]
         options += [part for item in objects for part in ("--options", given[item.name])]
         checks = [part for item in checked for part in ("--check", item.name, given[item.name])]
         files = [part for result in step.results for part in _written(result, given[result.name])]
@@ -99,35 +106,57 @@ def component(
         Argument(one.name, Argument.POSITIONAL_OR_KEYWORD, annotation=_TYPES[one.kind])
         for one in step.results
     ]
-    handed = [_TASK_CONFIG] if task_config else []
+    engine_filled = [_TASK_CONFIG] if task_config else []
     arguments = sorted(
-        [*map(argument, taken), *outputs, *handed], key=lambda one: one.default is not Argument.empty
+        [*map(argument, taken), *outputs, *engine_filled], key=lambda one: one.default is not Argument.empty
     )
     names = [one.name for one in arguments]
     described(container, step.name, step.help, arguments, (*taken, *step.results))
     made = StepComponent(dsl.container_component(container).component_spec, container)
+    made.step = step
     if task_config:
         made.component_spec.task_config_passthroughs = _PASSED_ON
     return made
 
 
 class StepComponent(ContainerComponent):  # type: ignore[misc]
-    """A component that gives a task all its inputs: KFP 2.17.0 does not fill in those that have a default."""
+    """A component that passes a task all of its inputs.
+
+    KFP 2.17.0 does not fill in defaults, and resolves the placeholders of the identity only as inputs.
+    """
+
+    step: Step
 
     def __call__(self, *args: Any, **given: Any) -> dsl.PipelineTask:  # noqa: ANN401 - channels and values
         """The task with these inputs, by their names."""
         inputs = self.component_spec.inputs or {}
         defaults = {name: item.default for name, item in inputs.items() if item.default is not None}
-        return super().__call__(*args, **{**defaults, **given})
+        identity = {name: value for name, value in _identity().items() if name in inputs}
+        if Owner not in self.step.groups:
+            identity.pop(
+                "pipeline", None
+            )  # the last step removes the run's jobs, whatever pipeline made them
+        return super().__call__(*args, **{**defaults, **identity, **given})
 
 
-def option(name: str) -> str:
-    """How the command line spells a parameter."""
-    return f"--{name.replace('_', '-')}"
+def _identity() -> dict[str, str]:
+    """What tells a task from all others; the same for every attempt of it.
+
+    A job belongs to run ID + task ID + step: the engine's task ID is that of the enclosing group, which
+    differs between loop iterations but not between siblings, whose names differ.
+    """
+    pipeline = Pipeline.get_default_pipeline()
+    return {
+        "run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+        "run_title": dsl.PIPELINE_JOB_NAME_PLACEHOLDER,
+        "task_id": dsl.PIPELINE_TASK_ID_PLACEHOLDER,
+        "step": dsl.PIPELINE_TASK_NAME_PLACEHOLDER,
+        **({"pipeline": pipeline.name} if pipeline else {}),
+    }
 
 
 def argument(item: Parameter) -> Argument:
-    """A parameter as one of a Python function."""
+    """A parameter as a parameter of a Python function."""
     default = Argument.empty if item.required else item.default
     return Argument(item.name, Argument.POSITIONAL_OR_KEYWORD, default=default, annotation=item.kind)
 
@@ -139,7 +168,15 @@ def described(
     arguments: Sequence[Argument],
     texts: Sequence[Parameter | Result],
 ) -> None:
-    """Give a function the name, signature and docstring that the compiler reads."""
+    """Set the name, signature and docstring of a function, from which the compiler makes a component.
+
+    Args:
+        function: The function.
+        name: Name of the component.
+        help: What it does.
+        arguments: Its parameters.
+        texts: Inputs and outputs, for the docstring.
+    """
     lines = [f"    {item.name}: {item.help}" for item in texts]
     function.__name__ = name
     function.__doc__ = "\n".join([help, "", "Args:", *lines]) if lines else help
@@ -156,5 +193,6 @@ train = component(steps.TRAIN)
 evaluate = component(steps.EVALUATE)
 export = component(steps.EXPORT)
 pytorch_job = component(steps.PYTORCH_JOB)
+clean_up = component(steps.CLEAN_UP)
 train_with_task_config = component(steps.TRAIN, task_config=True)
 pytorch_job_with_task_config = component(steps.PYTORCH_JOB, task_config=True)

@@ -9,17 +9,14 @@ import click
 import pytest
 import yaml
 from google.protobuf import json_format
-from kfp import components as kfp_components
-from kfp import dsl
 from kfp.kubernetes.kubernetes_executor_config_pb2 import KubernetesExecutorConfig
 from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineSpec
 
-from ddpipe import components
 from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
 from ddpipe.jobs import AUTO, BACKENDS
 from ddpipe.parameters import Parameter, declared
-from ddpipe.pipelines.compile import COMPILED, OFFERED, PIPELINES, compile_all, compile_v1, compile_v2
+from ddpipe.pipelines.compile import COMPILED, PIPELINES, compile_all, compile_v1, compile_v2
 from ddpipe.pipelines.wiring import MOUNT, Task
 from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN, Step
 from ddpipe.train.presets import PRESETS
@@ -330,60 +327,6 @@ def test_a_failed_compilation_leaves_the_old_files(tmp_path: Path, monkeypatch: 
         compile_all(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ddpipe-training.yaml"]
     assert (tmp_path / "ddpipe-training.yaml").read_text() == "old"
-
-
-@pytest.mark.parametrize("step", OFFERED, ids=lambda step: step.name)
-def test_a_component_file_is_loaded_and_used_in_somebody_elses_pipeline(step: Step) -> None:
-    file = COMPILED / "components" / step.name / "component.yaml"
-    loaded = kfp_components.load_component_from_file(str(file))
-    (described,) = yaml.safe_load(file.read_text())["components"].values()
-    inputs = described["inputDefinitions"]["parameters"]
-    assert {name: one["description"].split() for name, one in inputs.items()} == {
-        item.name: item.help.split() for item in step.parameters
-    }
-    required = {item.name: "given" for item in step.parameters if item.required}
-
-    @dsl.component(base_image="python:3.12")
-    def own(text: str) -> str:
-        return text
-
-    @dsl.pipeline
-    def mine(text: str) -> None:
-        before = own(text=text)
-        task = loaded(**required, run_id=dsl.PIPELINE_JOB_ID_PLACEHOLDER)
-        task.after(before)
-
-    assert step.name.replace("_", "-") in mine.pipeline_spec.root.dag.tasks
-
-
-@pytest.mark.parametrize("step", OFFERED, ids=lambda step: step.name)
-def test_a_task_in_somebody_elses_pipeline_is_given_all_inputs_for_some_servers_look_up_no_defaults(
-    step: Step,
-) -> None:
-    required = {item.name: "given" for item in step.parameters if item.required}
-
-    @dsl.pipeline
-    def mine() -> None:
-        getattr(components, step.name)(**required)
-
-    (task,) = mine.pipeline_spec.root.dag.tasks.values()
-    given = task.inputs.parameters
-    assert given.keys() == {item.name for item in step.parameters}
-    for item in step.parameters:
-        constant = json_format.MessageToDict(given[item.name].runtime_value.constant)
-        assert constant == ("given" if item.required else item.default)
-
-
-@pytest.mark.parametrize("step", OFFERED, ids=lambda step: step.name)
-def test_a_component_says_what_the_official_catalogue_wants(step: Step) -> None:
-    facts = yaml.safe_load((COMPILED / "components" / step.name / "metadata.yaml").read_text())
-    assert list(facts) == ["name", "stability", "dependencies", "lastVerified", "tags"]
-    assert facts["name"] == step.name
-    assert facts["stability"] in {"experimental", "alpha", "beta", "stable"}
-    assert facts["dependencies"]["kubeflow"][0]["name"] == "Pipelines"
-    for one in facts["dependencies"]["kubeflow"]:
-        assert re.fullmatch(r"(>=|<=|==)\d+\.\d+\.\d+", one["version"])
-    assert facts["lastVerified"].tzinfo
 
 
 @pytest.mark.parametrize("name", PIPELINES)

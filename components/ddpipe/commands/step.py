@@ -18,8 +18,9 @@ from ddpipe.commands.presets import given_names
 from ddpipe.commands.results import EXECUTOR, WRITE, Outcome, check_writable, deliver, files_of
 from ddpipe.commands.task_config import with_task_config
 from ddpipe.data.versions import address
+from ddpipe.jobs.job import Owner
 from ddpipe.parameters import Parameter, Parameters, refuse
-from ddpipe.spelling import as_name, respell
+from ddpipe.spelling import as_name, option, respell
 from ddpipe.steps import LATER, DatasetOptions, Step
 
 Values = dict[str, Any]
@@ -77,7 +78,15 @@ def _problems(step: Step, values: Values, options: Values, check: Mapping[str, s
     concerned = [group for group in _later_groups() if group not in step.groups and _concerns(group, later)]
     given = given_names(values) | validation.set_in_form(later)
     found = validation.problems([*step.groups, *concerned], {**later, **values}, given)
-    return [*_misplaced(step, options), *wrong, *found]
+    return [*_misplaced(step, options), *_unidentified(step, values), *wrong, *found]
+
+
+def _unidentified(step: Step, values: Values) -> list[str]:
+    """An engine's step that owns a job must be the same for each attempt, or a retry starts a second job."""
+    if not (click.get_current_context().meta.get(EXECUTOR) and Owner in step.groups) or values["run_id"]:
+        return []
+    fix = "use the component of ddpipe.components, or pass dsl.PIPELINE_JOB_ID_PLACEHOLDER"
+    return [f"{option('run_id')} is empty, so that a retry would start a second job: {fix}"]
 
 
 def _misplaced(step: Step, options: Mapping[str, Any]) -> list[str]:
