@@ -104,7 +104,7 @@ class DatasetManifest:
         splits: By the names in `SPLITS`.
         mean: Per channel, over the training split, pixels scaled to 0..1.
         std: Likewise the standard deviation.
-        split_rule: How samples were dealt out to the splits.
+        split_rule: How samples were assigned to the splits.
         seed: Of the split rule.
         source: The source's `kind`, a `fingerprint` of its content, and what was decided about it.
         skipped: Samples that the source names but that could not be read.

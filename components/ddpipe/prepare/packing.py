@@ -202,6 +202,7 @@ class Packer:
 
     Attributes:
         samples: All of the source.
+        store: Of the shards.
         known: What is known of their files; grows as they are looked at.
         problems: Why samples cannot be read, by their numbers.
     """
@@ -212,7 +213,7 @@ class Packer:
         self.problems: dict[int, str] = {}
         self._probed = Probed(survey.shape, 0) if survey.shape else None
         self._alike: dict[Probed, Probed] = {}  # a million images of one shape need not say so each
-        self._source, self._store, self._name = source, store, name
+        self._source, self.store, self._name = source, store, name
         self._threads = max(cpus(), REMOTE_READERS) if remote else cpus()
 
     def inspect(self, rows: Rows) -> None:
@@ -251,7 +252,7 @@ class Packer:
         total = sum(plan.taken + plan.encoded for plan in plans.values())
         shards = {}
         with TemporaryDirectory() as folder, _progress("encoding", total) as progress:
-            opened = OpenedShards(self._store, encoding, Path(folder))
+            opened = OpenedShards(self.store, encoding, Path(folder))
             for split, plan in plans.items():
                 kept = []
                 for one in plan.kept:
@@ -274,7 +275,7 @@ class Packer:
         if np.array_equal(entry.members.stamps, stamps):
             return stored
         entry = replace(entry, members=replace(entry.members, stamps=stamps))
-        write_entry(self._store, self._name, entry)
+        write_entry(self.store, self._name, entry)
         return Stored(entry, stored.rows)
 
     def _good(
@@ -346,9 +347,9 @@ class Packer:
         content.clear()  # while this shard is written, the next one fills
         shard, data = encoding.pack(parts)
         parts.clear()
-        self._store.write(shard_key(shard), data)
+        self.store.write(shard_key(shard), data)
         entry = Entry(shard, encoding.facts, members)
-        write_entry(self._store, self._name, entry)
+        write_entry(self.store, self._name, entry)
         return Stored(entry, rows)
 
 

@@ -13,9 +13,7 @@ shards that the next one takes over, and two prepares at once do not disturb eac
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,24 +21,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpipe.data.catalogue import damage, objects_of, shards_of
-from ddpipe.data.columns import PIECE, Rows, trimmed
-from ddpipe.data.index import described
 from ddpipe.data.manifest import SPLITS, DatasetManifest, manifest_key
 from ddpipe.data.notes import CLAIMS, CLEANINGS, noted, noted_shards
 from ddpipe.data.shards import object_key
-from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject, SourceError, listed
-from ddpipe.prepare.dealing import Places, dealt, given_splits, numbered_units, shown_by_units
-from ddpipe.prepare.doubts import doubts
+from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject
+from ddpipe.prepare.checks import (
+    refuse_given_validation,
+    refuse_if_none_is_left,
+    refuse_small_classes,
+    refuse_torn_groups,
+    refuse_unreadable,
+)
+from ddpipe.prepare.describing import manifest_of, rule_facts
+from ddpipe.prepare.earlier import kept_places, warn_of_moved
 from ddpipe.prepare.encoding import SMALL, Encoding, chosen
 from ddpipe.prepare.grouping import grouped
-from ddpipe.prepare.index import Entry, Members, lost, read_entries, sizes
+from ddpipe.prepare.index import Entry, lost, read_entries, sizes
 from ddpipe.prepare.packing import Known, Packer, Stored, planned
 from ddpipe.prepare.report import copies, lookalikes
 from ddpipe.prepare.shaping import how_shaped
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.prepare.split_warnings import split_warnings
+from ddpipe.prepare.splitting import Places, split_samples
 from ddpipe.sources import Survey, open_source
 from ddpipe.sources.samples import Finder, Samples
-from ddpipe.spelling import option
 from ddpipe.storage import Store, open_store
 
 log = logging.getLogger(__name__)
@@ -86,7 +90,7 @@ def prepare(spec: PrepareSpec) -> Prepared:
     store = open_store(spec.store)
     store.check_writable()
     survey = source.survey()
-    _refuse(survey.problems, spec)
+    refuse_unreadable(survey.problems, spec)
     if spec.group_pattern:
         survey = grouped(survey, spec.group_pattern, spec.where)
     packer = Packer(source, survey, store, spec.name, remote="://" in spec.source_path)
@@ -99,6 +103,7 @@ def prepare(spec: PrepareSpec) -> Prepared:
     damaged = [key for key, content in objects.items() if not _is_published(store, key, content)]
     reused = not version.encoded and not damaged
     if not reused:
+        warn_of_moved(store, spec.name, version.samples, version.places)
         with noted(store, CLAIMS, {item.sha256 for item in objects_of(manifest)}):
             _refuse_if_lost(store, manifest)
             for place, content in objects.items():  # the manifest comes last
@@ -173,11 +178,15 @@ class _Version:
         manifest: Yet to be published.
         columns: Its ids and labels, by their keys: likewise.
         encoded: How many of its samples had to be encoded for it.
+        samples: All of them.
+        places: Their splits.
     """
 
     manifest: DatasetManifest
     columns: Mapping[str, bytes]
     encoded: int
+    samples: Samples
+    places: Places
 
 
 def _version(
@@ -185,22 +194,30 @@ def _version(
 ) -> _Version:
     """Store what is not there yet; the manifest is yet to be published."""
     everyone = np.arange(len(survey.samples))
-    _refuse_if_none_is_left(spec, everyone, survey.problems)
-    _refuse_small_classes(spec, survey.classes, survey.samples)
+    refuse_if_none_is_left(spec, everyone, survey.problems)
+    refuse_small_classes(spec, survey.classes, survey.samples)
     encoding = _encoding(spec, survey, packer, stored)
+    earlier = (
+        kept_places(packer.store, spec.name, rule_facts(spec), spec.split_seed, survey.samples)
+        if spec.rule.exact
+        else None
+    )
     encoded = 0
     while True:
         problems_before = len(packer.problems)
         rows = np.setdiff1d(everyone, list(packer.problems)) if packer.problems else everyone
         samples = survey.samples.take(rows) if packer.problems else survey.samples
         if spec.skip_bad:
-            _refuse_if_none_is_left(spec, rows, _problems(survey, packer))
-            _refuse_small_classes(spec, survey.classes, samples)
-        places = _dealt(spec, samples, len(survey.classes))
+            refuse_if_none_is_left(spec, rows, _problems(survey, packer))
+            refuse_small_classes(spec, survey.classes, samples)
+        refuse_given_validation(spec, samples)
+        before = earlier if earlier is None else earlier[rows]
+        places = split_samples(samples, spec.rule, len(survey.classes), before)
+        refuse_torn_groups(spec, samples, places)
         parts = {split: rows[places == number] for number, split in enumerate(SPLITS)}
         plans = {split: planned(parts[split], packer.known, stored, encoding, broken) for split in SPLITS}
         shards = packer.pack(plans, encoding, keep_going=spec.skip_bad)
-        _refuse(_named(packer), spec)
+        refuse_unreadable(_named(packer), spec)
         encoded += sum(plan.encoded for plan in plans.values())
         everything = [one for split in SPLITS for one in shards[split]]
         depth = max((int(one.entry.members.depths.max()) for one in everything), default=encoding.depth)
@@ -218,14 +235,16 @@ def _version(
     problems = _problems(survey, packer)
     for name, reason in sorted(problems.items()):
         log.warning("skipped %s: %s", name, reason)
-    for doubt in doubts(survey.classes, {split: survey.samples.take(parts[split]) for split in SPLITS}):
-        log.warning("doubtful: %s", doubt)
+    for warning in split_warnings(
+        survey.classes, {split: survey.samples.take(parts[split]) for split in SPLITS}
+    ):
+        log.warning("check the data: %s", warning)
     if encoding.depth:
         log.info("16-bit images use %d bits at most: the upper 8 of these are kept", encoding.depth)
     log.info("%s", how_shaped(encoding.facts, sizes(one.entry.members for one in everything)))
     _warn_of_copies(shards)
-    manifest, columns = _manifest(spec, survey, encoding, shards, sorted(problems))
-    return _Version(manifest, columns, encoded)
+    manifest, columns = manifest_of(spec, survey, encoding, shards, sorted(problems))
+    return _Version(manifest, columns, encoded, samples, places)
 
 
 def _named(packer: Packer) -> dict[str, str]:
@@ -267,122 +286,6 @@ def _note_unchanged(samples: Samples, known: Known, stored: Iterable[Stored]) ->
         known.note(one.rows[same], members.sha256[same], members.shapes[same], members.depths[same])
 
 
-def _dealt(spec: PrepareSpec, samples: Samples, classes: int) -> Places:
-    """The split of each sample.
-
-    Raises:
-        SourceError: The source itself puts parts of one group into different splits, or rules folds out.
-    """
-    if spec.folds and "validation" in given_splits(samples):
-        raise SourceError(
-            what="the raw data cannot become a dataset",
-            which=spec.where,
-            seen=f"folds is {spec.folds}, but the source itself says which images are for validation",
-            do="Set folds to 0, or leave the split to ddpipe.",
-        )
-    places = dealt(samples, spec.rule, classes)
-    names, unit = numbered_units(samples)
-    in_splits = np.zeros((len(names), len(SPLITS)), np.bool_)
-    in_splits[unit, places] = True
-    if torn := [
-        f"group {names[number].decode()!r} is in "
-        + ", ".join(sorted(split for split, there in zip(SPLITS, in_splits[number], strict=True) if there))
-        for number in np.flatnonzero(in_splits.sum(axis=1) > 1)
-    ]:
-        raise SourceError(
-            what="the raw data cannot become a dataset",
-            which=spec.where,
-            seen=listed(torn),
-            do="Put each group into one split, or leave the split to ddpipe.",
-        )
-    return places
-
-
-def _manifest(
-    spec: PrepareSpec,
-    survey: Survey,
-    encoding: Encoding,
-    shards: Mapping[str, Sequence[Stored]],
-    skipped: Sequence[str],
-) -> tuple[DatasetManifest, dict[str, bytes]]:
-    samples = survey.samples
-    nobody = np.empty(0, np.int64)
-    rows = {split: np.concatenate([nobody, *(one.rows for one in shards[split])]) for split in SPLITS}
-    everything = [one.entry.members for split in SPLITS for one in shards[split]]
-    shape = encoding.handed_out(max(int(members.shapes[:, 2].max()) for members in everything))
-    mean, std = _statistics([one.entry.members for one in shards["train"]], shape[2])
-    given = [split for split in given_splits(samples) if split]
-    is_grouped = bool((samples.groups != b"").any())
-    parts = {
-        split: described(
-            [one.entry.shard for one in shards[split]],
-            samples.ids[rows[split]],
-            samples.labels[rows[split]],
-            len(survey.classes),
-        )
-        for split in SPLITS
-    }
-    manifest = DatasetManifest(
-        name=spec.name,
-        task=survey.task,
-        classes=survey.classes,
-        shape=shape,
-        dtype="uint8",
-        splits={split: part for split, (part, _) in parts.items()},
-        mean=mean,
-        std=std,
-        split_rule={
-            "kind": "hash of group" if is_grouped else "hash of id",
-            "fractions": spec.rule.fractions,
-            **({"groups": _counted(samples, rows)} if is_grouped else {}),
-            **({"group_pattern": spec.group_pattern} if spec.group_pattern else {}),
-            **({"given": given} if given else {}),
-            **({"stratify": spec.stratify} if spec.rule.exact else {}),
-            **({"folds": spec.folds, "fold": spec.fold} if spec.folds else {}),
-        },
-        seed=spec.split_seed,
-        source={
-            "kind": spec.source,
-            "fingerprint": _fingerprint(everything),
-            "encoding": encoding.facts,
-            **survey.facts,
-        },
-        skipped=tuple(skipped),
-    )
-    return manifest, {key: data for _, objects in parts.values() for key, data in objects.items()}
-
-
-def _fingerprint(everything: Sequence[Members]) -> str:
-    """Of all files and their ids, whatever their order."""
-    ids = trimmed(np.concatenate([members.ids for members in everything]))
-    hashes = np.concatenate([members.sha256 for members in everything])
-    order, digest = np.argsort(ids, kind="stable"), hashlib.sha256()
-    for column in (ids, hashes):
-        for start in range(0, len(order), PIECE):
-            digest.update(column[order[start : start + PIECE]].data)
-    return digest.hexdigest()
-
-
-def _counted(samples: Samples, rows: Mapping[str, Rows]) -> dict[str, int]:
-    """How many groups each split has."""
-    return {split: len(np.unique(samples.units[found])) for split, found in rows.items()}
-
-
-def _statistics(parts: Sequence[Members], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation per channel, pixels scaled to 0..1; exact, from sums of whole numbers."""
-    sums = [[int(value) for value in members.moments.sum(axis=0)] for members in parts]
-    count = sum(row[0] for row in sums)
-    mean, std = [], []
-    for channel in range(channels):
-        # A grey image has the same values in every channel.
-        places = [1 + 2 * channel if len(row) > 3 else 1 for row in sums]  # noqa: PLR2004
-        total = sum(row[place] for row, place in zip(sums, places, strict=True))
-        squares = sum(row[place + 1] for row, place in zip(sums, places, strict=True))
-        mean.append(round(total / count / 255, 6))
-        std.append(round(math.sqrt(squares * count - total**2) / count / 255, 6))
-    return tuple(mean), tuple(std)
-
-
 def _warn_of_copies(shards: Mapping[str, Sequence[Stored]]) -> None:
     """The same file, or picture, in two splits: what is measured on it was learned by heart."""
     members = {split: [one.entry.members for one in shards[split]] for split in SPLITS}
@@ -391,58 +294,3 @@ def _warn_of_copies(shards: Mapping[str, Sequence[Stored]]) -> None:
         if leaks := [ids for ids in found if len(set(ids.values())) > 1]:
             example = ", ".join(f"{name} ({split})" for name, split in leaks[0].items())
             log.warning("%d %s are in more than one split, such as %s", len(leaks), kind, example)
-
-
-def _refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Samples) -> None:
-    """There have to be two classes, and each in every split or fold that is ours to fill."""
-    if len(classes) < 2:  # noqa: PLR2004
-        raise SourceError(
-            what="the raw data cannot become a dataset",
-            which=spec.where,
-            seen=f"it has only one class, {classes[0]!r}" if classes else "it has no class",
-            do="Give images of at least two classes.",
-        )
-    pieces = spec.rule.pieces(given_splits(samples))
-    _, unit = numbered_units(samples)
-    _, shown = shown_by_units(samples, unit, len(classes))
-    counts = np.bincount(shown, minlength=len(classes)).tolist()
-    noun = "group" if (samples.groups != b"").any() else "image"
-    small = [
-        f"class {name!r} has {counts[label]} {noun}{'s' if counts[label] != 1 else ''}"
-        for label, name in enumerate(classes)
-        if counts[label] < len(pieces)
-    ]
-    if small:
-        raise SourceError(
-            what="the raw data cannot become a dataset",
-            which=spec.where,
-            seen=listed(small),
-            do=f"Give every class at least {len(pieces)} of them ({', '.join(reversed(pieces))}), or remove "
-            "the class.",
-        )
-
-
-def _refuse_if_none_is_left(spec: PrepareSpec, rows: Rows, problems: Mapping[str, str]) -> None:
-    """Without what cannot be read there has to be something."""
-    if not len(rows):
-        raise SourceError(
-            what="the raw data cannot become a dataset",
-            which=spec.where,
-            seen=f"no image is left without those that cannot be read; {_told(problems)}",
-            do="Replace these files, or give the path of other data.",
-        )
-
-
-def _told(problems: Mapping[str, str]) -> str:
-    return listed([f"{name}: {reason}" for name, reason in sorted(problems.items())])
-
-
-def _refuse(problems: Mapping[str, str], spec: PrepareSpec) -> None:
-    """Samples that cannot be read are an error, unless the user wants to go on without them."""
-    if problems and not spec.skip_bad:
-        raise SourceError(
-            what="some images cannot be read",
-            which=spec.where,
-            seen=_told(problems),
-            do=f"Replace or remove these files, or leave them out with {option('skip_bad')}.",
-        )

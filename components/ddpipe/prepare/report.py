@@ -82,12 +82,12 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
 
 
 def how_split(manifest: DatasetManifest) -> str:
-    """How the samples were dealt out to the splits, in a sentence."""
+    """How the samples were assigned to the splits, in a sentence."""
     rule = manifest.split_rule
-    given = [split for split in rule.get("given", ()) if split != "train"]  # which is dealt out too
+    given = [split for split in rule.get("given", ()) if split != "train"]  # which gives some to the others
     if len(given) == len(SPLITS) - 1:
         return "The source says which split each image is in."
-    dealt = f"The source names the {given[0]} images; the rest was dealt out" if given else "Dealt out"
+    start = f"The source names the {given[0]} images; the rest was split" if given else "Split"
     if counts := rule.get("groups"):
         found = ", ".join(f"{counts[split]:,} in {split}" for split in SPLITS)
         how = f"by group, no group in two splits ({found})"
@@ -97,11 +97,11 @@ def how_split(manifest: DatasetManifest) -> str:
         f"; validation is fold {rule['fold']} of {rule['folds']}, counted from 0" if "folds" in rule else ""
     )
     shares = (
-        "; each class has its share within one, so adding images may move others"
+        "; each class has its share within one, and images of earlier versions stayed where they were"
         if rule.get("stratify") == "exact"
         else ""
     )
-    return f"{dealt} {how}, with seed {manifest.seed}{fold}{shares}."
+    return f"{start} {how}, with seed {manifest.seed}{fold}{shares}."
 
 
 def what_is_uncertain(manifest: DatasetManifest) -> str:

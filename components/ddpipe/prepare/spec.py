@@ -9,7 +9,7 @@ from typing import ClassVar
 from ddpipe.data.names import DATASET
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
 from ddpipe.prepare.patterns import problem
-from ddpipe.prepare.split import SplitRule
+from ddpipe.prepare.split_rule import SplitRule
 from ddpipe.sources.base import Table
 from ddpipe.sources.downloads import DOWNLOADS
 from ddpipe.sources.named import BUILT_IN, SOURCES
@@ -69,7 +69,7 @@ class PrepareSpec(Parameters):
     stratify: str = parameter(
         STRATIFY[0],
         "How closely each class's share is met: average (adding images moves none), or exact (to one "
-        "image or group; adding images may move others).",
+        "image or group; images of the newest version stay in their splits).",
         OneOf(STRATIFY),
     )
     image_format: str = parameter(

@@ -1,11 +1,12 @@
 """Exact shares: each class, and each combination of classes, within one unit of its share of every piece.
 
-The units that show just the same classes are a stratum. Each stratum first gives every piece the whole number
-of units below its share; that is nearly all of them. What is left over, less than one unit for each piece,
-decides about the classes: no two of a stratum go to one piece, and each goes where its classes are missed
-most. While a class is then still a unit or more off, leftovers swap places.
+The units that show exactly the same classes are a stratum. Each stratum first gives every piece its share,
+rounded down; that is nearly all units. What is left over, less than one unit for each piece, balances the
+classes: no two of a stratum go to one piece, and each goes where its classes are missed most. While a class
+is then still a unit or more off, leftovers swap places. Units that may not move count as given already; if a
+piece has too many of them, the others share the rest.
 
-Source: after Sechidis, Tsoumakas, Vlahavas, "On the stratification of multi-label data", 2011, who deal the
+Source: after Sechidis, Tsoumakas, Vlahavas, "On the stratification of multi-label data", 2011, who assign the
 rarest class first and each unit to where it is missed most; the strata and the swaps are ours.
 """
 
@@ -14,7 +15,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+Unit = TypeVar("Unit")
 
 Stratum = frozenset[int]
 """The classes that a unit shows."""
@@ -49,40 +52,49 @@ class _Swap(NamedTuple):
     back: Stratum
 
 
-def exact_shares(classes: Mapping[str, set[int]], pieces: Mapping[str, float]) -> dict[str, str]:
-    """Deal units out.
+def exact_shares(
+    classes: Mapping[Unit, set[int]], pieces: Mapping[str, float], kept: Mapping[Unit, str] | None = None
+) -> dict[Unit, str]:
+    """Assign units to pieces.
 
     Args:
-        classes: That each unit shows; in an order that is random, but always the same.
+        classes: The classes that each unit shows; in an order that is random, but always the same.
         pieces: Their shares, which add up to 1.
+        kept: The pieces of units that may not move; the others make up for what these leave missing.
 
     Returns:
         The piece of each unit.
     """
-    strata: dict[Stratum, list[str]] = defaultdict(list)
+    fixed = {unit: piece for unit, piece in (kept or {}).items() if unit in classes}
+    strata: dict[Stratum, list[Unit]] = {}
     for unit, shown in classes.items():
-        strata[frozenset({*shown, EVERY})].append(unit)
+        members = strata.setdefault(frozenset({*shown, EVERY}), [])
+        if unit not in fixed:
+            members.append(unit)
+    held = Counter((frozenset({*classes[unit], EVERY}), piece) for unit, piece in fixed.items())
     missed: Missed = {piece: defaultdict(float) for piece in pieces}
-    whole = {
-        stratum: {piece: int(len(units) * share + TINY) for piece, share in pieces.items()}
-        for stratum, units in strata.items()
-    }
-    for stratum, units in strata.items():
-        for (piece, share), label in product(pieces.items(), stratum):
-            missed[piece][label] += len(units) * share - whole[stratum][piece]
-    held = _dealt(
-        {stratum: len(strata[stratum]) - sum(counts.values()) for stratum, counts in whole.items()}, missed
+    whole: dict[Stratum, dict[str, int]] = {}
+    for stratum, members in strata.items():
+        total = len(members) + sum(held[stratum, piece] for piece in pieces)
+        wanted = {piece: total * share - held[stratum, piece] for piece, share in pieces.items()}
+        room = {piece: max(0.0, units) for piece, units in wanted.items()}
+        scale = len(members) / sum(room.values()) if sum(room.values()) > TINY else 0.0
+        whole[stratum] = {piece: int(units * scale + TINY) for piece, units in room.items()}
+        for piece, label in product(pieces, stratum):
+            missed[piece][label] += wanted[piece] - whole[stratum][piece]
+    leftovers = _leftovers_of(
+        {stratum: len(members) - sum(whole[stratum].values()) for stratum, members in strata.items()}, missed
     )
-    places: dict[str, str] = {}
-    for stratum, units in strata.items():
-        rest = iter(units)
+    places: dict[Unit, str] = dict(fixed)
+    for stratum, members in strata.items():
+        rest = iter(members)
         for piece, count in whole[stratum].items():
-            places |= {next(rest): piece for _ in range(count + (stratum in held[piece]))}
+            places |= {next(rest): piece for _ in range(count + (stratum in leftovers[piece]))}
     return places
 
 
-def _dealt(leftovers: Mapping[Stratum, int], missed: Missed) -> Held:
-    """Deal what is left over of each stratum; `missed` follows."""
+def _leftovers_of(leftovers: Mapping[Stratum, int], missed: Missed) -> Held:
+    """The pieces that get what is left over of each stratum; `missed` follows."""
     held: Held = {piece: {} for piece in missed}
     counts: Counter[int] = Counter()
     for stratum, count in leftovers.items():

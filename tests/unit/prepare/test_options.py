@@ -12,7 +12,7 @@ from samples import a_folder, an_image, labels_by_id, sample_ids
 
 from ddpipe.data.manifest import SPLITS
 from ddpipe.errors import ParameterError, SourceError
-from ddpipe.prepare.prepare import prepare
+from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html, how_split
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
@@ -29,7 +29,72 @@ def test_exact_shares_are_met_and_told(toys: PrepareSpec) -> None:
     manifest = prepare(replace(toys, stratify="exact")).manifest
     counts = {name: split.per_class for name, split in manifest.splits.items()}
     assert counts == {"train": (16, 8), "validation": (2, 1), "test": (2, 1)}
-    assert "each class has its share within one, so adding images may move others" in how_split(manifest)
+    assert "within one, and images of earlier versions stayed where they were" in how_split(manifest)
+
+
+def _splits(prepared: Prepared) -> dict[str, str]:
+    return {name: split for split in SPLITS for name in sample_ids(prepared.manifest_uri, split)}
+
+
+@pytest.mark.parametrize("folds", [0, 3])
+def test_exact_shares_move_no_image_of_earlier_versions(folds: int, toys: PrepareSpec) -> None:
+    """Otherwise a model that learned from yesterday's version knows a part of today's test images."""
+    spec = replace(toys, stratify="exact", folds=folds)
+    before = _splits(prepare(spec))
+    for night in range(1, 6):
+        a_folder(Path(toys.source_path), {"ball": 7, "kite": 4}, start=100 * night)
+        prepared = prepare(replace(spec, fold=night % 3 if folds else 0))
+        after = _splits(prepared)
+        moved = [name for name in before if (before[name] == "test") != (after[name] == "test")]
+        assert not moved
+        if not folds:
+            assert before == {name: after[name] for name in before}
+        balls, kites = prepared.manifest.splits["test"].per_class
+        assert balls == pytest.approx(0.1 * (20 + 7 * night), abs=1.01)
+        assert kites == pytest.approx(0.1 * (10 + 4 * night), abs=1.01)
+        before = after
+    assert prepare(replace(spec, fold=night % 3 if folds else 0)).reused
+
+
+def test_folds_of_one_version_are_one_partition(toys: PrepareSpec) -> None:
+    """Although each fold is a version, and those before it are kept to."""
+    spec = replace(toys, stratify="exact", folds=3)
+    prepare(spec)
+    a_folder(Path(toys.source_path), {"ball": 7, "kite": 4}, start=100)
+    folds = [_splits(prepare(replace(spec, fold=fold))) for fold in range(3)]
+    for name in folds[0]:
+        found = sorted(fold[name] for fold in folds)
+        assert found in (["test"] * 3, ["train", "train", "validation"])
+
+
+def test_test_images_that_were_trained_on_are_counted(
+    toys: PrepareSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = prepare(toys)
+    second = prepare(replace(toys, split_seed=1))
+    before, after = _splits(first), _splits(second)
+    moved = sum(split == "test" and before[name] != "test" for name, split in after.items())
+    count = second.manifest.splits["test"].count
+    said = f"{moved} of {count} test images were not in the test split of version {first.dataset_id[:12]}"
+    assert moved
+    assert said in caplog.text
+    caplog.clear()
+    assert prepare(replace(toys, split_seed=1)).reused
+    a_folder(Path(toys.source_path), {"ball": 40}, start=100)
+    prepare(replace(toys, split_seed=1))
+    assert "test images were not" not in caplog.text
+
+
+def test_an_unreadable_version_is_no_example(toys: PrepareSpec, caplog: pytest.LogCaptureFixture) -> None:
+    spec = replace(toys, stratify="exact")
+    first = prepare(spec)
+    a_folder(Path(toys.source_path), {"ball": 7}, start=100)
+    second = prepare(spec)
+    Path(second.manifest_uri).write_text("{}")
+    a_folder(Path(toys.source_path), {"ball": 7}, start=200)
+    before, after = _splits(first), _splits(prepare(spec))
+    assert before == {name: after[name] for name in before}
+    assert f"version {second.dataset_id[:12]} is ignored" in caplog.text
 
 
 def test_a_class_that_does_not_fill_all_folds_is_refused(toys: PrepareSpec) -> None:

@@ -551,13 +551,13 @@ def test_unreadable_images_are_skipped_and_listed_if_so_asked(
     assert prepared.skipped == ["ball/cut.png", "ball/text.jpg", "kite/void.png"]
     assert prepared.manifest.skipped == tuple(prepared.skipped)
     told = [record.message.split(":")[0] for record in caplog.records]
-    assert [text for text in told if text != "doubtful"] == [f"skipped {x}" for x in prepared.skipped]
+    assert [text for text in told if text != "check the data"] == [f"skipped {x}" for x in prepared.skipped]
     assert _content(prepared) == clean
 
 
-def test_a_doubtful_set_is_prepared_and_told(toys: PrepareSpec, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_small_split_is_a_warning(toys: PrepareSpec, caplog: pytest.LogCaptureFixture) -> None:
     prepare(toys)
-    assert "doubtful: the test split has" in caplog.text
+    assert "check the data: the test split has" in caplog.text
 
 
 def test_a_version_with_skipped_images_is_not_reused_by_the_strict(toys: PrepareSpec) -> None:
@@ -853,18 +853,18 @@ def test_the_page_tells_the_sizes_of_the_files(photographs: PrepareSpec) -> None
 @pytest.mark.parametrize(
     ("rule", "told"),
     [
-        ({}, "Dealt out image by image, with seed 3."),
+        ({}, "Split image by image, with seed 3."),
         (
             {"groups": {"train": 1200, "validation": 10, "test": 12}},
             (
-                "Dealt out by group, no group in two splits "
+                "Split by group, no group in two splits "
                 "(1,200 in train, 10 in validation, 12 in test), with seed 3."
             ),
         ),
         (
             {"given": ["test", "train"], "folds": 5, "fold": 2},
             (
-                "The source names the test images; the rest was dealt out image by image, with seed 3; "
+                "The source names the test images; the rest was split image by image, with seed 3; "
                 "validation is fold 2 of 5, counted from 0."
             ),
         ),

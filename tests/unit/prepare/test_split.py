@@ -7,9 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from splits import assign
 
+from ddpipe.data.columns import text
 from ddpipe.data.manifest import SPLITS
-from ddpipe.prepare.split import SplitRule, _place, _position, assign
+from ddpipe.prepare.split_rule import SplitRule
+from ddpipe.prepare.splitting import piece_at, positions
 
 RULE = SplitRule(fractions={"train": 0.8, "validation": 0.1, "test": 0.1})
 
@@ -21,7 +24,8 @@ def _assigned(count: int, *, classes: int = 4, rule: SplitRule = RULE) -> dict[s
 
 def _alone(position: float, rule: SplitRule, *given: str) -> str:
     """The split of a unit whose class is everywhere."""
-    return rule.split_of(_place(position, rule.pieces(given)))
+    pieces = rule.pieces(given)
+    return rule.split_of(list(pieces)[int(piece_at(np.array([position]), pieces)[0])])
 
 
 def test_the_same_seed_gives_the_same_splits_and_another_others() -> None:
@@ -106,7 +110,7 @@ def test_no_split_gives_the_last_sample_of_a_class_away() -> None:
     for seed in range(200):
         ids = [f"{seed}/{index}.png" for index in range(8)]
         labels = [tuple(map(int, row)) for row in random.random((8, 3)) < 0.4]
-        before = [_alone(_position(name, 0), RULE) for name in ids]
+        before = [_alone(positions(text([name]), 0)[0], RULE) for name in ids]
         after = assign(ids, labels, RULE)
         for split in SPLITS:
             had, has = (

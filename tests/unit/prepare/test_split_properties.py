@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from splits import assign, shown
 
-from ddpipe.data.manifest import Label
-from ddpipe.prepare.split import SplitRule, assign, shown
+from ddpipe.data.manifest import SPLITS, Label
+from ddpipe.prepare.split_rule import SplitRule
 from ddpipe.prepare.stratify import exact_shares
 
 rules = st.builds(
@@ -140,3 +141,37 @@ def test_an_exact_share_of_a_small_class_leaves_no_split_without_it() -> None:
     places = _places(found, rule)
     for units in _holders(found).values():
         assert Counter(places[unit] for unit in units) == {"train": 3, "validation": 1, "test": 1}
+
+
+@given(samples(), st.lists(samples(), max_size=4), rules | folded)
+def test_exact_shares_keep_earlier_units(old: Samples, added: list[Samples], rule: SplitRule) -> None:
+    """Unless a class would be missing in a split; here each image shows one."""
+    rule = replace(rule, exact=True)
+    found = [(unit, 0) for unit, _ in old]
+    before = _places(found, rule)
+    for new in added:
+        found += [(unit, 0) for unit, _ in new]
+        units = [unit for unit, _ in found]
+        after = dict(zip(units, assign(units, [0] * len(units), rule, earlier=before), strict=True))
+        if len(set(before.values())) == len(SPLITS):
+            assert all((after[unit] == "test") == (split == "test") for unit, split in before.items())
+            if not rule.folds:
+                assert before == {unit: after[unit] for unit in before}
+        before = after
+
+
+def test_exact_shares_hold_while_versions_grow() -> None:
+    """15 nights of new X-rays with 5 labels; nothing moves, and each label keeps its share."""
+    random = np.random.default_rng(0)
+    rule = SplitRule(fractions={"train": 0.8, "validation": 0.1, "test": 0.1}, exact=True)
+    units, labels, before = list[str](), list[Label](), dict[str, str]()
+    for _ in range(15):
+        units += [str(len(units) + number) for number in range(60)]
+        labels += [tuple(map(int, row)) for row in random.random((60, 5)) < np.linspace(0.1, 0.5, 5)]
+        after = dict(zip(units, assign(units, labels, rule, earlier=before), strict=True))
+        assert before == {unit: after[unit] for unit in before}
+        before = after
+        for holders in _holders(list(zip(units, labels, strict=True))).values():
+            counts = Counter(after[unit] for unit in holders)
+            for split, share in rule.fractions.items():
+                assert abs(counts[split] - share * len(holders)) < 3

@@ -1,4 +1,4 @@
-"""What is told about a dataset that can be trained on and yet is not what somebody wanted."""
+"""Warnings about a dataset that can be trained on and yet may not be what somebody wanted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ddpipe.prepare.doubts import doubts, interval_width
+from ddpipe.prepare.split_warnings import interval_width, split_warnings
 from ddpipe.sources.sample import Sample
 from ddpipe.sources.samples import Samples
 
@@ -20,17 +20,19 @@ def samples(count: int, groups: int = 0) -> Samples:
     )
 
 
-def told(
+def warnings_of(
     classes: Sequence[str] = ("cat", "dog"), count: int = PLENTY, groups: int = 0, validation: int = PLENTY
 ) -> list[str]:
     everything = samples(count, groups)
     return list(
-        doubts(classes, {"train": everything, "validation": samples(validation), "test": samples(PLENTY)})
+        split_warnings(
+            classes, {"train": everything, "validation": samples(validation), "test": samples(PLENTY)}
+        )
     )
 
 
-def test_nothing_is_told_of_a_set_without_doubts() -> None:
-    assert told(groups=PLENTY // 2) == []
+def test_a_good_set_has_no_warning() -> None:
+    assert warnings_of(groups=PLENTY // 2) == []
 
 
 @pytest.mark.parametrize(("count", "width"), [(1, 0.89), (10, 0.53), (93, 0.20), (1000, 0.06)])
@@ -39,20 +41,20 @@ def test_the_interval_of_an_accuracy_narrows_with_the_images(count: int, width: 
 
 
 def test_a_split_of_few_images_is_told_with_what_that_means() -> None:
-    (only,) = told(validation=10)
+    (only,) = warnings_of(validation=10)
     assert only.startswith("the validation split has 10 images")
     assert "up to 0.53 wide" in only
-    assert told(validation=93) == []
-    assert told(validation=0) == []
+    assert warnings_of(validation=93) == []
+    assert warnings_of(validation=0) == []
 
 
 def test_groups_of_one_image_each_are_told() -> None:
-    (only,) = told(groups=PLENTY)
+    (only,) = warnings_of(groups=PLENTY)
     assert "'patient 0'" in only
 
 
 @pytest.mark.parametrize("alike", [("cat", "Cat"), ("guinea pig", "guineapig"), ("cat", "cat ")])
 def test_classes_that_differ_by_case_or_spaces_are_told(alike: tuple[str, str]) -> None:
-    (only,) = told(classes=("dog", *alike))
+    (only,) = warnings_of(classes=("dog", *alike))
     assert all(repr(name) in only for name in alike)
     assert "'dog'" not in only

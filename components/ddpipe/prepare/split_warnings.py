@@ -1,4 +1,4 @@
-"""What makes a dataset version doubtful although it can be trained on: it is told, and nothing is refused."""
+"""Warnings about a dataset version that can be trained on, but may not be what its user wants."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _Z = 1.96
 """Standard deviations to each side of a 95 % interval."""
 
 
-def doubts(classes: Sequence[str], splits: Mapping[str, Samples]) -> Iterator[str]:
-    """Whatever is doubtful about samples that were dealt out to splits.
+def split_warnings(classes: Sequence[str], splits: Mapping[str, Samples]) -> Iterator[str]:
+    """Warnings about the sizes of splits, the groups and the names of classes.
 
     Args:
         classes: Their names.

@@ -1,8 +1,8 @@
-"""Splits of columns: the same as split.py gives sample by sample, whatever the samples are."""
+"""Splits of a million samples, and samples as columns."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
 
 import pytest
 from hypothesis import given
@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ddpipe.data.columns import text
 from ddpipe.data.manifest import SPLITS
-from ddpipe.prepare import dealing
-from ddpipe.prepare.dealing import dealt, positions
-from ddpipe.prepare.split import SplitRule, _position, assign
+from ddpipe.prepare import splitting
+from ddpipe.prepare.split_rule import SplitRule
+from ddpipe.prepare.splitting import positions, split_samples
 from ddpipe.sources.sample import Sample
 from ddpipe.sources.samples import Finder, Samples
 
@@ -41,28 +41,18 @@ def many_samples(draw: st.DrawFn) -> list[Sample]:
     ]
 
 
-@given(many_samples(), st.sampled_from([RULE, replace(RULE, seed=7), replace(RULE, folds=4, fold=1)]))
-def test_columns_are_dealt_out_as_samples_are(samples: list[Sample], rule: SplitRule) -> None:
-    expected = assign(
-        [sample.group or sample.id for sample in samples],
-        [sample.label for sample in samples],
-        rule,
-        [sample.split for sample in samples],
-    )
-    assert [SPLITS[number] for number in dealt(Samples.of(samples), rule, CLASSES)] == expected
-
-
 def test_a_set_in_which_nothing_has_to_move_needs_no_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     """A million of them would not fit into memory."""
-    monkeypatch.setattr(dealing, "assign", lambda *_: pytest.fail("sample by sample"))
+    monkeypatch.setattr(splitting, "_fill", lambda *_: pytest.fail("unit by unit"))
     many = Samples.of(Sample(f"{number}", number % CLASSES, "") for number in range(1000))
-    places = dealt(many, RULE, CLASSES)
+    places = split_samples(many, RULE, CLASSES)
     assert {SPLITS[place] for place in places} == set(SPLITS)
 
 
 @given(st.text(st.characters(exclude_categories=("Cs", "Cc"))), st.integers(0, 2**32 - 1))
-def test_positions_are_those_of_the_split_rule(name: str, seed: int) -> None:
-    assert positions(text([name]), seed).tolist() == [_position(name, seed)]
+def test_positions_are_hashes_of_seed_and_name(name: str, seed: int) -> None:
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    assert positions(text([name]), seed).tolist() == [int.from_bytes(digest[:6]) / 2**48]
 
 
 @given(many_samples())
