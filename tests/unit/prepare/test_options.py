@@ -121,8 +121,8 @@ def test_uncertain_labels_are_refused_with_all_rows_counted_and_the_way_out(tmp_
         prepare(_chest_x_rays(tmp_path / "raw", [*ROWS, ","]))
     assert "a label is -1, uncertain (lines 26, 27, 28: 3 in all)" in caught.value.seen
     assert "'Edema' is '': no label (lines 10, 11, 12, 13, 14 …: 9 in all)" in caught.value.seen
-    assert "--uncertain says what -1 is: zero, one, or drop; a blank beside" in caught.value.do
-    assert "--skip-unlabelled" in caught.value.do
+    assert "uncertain says what -1 is: zero, one or drop; blanks beside" in caught.value.do
+    assert "skip_unlabelled" in caught.value.do
 
 
 @pytest.mark.parametrize(

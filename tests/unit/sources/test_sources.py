@@ -492,7 +492,7 @@ def test_labels_and_images_that_are_missing_are_told_together(tmp_path: Path) ->
         "'kind' is 'NA': no label (line 3: 1 in all)",
         "there is no such image, although the table names it (lines 4, 5: 2 in all)",
         "it could be 2.png or old/2.png: give its path (line 6: 1 in all)",
-        "--skip-unlabelled leaves out those without a label",
+        "skip_unlabelled leaves out those without a label",
     ):
         assert problem in refusal
 
