@@ -1,1 +1,1 @@
-"""Talks to Kubernetes and knows no job: API client, watches, retries, rights, capacity."""
+"""Talks to Kubernetes and knows no job: API client, lists, watches, retries, rights, capacity."""

@@ -1,7 +1,7 @@
 """The Kubernetes API as a few verbs. The only file that imports `kubernetes`.
 
 Inside a pod the credentials are three files, and the client library (1 s, 95 MB) is not even imported. It is
-imported to read a kubeconfig, with its plugins and proxies.
+imported to read a kubeconfig, with its plugins and proxies. What each verb promises is in kube/cluster.py.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ import json
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlencode
 
 import urllib3
 
 from ddpipe.errors import ClusterUnreachable
+from ddpipe.kube.cluster import ApiError, Cluster, Query, Refused, Unanswered, whole_lines
+
+__all__ = ["ApiError", "ApiServer", "Cluster", "Query", "Refused", "Unanswered", "connect", "whole_lines"]
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 # The kernel notices a connection whose other end has vanished, within about a minute.
@@ -36,79 +39,9 @@ _JSON = "application/json"
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 # Kept open for reuse; more are opened while more logs are read.
 _CONNECTIONS = 64
-# A watch sends one object per line, and etcd stores none above 1.5 MB: anything longer is not from the API.
-_LONGEST_LINE = 16 * 2**20
 _LONGEST_REFUSAL = 2**20
 # A server that asks for more patience is asked again all the same: budgets are counted in minutes.
 _LONGEST_RETRY_AFTER = 60.0
-
-Query = Mapping[str, str]
-
-
-class ApiError(Exception):
-    """A request failed. For code only: users get a LaunchError."""
-
-    retry_after = 0.0
-    """Seconds that the server asks to wait before the next attempt; 0 if it does not say."""
-
-
-class Unanswered(ApiError):
-    """No usable answer: connection refused, timed out, cut in the middle, or not JSON."""
-
-
-class Refused(ApiError):
-    """The server answered with an error status.
-
-    Attributes:
-        status: HTTP status.
-        reason: The API's keyword for it: NotFound, AlreadyExists, Expired.
-        message: The server's message.
-        named: The object that the refusal is about; empty when not even its kind exists.
-        retry_after: Seconds that the server asks to wait; 0 if it does not say.
-    """
-
-    def __init__(
-        self, status: int, reason: str, message: str, named: str = "", retry_after: float = 0
-    ) -> None:
-        super().__init__(status, reason, message)
-        self.status, self.reason, self.message, self.named = status, reason, message, named
-        self.retry_after = retry_after
-
-    def __str__(self) -> str:
-        """Status and message."""
-        return f"HTTP {self.status} {self.message or self.reason}"
-
-
-class Cluster(Protocol):
-    """What launching needs from an API server; every method raises `Unanswered` or `Refused`."""
-
-    @property
-    def namespace(self) -> str:
-        """The default namespace."""
-
-    def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
-        """Read an object or a list."""
-
-    def get_metadata(self, path: str, query: Query | None = None) -> dict[str, Any]:
-        """Read a list whose objects have nothing but their metadata."""
-
-    def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
-        """Create an object; returns it with the server's defaults."""
-
-    def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
-        """Add these annotations to the object if it still has this uid."""
-
-    def delete(self, path: str, uid: str) -> None:
-        """Delete the object if it still has this uid; what it owns is deleted in the background."""
-
-    def lines(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
-        """A watch or a log, line by line, until it ends; `Unanswered` after `idle` seconds of silence."""
-
-    def pieces(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
-        """The same as bytes, in pieces as they arrive."""
-
-    def spare(self) -> Cluster:
-        """The same cluster over connections of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,28 +255,6 @@ def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
     """What the Retry-After header says in seconds; 0 for a date, which API servers never send."""
     text = response.headers.get("Retry-After", "")
     return min(float(text), _LONGEST_RETRY_AFTER) if text.isdecimal() else 0.0
-
-
-def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The lines in `pieces`, without their ends; a last one that has no end was cut, and is dropped.
-
-    Every byte is looked at once, however small the pieces are.
-
-    Raises:
-        Unanswered: A line is longer than any that an API server sends.
-    """
-    parts: list[bytes] = []
-    size = 0
-    for piece in pieces:
-        first, *others = piece.split(b"\n")
-        parts.append(first)
-        size += len(first)
-        if size > _LONGEST_LINE:
-            raise Unanswered(f"a line of more than {_LONGEST_LINE // 2**20} MiB")
-        if others:
-            yield b"".join(parts)
-            yield from others[:-1]
-            parts, size = [others[-1]], len(others[-1])
 
 
 def _plain(error: Exception) -> str:

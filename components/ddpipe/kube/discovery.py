@@ -1,4 +1,4 @@
-"""What kinds of objects a cluster knows."""
+"""Which kinds of objects a cluster serves, and which fields they have."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from ddpipe.kube.api import Cluster, Refused
+from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.resources import Object, Resource
 
 
 def is_served(cluster: Cluster, resource: Resource) -> bool:
-    """Whether the cluster knows this kind of object."""
+    """Whether the cluster serves this kind of object; False if this account may not see that."""
     group = readable(lambda: cluster.get(resource.root))
     return group is not None and any(item["name"] == resource.plural for item in group["resources"])
 
 
 def spec_schema(cluster: Cluster, resource: Resource, *, needed: bool = False) -> Object | None:
-    """What the cluster's CRD knows of `spec`; None if this account may not read it, or it is built in.
+    """The schema of `spec` in the cluster's CRD; None for a built-in kind, or without the right to read it.
 
     Args:
         cluster: Where.
         resource: The kind of object.
-        needed: Look into the description of the whole API group too: about 1 MB, which everybody may read.
+        needed: Fall back to the OpenAPI document of the API group: about 1 MB, which every account may read.
+
+    Raises:
+        ApiError: The server is away or busy.
     """
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{resource.full_name}"
     crd = readable(lambda: cluster.get(path)) or {}
@@ -30,13 +33,13 @@ def spec_schema(cluster: Cluster, resource: Resource, *, needed: bool = False) -
         if version["name"] == resource.version:
             schema: Object = version["schema"]["openAPIV3Schema"]["properties"]["spec"].get("properties")
             return schema
-    return _described(cluster, resource) if needed else None
+    return _openapi_schema(cluster, resource) if needed else None
 
 
-def _described(cluster: Cluster, resource: Resource) -> Object | None:
+def _openapi_schema(cluster: Cluster, resource: Resource) -> Object | None:
     kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
-    described = readable(lambda: cluster.get(f"/openapi/v3{resource.root}")) or {}
-    for schema in described.get("components", {}).get("schemas", {}).values():
+    document = readable(lambda: cluster.get(f"/openapi/v3{resource.root}")) or {}
+    for schema in document.get("components", {}).get("schemas", {}).values():
         if kind in schema.get("x-kubernetes-group-version-kind", ()):
             found: Object = schema["properties"]["spec"]["properties"]
             return found
@@ -44,7 +47,7 @@ def _described(cluster: Cluster, resource: Resource) -> Object | None:
 
 
 def readable(read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """What was read; None if this account may not read it, or there is nothing."""
+    """The result of `read`; None if this account may not read it (403), or there is nothing (404)."""
     try:
         return read()
     except Refused as error:

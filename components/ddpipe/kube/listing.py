@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ddpipe.kube.api import Query
+from ddpipe.kube.cluster import Query
 from ddpipe.kube.resources import Object
 
 PAGE = 250

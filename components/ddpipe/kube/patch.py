@@ -1,4 +1,4 @@
-"""Strategic merge patch, as far as a pod template needs it."""
+"""Strategic merge patch, for the fields of a pod template."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from ddpipe.errors import ParameterError
 
-# What identifies an item of a list, by the list's field; all other lists are replaced whole.
+# The field that identifies an item of a list, by the list's own name; other lists are replaced as a whole.
 MERGE_KEYS = {
     "containers": "name",
     "initContainers": "name",
@@ -22,11 +22,20 @@ MERGE_KEYS = {
 
 
 _WHOLE = {"env"}
-"""Lists whose items are replaced whole: a variable has a value or a source, not the old one's as well."""
+"""Lists whose items are replaced as a whole: a variable must not keep the old value beside a new source."""
 
 
 def merged(base: Any, patch: Any, field: str = "") -> Any:  # noqa: ANN401 - any JSON value
-    """`base` changed by `patch`: objects merge, null deletes, lists of named things merge by name."""
+    """`base` with `patch` applied: objects are merged, null deletes, lists of named items are merged by name.
+
+    Args:
+        base: Any JSON value.
+        patch: The change.
+        field: Name of the field that holds `base`, which decides how a list is merged.
+
+    Raises:
+        ParameterError: An item of a list has no name.
+    """
     if isinstance(base, Mapping) and isinstance(patch, Mapping):
         return _merged_objects(base, patch)
     if isinstance(base, list) and isinstance(patch, list) and field in MERGE_KEYS:
@@ -62,6 +71,6 @@ def _named(item: Any, key: str, field: str) -> Any:  # noqa: ANN401
     raise ParameterError(
         what="the patch cannot be applied",
         which=f"{field} of the pod template",
-        seen=f"{item!r} does not say by its {key} which item it changes",
+        seen=f"{item!r} has no {key}, so it is unclear which item it changes",
         do=f"Give each item of {field} its {key}.",
     )

@@ -1,4 +1,4 @@
-"""Whether a ResourceQuota leaves room for a job; one whose scopes are not the job's does not count."""
+"""Whether a ResourceQuota leaves enough for a job; quotas with other scopes than the job's do not count."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ddpipe.kube.resources import Object
 
 
 def shortages(quota: Object, pod: Object, count: int, objects: Mapping[str, float]) -> Iterator[str]:
-    """What a quota has too little of, and what to do.
+    """Each resource of which a quota has too little, with what to do.
 
     Args:
         quota: The ResourceQuota.
         pod: The spec of each of the job's pods.
         count: How many there are.
-        objects: What else the job counts for, by the names that quotas use.
+        objects: How many objects besides pods the job creates, by their names in quotas.
     """
     if not _applies(quota["spec"], pod):
         return
@@ -34,7 +34,7 @@ def shortages(quota: Object, pod: Object, count: int, objects: Mapping[str, floa
 
 
 def _total(pod: Object, count: int) -> dict[str, float]:
-    """What all pods count for, by the names that quotas use."""
+    """The requests and limits of all pods, by their names in quotas."""
     total: dict[str, float] = {"pods": count, "count/pods": count}
     for name, amount in requests(pod).items():
         total[f"requests.{name}"] = amount * count
@@ -46,7 +46,7 @@ def _total(pod: Object, count: int) -> dict[str, float]:
 
 
 def _scopes(spec: Object) -> list[Object]:
-    """Both ways to write scopes, as expressions."""
+    """The scopes as expressions; they can be written in two ways."""
     plain = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
     return plain + list((spec.get("scopeSelector") or {}).get("matchExpressions") or ())
 
@@ -68,7 +68,7 @@ def _matches(scope: Object, pod: Object) -> bool:
         case "PriorityClass":
             return _has_class(scope, pod.get("priorityClassName", ""))
         case _:
-            # CrossNamespacePodAffinity, and what is still to come: no job is refused for what is not known.
+            # CrossNamespacePodAffinity, and scopes of later versions: an unknown one rejects no job.
             return False
 
 

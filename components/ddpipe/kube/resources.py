@@ -1,4 +1,4 @@
-"""Kinds of Kubernetes objects, and where they live in the API."""
+"""Kinds of Kubernetes objects, and their paths in the API."""
 
 from __future__ import annotations
 
@@ -62,6 +62,6 @@ JOBS = Resource(group="batch", version="v1", plural="jobs", kind="Job")
 
 
 def owns(owner: Object, item: Object) -> bool:
-    """Whether an object belongs to this very one, and not to another one of the same name."""
+    """Whether `item` belongs to this object, and not to another one of the same name."""
     references = item["metadata"].get("ownerReferences") or ()
     return any(reference["uid"] == owner["metadata"]["uid"] for reference in references)

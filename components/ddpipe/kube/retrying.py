@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any, TypeVar
 
 from ddpipe.errors import ClusterUnreachable, Forbidden, LaunchError, PodRefused
-from ddpipe.kube.api import ApiError, Cluster, Query, Refused, Unanswered
+from ddpipe.kube.cluster import ApiError, Cluster, Query, Refused, Unanswered
 
 T = TypeVar("T")
 # 401 is over when the token is rotated; the rest is load, a restart, or a proxy in between.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ddpipe.kube.api import Cluster
+from ddpipe.kube.cluster import Cluster
 from ddpipe.kube.resources import (
     ACCOUNTS,
     CLAIMS,

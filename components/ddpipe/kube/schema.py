@@ -1,4 +1,4 @@
-"""What of a value the schema of a CRD has a place for. Pure functions."""
+"""Which fields of a value the schema of a CRD knows. Pure functions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,13 @@ def fitted(value: Any, schema: Object) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def misfits(value: Any, schema: Object, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-    """The fields of `value` that `schema` does not know: path and value; an item of a list by its name."""
+    """The fields of `value` that `schema` does not know, as path and value; items of lists by their name.
+
+    Args:
+        value: Any JSON value.
+        schema: The OpenAPI schema that it should fit.
+        path: The path of `value`.
+    """
     if isinstance(value, Mapping) and "properties" in schema:
         known = schema["properties"]
         for name, item in value.items():

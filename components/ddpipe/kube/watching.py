@@ -11,7 +11,7 @@ from http import HTTPStatus
 from threading import Event, Thread
 from typing import Any
 
-from ddpipe.kube.api import ApiError, Cluster, Query, Refused, Unanswered
+from ddpipe.kube.cluster import ApiError, Cluster, Query, Refused, Unanswered
 from ddpipe.kube.resources import Object
 from ddpipe.kube.retrying import is_transient, reconnected
 
@@ -113,7 +113,7 @@ def _is_expired(error: ApiError) -> bool:
 def _pictures(cluster: Cluster, source: Source) -> Iterator[Picture]:
     """List, then watch; ends with an `ApiError` only."""
     listed = cluster.get(source.path, source.select)
-    found = filter(source.concerns, listed["items"])
+    found = map(_slim, filter(source.concerns, listed["items"]))
     objects: dict[str, Object] = {item["metadata"]["uid"]: item for item in found}
     version = listed["metadata"]["resourceVersion"]
     yield Picture(source.name, dict(objects))
@@ -159,10 +159,16 @@ def _change(line: bytes) -> dict[str, Any]:
 
 def _changed(source: Source, objects: dict[str, Object], change: dict[str, Any]) -> Picture:
     """The picture after a change, which is applied to `objects`."""
-    found = change["object"]
+    found = _slim(change["object"])
     uid = found["metadata"]["uid"]
     if change["type"] == "DELETED":
         objects.pop(uid, None)
         return Picture(source.name, dict(objects), found)
     objects[uid] = found
     return Picture(source.name, dict(objects))
+
+
+def _slim(found: Object) -> Object:
+    """Without the record of who set which field: a third of a pod, and nobody reads it."""
+    metadata = {name: value for name, value in found["metadata"].items() if name != "managedFields"}
+    return {**found, "metadata": metadata}

@@ -1,4 +1,4 @@
-"""Which kind of job is launched: the one that is named, else the first that fits cluster, account and job."""
+"""Choosing the backend: the named one, else the first that suits cluster, account and job."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from ddpipe.jobs import AUTO, BACKENDS
 from ddpipe.jobs.backend import Backend, backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import owner_of
-from ddpipe.kube.api import Cluster
+from ddpipe.kube.cluster import Cluster
 from ddpipe.kube.discovery import is_served, readable, spec_schema
 from ddpipe.kube.retrying import Patient
 from ddpipe.launching.preflight import missing_rights
 
 
 def candidates(job: TrainingJob) -> dict[str, Backend]:
-    """The kinds that may be meant and can do what is asked for, as far as that shows without a cluster.
+    """The backends that support the job's options, as far as that can be decided without a cluster.
 
     Raises:
-        ParameterError: None can; what the first of them has against it.
+        ParameterError: None does; says why the first one does not.
     """
     found: dict[str, Backend] = {}
     problems: list[ParameterError] = []
@@ -39,45 +39,52 @@ def candidates(job: TrainingJob) -> dict[str, Backend]:
 def choose(
     cluster: Cluster, job: TrainingJob, kinds: Mapping[str, Backend], say: Callable[[str], None]
 ) -> Backend:
-    """One of `kinds`, in their order; `say` is told which, and what is against those before it.
+    """The first of `kinds` that can run the job here; prints which, and why those before it were rejected.
 
-    A retry takes the kind that an earlier attempt took, whatever the cluster has become since.
+    A retry takes the backend of the earlier attempt, even if the cluster has changed since.
+
+    Args:
+        cluster: Where; each request is retried while the server is away.
+        job: What is to run.
+        kinds: The candidates, by name.
+        say: Receives the line to print.
 
     Raises:
-        PreflightFailed: None can run the job here; why not is told for each.
-        ApiError: The server cannot say.
+        PreflightFailed: None can run the job here; lists why not.
+        Refused: The server answered with an error that nobody expected.
+        ClusterUnreachable: The server is away for too long.
     """
     if job.backend != AUTO:
         return kinds[job.backend]
     cluster = Patient(cluster, job.outage)
     served = {name: kind for name, kind in kinds.items() if is_served(cluster, kind.resource)}
     for name, kind in served.items():
-        if _has_begun(cluster, job, kind):
-            say(f"backend {name}: an earlier attempt has begun with it")
+        if _was_used(cluster, job, kind):
+            say(f"backend {name}: an earlier attempt uses it")
             return kind
-    against: list[str] = []
+    rejected: list[str] = []
     for name, kind in kinds.items():
         problems = list(_problems(cluster, job, kind)) if name in served else ["not on this cluster"]
         if not problems:
-            say("; ".join([f"backend {name}", *against]))
+            say("; ".join([f"backend {name}", *rejected]))
             return kind
-        against.append(f"no {name}: {', '.join(problems)}")
+        rejected.append(f"not {name}: {', '.join(problems)}")
     raise PreflightFailed(
-        what="this cluster has nothing that this account can run the job with",
+        what="no usable backend: this account cannot run the job on this cluster",
         which=f"{job.namespace}/{job.name}",
-        seen=listed(against),
-        do="Change one of these, or name the backend that is meant: its own checks tell more.",
+        seen=listed(rejected),
+        do="Fix one of these, or name a backend: its own checks say more.",
     )
 
 
-def _has_begun(cluster: Cluster, job: TrainingJob, kind: Backend) -> bool:
-    """Whether this step has such a job already."""
+def _was_used(cluster: Cluster, job: TrainingJob, kind: Backend) -> bool:
+    """Whether this step already has a job of this kind."""
     found = readable(lambda: cluster.get(kind.resource.path(job.namespace, job.name)))
     return found is not None and owner_of(found) == job.owner
 
 
 def _problems(cluster: Cluster, job: TrainingJob, kind: Backend) -> Iterator[str]:
-    """What keeps a kind that the cluster has from being chosen."""
+    """Why a backend that the cluster serves cannot be chosen."""
     yield from missing_rights(cluster, job, kind)
     schema = spec_schema(cluster, kind.resource, needed=kind.needs_schema)
     try:

@@ -16,7 +16,7 @@ from time import monotonic
 
 from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.status import Replica, Stage
-from ddpipe.kube.api import ApiError, Cluster, Query
+from ddpipe.kube.cluster import ApiError, Cluster, Query
 from ddpipe.kube.retrying import is_transient, reconnected
 from ddpipe.launching.loglines import Line, Mark, lines_of, metrics_of, unread
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.kube import capacity
-from ddpipe.kube.api import Cluster, Refused
+from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.discovery import readable
 from ddpipe.kube.listing import pages
 from ddpipe.kube.resources import Object

@@ -14,7 +14,7 @@ from ddpipe.jobs.backend import Backend, all_backends
 from ddpipe.jobs.job import Keep, Owner
 from ddpipe.jobs.labels import KEEP, MANAGED, PIPELINE, RUN, label_value, owner_of
 from ddpipe.jobs.status import Phase, true_conditions
-from ddpipe.kube.api import Cluster, Refused
+from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.discovery import is_served
 from ddpipe.kube.listing import pages
 from ddpipe.kube.resources import Object

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from ddpipe.kube.api import Cluster, Refused
+from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.discovery import readable
 from ddpipe.kube.listing import pages
 from ddpipe.kube.resources import JOBS, PODS, WORKFLOWS, Object

@@ -14,14 +14,14 @@ from ddpipe.errors import NotInstalled, PreflightFailed, listed
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import Preflight, TrainingJob, VolumeKind
 from ddpipe.kube import quotas
-from ddpipe.kube.api import Cluster, Refused
+from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.discovery import is_served, readable
 from ddpipe.kube.quantities import quantity
 from ddpipe.kube.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, SNAPSHOTS, Resource
 from ddpipe.kube.retrying import Patient, with_retries
 from ddpipe.kube.rights import may, needed
 from ddpipe.launching.diagnosis import name_of, webhook_silent
-from ddpipe.launching.nodes import nodes_of
+from ddpipe.launching.nodes import PRIORITY_CLASSES, nodes_of
 
 _MOUNTED = {VolumeKind.CLAIM: CLAIMS, VolumeKind.SECRET: SECRETS, VolumeKind.CONFIG: CONFIGS}
 
@@ -144,7 +144,7 @@ def _dry_run(
 
 
 def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON
-    """What a server before 1.25, which has no strict validation, would not keep; empty values aside."""
+    """The fields that a server before 1.25, which has no strict validation, drops, except empty values."""
     if isinstance(sent, Mapping) and isinstance(kept, Mapping):
         for name, value in sent.items():
             if name in kept:
@@ -170,13 +170,13 @@ def _missing_objects(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
         if _is_missing(cluster, resource.path(job.namespace, name)):
             where = f"{resource.kind} {name} does not exist in namespace {job.namespace}"
             yield f"{where}: create it, or correct the name"
-    priority = f"/apis/scheduling.k8s.io/v1/priorityclasses/{job.priority_class}"
+    priority = f"{PRIORITY_CLASSES}/{job.priority_class}"
     if job.priority_class and _is_missing(cluster, priority):
         yield f"priority class {job.priority_class} does not exist: see kubectl get priorityclasses"
 
 
 def _unusable_snapshots(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
-    """Snapshots that no volume can be made of."""
+    """Snapshots from which no volume can be created."""
     wanted = {volume.name: volume for volume in job.mounts if volume.kind is VolumeKind.SNAPSHOT}
     if wanted and not is_served(cluster, SNAPSHOTS):
         yield (
@@ -191,7 +191,7 @@ def _unusable_snapshots(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]
 
 
 def _unusable(cluster: Cluster, path: str, size: str) -> str:
-    """Why no volume of this size can be made of a snapshot; empty if it can, or may not be looked at."""
+    """Why no volume of this size can be created from a snapshot; empty if it can, or may not be read."""
     if _is_missing(cluster, path):
         return "does not exist: create it, or correct the name"
     status = (readable(lambda: cluster.get(path)) or {"status": {"readyToUse": True}}).get("status", {})

@@ -25,7 +25,7 @@ def test_a_kind_is_served_by_its_own_name_and_group() -> None:
     assert is_served(server, RELAYS)
 
 
-def test_what_may_not_be_seen_is_not_there_and_an_outage_is_no_answer() -> None:
+def test_a_forbidden_kind_is_not_served_and_an_outage_an_error() -> None:
     server = FakeApiServer()
     server.serve(RELAYS)
     server.fail(lambda _: True, Refused(403, "Forbidden", "no"), times=1)

@@ -1,4 +1,4 @@
-"""Whether a quota leaves room for a job, and whether it is the job's at all."""
+"""Whether a quota leaves enough for a job, and whether it applies to the job at all."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_quota_counts_the_whole_job(name: str, enough: str, little: str) -> No
     assert f"of {name} (0 of {little} in use), the job needs" in problem
 
 
-def test_what_is_in_use_is_not_free() -> None:
+def test_what_is_in_use_is_subtracted() -> None:
     quota = {"spec": {}, "status": {"hard": {"pods": "10"}, "used": {"pods": "9"}}}
     assert list(shortages(quota, a_pod(), 2, {})) == [
         "leaves 1 of pods (9 of 10 in use), the job needs 2: ask for less, wait, or raise it"
@@ -73,22 +73,21 @@ def one(scope: str, operator: str, *values: str) -> dict[str, Any]:
         (one("CrossNamespacePodAffinity", "Exists"), False),
     ],
 )
-def test_a_quota_for_other_pods_refuses_no_job(spec: dict[str, Any], applies: bool) -> None:
+def test_a_quota_for_other_pods_does_not_count(spec: dict[str, Any], applies: bool) -> None:
     assert bool(short({"pods": "0"}, a_pod(priorityClassName="high"), **spec)) is applies
 
 
-def test_what_a_quota_does_not_limit_is_free_and_a_device_counts_by_its_requests_alone() -> None:
+def test_a_resource_without_a_limit_is_free() -> None:
     assert short({}) == short({"nvidia.com/gpu": "0", "services": "0"}) == []
     quota = {"spec": {}, "status": {}}
     assert list(shortages(quota, a_pod(), 2, JOBS)) == [], "one that the controller has not seen yet"
 
 
-def test_what_else_a_job_counts_for_is_not_a_pod_s_quota() -> None:
-    """A quota with scopes is of pods alone."""
+def test_a_quota_with_scopes_counts_pods_only() -> None:
     assert short({"count/pytorchjobs.kubeflow.org": "0"}, scopes=["NotTerminating"]) == []
 
 
-def test_a_job_without_a_class_is_none_of_a_class_s_quota() -> None:
+def test_a_priority_class_s_quota_is_for_its_jobs_only() -> None:
     assert short({"pods": "0"}, scopes=["PriorityClass"]) == []
     assert short({"pods": "0"}, **one("PriorityClass", "DoesNotExist"))
 

@@ -220,3 +220,16 @@ def test_a_change_that_does_not_concern_a_source_posts_nothing() -> None:
         again = messages.get(timeout=5)
     assert isinstance(again, Picture)
     assert again.gone is None
+
+
+def test_a_picture_leaves_out_who_set_which_field() -> None:
+    managed = {**pod(0)}
+    managed["metadata"] = {**managed["metadata"], "managedFields": [{"manager": "kubelet"}]}  # type: ignore[dict-item]
+    server = a_server(None, managed)
+    with watched(server) as messages:
+        for _ in range(2):
+            message = messages.get(timeout=5)
+            assert isinstance(message, Picture)
+            (found,) = message.objects.values()
+            assert "managedFields" not in found["metadata"]
+            server.put(PODS, managed)

@@ -1,15 +1,15 @@
-"""What people read never makes the launcher wait, unless it is a log."""
+"""Lines are written in the background; only log lines wait for a slow reader."""
 
 from __future__ import annotations
 
 import io
 from threading import Event, Thread
 
-from ddpipe.launching.output import Output
+from ddpipe.launching.output import MOST_LINES, Output
 
 
 class Stuck(io.StringIO):
-    """Takes nothing until it is let go."""
+    """A stream that blocks until it is released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class Stuck(io.StringIO):
         return super().write(text)
 
 
-def test_lines_come_in_order_and_ours_are_marked() -> None:
+def test_lines_are_in_order_and_the_launcher_s_are_marked() -> None:
     out = io.StringIO()
     output = Output(out)
     output.log("[worker-0] a")
@@ -30,7 +30,7 @@ def test_lines_come_in_order_and_ours_are_marked() -> None:
     assert out.getvalue() == "[worker-0] a\n[launch] b\n[worker-0] c\n"
 
 
-def test_a_line_that_nothing_follows_is_shown_at_once() -> None:
+def test_the_last_line_is_shown_at_once() -> None:
     shown = Event()
 
     class Terminal(io.StringIO):
@@ -41,7 +41,7 @@ def test_a_line_that_nothing_follows_is_shown_at_once() -> None:
     assert shown.wait(10)
 
 
-def test_nobody_who_listens_is_no_error() -> None:
+def test_a_closed_stream_is_no_error() -> None:
     out = io.StringIO()
     out.close()
     output = Output(out)
@@ -49,27 +49,29 @@ def test_nobody_who_listens_is_no_error() -> None:
     output.finish()
 
 
-def test_while_the_reader_is_stuck_ours_are_dropped_and_the_end_is_not_waited_for() -> None:
+def test_a_stuck_reader_costs_the_launcher_s_own_lines() -> None:
     out = Stuck()
     output = Output(out)
-    for number in range(10_500):
+    for number in range(MOST_LINES + 500):
         output.say(str(number))
     output.finish(silence=0.05)
     out.free.set()
     output.finish()
     lines = out.getvalue().splitlines()
-    assert 10_000 <= len(lines) <= 10_001
-    assert lines[9_999] == "[launch] 9999"
+    assert MOST_LINES <= len(lines) <= MOST_LINES + 1
+    assert lines[MOST_LINES - 1] == f"[launch] {MOST_LINES - 1}"
 
 
-def test_a_log_waits_for_a_slow_reader_and_loses_no_line() -> None:
+def test_a_log_waits_for_a_slow_reader() -> None:
     out = Stuck()
     output = Output(out)
-    writer = Thread(target=lambda: [output.log(str(number)) for number in range(10_500)], daemon=True)
+    writer = Thread(
+        target=lambda: [output.log(str(number)) for number in range(MOST_LINES + 500)], daemon=True
+    )
     writer.start()
     writer.join(0.2)
     assert writer.is_alive()
     out.free.set()
     writer.join(10)
     output.finish()
-    assert out.getvalue().splitlines() == [str(number) for number in range(10_500)]
+    assert out.getvalue().splitlines() == [str(number) for number in range(MOST_LINES + 500)]

@@ -1,0 +1,99 @@
+"""What launching needs from an API server, and the two ways in which a request fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+# A watch sends one object per line, and etcd stores none above 1.5 MB: anything longer is not from the API.
+_LONGEST_LINE = 16 * 2**20
+
+Query = Mapping[str, str]
+
+
+class ApiError(Exception):
+    """A request failed. For code only: users get a LaunchError."""
+
+    retry_after = 0.0
+    """Seconds that the server asks to wait before the next attempt; 0 if it does not say."""
+
+
+class Unanswered(ApiError):
+    """No usable answer: connection refused, timed out, cut in the middle, or not JSON."""
+
+
+class Refused(ApiError):
+    """The server answered with an error status.
+
+    Attributes:
+        status: HTTP status.
+        reason: The API's keyword for it: NotFound, AlreadyExists, Expired.
+        message: The server's message.
+        named: The object that the refusal is about; empty when not even its kind exists.
+        retry_after: Seconds that the server asks to wait; 0 if it does not say.
+    """
+
+    def __init__(
+        self, status: int, reason: str, message: str, named: str = "", retry_after: float = 0
+    ) -> None:
+        super().__init__(status, reason, message)
+        self.status, self.reason, self.message, self.named = status, reason, message, named
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        """Status and message."""
+        return f"HTTP {self.status} {self.message or self.reason}"
+
+
+class Cluster(Protocol):
+    """What launching needs from an API server; every method raises `Unanswered` or `Refused`."""
+
+    @property
+    def namespace(self) -> str:
+        """The default namespace."""
+
+    def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
+        """Read an object or a list."""
+
+    def get_metadata(self, path: str, query: Query | None = None) -> dict[str, Any]:
+        """Read a list whose objects have nothing but their metadata."""
+
+    def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
+        """Create an object; returns it with the server's defaults."""
+
+    def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
+        """Add these annotations to the object if it still has this uid."""
+
+    def delete(self, path: str, uid: str) -> None:
+        """Delete the object if it still has this uid; what it owns is deleted in the background."""
+
+    def lines(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
+        """A watch or a log, line by line, until it ends; `Unanswered` after `idle` seconds of silence."""
+
+    def pieces(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
+        """The same as bytes, in pieces as they arrive."""
+
+    def spare(self) -> Cluster:
+        """The same cluster over connections of its own."""
+
+
+def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines in `pieces`, without their ends; a last one that has no end was cut, and is dropped.
+
+    Every byte is looked at once, however small the pieces are.
+
+    Raises:
+        Unanswered: A line is longer than any that an API server sends.
+    """
+    parts: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        first, *others = piece.split(b"\n")
+        parts.append(first)
+        size += len(first)
+        if size > _LONGEST_LINE:
+            raise Unanswered(f"a line of more than {_LONGEST_LINE // 2**20} MiB")
+        if others:
+            yield b"".join(parts)
+            yield from others[:-1]
+            parts, size = [others[-1]], len(others[-1])
