@@ -32,7 +32,9 @@ from place import ACCOUNT, IMAGE, OUR_IMAGES, Place, a_place, eventually  # noqa
 from step import launch  # noqa: E402
 
 from ddpipe.commands.launch import job_of, launch_command  # noqa: E402
-from ddpipe.jobs.job import Owner, Success, TrainingJob  # noqa: E402
+from ddpipe.jobs.job import TrainingJob  # noqa: E402
+from ddpipe.jobs.options import Success  # noqa: E402
+from ddpipe.jobs.owner import Owner  # noqa: E402
 from ddpipe.jobs.pytorchjob import BACKEND, manifest  # noqa: E402
 from ddpipe.kube.api import ApiError, ApiServer, connect  # noqa: E402
 from ddpipe.launching import preflight  # noqa: E402

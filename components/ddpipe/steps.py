@@ -14,7 +14,8 @@ from typing import ClassVar
 
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.jobs import AUTO, BACKENDS, LOCAL
-from ddpipe.jobs.job import JobOptions, LaunchOptions, Owner
+from ddpipe.jobs.options import JobOptions, LaunchOptions
+from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import OneOf, Parameter, Parameters, declared, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions

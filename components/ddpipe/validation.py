@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ddpipe.jobs import LOCAL
-from ddpipe.jobs.job import JobOptions
+from ddpipe.jobs.options import JobOptions
 from ddpipe.parameters import Parameters, declared
 from ddpipe.spelling import option
 from ddpipe.train.presets import PRESETS, PresetOptions

@@ -22,7 +22,7 @@ from ddpipe.storage import exists, open_store, write_uri
 if TYPE_CHECKING:
     from ddpipe.data.manifest import DatasetManifest
     from ddpipe.evaluate.spec import EvaluateSpec
-    from ddpipe.jobs.job import Owner
+    from ddpipe.jobs.owner import Owner
     from ddpipe.launching.launcher import Outcome
     from ddpipe.model.evaluation import Evaluation
     from ddpipe.model.package import ModelPackage
@@ -124,7 +124,7 @@ def train(
 
 
 def _train_here(run: Run, dataset: str, recipe: Recipe, options: TrainOptions) -> None:
-    from ddpipe.jobs.job import Restart
+    from ddpipe.jobs.options import Restart
     from ddpipe.processes.local import run_local
 
     arguments = ["--dataset", dataset, "--output", run.training, "--recipe", recipe.to_json()]

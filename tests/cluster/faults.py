@@ -17,7 +17,8 @@ from place import IMAGE, Place, delete, eventually
 from proxy import Request
 from step import RUNNING, Ended, Step, launch
 
-from ddpipe.jobs.job import Owner, TrainingJob
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.owner import Owner
 from ddpipe.jobs.status import condition
 from ddpipe.kube.discovery import spec_schema
 

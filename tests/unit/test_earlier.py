@@ -22,7 +22,7 @@ from ddpipe.__main__ import cli
 from ddpipe.data.catalogue import difference
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.jobs.job import Owner
+from ddpipe.jobs.owner import Owner
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.package import ModelPackage, Signature, load_package, publish
 from ddpipe.model.trained import load_model

@@ -16,7 +16,7 @@ from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_opt
 from ddpipe.data.versions import address
 from ddpipe.errors import Interrupted, ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.jobs.job import Owner
+from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import Between, Parameters, parameter, refuse
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.signals import on_stop

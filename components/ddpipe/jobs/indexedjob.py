@@ -18,8 +18,9 @@ from ddpipe.errors import ParameterError
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Companion, Controller
 from ddpipe.jobs.completions import INDEX, current_and_replaced
-from ddpipe.jobs.job import Restart, Success, TrainingJob
+from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import JOB, annotate, labels_of, metadata_of
+from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.pods import ranks, template
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition

@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ddpipe.jobs.job import Owner, TrainingJob
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.owner import Owner
 
 MANAGED = "app.kubernetes.io/managed-by"
 JOB = "ddpipe.dev/job"

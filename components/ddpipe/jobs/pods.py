@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddpipe.errors import ParameterError
-from ddpipe.jobs.job import S3Access, TrainingJob, Volume, VolumeKind
+from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import JOB, labels_of
+from ddpipe.jobs.options import S3Access
+from ddpipe.jobs.volumes import Volume, VolumeKind
 from ddpipe.kube.patch import merged
 from ddpipe.kube.quantities import quantity
 from ddpipe.kube.resources import SNAPSHOTS

@@ -20,8 +20,9 @@ from typing import Any
 from ddpipe.errors import ParameterError, listed
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller
-from ddpipe.jobs.job import Restart, Success, TrainingJob
+from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import annotate, metadata_of
+from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.pods import ranks, template
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ddpipe.jobs.job import Deadlines
+from ddpipe.jobs.options import Deadlines
 from ddpipe.jobs.status import Stage
 
 # After the job's end its pods' last states may still be on their way.

@@ -15,7 +15,8 @@ from ddpipe.errors import (
     Unschedulable,
 )
 from ddpipe.jobs.backend import Backend
-from ddpipe.jobs.job import Restart, TrainingJob
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.options import Restart
 from ddpipe.jobs.status import (
     Ending,
     JobStatus,

@@ -10,8 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpipe.jobs.job import JobOptions, TrainingJob
+from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import NODES, WISH
+from ddpipe.jobs.options import JobOptions
 from ddpipe.jobs.status import JobStatus, Replica, Stage
 from ddpipe.kube.resources import Object
 from ddpipe.launching import diagnosis

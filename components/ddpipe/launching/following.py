@@ -12,7 +12,8 @@ from threading import Event
 
 from ddpipe.errors import LaunchError
 from ddpipe.jobs.backend import Backend
-from ddpipe.jobs.job import Success, TrainingJob
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.options import Success
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage
 from ddpipe.kube.api import Cluster
 from ddpipe.kube.resources import EVENTS, PODS, Object

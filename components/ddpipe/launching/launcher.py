@@ -28,7 +28,8 @@ from ddpipe.errors import (
     OutputMissing,
     PreflightFailed,
 )
-from ddpipe.jobs.job import Keep, TrainingJob
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.options import Keep
 from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import Cluster, Refused

@@ -11,8 +11,9 @@ from http import HTTPStatus
 
 from ddpipe.errors import LaunchError, NotRemoved, listed
 from ddpipe.jobs.backend import Backend, all_backends
-from ddpipe.jobs.job import Keep, Owner
 from ddpipe.jobs.labels import KEEP, MANAGED, PIPELINE, RUN, label_value, owner_of
+from ddpipe.jobs.options import Keep
+from ddpipe.jobs.owner import Owner
 from ddpipe.jobs.status import Phase, true_conditions
 from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.discovery import is_served

@@ -12,7 +12,9 @@ from typing import Any
 
 from ddpipe.errors import NotInstalled, PreflightFailed, listed
 from ddpipe.jobs.backend import Backend
-from ddpipe.jobs.job import Preflight, TrainingJob, VolumeKind
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.options import Preflight
+from ddpipe.jobs.volumes import VolumeKind
 from ddpipe.kube import quotas
 from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.discovery import is_served, readable

@@ -28,7 +28,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ddpipe.jobs.backend import Backend
-from ddpipe.jobs.job import Restart, TrainingJob
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.options import Restart
 from ddpipe.jobs.replicas import Cache
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Run
 from ddpipe.kube.resources import Object

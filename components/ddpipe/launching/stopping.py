@@ -17,8 +17,8 @@ from threading import Event, Thread
 from time import monotonic, sleep
 from types import FrameType
 
-from ddpipe.jobs.job import Owner
 from ddpipe.jobs.labels import owner_of
+from ddpipe.jobs.owner import Owner
 from ddpipe.jobs.status import condition
 from ddpipe.kube.api import ApiError, Cluster, Refused
 from ddpipe.kube.retrying import is_transient

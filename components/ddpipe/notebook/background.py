@@ -18,7 +18,9 @@ from typing import Any
 
 from ddpipe.errors import DdpipeError, Interrupted
 from ddpipe.jobs import LOCAL
-from ddpipe.jobs.job import JobOptions, Owner, TrainingJob
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.options import JobOptions
+from ddpipe.jobs.owner import Owner
 from ddpipe.kube.api import connect
 from ddpipe.launching.adoption import adopt, adopt_or_create
 from ddpipe.launching.launcher import launch

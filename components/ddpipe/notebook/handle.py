@@ -31,7 +31,7 @@ from typing import Any
 from ddpipe.data.cache import default_cache
 from ddpipe.errors import DdpipeError, Interrupted, JobDeleted, NoSuchObject, ParameterError, from_dict
 from ddpipe.jobs import LOCAL
-from ddpipe.jobs.job import JobOptions
+from ddpipe.jobs.options import JobOptions
 from ddpipe.launching.loglines import metrics_of
 from ddpipe.notebook.background import OUTCOME, RECORD, Launch
 from ddpipe.notebook.display import Display, html_of

@@ -13,7 +13,7 @@ from ddpipe.__main__ import cli
 from ddpipe.commands.task_config import with_task_config
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.backend import all_backends
-from ddpipe.jobs.job import LaunchOptions
+from ddpipe.jobs.options import LaunchOptions
 
 UNSET = dict.fromkeys(("affinity", "tolerations", "nodeSelector", "env", "volumes", "volumeMounts")) | {
     "resources": {}

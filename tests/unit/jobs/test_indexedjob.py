@@ -10,8 +10,9 @@ from launch_samples import UID, a_job, ended
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.completions import INDEX
 from ddpipe.jobs.indexedjob import companions, manifest, owns, phase, pod, status
-from ddpipe.jobs.job import Restart, Success, TrainingJob
+from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import owner_of
+from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.status import Phase, Stage
 
 

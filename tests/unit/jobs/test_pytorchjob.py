@@ -9,8 +9,9 @@ import pytest
 from launch_samples import a_job, a_pod, an_object, ended
 
 from ddpipe.errors import ParameterError
-from ddpipe.jobs.job import Keep, Restart, Success, TrainingJob
+from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import owner_of
+from ddpipe.jobs.options import Keep, Restart, Success
 from ddpipe.jobs.pytorchjob import manifest, phase, status
 from ddpipe.jobs.status import Phase, Stage
 

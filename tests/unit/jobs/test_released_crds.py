@@ -11,7 +11,7 @@ import pytest
 import released_crds
 from released_crds import OPTIONS, RELEASES, Release, problems
 
-from ddpipe.jobs.job import Restart, Success
+from ddpipe.jobs.options import Restart, Success
 
 pytestmark = [
     pytest.mark.installs,

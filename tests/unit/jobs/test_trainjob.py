@@ -9,8 +9,9 @@ from launch_samples import UID, a_job, a_server, ended
 
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.completions import INDEX
-from ddpipe.jobs.job import Keep, Restart, Success, TrainingJob
+from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import owner_of
+from ddpipe.jobs.options import Keep, Restart, Success
 from ddpipe.jobs.status import JobStatus, Phase, Stage
 from ddpipe.jobs.trainjob import (
     BACKEND,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ddpipe.jobs.job import Deadlines
+from ddpipe.jobs.options import Deadlines
 from ddpipe.jobs.status import Stage
 from ddpipe.launching.deadlines import Limits, Overdue
 

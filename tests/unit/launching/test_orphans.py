@@ -12,7 +12,8 @@ from launch_samples import JOBS, PODS, a_job, a_server, an_object
 from ddpipe.__main__ import cli
 from ddpipe.commands import jobs
 from ddpipe.errors import ClusterUnreachable, NotRemoved
-from ddpipe.jobs.job import Owner, TrainingJob
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.owner import Owner
 from ddpipe.jobs.pytorchjob import RESOURCE
 from ddpipe.kube import resources
 from ddpipe.kube.api import ApiError, Refused, Unanswered

@@ -1,0 +1,292 @@
+"""What a person can choose about a training job, and what is wrong with a choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from ddpipe.jobs import AUTO, BACKENDS
+from ddpipe.jobs.rank_selection import RankSelection
+from ddpipe.jobs.volumes import VOLUME, Volume, VolumeKind
+from ddpipe.kube.quantities import quantity
+from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.spelling import option
+
+RUNTIME = "torch-distributed"
+"""The training runtime that Kubeflow Trainer brings along."""
+
+
+class Keep(StrEnum):
+    """Which finished jobs stay on the cluster for a person to look at."""
+
+    NEVER = "never"
+    FAILED = "failed"
+    ALWAYS = "always"
+
+    def keeps(self, *, failed: bool) -> bool:
+        """Whether a finished job stays."""
+        return self is Keep.ALWAYS or (self is Keep.FAILED and failed)
+
+
+class Success(StrEnum):
+    """Whose success is the job's success."""
+
+    ALL = "all"
+    RANK0 = "rank0"
+
+
+class Restart(StrEnum):
+    """When a failed replica is started again in place of failing the job."""
+
+    NEVER = "Never"
+    ON_FAILURE = "OnFailure"
+    ALWAYS = "Always"
+    EXIT_CODE = "ExitCode"
+
+
+class Preflight(StrEnum):
+    """What becomes of a job that preflight finds something wrong with."""
+
+    ENFORCE = "enforce"
+    WARN = "warn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Access:
+    """Where object-store credentials come from: keys of a secret, never values.
+
+    Attributes:
+        secret: The secret's name, in the job's namespace; where it does not exist, credentials come from
+            elsewhere, such as the pod's role.
+        endpoint: Host and port as the pods reach it; empty: Kubeflow's own.
+        access_key: The secret's key that holds the access key.
+        secret_key: The secret's key that holds the secret key.
+    """
+
+    secret: str
+    endpoint: str
+    access_key: str = "accesskey"
+    secret_key: str = "secretkey"  # noqa: S105 - the name of a key, not the key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """Seconds that each stage may take; the clock stands still while the job is suspended.
+
+    Attributes:
+        reconciled: Until the operator reacts to the new job.
+        scheduled: Until every pod has a node.
+        pulled: Until every image is there.
+        running: Until every container has started.
+        finished: Until the job ends; None waits for ever.
+        hopeless: How long a state must last that cannot pass by itself, such as an image that does not exist;
+            one that may pass must last six times as long.
+    """
+
+    reconciled: float = 120
+    scheduled: float = 1800
+    pulled: float = 1800
+    running: float = 300
+    finished: float | None = None
+    hopeless: float = 20
+
+
+STAGES = tuple(stage.name for stage in fields(Deadlines))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions(Parameters):
+    """What a person chooses about a training job, whatever runs it; requests equal limits."""
+
+    what: ClassVar[str] = "the training job cannot work"
+    heading: ClassVar[str] = "Cluster job"
+    others: ClassVar[str] = "cluster_options"
+
+    backend: str = parameter(
+        AUTO,
+        f"Kind of job that runs the pods: {', '.join(BACKENDS)}, or {AUTO} (the first that the cluster has "
+        "and the account may use).",
+        OneOf((AUTO, *BACKENDS)),
+        form="cluster_backend",
+    )
+    image: str = parameter("", "Container image of the pods.", form="cluster_image")
+    nodes: int = parameter(1, "Number of pods.", Between(1, 10_000), form="cluster_nodes")
+    min_nodes: int = parameter(
+        0,
+        "Smallest number of pods to start with, or to continue with after losing some; 0 means all of them.",
+        Between(0, 10_000),
+    )
+    processes: int = parameter(
+        0, "Training processes per pod; 0 means one per GPU, or one if there is none.", Between(0, 256)
+    )
+    cpu: str = parameter("1", "CPUs per pod.", form="cluster_cpu")
+    memory: str = parameter("4Gi", "Memory per pod.", form="cluster_memory")
+    gpus: int = parameter(0, "GPUs per pod.", Between(0, 64), form="cluster_gpus")
+    gpu_resource: str = parameter(
+        "nvidia.com/gpu", "Resource name of a GPU, as registered by the device plugin."
+    )
+    extended_resources: Mapping[str, str] = parameter(
+        {}, "Further device-plugin resources per pod, such as rdma/hca=1."
+    )
+    shared_memory: str = parameter("1Gi", "Size limit of /dev/shm, which counts towards the pod's memory.")
+    env: Mapping[str, str] = parameter({}, "Environment variables of the pods.")
+    volumes: Sequence[str] = parameter(
+        [], f"Volumes to mount into every pod: {VOLUME}; KIND is one of {', '.join(VolumeKind)}."
+    )
+    s3_endpoint: str = parameter(
+        "",
+        "Object store as host:port, as seen from the cluster (default: Kubeflow's own).",
+        form="storage_endpoint",
+    )
+    s3_secret: str = parameter(
+        "",
+        "Secret with the object store's accesskey and secretkey; empty means none.",
+        form="storage_secret",
+    )
+    node_selector: Mapping[str, str] = parameter({}, "Node labels that the pods require.")
+    tolerations: Sequence[Mapping[str, Any]] = parameter([], "Tolerations of the pods, as in a pod spec.")
+    spread: str = parameter(
+        "", "Node label by which pods are spread where possible, such as kubernetes.io/hostname."
+    )
+    host_network: bool = parameter(
+        default=False, help="Whether the pods use the network of their node, as RDMA may require."
+    )
+    runtime_class: str = parameter(
+        "", "Runtime class of the pods, such as nvidia where it is not the default."
+    )
+    priority_class: str = parameter("", "Priority class of the pods.")
+    service_account: str = parameter("", "Service account of the pods (default: the namespace's).")
+    pull_policy: str = parameter(
+        "IfNotPresent", "When to pull the image.", OneOf(("IfNotPresent", "Always", "Never"))
+    )
+    pull_secrets: Sequence[str] = parameter([], "Secrets for the image registry.")
+    labels: Mapping[str, str] = parameter({}, "Labels of the job and its pods.")
+    annotations: Mapping[str, str] = parameter({}, "Annotations of the job and its pods.")
+    patch: Mapping[str, Any] = parameter(
+        {}, "Strategic merge patch for the pod template, for anything that has no option."
+    )
+    queue: str = parameter("", "Kueue queue that admits the job.")
+    runtime: str = parameter(
+        RUNTIME,
+        "Training runtime of a TrainJob: the name of a ClusterTrainingRuntime, or TrainingRuntime/NAME "
+        "for one in the namespace.",
+    )
+    scheduling: Mapping[str, Any] = parameter({}, "The operator's schedulingPolicy, for gang scheduling.")
+    autoscaling: bool = parameter(
+        default=False,
+        help="Whether the cluster can add nodes; pods then need not fit on a node that exists already.",
+    )
+    preflight: str = parameter(
+        Preflight.ENFORCE.value,
+        "What to do with a job that preflight finds cannot run: reject it (enforce), or log a warning and "
+        "create it (warn).",
+        OneOf(tuple(Preflight)),
+    )
+    success: str = parameter(
+        Success.ALL.value,
+        "Which replicas must succeed for the job to succeed: all, or rank 0 alone.",
+        OneOf(tuple(Success)),
+    )
+    restart: str = parameter(Restart.NEVER.value, "When to restart failed replicas.", OneOf(tuple(Restart)))
+    max_restarts: int = parameter(
+        3, "Maximum number of restarts; the next failure fails the job.", Between(0, 1000)
+    )
+    keep: str = parameter(Keep.NEVER.value, "Which finished jobs to keep on the cluster.", OneOf(tuple(Keep)))
+    logs: str = parameter(
+        "all",
+        "Ranks whose logs are printed: first, all, or numbers such as 0,5-7; at most 64 at a time. "
+        "The last lines of a failed rank are always printed.",
+    )
+    deadlines: Mapping[str, float] = parameter({}, f"Deadlines in seconds by stage: {', '.join(STAGES)}.")
+    outage: float = parameter(
+        600.0, "How long the API server may be unreachable, in seconds.", Between(0, 86_400, open_low=True)
+    )
+
+    @property
+    def processes_per_pod(self) -> int:
+        """How many processes train in one pod."""
+        return self.processes or max(1, self.gpus)
+
+    @property
+    def per_pod(self) -> dict[str, str]:
+        """The resource limits of one pod."""
+        gpus = {self.gpu_resource: str(self.gpus)} if self.gpus else {}
+        return {"cpu": self.cpu, "memory": self.memory, **gpus, **self.extended_resources}
+
+    @property
+    def mounts(self) -> tuple[Volume, ...]:
+        """What is mounted into every pod."""
+        return tuple(map(Volume.parsed, self.volumes))
+
+    @property
+    def s3(self) -> S3Access:
+        """Where the pods find the object store and its credentials."""
+        return S3Access(secret=self.s3_secret, endpoint=self.s3_endpoint)
+
+    @property
+    def limits(self) -> Deadlines:
+        """What each stage may take."""
+        return Deadlines(**self.deadlines)
+
+    def conflicts(self) -> Iterator[str]:
+        """What each value says beyond its type: quantities, volumes, deadlines."""
+        if not self.image:
+            yield f"{option('image')} is empty"
+        if self.min_nodes > self.nodes:
+            yield f"{option('min_nodes')} is {self.min_nodes}, more than {option('nodes')} ({self.nodes})"
+        yield from self._bad_quantities()
+        yield from self._bad_volumes()
+        yield from self._bad_deadlines()
+        try:
+            RankSelection.parsed(self.logs)
+        except ValueError as error:
+            yield f"logs: {error}"
+
+    def _bad_quantities(self) -> Iterator[str]:
+        amounts = {name: getattr(self, name) for name in ("cpu", "memory", "shared_memory")}
+        for name, text in {**amounts, **self.extended_resources}.items():
+            try:
+                if quantity(text) <= 0:
+                    yield f"{option(name)} is {text}, must be more than 0"
+            except ValueError:
+                yield f"{option(name)} is {text!r}, not a Kubernetes quantity such as 500m or 4Gi"
+
+    def _bad_volumes(self) -> Iterator[str]:
+        paths: set[str] = set()
+        sizes: dict[tuple[str, str], str] = {}
+        for text in self.volumes:
+            try:
+                volume = Volume.parsed(text)
+            except ValueError as error:
+                yield f"{option('volumes')}: {error}"
+            else:
+                path = volume.path.rstrip("/")
+                if path in paths:
+                    yield f"{option('volumes')}: two are mounted at {path}"
+                paths.add(path)
+                if sizes.setdefault((volume.kind, volume.name), volume.size) != volume.size:
+                    yield f"{option('volumes')}: {volume.kind} {volume.name} has two sizes"
+
+    def _bad_deadlines(self) -> Iterator[str]:
+        for stage, seconds in self.deadlines.items():
+            if stage not in STAGES:
+                yield f"{option('deadlines')}: {stage!r} is not a stage; choose from {', '.join(STAGES)}"
+            elif not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+                yield f"{option('deadlines')}: {stage} is {seconds!r}, not a number of seconds greater than 0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions(JobOptions):
+    """What a person chooses about a job that runs their own command."""
+
+    command: Sequence[str] = parameter(
+        [], "Command and arguments of the pods (default: the image's own).", form="job_command"
+    )
+    outputs: Sequence[str] = parameter(
+        [],
+        "URIs that must exist for the job to count as a success; one that ends in / is a folder.",
+        form="job_outputs",
+    )

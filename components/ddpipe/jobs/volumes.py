@@ -1,0 +1,61 @@
+"""What can be mounted into the pods of a job, and how it is written."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ddpipe.kube.quantities import quantity
+
+VOLUME = "KIND:NAME:/PATH[:ro], or for a snapshot KIND:NAME:/PATH:SIZE[:ro]"
+"""How a volume is written."""
+
+
+class VolumeKind(StrEnum):
+    """What a volume shows."""
+
+    CLAIM = "claim"
+    SECRET = "secret"  # noqa: S105 - a kind of volume
+    CONFIG = "config"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """Something mounted into every replica.
+
+    Attributes:
+        kind: Claim, secret, config map, or volume snapshot, of which each pod gets a copy of its own.
+        name: The object's name.
+        path: Where it appears in the container.
+        read_only: Secrets and config maps always are.
+        size: Of the copy of a snapshot.
+    """
+
+    kind: VolumeKind
+    name: str
+    path: str
+    read_only: bool = False
+    size: str = ""
+
+    @classmethod
+    def parsed(cls, text: str) -> Volume:
+        """The volume of KIND:NAME:PATH, of a snapshot also :SIZE, with :ro at the end for reading only.
+
+        Raises:
+            ValueError: It is none.
+        """
+        parts = text.split(":")
+        if read_only := parts[-1] == "ro":
+            parts.pop()
+        match parts:
+            case [VolumeKind.SNAPSHOT, name, path, size] if name and path.startswith("/"):
+                with suppress(ValueError):
+                    quantity(size)
+                    return cls(kind=VolumeKind.SNAPSHOT, name=name, path=path, read_only=read_only, size=size)
+            case [kind, name, path] if (
+                kind in set(VolumeKind) - {VolumeKind.SNAPSHOT} and name and path.startswith("/")
+            ):
+                return cls(kind=VolumeKind(kind), name=name, path=path, read_only=read_only)
+        raise ValueError(f"{text!r} is not {VOLUME}, where KIND is one of {', '.join(VolumeKind)}")
