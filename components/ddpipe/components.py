@@ -33,7 +33,7 @@ from kfp.dsl.container_component_class import ContainerComponent
 from kfp.dsl.pipeline_context import Pipeline
 
 from ddpipe import steps
-from ddpipe.jobs.job import Owner
+from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import Parameter
 from ddpipe.spelling import as_option
 from ddpipe.steps import TASK_CONFIG, Kind, Result, Step

@@ -18,7 +18,7 @@ from ddpipe.commands.presets import given_names
 from ddpipe.commands.results import EXECUTOR, WRITE, Outcome, check_writable, deliver, files_of
 from ddpipe.commands.task_config import with_task_config
 from ddpipe.data.versions import address
-from ddpipe.jobs.job import Owner
+from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import Parameter, Parameters, refuse
 from ddpipe.spelling import as_name, option, respell
 from ddpipe.steps import LATER, DatasetOptions, Step
