@@ -59,7 +59,7 @@ def a_split(
     Without `shards`, of one that nobody ever wrote; without `ids` and `labels`, of numbered ones in turn.
     """
     split, objects = described(
-        shards or (ShardRef("0" * 64, 1000, count),),
+        shards or ((ShardRef("0" * 64, 1000, count),) if count else ()),
         text(ids or [f"{index % classes}/{index}.png" for index in range(count)]),
         np.asarray(labels if np.size(labels) else np.arange(count) % classes),
         classes,

@@ -40,6 +40,14 @@ class Strategies(StrEnum):
     FSDP = "fsdp"
 
 
+class Determinism(StrEnum):
+    """What happens at an operation without a deterministic kernel, implemented by determinism.py."""
+
+    AUTO = "auto"
+    TRUE = "true"
+    FALSE = "false"
+
+
 class Mixing(StrEnum):
     """Mixtures of two images, implemented by loader.py."""
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from ddpipe.model import ModelNames
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
 from ddpipe.spelling import option
-from ddpipe.train.choices import AUGMENTATIONS, SCHEDULES, Mixing, Optimizers, Strategies
+from ddpipe.train.choices import AUGMENTATIONS, SCHEDULES, Determinism, Mixing, Optimizers, Strategies
 
 LATEST = "latest"
 """In place of an address: the last model of the same dataset and network among the runs."""
@@ -127,6 +127,13 @@ class Recipe(Parameters):
     compile: bool = parameter(
         default=False,
         help="Whether to compile the network; only on a GPU, and worthwhile only for long trainings.",
+    )
+    deterministic: str = parameter(
+        "auto",
+        "Whether equal trainings give equal bits: true rejects networks with operations that have no "
+        "deterministic kernel on a GPU, auto warns that a resumed training then differs in bits from an "
+        "uninterrupted one, false does not ask for deterministic kernels.",
+        OneOf(tuple(map(str, Determinism))),
     )
     strategy: str = parameter(
         "auto",

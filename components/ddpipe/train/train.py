@@ -27,6 +27,8 @@ from ddpipe.model.checkpoint import RECORD, Checkpoint, Saved, claim, finished, 
 from ddpipe.model.lineage import surroundings
 from ddpipe.model.package import load_package
 from ddpipe.storage import Store, open_store
+from ddpipe.train.choices import Determinism
+from ddpipe.train.determinism import determinism
 from ddpipe.train.initial import network_facts
 from ddpipe.train.journal import keep_journal, summarised
 from ddpipe.train.loop import Trainer
@@ -77,8 +79,11 @@ def train(
             _say("%s is trained already: nothing to do", store.uri)
             return
         splits = {name: open_split((manifest, store_of(dataset)), name) for name in SPLITS}
-        _make_deterministic()
-        with uploading(patience_for(store)) if world.is_main else nullcontext() as uploads:
+        how, compiled = Determinism(recipe.deterministic), recipe.compile and world.device.type == "cuda"
+        with (
+            uploading(patience_for(store)) if world.is_main else nullcontext() as uploads,
+            determinism(how, recipe.model, compiled=compiled),
+        ):
             saver = _saver(start, store, world, uploads, recipe) if uploads else None
             resumed = start.checkpoint is not None
             trainer = Trainer(
@@ -172,13 +177,6 @@ def _say(text: str, *values: object) -> None:
     """Log on one rank what is the same on all."""
     if rank() == 0:
         _log.info(text, *values)
-
-
-def _make_deterministic() -> None:
-    # cuBLAS reads this when it starts; without it, torch refuses to be deterministic on a GPU.
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    # The same as use_deterministic_algorithms(True), which takes seconds to import a compiler first.
-    torch.set_deterministic_debug_mode("error")
 
 
 def _check_trainable(manifest: DatasetManifest, uri: str) -> None:

@@ -345,6 +345,7 @@ class Flaky:
 
         monkeypatch.setattr(FileStore, "write", flaky)
         monkeypatch.setattr(step, "uploading", partial(uploading, pause=0.01))
+        monkeypatch.setattr(step, "patience_for", lambda _store: 600.0)
 
 
 @pytest.mark.parametrize("first", [2, 3, 12])
@@ -363,7 +364,8 @@ def test_a_training_is_not_finished_before_its_last_checkpoint_is_written(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Flaky(monkeypatch, 2, 10**6)
-    monkeypatch.setattr(step, "uploading", partial(uploading, patience=0.05, pause=0.01))
+    monkeypatch.setattr(step, "uploading", partial(uploading, pause=0.01))
+    monkeypatch.setattr(step, "patience_for", lambda _store: 0.05)
     with pytest.raises(StoreError, match="503"):
         train(dataset, output, RECIPE)
     assert finished(open_store(output)) is None
