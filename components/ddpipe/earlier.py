@@ -207,6 +207,11 @@ def settled(run: Run, recipe: Recipe, found_by: Marks) -> Recipe:
         _log.info("no earlier model of this dataset, classes, split rule and network: starting without one")
         return replace(recipe, warm_start="")
     _log.info("starting from the latest model: %s", start["warm_start"])
+    if recipe.pretrained:
+        _log.warning(
+            "pretrained %s is not used: it is for a first run, and warm_start latest found a model",
+            recipe.pretrained,
+        )
     return replace(recipe, warm_start=start["warm_start"], pretrained="")
 
 

@@ -1,4 +1,4 @@
-"""The step: turn an evaluated model into a package, and prove that it answers as the evaluated one."""
+"""The step: turn an evaluated model into a package, and prove that both compute the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -20,12 +21,13 @@ from torch import nn
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import ExportError, ParameterError, listed
-from ddpipe.export.onnx import Session, to_onnx
+from ddpipe.export.agreement import PROBABILITY, agreement, same_decisions, spread_of
 from ddpipe.export.rounding import tolerance
-from ddpipe.model import VIEWS
+from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
-from ddpipe.model.evaluation import TITLES, Evaluation, Metrics, load_evaluation
+from ddpipe.model.evaluation import TITLES, Evaluation, load_evaluation
 from ddpipe.model.lineage import surroundings
+from ddpipe.model.onnx import NotExportable, Session, to_onnx
 from ddpipe.model.package import ModelPackage, Signature, publish
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.trained import load_model
@@ -54,7 +56,7 @@ def export(
 
     Raises:
         ParameterError: Training, evaluation and dataset do not belong together.
-        ExportError: The exported model answers unlike the trained or the evaluated one; nothing is published.
+        ExportError: The exported model differs from the trained or the evaluated one; nothing is published.
         CheckpointError: There is no finished training.
         DatasetError: The dataset is damaged.
         StoreError: Something cannot be read or written.
@@ -63,7 +65,7 @@ def export(
     store.check_writable()
     manifest, evaluation = load_manifest(manifest_uri), load_evaluation(evaluation_uri)
     classifier, checkpoint = load_model(training_uri, network=network)
-    _check_kinship(manifest, checkpoint, evaluation, manifest_uri)
+    _check_same_dataset(manifest, checkpoint, evaluation, manifest_uri)
     signature = Signature(
         architecture=checkpoint.network["name"],
         shape=manifest.shape,
@@ -73,10 +75,8 @@ def export(
         views=evaluation.subject.views,
     )
     evaluated = with_views(classifier, signature.views).eval()
-    model = to_onnx(evaluated, signature)
     samples = open_split((manifest, store_of(manifest_uri)), evaluation.subject.split)
-    checks = check(Session(model), evaluated, samples, evaluation)
-    _log.info("the ONNX model answers as the evaluated one on all %d samples", checks["samples"])
+    model, checks = _onnx(evaluated, signature, samples, evaluation)
     lineage = {
         "dataset": {"id": manifest.dataset_id, "name": manifest.name, "uri": manifest_uri},
         "training": {
@@ -106,8 +106,37 @@ def export(
     )
 
 
+def _onnx(
+    evaluated: nn.Module, signature: Signature, samples: SplitReader, evaluation: Evaluation
+) -> tuple[bytes | None, dict[str, Any]]:
+    """The ONNX model, and how it was checked; None, and the reason, if ONNX cannot express the network."""
+    try:
+        model = to_onnx(evaluated, signature)
+    except NotExportable as problem:
+        if not is_own_function(signature.architecture):
+            raise ExportError(
+                what="the model cannot be exported as ONNX",
+                which=f"network {signature.architecture}",
+                seen=str(problem),
+                do="Report this network and these versions of torch and onnxscript; its checkpoint is whole.",
+            ) from problem
+        _log.warning(
+            "%s cannot be exported as ONNX (%s): the package holds safetensors only",
+            signature.architecture,
+            problem,
+        )
+        return None, {"samples": 0, "not_exported": str(problem)}
+    checks = check(Session(model), evaluated, samples, evaluation)
+    _log.info(
+        "the ONNX model agrees with the evaluated one on all %d samples: logits within %.1g, probabilities "
+        "within %.1g",
+        *(checks[name] for name in ("samples", "largest_difference", "largest_probability_difference")),
+    )
+    return model, checks
+
+
 def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: Evaluation) -> dict[str, Any]:
-    """Prove that an ONNX model answers as the trained and as the evaluated one.
+    """Prove that an ONNX model computes what the trained and the evaluated model do.
 
     In batches of several sizes its logits are compared with PyTorch's; over the whole split with those that
     were evaluated, on whatever device that was.
@@ -119,54 +148,46 @@ def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: 
         evaluation: Of the trained model.
 
     Returns:
-        What was seen: `samples`, `batch_sizes`, `largest_difference` and `tolerance` in logits, and
-        `same_decisions`: of how many samples the ONNX model says just what the evaluation did.
+        `samples`, `batch_sizes`, `largest_difference` and `tolerance` in logits,
+        `largest_probability_difference`, and `same_decisions`: for how many samples all decisions of the
+        ONNX model are those of the evaluation.
 
     Raises:
         ExportError: It does not.
     """
     logits, _ = evaluation.predictions()
+    task, thresholds = TASKS[evaluation.metrics.task], evaluation.metrics.thresholds
     answers = _answers(session, samples, max(BATCH_SIZES))
-    differences = {"the evaluated logits": _difference(answers, logits)}
+    first = torch.from_numpy(samples.images(range(min(max(BATCH_SIZES), len(samples)))))
+    allowed = tolerance(model, first, float(np.abs(logits).max()))
+    compare = partial(agreement, task=task, rounding=allowed, spread=spread_of(logits))
+    found = {"the evaluated logits": compare(answers, logits)}
     for size in BATCH_SIZES:
-        images = samples.images(range(min(size, len(samples))))
+        images = first[:size]
         with torch.inference_mode():
-            trained = model(torch.from_numpy(images)).numpy()
-        differences[f"PyTorch's logits of {len(images)} images"] = _difference(session(images), trained)
-    allowed = tolerance(model, torch.from_numpy(images), float(np.abs(logits).max()))
-    if problems := [
-        f"{difference:.2g} away from {other} (at most {allowed:.2g})"
-        for other, difference in differences.items()
-        if not difference <= allowed
-    ]:
+            trained = model(images).numpy()
+        found[f"PyTorch's logits of {len(images)} images"] = compare(session(images.numpy()), trained)
+    if problems := [f"{one} away from {other}" for other, one in found.items() if not one.agrees]:
         raise ExportError(
-            what="the exported model answers differently from the trained one",
+            what="the exported model computes something else than the trained one",
             which=evaluation.subject.training,
-            seen=listed(problems),
-            do="Evaluate again, then export; failing that, torch.onnx cannot export this network faithfully.",
+            seen=f"{listed(problems)}\nwhere {allowed:.2g} in logits is what rounding explains, and "
+            f"{PROBABILITY:g} in probabilities is what nobody sees",
+            do="Evaluate again, then export, in case training went on after the evaluation. If that does not "
+            "help, use model.safetensors of the training's checkpoint: torch.onnx fails on this network.",
         )
     return {
         "samples": len(logits),
         "batch_sizes": list(BATCH_SIZES),
-        "largest_difference": max(differences.values()),
+        "largest_difference": max(one.logits for one in found.values()),
+        "largest_probability_difference": max(one.probabilities for one in found.values()),
         "tolerance": allowed,
-        "same_decisions": _same_decisions(answers, logits, evaluation.metrics),
+        "same_decisions": same_decisions(answers, logits, task, thresholds),
     }
 
 
-def _same_decisions(
-    answers: npt.NDArray[np.float32], evaluated: npt.NDArray[np.float32], metrics: Metrics
-) -> int:
-    """Of how many samples both say the same; only near a tie may rounding decide."""
-    task = TASKS[metrics.task]
-    said, expected = (
-        task.decisions(task.probabilities(logits), metrics.thresholds) for logits in (answers, evaluated)
-    )
-    return int((said == expected).all(axis=1).sum())
-
-
 def made_by(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The software that made a package, and the run, job and image as far as they are told."""
+    """The software that made a package, and the run, job and image as far as the environment names them."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
     return {**surroundings(environment), "versions": versions}
 
@@ -177,24 +198,20 @@ def _answers(session: Session, samples: SplitReader, batch_size: int) -> npt.NDA
     return np.concatenate([session(samples.images(batch)) for batch in batches])
 
 
-def _difference(found: npt.NDArray[np.float32], expected: npt.NDArray[np.float32]) -> float:
-    return float(np.abs(found - expected).max())
-
-
-def _check_kinship(
+def _check_same_dataset(
     manifest: DatasetManifest, checkpoint: Checkpoint, evaluation: Evaluation, manifest_uri: str
 ) -> None:
     ids = {"training": checkpoint.dataset_id, "evaluation": evaluation.subject.dataset_id}
-    strangers = [
+    problems = [
         f"the {name} used dataset version {dataset_id}"
         for name, dataset_id in ids.items()
         if dataset_id != manifest.dataset_id
     ]
-    if strangers:
+    if problems:
         raise ParameterError(
             what="training, evaluation and dataset do not belong together",
             which=manifest_uri,
-            seen=listed(strangers),
+            seen=listed(problems),
             do="Name the dataset version that was trained and evaluated on.",
         )
 
@@ -212,6 +229,7 @@ def _card(
         task=TASKS[signature.task],
         titles=TITLES,
         lineage=lineage,
+        own=is_own_function(signature.architecture),
     )
 
 

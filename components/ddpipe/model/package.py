@@ -1,6 +1,7 @@
 """The model package: written by export, read by whoever serves, compares or reports.
 
-<package>/model.onnx          uint8 images (batch, H, W, C) -> logits, preprocessing inside, any batch size
+<package>/model.onnx          uint8 images (batch, H, W, C) -> logits, preprocessing inside, any batch size;
+                              not there for a function of the user's own that ONNX cannot express
 <package>/model.safetensors   weights of `architectures.Classifier`
 <package>/signature.json      Signature
 <package>/metrics.json        evaluation.Metrics
@@ -129,16 +130,29 @@ class ModelPackage:
 def publish(
     store: Store,
     *,
-    onnx: bytes,
+    onnx: bytes | None,
     weights: bytes,
     signature: Signature,
     metrics: Metrics,
     lineage: Mapping[str, Any],
     card: str,
 ) -> ModelPackage:
-    """Write a package into a folder of its own."""
+    """Write a package into a folder of its own.
+
+    Args:
+        store: The folder; an older package in it is replaced.
+        onnx: The ONNX model; None for a network that ONNX cannot express.
+        weights: As safetensors.
+        signature: How to call it.
+        metrics: How good it is.
+        lineage: What it was made from, and with.
+        card: The model card, in Markdown.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
     files = {
-        ONNX: onnx,
+        **({} if onnx is None else {ONNX: onnx}),
         WEIGHTS: weights,
         SIGNATURE: to_json(signature.to_dict()),
         METRICS: to_json(metrics.to_dict()),

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Mapping
 
 import safetensors
-import torch
 from safetensors.torch import load as load_safetensors
 from torch import Tensor, nn
 
 from ddpipe.errors import ParameterError, Unreachable, listed
+from ddpipe.model.tensors import first_line, read_tensors
 from ddpipe.storage import read_uri
 
 TORCHVISION = "torchvision"
@@ -91,6 +89,8 @@ def _head(network: nn.Module, classes: int) -> set[str]:
         for name, module in network.named_modules()
         if isinstance(module, (nn.Linear, nn.Conv2d))
     ]
+    if not layers:
+        return set()
     name, last = layers[-1]
     outputs = last.out_features if isinstance(last, nn.Linear) else last.out_channels
     return {f"{name}.weight", f"{name}.bias"} if outputs == classes else set()
@@ -124,25 +124,23 @@ def _from_torchvision(name: str) -> Weights:
 def _from_file(uri: str) -> Weights:
     data = read_uri(uri)
     try:
-        content = (
-            load_safetensors(data)
-            if uri.endswith(".safetensors")
-            else torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        )
-    except (
-        safetensors.SafetensorError,
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-    ) as error:
-        raise _not_weights(uri, str(error).splitlines()[0] if str(error) else "it is empty") from error
+        content = load_safetensors(data) if uri.endswith(".safetensors") else read_tensors(data)
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise _not_weights(uri, first_line(error)) from error
     for key in _WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         raise _not_weights(uri, "it does not hold weights by name")
+    if broken := [str(key) for key, value in content.items() if not _is_finite(value)]:
+        raise _not_weights(
+            uri, f"{len(broken)} of {len(content)} weights are NaN or infinite, the first is {broken[0]}"
+        )
     return {_unprefixed(str(key)): value for key, value in content.items()}
+
+
+def _is_finite(values: Tensor) -> bool:
+    return not values.is_floating_point() or bool(values.isfinite().all())
 
 
 def _unprefixed(key: str) -> str:
@@ -156,5 +154,6 @@ def _not_weights(uri: str, seen: str) -> ParameterError:
         what="pretrained weights cannot be read",
         which=uri,
         seen=seen,
-        do="Give a file of torch.save(model.state_dict()), or safetensors; pickled objects are not opened.",
+        do="Give a file of torch.save(model.state_dict()), or safetensors, with finite weights. Save the "
+        "state_dict() of a pickled model first: opening a pickle runs code in it.",
     )

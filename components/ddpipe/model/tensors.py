@@ -47,6 +47,6 @@ def _check_plain(data: bytes) -> None:
             raise ValueError("it is compressed, which torch.save never does")
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The beginning of what a library says, which can be pages."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -166,6 +167,15 @@ class FileStore:
     def _reading(self, key: str) -> Iterator[None]:
         path = self._path(key)
         try:
+            mode = path.stat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                # A FIFO would wait for a writer for ever, a device such as /dev/zero would never end.
+                raise NoSuchObject(
+                    what="an object cannot be read",
+                    which=str(path),
+                    seen="it is a FIFO, socket or device, not a file",
+                    do="Give the path of a file.",
+                )
             yield
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise NoSuchObject(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,13 +12,17 @@ from torch import Tensor, nn
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
+from ddpipe.distributed import rank
 from ddpipe.errors import ParameterError, listed
-from ddpipe.model import resolve
+from ddpipe.model import is_own_function, resolve
 from ddpipe.model.architectures import Classifier, InitialisedFromImages, build
-from ddpipe.model.package import WEIGHTS, ModelPackage, load_package
+from ddpipe.model.own import try_training
+from ddpipe.model.package import WEIGHTS, ModelPackage, Signature, load_package
 from ddpipe.model.pretrained import load_pretrained
 from ddpipe.train.order import permutation
 from ddpipe.train.recipe import Recipe
+
+_log = logging.getLogger(__name__)
 
 Weights = dict[str, Tensor]
 
@@ -52,18 +57,40 @@ def initial_classifier(
         StoreError: Something cannot be read.
     """
     torch.manual_seed(recipe.seed)
-    network = build(**network_facts(recipe, manifest), trusted=recipe.model)
+    facts = network_facts(recipe, manifest)
+    network = build(**facts, trusted=recipe.model)
     classifier = Classifier(network, manifest.mean, manifest.std)
+    if is_own_function(facts["name"]) and not resumed:
+        try_training(network, facts["name"], manifest.shape)
+        if rank() == 0:
+            _try_export(classifier, facts["name"], manifest)
     if recipe.warm_start and not resumed:
         classifier.load_state_dict(warm_weights(recipe.warm_start, classifier, manifest))
     elif not resumed:
         if recipe.pretrained:
-            facts = network_facts(recipe, manifest)
             load_pretrained(network, facts["name"], recipe.pretrained, facts["classes"])
         if isinstance(network, InitialisedFromImages):
             chosen = permutation(recipe.seed, 0, len(images))[:INITIAL_SAMPLES]
             classifier.initialise(torch.from_numpy(images.images(chosen)))
     return classifier
+
+
+def _try_export(classifier: Classifier, name: str, manifest: DatasetManifest) -> None:
+    """Say before training what export would say after it: a network of the user's own may not be ONNX."""
+    # The exporter takes a second to import, and only own functions need the trial.
+    from ddpipe.model.onnx import NotExportable, to_onnx  # noqa: PLC0415
+
+    signature = Signature(
+        architecture=name, shape=manifest.shape, classes=manifest.classes, task=manifest.task
+    )
+    try:
+        to_onnx(classifier.eval(), signature)
+    except NotExportable as problem:
+        _log.warning(
+            "%s cannot be exported as ONNX (%s): the model package will hold safetensors only", name, problem
+        )
+    finally:
+        classifier.train()
 
 
 def warm_weights(uri: str, classifier: Classifier, manifest: DatasetManifest) -> Weights:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -111,7 +112,22 @@ def recipe_of(preset: str, given: Mapping[str, Any]) -> Recipe:
             do=f"Choose one of: {', '.join(PRESETS)}.",
         )
     values = PRESETS[preset].values if preset else {}
-    return Recipe.from_dict({**values, **given})
+    try:
+        return Recipe.from_dict({**values, **given})
+    except ParameterError as error:
+        hidden = [
+            f"{name}={value}"
+            for name, value in values.items()
+            if name not in given and re.search(rf"\b{name}\b", error.seen)
+        ]
+        if not hidden:
+            raise
+        raise ParameterError(
+            what=error.what,
+            which=error.which,
+            seen=error.seen,
+            do=f"Correct these values; preset {preset} sets {', '.join(hidden)}: give your own instead.",
+        ) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,10 +21,10 @@ from ddpipe.errors import ExportError, NoSuchObject, ParameterError
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.export.export import BATCH_SIZES, check, export, made_by
-from ddpipe.export.onnx import Session, to_onnx
 from ddpipe.export.rounding import SHARE, tolerance
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.evaluation import load_evaluation
+from ddpipe.model.onnx import Session, to_onnx
 from ddpipe.model.package import Signature, load_package
 from ddpipe.model.trained import load_model
 
@@ -128,7 +128,7 @@ def test_exporting_is_quiet(run: Path, tmp_path: Path, capfd: pytest.CaptureFixt
 def test_a_model_that_was_not_the_evaluated_one_is_not_published(run: Path, tmp_path: Path) -> None:
     """The training went on, or was made again, after the evaluation."""
     other = a_training(str(tmp_path / "training"), _dataset(run), bias=0.01)
-    with pytest.raises(ExportError, match="away from the evaluated logits"):
+    with pytest.raises(ExportError, match="probabilities away from the evaluated logits"):
         _export_to(tmp_path / "model", run, training_uri=other)
     assert not list((tmp_path / "model").glob("*"))
 

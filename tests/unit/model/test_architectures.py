@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ddpipe.errors import ParameterError
-from ddpipe.export.onnx import Session, to_onnx
 from ddpipe.model import ARCHITECTURES, ModelNames, networks, resolve
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.networks import Shape
+from ddpipe.model.onnx import Session, to_onnx
 from ddpipe.model.package import Signature
 from ddpipe.model.torchvision_models import first_convolution
 from ddpipe.model.views import with_views

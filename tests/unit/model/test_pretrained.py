@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from pathlib import Path
 from urllib.error import URLError
@@ -124,6 +125,34 @@ def test_a_file_that_holds_no_weights_is_refused_and_not_run(
     with pytest.raises(ParameterError, match="pretrained weights cannot be read"):
         load_pretrained(resnet(SMALL), "resnet18", str(tmp_path / name), 5)
     assert not (tmp_path / "harm").exists()
+
+
+def test_message_about_a_pickle_does_not_advise_to_open_it(tmp_path: Path) -> None:
+    """torch's own text says to set weights_only=False."""
+    torch.save(nn.Linear(2, 2), tmp_path / "model.pth")
+    with pytest.raises(ParameterError, match="holds Python objects") as caught:
+        load_pretrained(resnet(SMALL), "resnet18", str(tmp_path / "model.pth"), 5)
+    assert "weights_only" not in str(caught.value)
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_rejected(tmp_path: Path, broken: float) -> None:
+    weights = resnet(SMALL).state_dict()
+    weights["layer1.0.conv1.weight"][0, 0, 0, 0] = broken
+    torch.save(weights, tmp_path / "broken.pth")
+    with pytest.raises(
+        ParameterError, match=r"1 of \d+ weights are NaN or infinite.*layer1\.0\.conv1\.weight"
+    ):
+        load_pretrained(resnet(SMALL), "resnet18", str(tmp_path / "broken.pth"), 5)
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "device"])
+def test_what_is_no_file_is_rejected_at_once(tmp_path: Path, kind: str) -> None:
+    """A FIFO waits for a writer, and /dev/zero never ends."""
+    os.mkfifo(tmp_path / "weights.pth")
+    source = str(tmp_path / "weights.pth") if kind == "FIFO" else "/dev/zero"
+    with pytest.raises(NoSuchObject, match="FIFO, socket or device"):
+        load_pretrained(resnet(SMALL), "resnet18", source, 5)
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -41,6 +41,14 @@ def test_an_unknown_field_is_refused_beside_a_preset() -> None:
         recipe_of("fast-32", {"lerning_rate": 1})
 
 
+def test_conflict_with_a_value_of_the_preset_names_the_preset() -> None:
+    with pytest.raises(ParameterError, match="preset finetune sets pretrained=torchvision"):
+        recipe_of("finetune", {"warm_start": "runs/first/model"})
+    with pytest.raises(ParameterError) as caught:
+        recipe_of("finetune", {"warm_start": "runs/first/model", "pretrained": "weights.pth"})
+    assert "preset" not in str(caught.value)
+
+
 def test_presets_are_known_where_there_is_no_torch() -> None:
     check = "import sys, ddpipe.train.presets; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

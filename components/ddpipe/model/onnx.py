@@ -1,4 +1,7 @@
-"""PyTorch -> ONNX, and ONNX -> logits."""
+"""PyTorch -> ONNX, and ONNX -> logits.
+
+It is part of the model format, not of the export step, so that training can try it before it starts.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,9 @@ from onnx import ModelProto, StringStringEntryProto
 from torch import nn
 
 from ddpipe.model.package import INPUT, OUTPUT, Signature
+from ddpipe.model.tensors import first_line
 
-# They tell each optimisation of the graph to whoever listens to INFO, as pipeline engines do.
+# They log each optimization of the graph at INFO, which pipeline engines show.
 for _library in ("onnx_ir", "onnxscript", "torch.onnx"):
     logging.getLogger(_library).setLevel(logging.WARNING)
 
@@ -24,39 +28,49 @@ for _library in ("onnx_ir", "onnxscript", "torch.onnx"):
 def to_onnx(classifier: nn.Module, signature: Signature) -> bytes:
     """The classifier as an ONNX file: uint8 (batch, H, W, C) -> float32 logits (batch, classes).
 
-    The file tells its classes in its metadata, and the same classifier always gives the same bytes.
+    The file names its classes in its metadata, and the same classifier always gives the same bytes.
 
     Args:
         classifier: In evaluation mode, on the CPU.
         signature: Of this classifier.
+
+    Raises:
+        NotExportable: torch.onnx cannot express this network.
     """
     # Two images: torch.export takes a batch of one for a constant.
     example = torch.zeros((2, *signature.shape), dtype=torch.uint8)
     with warnings.catch_warnings():
         # What the exporter warns of is its own code; whether it did its work is checked on real samples.
         warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            classifier,
-            (example,),
-            input_names=[INPUT],
-            output_names=[OUTPUT],
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-            dynamo=True,
-            external_data=False,
-            verbose=False,
-        )
+        try:
+            program = torch.onnx.export(
+                classifier,
+                (example,),
+                input_names=[INPUT],
+                output_names=[OUTPUT],
+                dynamic_shapes=({0: torch.export.Dim("batch")},),
+                dynamo=True,
+                external_data=False,
+                verbose=False,
+            )
+        except Exception as error:  # torch's exporter raises anything for code that it cannot trace
+            raise NotExportable(_cause(error)) from error
     if program is None:
         raise TypeError("torch.onnx.export returns None only when it writes the file itself")
     model = program.model_proto
-    _forget_the_machine(model)
+    _remove_metadata(model)
     model.metadata_props.append(
         StringStringEntryProto(key="classes", value=json.dumps(list(signature.classes)))
     )
     return bytes(model.SerializeToString(deterministic=True))
 
 
+class NotExportable(Exception):
+    """A network that torch.onnx cannot express; the text is the first line of the cause."""
+
+
 class Session:
-    """An ONNX model, ready to answer."""
+    """An ONNX model that computes logits."""
 
     def __init__(self, model: bytes) -> None:
         """Load the model on the CPU, with as many threads as torch has."""
@@ -70,8 +84,15 @@ class Session:
         return logits
 
 
-def _forget_the_machine(model: ModelProto) -> None:
-    """Drop the exporter's notes: stack traces, with paths of the machine where it ran."""
+def _cause(error: BaseException) -> str:
+    """The first line of the innermost cause: the exporter's own text is pages of advice."""
+    while error.__cause__:
+        error = error.__cause__
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
+def _remove_metadata(model: ModelProto) -> None:
+    """Remove the exporter's metadata: stack traces, with paths of the machine where it ran."""
     graph = model.graph
     parts = (graph.node, graph.input, graph.output, graph.value_info, graph.initializer)
     for noted in (graph, *chain.from_iterable(parts)):
