@@ -8,11 +8,12 @@ requested again from the second of the last line (the API knows no finer); lines
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from threading import Condition, Thread
 from time import monotonic
+from typing import Any
 
 from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.status import Replica, Stage
@@ -30,6 +31,8 @@ MOST_FOLLOWED = 64
 # Failed ranks whose last lines are read: many fail for the reason of the first.
 MOST_FAILED = 16
 _LAST_LINES = 100
+# Pods whose last lines are kept, those that are gone included.
+_MOST_KEPT = 256
 # Names come from the training's own lines.
 _MOST_METRICS = 100
 
@@ -88,7 +91,9 @@ class Logs:
                     f"following the logs of {MOST_FOLLOWED} pods, of the others only those that fail; "
                     "choose others with --logs 0,5-7"
                 )
-            self._read_if_failed(replica)
+            self._read_if_failed(replica, present)
+        _forget(self._followed, present, _MOST_KEPT)
+        _forget(self._failed, present, _MOST_KEPT)
 
     def take(self, rank: str, line: Line, tail: deque[str]) -> None:
         """Write one line, and keep what may be needed of it."""
@@ -127,12 +132,19 @@ class Logs:
         number = int(index) if index.isdecimal() else 0
         return number + (self._has_master and role != "master") in self._ranks
 
-    def _read_if_failed(self, replica: Replica) -> None:
+    def _read_if_failed(self, replica: Replica, present: Collection[str]) -> None:
         before = self._failed.get(replica.uid)
         if replica.failure is None or (before and before.restarts == replica.restarts):
             return
-        if before or len(self._failed) < MOST_FAILED:
+        if before or sum(uid in present for uid in self._failed) < MOST_FAILED:
             self._failed[replica.uid] = _LastLines(self, replica)
+
+
+def _forget(readers: dict[str, Any], present: Collection[str], most: int) -> None:
+    """Forget the oldest logs of pods that are gone: a job may replace its pods for weeks."""
+    done = (uid for uid, reader in readers.items() if uid not in present and not reader.thread.is_alive())
+    for uid in list(islice(done, max(0, len(readers) - most))):
+        del readers[uid]
 
 
 class _Follower:
@@ -168,6 +180,8 @@ class _Follower:
 
     def see(self, replica: Replica | None) -> None:
         """Take in the pod's present state; None when it is gone."""
+        if replica == self._replica and not self._gone:
+            return
         with self._changed:
             self._replica, self._gone = replica or self._replica, replica is None
             self._changed.notify_all()
@@ -198,14 +212,20 @@ class _Follower:
                 self._read_run(run)
             self._runs = run + 1
 
-    def _await(self, happened: Callable[[], bool], seconds: float | None = None) -> None:
+    def _await(self, happened: Callable[[], bool]) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: happened() or self._gone or self._replica.over, seconds)
+            self._changed.wait_for(lambda: happened() or self._gone or self._replica.over)
+
+    def _pause(self, run: int, seconds: float) -> None:
+        """Wait, but not beyond the end of the run: then its log has an end, too."""
+        had_ended = self.has_ended(run)
+        with self._changed:
+            self._changed.wait_for(lambda: not had_ended and self.has_ended(run), seconds)
 
     def _read_run(self, number: int) -> None:
         run = _Run(self, number, self._earlier)
-        wait = partial(self._await, partial(self.has_ended, number))
-        for line in reconnected(lambda: run.read(self._log), run.is_over, wait, _LONGEST_PAUSE):
+        pause = partial(self._pause, number)
+        for line in reconnected(lambda: run.read(self._log), run.is_over, pause, _LONGEST_PAUSE):
             self.lines += 1
             self._logs.take(self.rank, line, self.tail)
         self._earlier = run.marks

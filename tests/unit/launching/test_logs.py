@@ -6,6 +6,7 @@ import time
 from threading import Event
 from typing import Any
 
+import pytest
 from fake_api import FakeApiServer
 from launch_samples import PODS, a_job, a_pod, ended
 
@@ -13,6 +14,7 @@ from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.replicas import replica_of
 from ddpipe.jobs.status import Replica
 from ddpipe.kube.api import Unanswered
+from ddpipe.launching import logs as module
 from ddpipe.launching.logs import MOST_FAILED, MOST_FOLLOWED, Logs
 
 JOB = a_job()
@@ -253,3 +255,15 @@ def test_names_of_metrics_are_bounded() -> None:
     logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0)))])
     logs.finish()
     assert 10 < len(logs.metrics) <= 100
+
+
+def test_logs_of_replaced_pods_are_forgotten_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_KEPT", 5)
+    server = a_server([line("01", "a")])
+    logs = Logs(server, PODS, lambda _: None)
+    for number in range(20):
+        pod = a_pod(JOB, phase="Failed", state=ended(1), metadata={"uid": f"uid-{number}"})
+        logs.see([seen(pod)])
+        logs.finish()
+    kept = [number for number in range(20) if logs.tail(f"uid-{number}")]
+    assert kept == [15, 16, 17, 18, 19]
