@@ -115,7 +115,7 @@ def test_a_training_is_scaled_from_two_pods_to_three(
         ended = step.end(300)
         check(place, ended, parameters(digits[1], place), undisturbed)
     kind = f"{place.kind.resource.kind} {place.namespace}/{name}"
-    assert f"[launch] scaled, nodes from 2 to 3: removing {kind} to make it anew" in ended.text
+    assert f"[launch] scaled, nodes from 2 to 3: removing {kind} to create it again" in ended.text
     assert f"[launch] created {kind} (nodes=3)" in ended.text
     assert re.findall(r"processes: (\d)", ended.text) == ["2", "3"]
 

@@ -4,11 +4,16 @@ launcher      runs the steps below in their order, and cleans up
 choosing      picks a backend that the cluster and the account can run the job with
 preflight     finds all problems before anything is created
 nodes         judges whether the cluster's nodes can take the job
+attempt       holds what the steps below share
 adoption      creates the job, or adopts the one that an earlier attempt created
+removal       removes a job so that another one can take its name
 ownership     finds the workflow or pod that owns the job, so that it cannot outlive its run
-companions    creates what the job needs beside it
+companions    creates further objects that the job needs
 stopping      deletes the job on a request to stop
 following     turns what the watches report into the job's end
+record        remembers the pods that are gone, until the job has recovered from their loss
+stalls        gives up on a job that cannot start
+progress      prints how the job is doing
 deadlines     measures how long each stage lasts
 diagnosis     finds the root cause of a failure
 logs          streams the logs of the chosen ranks, and of those that fail

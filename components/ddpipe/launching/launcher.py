@@ -1,14 +1,14 @@
-"""Launch a training job and wait for it: one step of one run owns exactly one job, whatever dies on the way.
+"""Launch a training job and wait for it: one step of one run owns exactly one job, even if processes die.
 
-name        from the run, the task and the step: a retry finds the same job
-choose      the kind of job, if none is named: what cluster, account and the job itself allow
-adopt       ours and active: follow it; succeeded: conclude; failed: remove it and start anew
-preflight   all that would keep it from running, before anything is created
-create      of two launchers at once one creates, the other adopts; then what the job needs beside it
+name        made of run, task and step: a retry finds the same job
+choose      pick the kind of job, unless one is named: what the cluster, the account and the job allow
+adopt       active: follow it; succeeded: conclude; failed: remove it and create it again
+preflight   find all that would keep it from running, before anything is created
+create      of two launchers at once one creates, the other adopts; then create the job's companions
 follow      watch it, its pods and its logs; every stage has its deadline
-resize      asked for, or when pods are lost: remove it, make it anew with another number of pods, follow it
+resize      on request, or when pods are lost: remove it, create it with another number of pods, follow it
 conclude    only a success whose outputs exist is a success; a failure names its root cause
-clean       by the keep policy; the cluster's own clean-up stands behind it
+clean up    by the keep policy; behind it is the cluster's own clean-up
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from ddpipe.kube.api import Cluster, Refused
 from ddpipe.kube.resources import PODS, Object
 from ddpipe.kube.retrying import delete, refused
 from ddpipe.launching import diagnosis, elastic
-from ddpipe.launching.adoption import Begin, Launching, adopt_or_create, remove
+from ddpipe.launching.adoption import Begin, adopt_or_create
+from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.choosing import candidates, choose
 from ddpipe.launching.companions import accompany
 from ddpipe.launching.deadlines import Limits
@@ -45,9 +46,10 @@ from ddpipe.launching.following import Ended, Follower
 from ddpipe.launching.logs import Logs
 from ddpipe.launching.output import Output
 from ddpipe.launching.ownership import own_pod_path
-from ddpipe.launching.stopping import Target, deletes_when_told_to_stop
+from ddpipe.launching.removal import remove
+from ddpipe.launching.stopping import Target, deletes_on_stop
 
-# A job that is over may wait for the cluster's own clean-up; people wait to hear how it ended.
+# A job that has ended may wait for the cluster's own clean-up; a person waits to see how it ended.
 _CLEAN_UP_SECONDS = 60.0
 
 
@@ -61,9 +63,9 @@ class Outcome:
         uid: Which object it was.
         adopted: Whether an earlier attempt had created it.
         kept: Whether it is still on the cluster.
-        nodes: With how many pods it ended.
+        nodes: How many pods it had at the end.
         seconds: From the start of this launcher to the end.
-        restarts: How often containers were started again or pods replaced.
+        restarts: How often containers were restarted or pods replaced.
         metrics: The numbers of the last progress line.
     """
 
@@ -91,177 +93,176 @@ def launch(
 
     Args:
         job: What to run.
-        cluster: Where.
-        exists: Whether there is something at a URI; asked for the job's outputs.
-        out: Where the job's logs and our own remarks go.
-        is_process: This process exists for launching: SIGTERM and SIGINT delete the job and end it with 143.
-        begin: Where the job comes from: `adopt` takes what is there, and creates nothing.
+        cluster: The cluster to run it on.
+        exists: Whether something exists at a URI; called with the job's outputs.
+        out: The stream for the job's logs and the launcher's own lines.
+        is_process: Whether this process exists for attempt: SIGTERM and SIGINT delete the job and end it
+            with exit code 143.
+        begin: Gives the job: `adopt` takes the one that exists, and creates none.
 
     Raises:
         ParameterError: The job's options cannot work.
         LaunchError: The job did not succeed; says why, and what to do.
     """
-    kinds = candidates(job.validated())  # what is wrong with a patch shows here, before any request
+    kinds = candidates(job.validated())  # a patch that cannot work is rejected here, before any request
     output = Output(out)
     title = f"job {job.namespace}/{job.name}"
     try:
         kind = choose(cluster, job, kinds, output.say)
-        launching = Launching(cluster, job, job, kind, output.say)
-        title = launching.title
-        with _guarded(launching) if is_process else nullcontext():
-            return _launch(launching, output, exists, begin)
+        attempt = Attempt(cluster, job, job, kind, output.say)
+        title = attempt.title
+        with _guarded(attempt) if is_process else nullcontext():
+            return _launch(attempt, output, exists, begin)
     except Refused as error:
         raise refused(error, title) from error
     finally:
         output.finish()
 
 
-def _guarded(launching: Launching) -> AbstractContextManager[None]:
-    target = Target(launching.path, launching.job.owner, own_pod_path())
-    return deletes_when_told_to_stop(launching.cluster.spare(), target)
+def _guarded(attempt: Attempt) -> AbstractContextManager[None]:
+    target = Target(attempt.path, attempt.job.owner, own_pod_path())
+    return deletes_on_stop(attempt.cluster.spare(), target)
 
 
-def _launch(launching: Launching, output: Output, exists: Callable[[str], bool], begin: Begin) -> Outcome:
+def _launch(attempt: Attempt, output: Output, exists: Callable[[str], bool], begin: Begin) -> Outcome:
     began = time.monotonic()
-    job = launching.asked
+    job = attempt.requested
     logs = Logs(
-        launching.cluster,
+        attempt.cluster,
         PODS.path(job.namespace),
         output.log,
         ranks=RankSelection.parsed(job.logs),
         say=output.say,
     )
-    found, adopted = begin(launching)
-    launching, found, ended = _through_all_sizes(launching, found, logs)
+    found, adopted = begin(attempt)
+    attempt, found, ended = _through_all_sizes(attempt, found, logs)
     uid: str = found["metadata"]["uid"]
     for rank in logs.finish():
-        launching.say(f"the log of {rank} could not be read to its end")
-    problem = _problem(launching, ended, logs, exists)
+        attempt.say(f"the log of {rank} could not be read to its end")
+    problem = _problem(attempt, ended, logs, exists)
     kept = Keep(job.keep).keeps(failed=problem is not None)
-    left = None if kept else _left(launching, uid)
+    left = None if kept else _left(attempt, uid)
     if problem:
-        raise _told_with(problem, left)
+        raise _with_left_over(problem, left)
     if left:
-        launching.say(f"{left}; {_later(launching)}")
+        attempt.say(f"{left}; {_later(attempt)}")
     return Outcome(
         name=job.name,
         namespace=job.namespace,
         uid=uid,
         adopted=adopted,
         kept=kept or left is not None,
-        nodes=launching.job.nodes,
+        nodes=attempt.job.nodes,
         seconds=time.monotonic() - began,
         restarts=ended.restarts,
         metrics=dict(logs.metrics),
     )
 
 
-def _through_all_sizes(launching: Launching, found: Object, logs: Logs) -> tuple[Launching, Object, Ended]:
-    """Follow the job to its end, made anew as often as need be; what it was at last, and how it ended."""
-    losses, limits = 0, Limits(launching.asked.limits)
+def _through_all_sizes(attempt: Attempt, found: Object, logs: Logs) -> tuple[Attempt, Object, Ended]:
+    """Follow the job to its end, and create it again as often as needed; its last state, and how it ended."""
+    losses, limits = 0, Limits(attempt.requested.limits)
     while True:
-        launching = launching.as_found(found)
-        seen = _follow(launching, found, logs, limits)
+        attempt = attempt.as_found(found)
+        seen = _follow(attempt, found, logs, limits)
         if isinstance(seen, Resize):
             change = seen
-        elif again := _again(launching.job, seen, losses):
+        elif again := _again(attempt.job, seen, losses):
             change, losses = again, losses + 1
         else:
-            return launching, found, seen
-        found, limits = _resized(launching, found, change), limits.of_next_job()
+            return attempt, found, seen
+        found, limits = _resized(attempt, found, change), limits.of_next_job()
 
 
 def _again(job: TrainingJob, ended: Ended, losses: int) -> Resize | None:
-    """How a job goes on that has lost a pod, and that nobody wants to end."""
+    """How a job continues that has lost a pod, unless somebody deletes it."""
     if ended.deleted or ended.status.phase is not Phase.FAILED or losses == job.max_restarts:
         return None
     return elastic.survived(job, ended.replicas)
 
 
-def _resized(launching: Launching, found: Object, change: Resize) -> Object:
-    """The job made anew; if there cannot be more pods than before, with as many as before."""
-    launching.say(f"{change.why}: removing {launching.title} to make it anew")
-    remove(launching, found)
+def _resized(attempt: Attempt, found: Object, change: Resize) -> Object:
+    """The job, created again; if it cannot have more pods than before, with as many as before."""
+    attempt.say(f"{change.why}: removing {attempt.title} to create it again")
+    remove(attempt, found)
     try:
-        return adopt_or_create(launching.sized(change.most), change.nodes)[0]
+        return adopt_or_create(attempt.sized(change.most), change.nodes)[0]
     except PreflightFailed as error:
-        if change.most <= launching.job.nodes:
+        if change.most <= attempt.job.nodes:
             raise
-        launching.say(f"there cannot be {change.most} pods, so there will be as many as before: {error.seen}")
-    return adopt_or_create(launching)[0]
+        attempt.say(f"{change.most} pods are not possible, continuing with as many as before: {error.seen}")
+    return adopt_or_create(attempt)[0]
 
 
-def _follow(launching: Launching, found: Object, logs: Logs, limits: Limits) -> Ended | Resize:
-    """The job's end, or a reason to make it anew.
+def _follow(attempt: Attempt, found: Object, logs: Logs, limits: Limits) -> Ended | Resize:
+    """The job's end, or a reason to create it again.
 
-    A job that is given up while it is active is stopped, for nobody would watch it.
+    A job that is given up while it is active is removed: nobody would follow it.
     """
     uid: str = found["metadata"]["uid"]
     follower = Follower(
-        cluster=launching.cluster,
-        job=launching.job,
-        least=launching.least,
-        backend=launching.backend,
+        cluster=attempt.cluster,
+        job=attempt.job,
+        least=attempt.least,
+        backend=attempt.backend,
         uid=uid,
         logs=logs,
-        say=launching.say,
+        say=attempt.say,
         limits=limits,
     )
     try:
-        if not launching.backend.phase(found).is_terminal:
-            accompany(launching, found)
+        if not attempt.backend.phase(found).is_terminal:
+            accompany(attempt, found)
         return follower.follow()
     except (ClusterUnreachable, Forbidden, JobDeleted):
-        # What cannot be reached, or with a token that is no longer known, cannot be removed either.
+        # A job that cannot be reached, or not with this token, cannot be removed either.
         raise
     except (Refused, LaunchError) as error:
-        cause = error if isinstance(error, LaunchError) else refused(error, launching.title)
-        raise _told_with(cause, _left(launching, uid)) from error
+        cause = error if isinstance(error, LaunchError) else refused(error, attempt.title)
+        raise _with_left_over(cause, _left(attempt, uid)) from error
 
 
-def _left(launching: Launching, uid: str) -> str | None:
+def _left(attempt: Attempt, uid: str) -> str | None:
     """Remove the job; why it is still there, if it is."""
     try:
-        delete(launching.cluster, launching.path, uid, min(launching.job.outage, _CLEAN_UP_SECONDS))
+        delete(attempt.cluster, attempt.path, uid, min(attempt.job.outage, _CLEAN_UP_SECONDS))
     except (Refused, LaunchError) as error:
         cause = error.seen if isinstance(error, LaunchError) else str(error)
-        return f"{launching.title} could not be removed: {cause}"
+        return f"{attempt.title} could not be removed: {cause}"
     return None
 
 
-def _later(launching: Launching) -> str:
-    """When a job goes that could not be removed."""
-    if launching.backend.expires:
-        return f"the cluster itself does so {launching.job.finished_ttl / 3600:g} h after the job's end"
-    return f"do so later: ddpipe jobs sweep --run-id {launching.job.owner.run_id}"
+def _later(attempt: Attempt) -> str:
+    """When a job that could not be removed will be."""
+    if attempt.backend.expires:
+        return f"the cluster itself does so {attempt.job.finished_ttl / 3600:g} h after the job's end"
+    return f"do so later: ddpipe jobs sweep --run-id {attempt.job.owner.run_id}"
 
 
-def _told_with(problem: LaunchError, left: str | None) -> LaunchError:
-    """The cause first, then what the clean-up after it could not do."""
+def _with_left_over(problem: LaunchError, left: str | None) -> LaunchError:
+    """The cause first, then what the clean-up could not do."""
     if left is None:
         return problem
-    do = f"{problem.do} Besides, {left}."
+    do = f"{problem.do} In addition, {left}."
     return type(problem)(what=problem.what, which=problem.which, seen=problem.seen, do=do)
 
 
-def _problem(
-    launching: Launching, ended: Ended, logs: Logs, exists: Callable[[str], bool]
-) -> LaunchError | None:
-    """Why the ended job is no success, if it is none."""
+def _problem(attempt: Attempt, ended: Ended, logs: Logs, exists: Callable[[str], bool]) -> LaunchError | None:
+    """Why the job that ended is not a success; None if it is one."""
     if ended.status.phase is not Phase.SUCCEEDED:
         return diagnosis.failure(
-            launching.job,
-            launching.backend,
+            attempt.job,
+            attempt.backend,
             ended.status.message,
             replicas=ended.replicas,
             tail=logs.tail,
             notes=ended.notes,
         )
-    missing = [uri for uri in launching.job.outputs if not exists(uri)]
+    missing = [uri for uri in attempt.job.outputs if not exists(uri)]
     if missing:
         return OutputMissing(
             what="training succeeded but left no result",
-            which=launching.title,
+            which=attempt.title,
             seen=f"nothing at {', '.join(missing)}",
             do="Check where the training writes; its log is above.",
         )

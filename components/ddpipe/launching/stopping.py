@@ -1,7 +1,7 @@
-"""Told to stop: delete the job as the first act.
+"""A request to stop deletes the job, before anything else is done.
 
-Argo gives a terminated step half a second to live, with nobody reading its output any more. So the signal is
-taken by a thread with a connection of its own, kept open, that writes nothing before the job is deleted.
+Argo gives a terminated step half a second to live, and nobody reads its output any more. So a thread waits
+for the signal, with its own open connection, and writes nothing before the job is deleted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from types import FrameType
 from ddpipe.jobs.labels import owner_of
 from ddpipe.jobs.owner import Owner
 from ddpipe.jobs.status import condition
-from ddpipe.kube.api import ApiError, Cluster, Refused
+from ddpipe.kube.api import ApiError, Cluster, Refused, Unanswered
+from ddpipe.kube.resources import Object
 from ddpipe.kube.retrying import is_transient
 
 EXIT_CODE = 143
@@ -28,7 +29,7 @@ EXIT_CODE = 143
 _WARM = 80
 # Seconds until a busy server is asked again for the launcher's own pod.
 _LOOK_AGAIN = 2
-# A create that is under way when the signal comes shows its object within this time.
+# A create request that is under way when the signal comes shows its object within this time.
 _SETTLING = 0.4
 _GIVE_UP = 25
 # The kubelet signals a pod that it evicts and writes down why at the same time; either may be seen first.
@@ -37,12 +38,12 @@ _NOTICE = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What to delete.
+    """What to delete, and for whom.
 
     Attributes:
         path: The job's path.
         owner: Only a job of this owner is deleted.
-        launcher: Path of the pod that this process runs in, if known; passed over if there is no such pod.
+        launcher: Path of the pod that this process runs in, if known; ignored if there is no such pod.
     """
 
     path: str
@@ -51,20 +52,25 @@ class Target:
 
 
 @contextmanager
-def deletes_when_told_to_stop(cluster: Cluster, target: Target) -> Iterator[None]:
-    """SIGTERM and SIGINT delete the target and end the process with 143. For the main thread of a process."""
+def deletes_on_stop(cluster: Cluster, target: Target) -> Iterator[None]:
+    """SIGTERM and SIGINT delete the target and end the process with 143; only for a process's main thread.
+
+    Args:
+        cluster: A cluster whose connections nothing else uses.
+        target: The job.
+    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    before = {number: signal.signal(number, _noted) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, _do_nothing) for number in (signal.SIGTERM, signal.SIGINT)}
     woken = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    told = Event()
-    guard = Thread(target=_guard, args=(cluster, target, reader, told), name="stopping", daemon=True)
+    is_stopping = Event()
+    guard = Thread(target=_guard, args=(cluster, target, reader, is_stopping), name="stopping", daemon=True)
     guard.start()
     try:
         yield
     finally:
-        if told.is_set():
-            # The job's disappearance is our own doing: the guard ends the process.
+        if is_stopping.is_set():
+            # The job is gone because the guard deletes it; the guard also ends the process.
             guard.join()
         signal.set_wakeup_fd(woken)
         for number, handler in before.items():
@@ -72,11 +78,11 @@ def deletes_when_told_to_stop(cluster: Cluster, target: Target) -> Iterator[None
         os.close(writer)
 
 
-def _noted(_number: int, _frame: FrameType | None) -> None:
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
     """The interpreter has already written the signal's number to the pipe."""
 
 
-def _guard(cluster: Cluster, target: Target, reader: int, told: Event) -> None:
+def _guard(cluster: Cluster, target: Target, reader: int, is_stopping: Event) -> None:
     is_known = target.launcher is None
     while True:
         if not is_known:
@@ -88,41 +94,41 @@ def _guard(cluster: Cluster, target: Target, reader: int, told: Event) -> None:
     if not os.read(reader, 1):
         os.close(reader)
         return
-    told.set()
-    said = _stop(cluster, target)
+    is_stopping.set()
+    message = _stop(cluster, target)
     with suppress(OSError):
-        os.write(2, f"[launch] {said}\n".encode())
+        os.write(2, f"[launch] {message}\n".encode())
     os._exit(EXIT_CODE)
 
 
 def _stop(cluster: Cluster, target: Target) -> str:
-    """Delete the job, trying until the process is killed; what was done, for whoever still reads."""
+    """Delete the job, and retry until the process is killed; what was done, as a message."""
     if _is_evicted(cluster, target):
-        return "told to stop because this pod is being deleted: the job stays, the next attempt adopts it"
+        return "this pod is evicted: the job stays, the next attempt adopts it"
     began = monotonic()
     while monotonic() - began < _GIVE_UP:
         try:
             found = cluster.get(target.path)
             if owner_of(found) != target.owner:
-                return "told to stop; the job of this name is not ours and stays"
+                return "stop requested; the job of this name has another owner and stays"
             cluster.delete(target.path, found["metadata"]["uid"])
         except Refused as error:
             if error.status == HTTPStatus.NOT_FOUND and monotonic() - began > _SETTLING:
-                return "told to stop; there is no job to delete"
+                return "stop requested; there is no job to delete"
             if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT} and not is_transient(error):
-                return f"told to stop; the job cannot be deleted: {error}"
+                return f"stop requested; the job cannot be deleted: {error}"
         except ApiError:
             pass
         else:
-            return f"told to stop: {target.path.rpartition('/')[2]} is deleted"
+            return f"stop requested: {target.path.rpartition('/')[2]} is deleted"
         sleep(0.02)
-    return "told to stop; the job could not be deleted, the API server does not answer"
+    return "stop requested; the job could not be deleted, the API server does not answer"
 
 
 def _looked_up(cluster: Cluster, target: Target) -> tuple[Target, bool]:
     """The target, without a launcher's pod that does not exist; and whether that is known.
 
-    A server that is busy at this moment is asked again: until then the pod counts as there, or else its
+    A server that is busy at this moment is asked again: until then the pod is assumed to exist, or its
     eviction would be taken for the termination of the run.
     """
     try:
@@ -142,16 +148,22 @@ def _is_evicted(cluster: Cluster, target: Target) -> bool:
         return False
     until = monotonic() + _NOTICE
     while True:
-        try:
-            pod = cluster.get(target.launcher)
-        except Refused as error:
-            return error.status == HTTPStatus.NOT_FOUND
-        except ApiError:
-            return False
-        if "deletionTimestamp" in pod["metadata"] or condition(pod, "DisruptionTarget"):
-            return True
-        if (pod.get("status") or {}).get("reason"):
-            return True  # kubelets before 1.26 have no condition for it: Evicted, NodeShutdown, Terminated
+        with suppress(Unanswered):
+            try:
+                pod = cluster.get(target.launcher)
+            except Refused as error:
+                if not is_transient(error):
+                    return error.status == HTTPStatus.NOT_FOUND
+            else:
+                if _has_to_go(pod):
+                    return True
         if monotonic() > until:
             return False
         sleep(_NOTICE / 4)
+
+
+def _has_to_go(pod: Object) -> bool:
+    if "deletionTimestamp" in pod["metadata"] or condition(pod, "DisruptionTarget"):
+        return True
+    # Kubelets before 1.26 have no condition for it: the reason is Evicted, NodeShutdown or Terminated.
+    return bool((pod.get("status") or {}).get("reason"))

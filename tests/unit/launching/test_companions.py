@@ -17,7 +17,7 @@ from ddpipe.kube import resources
 from ddpipe.kube.api import Refused
 from ddpipe.kube.resources import JOBS, SERVICES
 from ddpipe.launching import companions
-from ddpipe.launching.adoption import Launching
+from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.companions import accompany
 from ddpipe.launching.launcher import Outcome, launch
 
@@ -79,10 +79,10 @@ def test_an_attempt_that_died_in_between_is_made_good() -> None:
 def test_one_that_is_there_already_is_left_as_it_is() -> None:
     server = a_server()
     found = server.put(JOBS.path("team"), manifest(JOB))
-    launching = Launching(server, JOB, JOB, BACKEND, lambda _: None)
-    accompany(launching, found)
+    attempt = Attempt(server, JOB, JOB, BACKEND, lambda _: None)
+    accompany(attempt, found)
     before = server.get(SERVICE)
-    accompany(launching, found)
+    accompany(attempt, found)
     assert server.get(SERVICE) == before
 
 

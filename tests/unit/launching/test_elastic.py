@@ -116,7 +116,7 @@ def test_a_job_that_is_scaled_is_made_anew_with_as_many_pods_under_its_name() ->
     outcome, text = made.launched()
     assert made.sizes == [2, 3]
     assert (outcome.name, outcome.nodes, outcome.adopted) == (JOB.name, 3, False)
-    assert f"scaled, nodes from 2 to 3: removing PyTorchJob team/{JOB.name} to make it anew" in text
+    assert f"scaled, nodes from 2 to 3: removing PyTorchJob team/{JOB.name} to create it again" in text
     assert f"created PyTorchJob team/{JOB.name} (nodes=3)" in text
     assert "3 of 3 pods" in text
     with pytest.raises(Refused, match="404"):
@@ -170,7 +170,7 @@ def test_a_scaled_job_that_is_asked_for_differently_is_left_alone() -> None:
     made = Made()
     made.server.put(JOBS, a_job_of(3))
     for other in (replace(JOB, image="another:1"), replace(JOB, nodes=3)):
-        with pytest.raises(NameTaken, match="asked for differently"):
+        with pytest.raises(NameTaken, match="a different spec"):
             made.launched(other)
     assert made.server.get(PATH)
 
@@ -180,7 +180,7 @@ def test_more_pods_than_can_be_are_told_and_the_job_goes_on_as_before() -> None:
     made.nodes("2")
     outcome, text = made.launched()
     assert (made.sizes, outcome.nodes) == ([2, 2], 2)
-    assert "there cannot be 3 pods, so there will be as many as before: 1 problem" in text
+    assert "3 pods are not possible, continuing with as many as before: 1 problem" in text
     assert "the nodes can take 2 of the job's 3 pods" in text
 
 
@@ -323,7 +323,7 @@ def test_a_job_starts_with_as_many_pods_as_the_nodes_have_room_for(cpus: list[st
     made.nodes(*cpus)
     outcome, text = made.launched(replace(ELASTIC, nodes=4, preflight="warn"))
     assert (made.sizes, outcome.nodes) == ([nodes], nodes)
-    assert ("of 4 pods at the moment" in text) is (nodes < 4)
+    assert ("of 4 pods fit on the nodes at the moment" in text) is (nodes < 4)
 
 
 def test_fewer_pods_than_may_be_are_refused() -> None:

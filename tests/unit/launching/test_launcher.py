@@ -31,7 +31,7 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.pytorchjob import RESOURCE
 from ddpipe.kube.api import Refused, Unanswered
 from ddpipe.kube.resources import WORKFLOWS
-from ddpipe.launching import adoption, launcher
+from ddpipe.launching import adoption, launcher, removal
 from ddpipe.launching.launcher import Outcome, launch
 
 FORBIDDEN = Refused(403, "Forbidden", 'pods is forbidden: User "me" cannot do that')
@@ -163,7 +163,7 @@ def test_a_job_that_is_being_deleted_is_waited_for_and_made_anew() -> None:
 
 
 def test_a_deleted_job_that_stays_is_named_with_what_to_look_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adoption, "_REMOVAL_SECONDS", 0.2)
+    monkeypatch.setattr(removal, "_REMOVAL_SECONDS", 0.2)
     job = a_job()
     found = an_object(job, "Failed")
     found["metadata"]["finalizers"] = ["a/b"]
@@ -175,7 +175,7 @@ def test_a_deleted_job_that_stays_is_named_with_what_to_look_for(monkeypatch: py
 
 def test_pods_of_another_object_of_the_same_name_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator takes long to recover when it meets them; but they are no reason to give up."""
-    monkeypatch.setattr(adoption, "_REMOVAL_SECONDS", 0.3)
+    monkeypatch.setattr(removal, "_REMOVAL_SECONDS", 0.3)
     job = a_job()
     server = operated(job)
     server.put(PODS, a_pod(job, "worker-5", metadata={"ownerReferences": [{"uid": "an earlier one"}]}))
@@ -191,7 +191,7 @@ def test_pods_of_another_object_of_the_same_name_are_waited_for(monkeypatch: pyt
 def test_a_quota_that_still_counts_removed_pods_is_waited_for(
     seconds: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adoption, "_QUOTA_SECONDS", 5 if seconds else 0.1)
+    monkeypatch.setattr(removal, "_QUOTA_SECONDS", 5 if seconds else 0.1)
     job = a_job()
     server = operated(job)
     server.put(JOBS, an_object(job, "Failed"))
@@ -266,7 +266,7 @@ def test_a_stranger_s_job_is_left_alone() -> None:
 def test_a_job_that_was_asked_for_differently_is_left_alone() -> None:
     job = a_job()
     server = a_server(an_object(job, "Running"))
-    with pytest.raises(NameTaken, match="asked for differently"):
+    with pytest.raises(NameTaken, match="a different spec"):
         launched(a_job(image="another:1"), server)
     assert "DELETE" not in server.methods(path(job))
 

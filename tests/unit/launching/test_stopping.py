@@ -17,7 +17,7 @@ from launch_samples import JOBS, PODS, a_job, a_server, an_object
 
 from ddpipe.kube.api import ApiError, Refused, Unanswered
 from ddpipe.launching import stopping
-from ddpipe.launching.stopping import Target, _looked_up, _stop, deletes_when_told_to_stop
+from ddpipe.launching.stopping import Target, _looked_up, _stop, deletes_on_stop
 
 JOB = a_job()
 PATH = f"{JOBS}/{JOB.name}"
@@ -44,7 +44,7 @@ def deletes(request: Request) -> bool:
 
 def test_the_job_is_deleted() -> None:
     server = a_server(an_object(JOB, "Running"))
-    assert _stop(server, TARGET) == f"told to stop: {JOB.name} is deleted"
+    assert _stop(server, TARGET) == f"stop requested: {JOB.name} is deleted"
     assert not is_there(server)
 
 
@@ -52,7 +52,7 @@ def test_a_stranger_s_job_stays() -> None:
     found = an_object(JOB, "Running")
     found["metadata"]["annotations"] = {}
     server = a_server(found)
-    assert "not ours and stays" in _stop(server, TARGET)
+    assert "another owner and stays" in _stop(server, TARGET)
     assert is_there(server)
 
 
@@ -66,7 +66,7 @@ def test_a_job_whose_create_is_under_way_is_deleted_too(monkeypatch: pytest.Monk
 
 def test_without_a_job_the_end_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "_SETTLING", 0.05)
-    assert _stop(a_server(), TARGET) == "told to stop; there is no job to delete"
+    assert _stop(a_server(), TARGET) == "stop requested; there is no job to delete"
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_busy_server_is_asked_again_for_the_launcher_s_pod(monkeypatch: pytest
     server = a_server(an_object(JOB, "Running"))
     server.put(PODS, step())
     server.fail(lambda request: request.path == OWN_POD, Refused(503, "", "starting"), times=3)
-    with deletes_when_told_to_stop(server, FROM_POD):
+    with deletes_on_stop(server, FROM_POD):
         server.awaited(lambda _: server.methods(OWN_POD).count("GET") == 4)
         server.awaited(lambda _: server.methods(PATH).count("GET") == 4)
 
@@ -184,7 +184,7 @@ def test_afterwards_signals_are_as_before_and_nothing_is_left_open() -> None:
         return signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), woken
 
     before = state()
-    with deletes_when_told_to_stop(server, FROM_POD):
+    with deletes_on_stop(server, FROM_POD):
         assert state() != before
         (guard,) = (thread for thread in threading.enumerate() if thread.name == "stopping")
         server.awaited(lambda request: request.path == PATH)
@@ -199,7 +199,7 @@ def test_afterwards_signals_are_as_before_and_nothing_is_left_open() -> None:
 def test_the_guard_keeps_its_connection_warm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "_WARM", 0.01)
     server = a_server(an_object(JOB, "Running"))
-    with deletes_when_told_to_stop(server, TARGET):
+    with deletes_on_stop(server, TARGET):
         server.awaited(lambda _: server.methods(PATH).count("GET") > 2)
 
 
@@ -207,7 +207,7 @@ PROGRAM = """
 import os, sys, time
 from fake_api import FakeApiServer
 from test_stopping import JOBS, PATH, FROM_POD, JOB, a_server, an_object
-from ddpipe.launching.stopping import deletes_when_told_to_stop
+from ddpipe.launching.stopping import deletes_on_stop
 
 server = a_server(an_object(JOB, "Running"))
 delete = server.delete
@@ -215,7 +215,7 @@ def told(path, uid):
     delete(path, uid)
     os.write(1, b"deleted " + path.encode())
 server.delete = told
-with deletes_when_told_to_stop(server, FROM_POD):
+with deletes_on_stop(server, FROM_POD):
     os.write(1, b"ready ")
     sys.stderr.close()
     time.sleep(30)

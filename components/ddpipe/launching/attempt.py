@@ -1,0 +1,73 @@
+"""One attempt of a step to run its job: what the parts of the launch protocol share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+
+from ddpipe.jobs.backend import Backend
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.kube.api import Cluster, Refused
+from ddpipe.kube.resources import Object
+from ddpipe.kube.retrying import with_retries
+from ddpipe.launching import diagnosis, elastic, preflight
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt to run a job.
+
+    Attributes:
+        cluster: The cluster that the job runs on.
+        requested: The job that was requested.
+        job: The job that runs: the same with its current number of pods.
+        backend: The kind of job.
+        say: Prints a line.
+    """
+
+    cluster: Cluster
+    requested: TrainingJob
+    job: TrainingJob
+    backend: Backend
+    say: Callable[[str], None]
+
+    @property
+    def least(self) -> int:
+        """How many pods have to run at the same time."""
+        return self.requested.min_nodes or self.requested.nodes
+
+    @property
+    def path(self) -> str:
+        """The job's path in the API."""
+        return self.backend.resource.path(self.job.namespace, self.job.name)
+
+    @property
+    def title(self) -> str:
+        """The job's name in messages."""
+        return diagnosis.name_of(self.job, self.backend)
+
+    def sized(self, nodes: int) -> Attempt:
+        """The same attempt with this number of pods."""
+        return replace(self, job=replace(self.job, nodes=nodes))
+
+    def as_found(self, found: Object) -> Attempt:
+        """The same attempt with the number of pods that the job `found` was created with."""
+        return self.sized(elastic.size_of(found) or self.requested.nodes)
+
+    def find(self) -> Object | None:
+        """The job on the cluster; None if there is none.
+
+        Raises:
+            PreflightFailed: This account may not read it; all missing rights are listed.
+            Refused: The server rejects the request for another reason.
+            ClusterUnreachable: The server was away for too long.
+        """
+        try:
+            return with_retries(lambda: self.cluster.get(self.path), self.job.outage)
+        except Refused as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            if error.status == HTTPStatus.FORBIDDEN:
+                preflight.check_rights(self.cluster, self.job, self.backend)
+            raise
