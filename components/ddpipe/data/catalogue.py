@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 
 from ddpipe.data.index import open_index
+from ddpipe.data.intents import CLAIMS, CLEANINGS, intended_shards, intent, stale_intents
 from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, load_manifest
-from ddpipe.data.notes import CLAIMS, CLEANINGS, dead_notes, noted, noted_shards
 from ddpipe.data.shards import object_key
 from ddpipe.data.versions import versions
 from ddpipe.errors import CorruptObject, NoSuchObject
@@ -123,13 +123,13 @@ def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
     # They come before claims, claims before manifests: what is published meanwhile is found to be needed.
     stored = {PurePosixPath(info.key).stem: info for folder in POOLS for info in store.list(folder)}
     listing = list(store.list("datasets/"))
-    needed = noted_shards(store, CLAIMS)
+    needed = intended_shards(store, CLAIMS)
     for version in versions(store):
         with suppress(NoSuchObject):  # removed since it was listed
             needed |= {item.sha256 for item in objects_of(load_manifest(version.uri))}
     old = {name: info for name, info in stored.items() if name not in needed and now - info.modified > grace}
     entries = [info for info in listing if _subject(info.key) in old]
-    return [*entries, *old.values(), *dead_notes(store, now)]
+    return [*entries, *old.values(), *stale_intents(store, now)]
 
 
 def _subject(key: str) -> str | None:
@@ -143,7 +143,7 @@ def _subject(key: str) -> str | None:
 def clean_up(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
     """Delete `garbage`; gives what is gone."""
     found = garbage(store, grace, now)
-    with noted(store, CLEANINGS, {PurePosixPath(info.key).stem for info in found}):
+    with intent(store, CLEANINGS, {PurePosixPath(info.key).stem for info in found}):
         # A prepare that could not see the note is seen now.
         still = {info.key for info in garbage(store, grace, now)}
         gone = [info for info in found if info.key in still]

@@ -11,7 +11,7 @@ from ddpipe.data.manifest import SPLITS
 from ddpipe.errors import SourceError, listed
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.prepare.splitting import Places, given_splits, numbered_units, shown_by_units
-from ddpipe.sources.samples import Samples
+from ddpipe.sources.sample_columns import Samples
 from ddpipe.spelling import option
 
 

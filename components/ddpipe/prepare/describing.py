@@ -13,12 +13,12 @@ from ddpipe.data.columns import PIECE, Rows, trimmed
 from ddpipe.data.index import described
 from ddpipe.data.manifest import SPLITS, DatasetManifest
 from ddpipe.prepare.encoding import Encoding
-from ddpipe.prepare.index import Members
-from ddpipe.prepare.packing import Stored
+from ddpipe.prepare.entries import Members
+from ddpipe.prepare.planning import Stored
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.prepare.splitting import given_splits
 from ddpipe.sources import Survey
-from ddpipe.sources.samples import Samples
+from ddpipe.sources.sample_columns import Samples
 
 
 def rule_facts(spec: PrepareSpec) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest
 from ddpipe.data.versions import versions
 from ddpipe.errors import DatasetError, StoreError
 from ddpipe.prepare.splitting import UNKNOWN, Places
-from ddpipe.sources.samples import Finder, Samples
+from ddpipe.sources.sample_columns import Finder, Samples
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)

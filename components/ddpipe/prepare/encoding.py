@@ -16,7 +16,7 @@ from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import JpegShard, encode_jpegs, encode_pixels, open_shard
 from ddpipe.prepare.duplicates import DETAIL, perceptual_hash
 from ddpipe.sources.images import FILTER, Shape, bare, decode, shrink
-from ddpipe.sources.view import PLAIN, View
+from ddpipe.sources.read_options import DEFAULT, ReadOptions
 
 SMALL = 96
 """Images with a shorter side of up to so many pixels are kept as pixels, larger ones as JPEGs."""
@@ -77,12 +77,12 @@ class Raw:
 
     shape: Shape
     depth: int = 0
-    view: View = PLAIN
+    reading: ReadOptions = DEFAULT
 
     @property
     def facts(self) -> Mapping[str, object]:
         """The shape, the depth of images of 16 bits, and what of DICOM files is shown."""
-        return {"kind": "raw", "shape": list(self.shape), **_deep(self.depth), **self.view.facts}
+        return {"kind": "raw", "shape": list(self.shape), **_deep(self.depth), **self.reading.facts}
 
     def with_depth(self, depth: int) -> Raw:
         """Other values become black and white."""
@@ -98,7 +98,7 @@ class Raw:
         if found and found[0] == self.shape and min(self.shape[:2]) < DETAIL:
             pixels, phash = found[1], ""
         else:
-            image = decode(data, self.shape, self.depth, self.view)
+            image = decode(data, self.shape, self.depth, self.reading)
             pixels, phash = image.tobytes(), perceptual_hash(image)
         return Encoded(pixels, pixel_moments(pixels, self.shape[2]), phash)
 
@@ -125,19 +125,19 @@ class Jpeg:
         side: The shorter side, in pixels.
         quality: Of the JPEGs, 1 to 95.
         depth: See `Encoding`.
-        view: Of DICOM files.
+        reading: Of DICOM files.
     """
 
     side: int
     quality: int
     depth: int = 0
-    view: View = PLAIN
+    reading: ReadOptions = DEFAULT
 
     @property
     def facts(self) -> Mapping[str, object]:
         """Side, quality, filter, the depth of images of 16 bits, and what of DICOM files is shown."""
         facts = {"kind": "jpeg", "side": self.side, "quality": self.quality, "filter": FILTER.name.lower()}
-        return {**facts, **_deep(self.depth), **self.view.facts}
+        return {**facts, **_deep(self.depth), **self.reading.facts}
 
     def with_depth(self, depth: int) -> Jpeg:
         """Other values become black and white."""
@@ -149,7 +149,7 @@ class Jpeg:
 
     def encode(self, data: bytes) -> Encoded:
         """Scaled to the shorter side; grey stays grey."""
-        image, buffer = shrink(data, self.side, self.depth, self.view), io.BytesIO()
+        image, buffer = shrink(data, self.side, self.depth, self.reading), io.BytesIO()
         image.save(buffer, "JPEG", quality=self.quality)
         return Encoded(buffer.getvalue(), moments(image), perceptual_hash(image))
 
@@ -179,7 +179,7 @@ def pixel_moments(pixels: bytes, channels: int) -> Moments:
     return (len(values), *np.concatenate(sums).tolist())
 
 
-def chosen(shapes: ArrayLike, kind: str, size: int, quality: int, view: View = PLAIN) -> Encoding:
+def chosen(shapes: ArrayLike, kind: str, size: int, quality: int, reading: ReadOptions = DEFAULT) -> Encoding:
     """The encoding that these images call for.
 
     Args:
@@ -187,14 +187,14 @@ def chosen(shapes: ArrayLike, kind: str, size: int, quality: int, view: View = P
         kind: "raw", "jpeg", or "auto".
         size: Side of the images in pixels; 0: the commonest size, of photographs at most `PHOTOGRAPH`.
         quality: Of JPEGs.
-        view: Of DICOM files.
+        reading: Of DICOM files.
     """
     found = np.asarray(shapes, np.int64).reshape(-1, 3)
     if not len(found):
-        return Jpeg(size or PHOTOGRAPH, quality, view=view)
+        return Jpeg(size or PHOTOGRAPH, quality, reading=reading)
     sizes, first, counts = np.unique(found[:, 0] << 32 | found[:, 1], return_index=True, return_counts=True)
     commonest = sizes[np.lexsort((first, -counts))[0]]
     height, width = (size, size) if size else divmod(int(commonest), 2**32)
     if kind == "raw" or min(height, width) <= SMALL:
-        return Raw((height, width, int(found[:, 2].max())), view=view)
-    return Jpeg(size or min(PHOTOGRAPH, height, width), quality, view=view)
+        return Raw((height, width, int(found[:, 2].max())), reading=reading)
+    return Jpeg(size or min(PHOTOGRAPH, height, width), quality, reading=reading)

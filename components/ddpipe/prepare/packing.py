@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -23,17 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
+from ddpipe.data import shards
 from ddpipe.data.columns import Rows, text
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.prefetch import prefetched
-from ddpipe.data.shards import SHARD_BYTES, shard_key, verify
+from ddpipe.data.shards import shard_key, verify
 from ddpipe.prepare.encoding import Encoding, Moments
-from ddpipe.prepare.index import DIGEST, Entry, Members, write_entry
+from ddpipe.prepare.entries import DIGEST, Entry, Members, write_entry
+from ddpipe.prepare.planning import Known, Plan, Stored, Take
+from ddpipe.prepare.progress import progress_bar
 from ddpipe.processes.cpus import cpus
 from ddpipe.processes.process import give_memory_back, keep_memory
 from ddpipe.sources import Source, Survey, Unreadable
+from ddpipe.sources.base import Sample
 from ddpipe.sources.images import Probed, Shape, probe
-from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)
@@ -46,51 +48,9 @@ REMOTE_READERS = 16
 BATCH = 32
 """Samples that a thread takes at a time."""
 
-TOLD_EVERY = 15.0
-"""Seconds between two lines about the progress where there is no terminal for a bar."""
-
-
-class Known:
-    """What is known of the samples' files, by the samples' numbers.
-
-    Attributes:
-        there: Whether anything is.
-        sha256: Of their contents, 32 bytes each.
-        shapes: Of their images.
-        depths: Of their images, see `ddpipe.sources.images.Probed`.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.there = np.zeros(count, np.bool_)
-        self.sha256 = np.zeros(count, DIGEST)
-        self.shapes = np.zeros((count, 3), np.uint32)
-        self.depths = np.zeros(count, np.uint8)
-
-    def note(
-        self, rows: Rows, sha256: NDArray[np.bytes_], shapes: NDArray[np.uint32], depths: NDArray[np.uint8]
-    ) -> None:
-        """Something was found out."""
-        self.sha256[rows], self.shapes[rows], self.depths[rows] = sha256, shapes, depths
-        self.there[rows] = True
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A shard, and the number of the sample of each of its images; -1: there is no such sample any more."""
-
-    entry: Entry
-    rows: Rows
-
-
-class Take(NamedTuple):
-    """An image that a shard already holds."""
-
-    entry: Entry
-    place: int
-
 
 class Packed(NamedTuple):
-    """An encoded image, and what is known of it; see `ddpipe.prepare.index.Members`."""
+    """An encoded image, and what is known of it; see `ddpipe.prepare.entries.Members`."""
 
     row: int
     sha256: bytes
@@ -99,102 +59,6 @@ class Packed(NamedTuple):
     moments: Moments
     phash: str
     data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How the samples of one split come into shards.
-
-    Attributes:
-        kept: Shards that stay as they are.
-        broken: Hashes of those of them that are lost or damaged; their samples have to be read.
-        rows: Numbers of the samples that the new shards hold, in their order.
-        origins: For each of them, the number of the shard in `shelf` from which it is taken; -1: it is read.
-        places: For each of them, the number of its image in that shard.
-        shelf: Shards from which images are taken.
-    """
-
-    kept: tuple[Stored, ...]
-    broken: frozenset[str]
-    rows: Rows
-    origins: NDArray[np.int32]
-    places: NDArray[np.int32]
-    shelf: tuple[Stored, ...] = ()
-
-    @property
-    def encoded(self) -> int:
-        """How many samples have to be read and encoded."""
-        again = sum(len(stored.rows) for stored in self.kept if stored.entry.shard.sha256 in self.broken)
-        return int((self.origins < 0).sum()) + again
-
-    @property
-    def taken(self) -> int:
-        """How many are taken from other shards."""
-        return int((self.origins >= 0).sum())
-
-    def take(self, number: int) -> Take | None:
-        """Where the image of the sample at this place of `rows` is taken from."""
-        origin = int(self.origins[number])
-        return None if origin < 0 else Take(self.shelf[origin].entry, int(self.places[number]))
-
-
-def planned(
-    rows: Rows, known: Known, stored: Iterable[Stored], encoding: Encoding, broken: Collection[str]
-) -> Plan:
-    """Take over what earlier prepares stored with the same encoding from the same content.
-
-    A shard stays if all of its images are wanted. If something is new, small shards do not stay but are
-    merged with it: otherwise every small change would leave a small shard behind, for ever.
-
-    Args:
-        rows: Numbers of the samples of the split, ascending.
-        known: What is known of the files.
-        stored: What earlier prepares stored.
-        encoding: How images are kept now.
-        broken: Hashes of shards that are lost or damaged. Where such a shard would stay, it is made again
-            from the same samples, so that this and every other version of it is whole again.
-    """
-    wanted = np.zeros(len(known.there), np.bool_)
-    wanted[rows] = True
-    wanted &= known.there
-    shelf = sorted(
-        (one for one in stored if one.entry.encoding == encoding.facts),
-        key=lambda one: (-one.entry.shard.count, one.entry.shard.sha256),
-    )
-    current = [
-        (one.rows >= 0) & wanted[one.rows] & (known.sha256[one.rows] == one.entry.members.sha256)
-        for one in shelf
-    ]
-    kept, covered = _apart([one for one, fits in zip(shelf, current, strict=True) if fits.all()], len(wanted))
-    if not covered[rows].all():
-        large = [one for one in kept if one.entry.shard.bytes * 2 >= SHARD_BYTES]
-        kept, covered = _apart(large, len(wanted))
-    new = rows[~covered[rows]]
-    origins, places = np.full(len(new), -1, np.int32), np.zeros(len(new), np.int32)
-    for number, (one, fits) in enumerate(zip(shelf, current, strict=True)):
-        if len(new) and one.entry.shard.sha256 not in broken:
-            usable = np.flatnonzero(fits & ~covered[one.rows])
-            target = np.searchsorted(new, one.rows[usable])
-            origins[target], places[target] = number, usable
-    return Plan(
-        kept=tuple(sorted(kept, key=lambda one: one.rows[0])),
-        broken=frozenset(one.entry.shard.sha256 for one in kept) & frozenset(broken),
-        rows=new,
-        origins=origins,
-        places=places,
-        shelf=tuple(shelf),
-    )
-
-
-def _apart(shards: Iterable[Stored], samples: int) -> tuple[list[Stored], NDArray[np.bool_]]:
-    """Shards that have no image in common, and which samples they hold."""
-    kept: list[Stored] = []
-    covered = np.zeros(samples, np.bool_)
-    for one in shards:
-        if not covered[one.rows].any():
-            kept.append(one)
-            covered[one.rows] = True
-    return kept, covered
 
 
 class Packer:
@@ -218,7 +82,7 @@ class Packer:
 
     def inspect(self, rows: Rows) -> None:
         """Hash files and read the headers of their images."""
-        with _progress("inspecting", len(rows)) as progress:
+        with progress_bar("inspecting", len(rows)) as progress:
             for row, (digest, probed) in self._good(self._inspect, rows, progress):
                 self.known.note(
                     np.array([row]),
@@ -250,8 +114,8 @@ class Packer:
         give_memory_back()
         keep_memory()
         total = sum(plan.taken + plan.encoded for plan in plans.values())
-        shards = {}
-        with TemporaryDirectory() as folder, _progress("encoding", total) as progress:
+        stored = {}
+        with TemporaryDirectory() as folder, progress_bar("encoding", total) as progress:
             opened = OpenedShards(self.store, encoding, Path(folder))
             for split, plan in plans.items():
                 kept = []
@@ -265,9 +129,9 @@ class Packer:
                 encode = partial(self._encode, encoding, plan, opened)
                 good = (part for _, part in self._good(encode, plan.rows, progress))
                 contents = (content for content in _cut(part for part in good if may_store()) if may_store())
-                shards[split] = [*kept, *prefetched(store, contents, threads=1, ahead=1)]
+                stored[split] = [*kept, *prefetched(store, contents, threads=1, ahead=1)]
                 give_memory_back()
-        return shards
+        return stored
 
     def _restamped(self, stored: Stored) -> Stored:
         """The shard with the stamps that its files have now, so that they need not be read again."""
@@ -392,7 +256,7 @@ def _cut(parts: Iterable[Packed]) -> Iterator[list[Packed]]:
     content: list[Packed] = []
     size = 0
     for part in parts:
-        if content and size + len(part.data) > SHARD_BYTES:
+        if content and size + len(part.data) > shards.SHARD_BYTES:
             yield content
             content, size = [], 0
         content.append(part)
@@ -405,30 +269,3 @@ def _as_wide(moments: Sequence[Moments]) -> NDArray[np.uint64]:
     """As rows of one width: a grey image has the same values in every channel."""
     widest = max(map(len, moments))
     return np.array([row if len(row) == widest else (row[0], *3 * row[1:]) for row in moments], np.uint64)
-
-
-def _progress(verb: str, total: int) -> tqdm[NoReturn]:
-    """A bar with rate and time left on a terminal; elsewhere a line now and then, as logs are read there."""
-    is_terminal = sys.stderr.isatty()
-    return tqdm(
-        desc=verb,
-        total=total,
-        unit="img",
-        leave=False,
-        disable=not total,
-        file=sys.stderr if is_terminal else _Lines(),
-        mininterval=0.1 if is_terminal else TOLD_EVERY,
-        delay=0 if is_terminal else TOLD_EVERY,
-        bar_format=None if is_terminal else "{desc} {n} of {total}: {rate_fmt}, {remaining} left",
-    )
-
-
-class _Lines:
-    """What tqdm writes, as log lines."""
-
-    def write(self, text: str) -> None:
-        if line := text.strip():
-            log.info("%s", line)
-
-    def flush(self) -> None:
-        """Nothing is kept back."""

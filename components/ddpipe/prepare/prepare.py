@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ddpipe.data.catalogue import damage, objects_of, shards_of
+from ddpipe.data.intents import CLAIMS, CLEANINGS, intended_shards, intent
 from ddpipe.data.manifest import SPLITS, DatasetManifest, manifest_key
-from ddpipe.data.notes import CLAIMS, CLEANINGS, noted, noted_shards
 from ddpipe.data.shards import object_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject
 from ddpipe.prepare.checks import (
@@ -35,16 +35,17 @@ from ddpipe.prepare.checks import (
 from ddpipe.prepare.describing import manifest_of, rule_facts
 from ddpipe.prepare.earlier import kept_places, warn_of_moved
 from ddpipe.prepare.encoding import SMALL, Encoding, chosen
+from ddpipe.prepare.entries import Entry, lost, read_entries, sizes
 from ddpipe.prepare.grouping import grouped
-from ddpipe.prepare.index import Entry, lost, read_entries, sizes
-from ddpipe.prepare.packing import Known, Packer, Stored, planned
+from ddpipe.prepare.packing import Packer
+from ddpipe.prepare.planning import Known, Stored, planned
 from ddpipe.prepare.report import copies, lookalikes
 from ddpipe.prepare.shaping import how_shaped
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.prepare.split_warnings import split_warnings
 from ddpipe.prepare.splitting import Places, split_samples
 from ddpipe.sources import Survey, open_source
-from ddpipe.sources.samples import Finder, Samples
+from ddpipe.sources.sample_columns import Finder, Samples
 from ddpipe.storage import Store, open_store
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ def prepare(spec: PrepareSpec) -> Prepared:
     reused = not version.encoded and not damaged
     if not reused:
         warn_of_moved(store, spec.name, version.samples, version.places)
-        with noted(store, CLAIMS, {item.sha256 for item in objects_of(manifest)}):
+        with intent(store, CLAIMS, {item.sha256 for item in objects_of(manifest)}):
             _refuse_if_lost(store, manifest)
             for place, content in objects.items():  # the manifest comes last
                 store.write(place, content)
@@ -152,7 +153,7 @@ def _is_published(store: Store, key: str, content: bytes) -> bool:
 
 def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
     """A shard that was taken over may have been cleaned up meanwhile, or be about to."""
-    going = noted_shards(store, CLEANINGS)
+    going = intended_shards(store, CLEANINGS)
     if going & {item.sha256 for item in objects_of(manifest)}:
         raise DatasetError(
             what="a dataset cannot be published",
@@ -275,7 +276,7 @@ def _encoding(spec: PrepareSpec, survey: Survey, packer: Packer, stored: Sequenc
     depth = int(known.depths.max(initial=0))
     shapes = known.shapes[known.there] if survey.shape is None else np.array([survey.shape])
     found = shapes if decides else ()
-    return chosen(found, spec.image_format, spec.image_size, spec.quality, spec.view).with_depth(depth)
+    return chosen(found, spec.image_format, spec.image_size, spec.quality, spec.reading).with_depth(depth)
 
 
 def _note_unchanged(samples: Samples, known: Known, stored: Iterable[Stored]) -> None:

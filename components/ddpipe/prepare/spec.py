@@ -13,7 +13,7 @@ from ddpipe.prepare.split_rule import SplitRule
 from ddpipe.sources.base import Table
 from ddpipe.sources.downloads import DOWNLOADS
 from ddpipe.sources.named import BUILT_IN, SOURCES
-from ddpipe.sources.view import View
+from ddpipe.sources.read_options import ReadOptions
 from ddpipe.spelling import option
 
 FORMATS = ("auto", "raw", "jpeg")
@@ -142,9 +142,9 @@ class PrepareSpec(Parameters):
         return self.source_path or self.source
 
     @property
-    def view(self) -> View:
+    def reading(self) -> ReadOptions:
         """What of DICOM files is the picture."""
-        return View.parsed(self.window, first_frame=self.first_frame)
+        return ReadOptions.parsed(self.window, first_frame=self.first_frame)
 
     @property
     def columns(self) -> Table:
@@ -183,7 +183,7 @@ class PrepareSpec(Parameters):
         yield from self._group_conflicts()
         yield from self._split_conflicts()
         try:
-            View.parsed(self.window, first_frame=self.first_frame)
+            ReadOptions.parsed(self.window, first_frame=self.first_frame)
         except ValueError:
             yield f"{option('window')} is {self.window!r}, not CENTER/WIDTH, such as 40/400"
         if not DATASET.fullmatch(self.name):

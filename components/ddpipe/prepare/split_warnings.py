@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ddpipe.sources.samples import Samples
+from ddpipe.sources.sample_columns import Samples
 
 WIDEST = 0.2
 """Of a 95 % interval of an accuracy that is worth reporting."""

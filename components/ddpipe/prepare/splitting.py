@@ -35,7 +35,7 @@ from ddpipe.data.columns import PIECE, Rows, Strings, Text
 from ddpipe.data.manifest import SPLITS
 from ddpipe.prepare.split_rule import SplitRule
 from ddpipe.prepare.stratify import exact_shares
-from ddpipe.sources.samples import Samples
+from ddpipe.sources.sample_columns import Samples
 
 Places = NDArray[np.int8]
 """Numbers of splits in `SPLITS`; `UNKNOWN` where there is none."""

@@ -6,20 +6,43 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ddpipe.data.manifest import Label
 from ddpipe.data.names import printable
 from ddpipe.errors import SourceError
-from ddpipe.sources.sample import Sample
 from ddpipe.spelling import option
 from ddpipe.storage import Store, open_store
 
 if TYPE_CHECKING:
-    from ddpipe.sources.samples import Samples  # numpy; the names of parameters are asked for without it
+    from ddpipe.sources.sample_columns import (
+        Samples,  # numpy; the names of parameters are asked for without it
+    )
 
 
 IMAGES = (
     "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "dcm", "dicom",
 )  # fmt: skip
 """Endings of the names of image files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One image and what it shows.
+
+    Attributes:
+        id: A name that stays with it from version to version.
+        label: Multiclass: index of its class. Multilabel: 0 or 1 for each class.
+        stamp: Changes whenever the image may have changed; known without reading it.
+        where: What its source needs to find it again.
+        group: Samples of one group (such as one patient) belong into one split; empty: it stands alone.
+        split: The split that the source itself puts it into; empty: it leaves that to us.
+    """
+
+    id: str
+    label: Label
+    stamp: str
+    where: str = ""
+    group: str = ""
+    split: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +116,7 @@ class Table:
 
 def sorted_out(samples: Iterable[Sample]) -> tuple[Samples, dict[str, str]]:
     """The samples with usable ids, and what is the matter with the others."""
-    from ddpipe.sources.samples import Samples  # noqa: PLC0415 - numpy, which compiling must not need
+    from ddpipe.sources.sample_columns import Samples  # noqa: PLC0415 - numpy, which compiling must not need
 
     problems: dict[str, str] = {}
 

@@ -27,7 +27,7 @@ from pydicom.pixels.utils import get_expected_length
 from pydicom.uid import DeflatedExplicitVRLittleEndian, RLELossless
 
 from ddpipe.sources.base import Unreadable
-from ddpipe.sources.view import View
+from ddpipe.sources.read_options import ReadOptions
 from ddpipe.spelling import option
 
 pydicom.config.settings.reading_validation_mode = (
@@ -59,12 +59,12 @@ def size(data: bytes) -> tuple[int, int, int]:
     return header.Rows, header.Columns, 1 if header.PhotometricInterpretation in GREY else 3
 
 
-def picture(data: bytes, view: View, largest: int) -> Image.Image:
+def picture(data: bytes, reading: ReadOptions, largest: int) -> Image.Image:
     """The image of a DICOM file, in mode L or RGB.
 
     Args:
         data: The file.
-        view: What of it is wanted.
+        reading: What of it is wanted.
         largest: Pixels that an image may have.
 
     Raises:
@@ -72,7 +72,7 @@ def picture(data: bytes, view: View, largest: int) -> Image.Image:
     """
     file = _read(data)
     frames = int(file.get("NumberOfFrames") or 1)
-    if frames > 1 and not view.first_frame:
+    if frames > 1 and not reading.first_frame:
         raise Unreadable(f"it has {frames} frames: {option('first_frame')} uses the first of them")
     if file.Rows * file.Columns > largest:
         raise Unreadable(f"{file.Columns} by {file.Rows} pixels: it may be a decompression bomb")
@@ -80,7 +80,7 @@ def picture(data: bytes, view: View, largest: int) -> Image.Image:
     _check_length(file)
     values = pixel_array(file, index=0)
     if file.PhotometricInterpretation in GREY:
-        return Image.fromarray(_grey(file, values, view))
+        return Image.fromarray(_grey(file, values, reading))
     bits = file.BitsStored
     if file.PhotometricInterpretation == "PALETTE COLOR":
         values = apply_color_lut(values, file)
@@ -149,12 +149,12 @@ def _rle_length(frame: bytes) -> int:
     return length
 
 
-def _grey(file: Dataset, stored: NDArray[Any], view: View) -> NDArray[np.uint8]:
+def _grey(file: Dataset, stored: NDArray[Any], reading: ReadOptions) -> NDArray[np.uint8]:
     values = apply_modality_lut(stored, file).astype(np.float64)
     if not np.isfinite(values).all():
         raise Unreadable("some of its pixels are no numbers")
     padding = _padding(file, stored)
-    shades = _shades(file, values, padding, view)
+    shades = _shades(file, values, padding, reading)
     if file.PhotometricInterpretation == "MONOCHROME1":
         shades = 1 - shades
     shades[padding] = 0
@@ -162,7 +162,7 @@ def _grey(file: Dataset, stored: NDArray[Any], view: View) -> NDArray[np.uint8]:
 
 
 def _shades(
-    file: Dataset, values: NDArray[np.float64], padding: NDArray[np.bool_], view: View
+    file: Dataset, values: NDArray[np.float64], padding: NDArray[np.bool_], reading: ReadOptions
 ) -> NDArray[np.float64]:
     """Grey from 0 to 1, before inversion; values outside the window may lie beyond.
 
@@ -170,11 +170,11 @@ def _shades(
         file: With its own window, if it has one.
         values: In the scanner's units, (rows, columns).
         padding: Which of them are no part of the image.
-        view: With the user's window, if there is one.
+        reading: With the user's window, if there is one.
     """
     own, function = _own_window(file), file.get("VOILUTFunction")
-    if view.window:
-        return _linear(values, *view.window)
+    if reading.window:
+        return _linear(values, *reading.window)
     if file.get("VOILUTSequence"):
         return _looked_up(file, file.VOILUTSequence[0], values)
     if not own:

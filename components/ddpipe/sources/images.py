@@ -16,7 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ddpipe.sources import png
 from ddpipe.sources.base import Unreadable
-from ddpipe.sources.view import PLAIN, View
+from ddpipe.sources.read_options import DEFAULT, ReadOptions
 from ddpipe.spelling import option
 
 try:
@@ -79,33 +79,33 @@ def probe(data: bytes) -> Probed:
         return Probed((height, width, 1 if _is_grey(image) else 3), depth)
 
 
-def decode(data: bytes, shape: Shape, depth: int = 0, view: View = PLAIN) -> Image.Image:
+def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEFAULT) -> Image.Image:
     """An image file, upright, scaled to this shape with its proportions kept, and cropped around the centre.
 
     Args:
         data: The file.
         shape: Wanted.
         depth: Bits that values of 16-bit images use, of which the upper 8 are kept; 0: all 16.
-        view: Of a DICOM file.
+        reading: Of a DICOM file.
 
     Raises:
         Unreadable: The file is truncated or damaged.
     """
     height, width, channels = shape
     mode = "L" if channels == 1 else "RGB"
-    with _opened(data, view) as file:
+    with _opened(data, reading) as file:
         image = _upright(file, lambda size: max(width / size[0], height / size[1]), depth).convert(mode)
         _refuse_missing_rows(file, data)
         return image if image.size == (width, height) else ImageOps.fit(image, (width, height), FILTER)
 
 
-def shrink(data: bytes, side: int, depth: int = 0, view: View = PLAIN) -> Image.Image:
+def shrink(data: bytes, side: int, depth: int = 0, reading: ReadOptions = DEFAULT) -> Image.Image:
     """An image file, upright, grey or colour, its shorter side scaled to `side` pixels; the rest as `decode`.
 
     Raises:
         Unreadable: The file is truncated or damaged.
     """
-    with _opened(data, view) as file:
+    with _opened(data, reading) as file:
         image = _upright(file, lambda size: side / min(size), depth)
         _refuse_missing_rows(file, data)
         factor = side / min(image.size)
@@ -186,14 +186,14 @@ def _unwrapped(data: bytes) -> Image.Image:
 
 
 @contextmanager
-def _opened(data: bytes, view: View = PLAIN) -> Iterator[Image.Image]:
+def _opened(data: bytes, reading: ReadOptions = DEFAULT) -> Iterator[Image.Image]:
     with _refused(data):
         if _is_dicom(data):
-            yield _dicom().picture(data, view, LARGEST)
+            yield _dicom().picture(data, reading, LARGEST)
         else:
             with _unwrapped(data) as image:
                 _refuse_bomb(image)
-                _refuse_frames(image, view)
+                _refuse_frames(image, reading)
                 yield image
 
 
@@ -223,9 +223,9 @@ def _refuse_bomb(image: Image.Image) -> None:
         raise Unreadable(f"{image.width} by {image.height} pixels: it may be a decompression bomb")
 
 
-def _refuse_frames(image: Image.Image, view: View) -> None:
+def _refuse_frames(image: Image.Image, reading: ReadOptions) -> None:
     """Further frames of a GIF, or pages of a TIFF, would be lost; previews in photographs (MPO) may be."""
-    if view.first_frame or image.format == "MPO":
+    if reading.first_frame or image.format == "MPO":
         return
     frames = getattr(image, "n_frames", 1)
     if frames > 1:

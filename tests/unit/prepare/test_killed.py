@@ -17,7 +17,7 @@ from samples import an_image
 from ddpipe.data.catalogue import damage, shards_of
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.versions import versions
-from ddpipe.prepare.index import read_entries
+from ddpipe.prepare.entries import read_entries
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import open_store
@@ -29,13 +29,14 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 from threading import Lock
+from ddpipe.data import shards
 from ddpipe.prepare import packing
 from ddpipe.prepare.encoding import Jpeg
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 
 path, store, *points = sys.argv[1:]
-packing.SHARD_BYTES = 10_000
+shards.SHARD_BYTES = 10_000
 spec = PrepareSpec(
     source="folder", source_path=path, dataset_name="photos", store=store, image_format="jpeg", image_size=48
 )

@@ -25,6 +25,7 @@ from PIL import Image
 from s3_server import BUCKET, Server
 from samples import a_folder, a_manifest, a_picture, an_image, sample_ids
 
+from ddpipe.data import shards
 from ddpipe.data.catalogue import clean_up, garbage
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
 from ddpipe.data.reader import open_split
@@ -32,12 +33,12 @@ from ddpipe.data.shards import object_key, shard_key
 from ddpipe.data.versions import versions
 from ddpipe.errors import DatasetError, DdpipeError, NoSuchBucket, NotWritable, ParameterError, SourceError
 from ddpipe.prepare import packing
-from ddpipe.prepare.index import Entry
+from ddpipe.prepare.entries import Entry
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html, how_split
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.sources.base import Sample
 from ddpipe.sources.folder import Folder
-from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store
 from ddpipe.storage.files import FileStore
 
@@ -118,7 +119,7 @@ def test_every_class_is_in_every_split(toys: PrepareSpec) -> None:
 
 def test_many_images_are_cut_into_shards(toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = _content(prepare(toys))
-    monkeypatch.setattr(packing, "SHARD_BYTES", 3 * 4 * 6)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 3 * 4 * 6)
     cut = prepare(replace(toys, store=toys.store + "-2"))
     assert [shard.count for shard in cut.manifest.splits["train"].shards][:2] == [3, 3]
     assert _content(cut) == whole
@@ -234,7 +235,7 @@ def test_a_damaged_manifest_is_written_again(
 @pytest.fixture
 def sharded(toys: PrepareSpec, store_uri: str, monkeypatch: pytest.MonkeyPatch) -> PrepareSpec:
     """Toys whose training split has several shards, the last of them small."""
-    monkeypatch.setattr(packing, "SHARD_BYTES", 5 * 32 * 32)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 5 * 32 * 32)
     spec = replace(toys, store=store_uri, image_size=32)
     assert [shard.count for shard in prepare(spec).manifest.splits["train"].shards] == [5, 5, 2]
     return spec
@@ -459,13 +460,13 @@ def test_small_additions_do_not_pile_up_in_small_shards(
     toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is at least half full stays; of the others there is never more than one in a split."""
-    monkeypatch.setattr(packing, "SHARD_BYTES", 4 * 32 * 32)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 4 * 32 * 32)
     a_folder(_folder(toys), {"ball": 30, "kite": 30}, start=100)
     kept = set[str]()
     for number in range(8):
-        shards = prepare(replace(toys, image_size=32)).manifest.splits["train"].shards
-        assert sum(shard.count < 2 for shard in shards) <= 1
-        full = {shard.sha256 for shard in shards if shard.count >= 2}
+        found = prepare(replace(toys, image_size=32)).manifest.splits["train"].shards
+        assert sum(shard.count < 2 for shard in found) <= 1
+        full = {shard.sha256 for shard in found if shard.count >= 2}
         assert kept <= full
         kept = full
         an_image(_folder(toys) / "ball" / f"new{number}.png", seed=10**6 + number)
@@ -476,7 +477,7 @@ def test_a_shard_stays_if_it_is_at_least_half_full(
     more: int, stays: bool, toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shard = prepare(toys).manifest.splits["train"].shards[0]
-    monkeypatch.setattr(packing, "SHARD_BYTES", 2 * shard.bytes + more)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 2 * shard.bytes + more)
     a_folder(_folder(toys), {"ball": 10}, start=100)
     assert (shard in prepare(toys).manifest.splits["train"].shards) == stays
 
@@ -597,7 +598,7 @@ def _page(prepared: Prepared) -> str:
 def test_the_page_reads_no_more_shards_than_it_shows_images_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "SHARD_BYTES", 4 * 4 * 6)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 4 * 4 * 6)
     path = a_folder(tmp_path / "many", {"ball": 60, "kite": 60})
     prepared = prepare(
         PrepareSpec(source="folder", source_path=str(path), dataset_name="many", store=str(tmp_path / "s"))
@@ -793,7 +794,7 @@ def test_an_earlier_state_of_the_data_is_its_earlier_version(toys: PrepareSpec) 
 def test_an_interrupted_prepare_goes_on_where_it_was(
     photographs: PrepareSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "SHARD_BYTES", 10_000)
+    monkeypatch.setattr(shards, "SHARD_BYTES", 10_000)
     real, left = packing.write_entry, [3]
 
     def dying(store: Store, name: str, entry: Entry) -> None:

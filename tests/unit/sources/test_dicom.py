@@ -33,7 +33,7 @@ from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.sources import Unreadable, dicom
 from ddpipe.sources.images import decode, probe, shrink
-from ddpipe.sources.view import View
+from ddpipe.sources.read_options import ReadOptions
 
 RAMP = np.arange(0, 4096, dtype=np.uint16).reshape(64, 64)
 
@@ -58,9 +58,9 @@ def _saved(file: Dataset) -> bytes:
     return buffer.getvalue()
 
 
-def _shown(file: Dataset, view: View = View()) -> NDArray[np.uint8]:  # noqa: B008
+def _shown(file: Dataset, reading: ReadOptions = ReadOptions()) -> NDArray[np.uint8]:  # noqa: B008
     data = _saved(file)
-    return np.asarray(decode(data, probe(data).shape, view=view))
+    return np.asarray(decode(data, probe(data).shape, reading=reading))
 
 
 def _carried(name: str) -> bytes:
@@ -184,7 +184,7 @@ def test_a_sigmoid_window_has_half_at_its_centre_and_no_edge() -> None:
 
 def test_the_user_s_window_counts_more_than_the_file_s() -> None:
     file = _dicom(WindowCenter=1000, WindowWidth=201, RescaleSlope=1, RescaleIntercept=-1024)
-    shown = _shown(file, View(window=(40, 400))).ravel()
+    shown = _shown(file, ReadOptions(window=(40, 400))).ravel()
     assert (shown[863], shown[1264]) == (0, 255)
     assert shown[1064] == pytest.approx(127.5, abs=1.5)
 
@@ -205,7 +205,7 @@ def test_several_frames_are_refused_unless_the_first_is_asked_for() -> None:
     frames = np.stack([RAMP, RAMP[::-1], RAMP])
     with pytest.raises(Unreadable, match="it has 3 frames: first_frame"):
         _shown(_dicom(frames))
-    assert np.array_equal(_shown(_dicom(frames), View(first_frame=True)), _shown(_dicom()))
+    assert np.array_equal(_shown(_dicom(frames), ReadOptions(first_frame=True)), _shown(_dicom()))
 
 
 def test_lossless_compression_changes_nothing() -> None:
@@ -334,7 +334,7 @@ def test_a_window_is_two_numbers() -> None:
     for window in ("40", "40/", "40/0", "a/b", "nan/1", "1/inf", "1/2/3"):
         with pytest.raises(ParameterError, match="not CENTER/WIDTH"):
             PrepareSpec(window=window).validated()
-    assert PrepareSpec(window="-600/1500").view == View((-600, 1500))
+    assert PrepareSpec(window="-600/1500").reading == ReadOptions((-600, 1500))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from PIL import Image
 
 from ddpipe.sources import Unreadable
 from ddpipe.sources.images import ORIENTATION, Shape, decode, probe, scaled, shrink, wrapped
-from ddpipe.sources.view import View
+from ddpipe.sources.read_options import ReadOptions
 
 
 def _file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
@@ -193,7 +193,7 @@ def test_further_frames_are_not_lost_silently(kind: str) -> None:
     data = _file(frames[0], kind, save_all=True, append_images=frames[1:])
     with pytest.raises(Unreadable, match="it has 3 frames: first_frame uses the first of them"):
         probe(data)
-    assert decode(data, (12, 16, 3), view=View(first_frame=True)).size == (16, 12)
+    assert decode(data, (12, 16, 3), reading=ReadOptions(first_frame=True)).size == (16, 12)
 
 
 def test_the_preview_in_a_photograph_is_no_frame() -> None:

@@ -740,7 +740,7 @@ def test_a_network_that_says_no_is_told_with_the_file_to_get(
         prepare(PrepareSpec(source="mnist", dataset_name="mnist", store=str(tmp_path)))
     assert "cannot be downloaded" in caught.value.seen
     assert "train-images-idx3-ubyte.gz" in caught.value.do
-    assert "--source-path" in caught.value.do
+    assert "source_path" in caught.value.do
 
 
 # WebDataset

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from ddpipe.data.columns import text
 from ddpipe.data.manifest import ShardRef
-from ddpipe.prepare import index
-from ddpipe.prepare.index import Entry, Members, decoded, encoded
+from ddpipe.prepare import entries
+from ddpipe.prepare.entries import Entry, Members, decoded, encoded
 
 NAMES = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=30)
 
 
 @st.composite
-def entries(draw: st.DrawFn) -> Entry:
+def some_entries(draw: st.DrawFn) -> Entry:
     ids = draw(st.lists(NAMES, min_size=1, max_size=20))
     count, width = len(ids), draw(st.sampled_from([3, 7]))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -44,7 +44,7 @@ def _same(one: Entry, other: Entry) -> bool:
     return same and (one.shard, one.encoding) == (other.shard, other.encoding)
 
 
-@given(entries())
+@given(some_entries())
 def test_an_entry_comes_back_and_always_gives_the_same_bytes(entry: Entry) -> None:
     found = decoded(encoded(entry))
     assert found is not None
@@ -52,7 +52,7 @@ def test_an_entry_comes_back_and_always_gives_the_same_bytes(entry: Entry) -> No
     assert encoded(found) == encoded(entry)
 
 
-@given(entries(), st.data())
+@given(some_entries(), st.data())
 def test_a_damaged_entry_is_refused_or_the_same(entry: Entry, data: st.DataObject) -> None:
     """Never something else; gzip's checksum sees to it."""
     content = bytearray(encoded(entry))
@@ -62,7 +62,7 @@ def test_a_damaged_entry_is_refused_or_the_same(entry: Entry, data: st.DataObjec
     for damaged in (bytes(content), bytes(content[:cut])):
         try:
             found = decoded(damaged)
-        except index.DAMAGED:
+        except entries.DAMAGED:
             continue
         assert found is not None
         assert _same(found, entry)
@@ -81,7 +81,7 @@ ONE = Entry(
     ShardRef("a" * 64, 1000, 1),
     {},
     Members(
-        *(text(["a"]), text(["b"]), np.array([b"c"], index.DIGEST)),
+        *(text(["a"]), text(["b"]), np.array([b"c"], entries.DIGEST)),
         *(np.ones((1, 3), np.uint32), np.ones(1, np.uint8), np.ones((1, 3), np.uint64), text([""])),
     ),
 )
@@ -90,16 +90,16 @@ ONE = Entry(
 @pytest.mark.parametrize("name", [field.name for field in fields(Members)])
 def test_columns_of_another_length_or_type_and_pickles_are_refused(name: str) -> None:
     for column in (np.ones(2, np.uint8), np.ones(1), np.array([print], dtype=object)):
-        with pytest.raises(index.DAMAGED):
+        with pytest.raises(entries.DAMAGED):
             decoded(_packed(ONE, **{name: column}))
 
 
 def test_an_entry_of_another_schema_is_none_of_ours() -> None:
-    facts = np.frombuffer(json.dumps({"schema": index.SCHEMA + 1}).encode(), np.uint8)
+    facts = np.frombuffer(json.dumps({"schema": entries.SCHEMA + 1}).encode(), np.uint8)
     assert decoded(_packed(ONE, facts=facts)) is None
 
 
 def test_an_entry_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "LARGEST", 100)
+    monkeypatch.setattr(entries, "LARGEST", 100)
     with pytest.raises(ValueError, match="more than 100 bytes"):
         decoded(encoded(replace(ONE)))

@@ -1,0 +1,150 @@
+"""Which shards of earlier prepares are used again, and which samples have to be read and encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpipe.data import shards
+from ddpipe.data.columns import Rows
+from ddpipe.prepare.encoding import Encoding
+from ddpipe.prepare.entries import DIGEST, Entry
+
+
+class Known:
+    """What is known of the samples' files, by the samples' numbers.
+
+    Attributes:
+        there: Whether anything is.
+        sha256: Of their contents, 32 bytes each.
+        shapes: Of their images.
+        depths: Of their images, see `ddpipe.sources.images.Probed`.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.there = np.zeros(count, np.bool_)
+        self.sha256 = np.zeros(count, DIGEST)
+        self.shapes = np.zeros((count, 3), np.uint32)
+        self.depths = np.zeros(count, np.uint8)
+
+    def note(
+        self, rows: Rows, sha256: NDArray[np.bytes_], shapes: NDArray[np.uint32], depths: NDArray[np.uint8]
+    ) -> None:
+        """Something was found out."""
+        self.sha256[rows], self.shapes[rows], self.depths[rows] = sha256, shapes, depths
+        self.there[rows] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A shard, and the number of the sample of each of its images; -1: there is no such sample any more."""
+
+    entry: Entry
+    rows: Rows
+
+
+class Take(NamedTuple):
+    """An image that a shard already holds."""
+
+    entry: Entry
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How the samples of one split come into shards.
+
+    Attributes:
+        kept: Shards that stay as they are.
+        broken: Hashes of those of them that are lost or damaged; their samples have to be read.
+        rows: Numbers of the samples that the new shards hold, in their order.
+        origins: For each of them, the number of the shard in `shelf` from which it is taken; -1: it is read.
+        places: For each of them, the number of its image in that shard.
+        shelf: Shards from which images are taken.
+    """
+
+    kept: tuple[Stored, ...]
+    broken: frozenset[str]
+    rows: Rows
+    origins: NDArray[np.int32]
+    places: NDArray[np.int32]
+    shelf: tuple[Stored, ...] = ()
+
+    @property
+    def encoded(self) -> int:
+        """How many samples have to be read and encoded."""
+        again = sum(len(stored.rows) for stored in self.kept if stored.entry.shard.sha256 in self.broken)
+        return int((self.origins < 0).sum()) + again
+
+    @property
+    def taken(self) -> int:
+        """How many are taken from other shards."""
+        return int((self.origins >= 0).sum())
+
+    def take(self, number: int) -> Take | None:
+        """Where the image of the sample at this place of `rows` is taken from."""
+        origin = int(self.origins[number])
+        return None if origin < 0 else Take(self.shelf[origin].entry, int(self.places[number]))
+
+
+def planned(
+    rows: Rows, known: Known, stored: Iterable[Stored], encoding: Encoding, broken: Collection[str]
+) -> Plan:
+    """Take over what earlier prepares stored with the same encoding from the same content.
+
+    A shard stays if all of its images are wanted. If something is new, small shards do not stay but are
+    merged with it: otherwise every small change would leave a small shard behind, for ever.
+
+    Args:
+        rows: Numbers of the samples of the split, ascending.
+        known: What is known of the files.
+        stored: What earlier prepares stored.
+        encoding: How images are kept now.
+        broken: Hashes of shards that are lost or damaged. Where such a shard would stay, it is made again
+            from the same samples, so that this and every other version of it is whole again.
+    """
+    wanted = np.zeros(len(known.there), np.bool_)
+    wanted[rows] = True
+    wanted &= known.there
+    shelf = sorted(
+        (one for one in stored if one.entry.encoding == encoding.facts),
+        key=lambda one: (-one.entry.shard.count, one.entry.shard.sha256),
+    )
+    current = [
+        (one.rows >= 0) & wanted[one.rows] & (known.sha256[one.rows] == one.entry.members.sha256)
+        for one in shelf
+    ]
+    kept, covered = _apart([one for one, fits in zip(shelf, current, strict=True) if fits.all()], len(wanted))
+    if not covered[rows].all():
+        large = [one for one in kept if one.entry.shard.bytes * 2 >= shards.SHARD_BYTES]
+        kept, covered = _apart(large, len(wanted))
+    new = rows[~covered[rows]]
+    origins, places = np.full(len(new), -1, np.int32), np.zeros(len(new), np.int32)
+    for number, (one, fits) in enumerate(zip(shelf, current, strict=True)):
+        if len(new) and one.entry.shard.sha256 not in broken:
+            usable = np.flatnonzero(fits & ~covered[one.rows])
+            target = np.searchsorted(new, one.rows[usable])
+            origins[target], places[target] = number, usable
+    return Plan(
+        kept=tuple(sorted(kept, key=lambda one: one.rows[0])),
+        broken=frozenset(one.entry.shard.sha256 for one in kept) & frozenset(broken),
+        rows=new,
+        origins=origins,
+        places=places,
+        shelf=tuple(shelf),
+    )
+
+
+def _apart(candidates: Iterable[Stored], samples: int) -> tuple[list[Stored], NDArray[np.bool_]]:
+    """Shards that have no image in common, and which samples they hold."""
+    kept: list[Stored] = []
+    covered = np.zeros(samples, np.bool_)
+    for one in candidates:
+        if not covered[one.rows].any():
+            kept.append(one)
+            covered[one.rows] = True
+    return kept, covered

@@ -1,0 +1,41 @@
+"""Progress of long work: a bar on a terminal, lines in a log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import NoReturn
+
+from tqdm import tqdm
+
+log = logging.getLogger(__name__)
+
+LOG_EVERY = 15.0
+"""Seconds between two log lines."""
+
+
+def progress_bar(verb: str, total: int) -> tqdm[NoReturn]:
+    """A bar with rate and time left on a terminal; elsewhere a line now and then, as logs are read there."""
+    is_terminal = sys.stderr.isatty()
+    return tqdm(
+        desc=verb,
+        total=total,
+        unit="img",
+        leave=False,
+        disable=not total,
+        file=sys.stderr if is_terminal else _Lines(),
+        mininterval=0.1 if is_terminal else LOG_EVERY,
+        delay=0 if is_terminal else LOG_EVERY,
+        bar_format=None if is_terminal else "{desc} {n} of {total}: {rate_fmt}, {remaining} left",
+    )
+
+
+class _Lines:
+    """What tqdm writes, as log lines."""
+
+    def write(self, text: str) -> None:
+        if line := text.strip():
+            log.info("%s", line)
+
+    def flush(self) -> None:
+        """Nothing is kept back."""
