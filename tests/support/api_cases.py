@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ddpipe.kube.api import Cluster, Refused
+from ddpipe.kube.listing import pages
 
 Case = Callable[[Cluster, str], None]
 CASES: list[Case] = []
@@ -230,3 +231,4 @@ def a_list_of_metadata_has_labels_and_nothing_else(cluster: Cluster, path: str) 
     (found,) = cluster.get_metadata(path, {"labelSelector": "m!=2,l=1"})["items"]
     assert found["metadata"]["labels"] == {"m": "1", "l": "1"}
     assert "data" not in found
+    assert list(pages(cluster.get_metadata, path, {"labelSelector": "no=body"})) == [[]]

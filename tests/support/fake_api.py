@@ -78,7 +78,7 @@ class FakeApiServer:
 
     def get_metadata(self, path: str, query: Query | None = None) -> dict[str, Any]:
         listed = self.get(path, query)
-        return {**listed, "items": [{"metadata": item["metadata"]} for item in listed["items"]]}
+        return {**listed, "items": [{"metadata": item["metadata"]} for item in listed["items"]] or None}
 
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
         self._note(Request("POST", path, query or {}))

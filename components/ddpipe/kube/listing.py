@@ -30,7 +30,8 @@ def pages(
     while True:
         step = {"limit": str(PAGE)} | ({"continue": token} if token else {})
         page = read(path, {**(query or {}), **step})
-        yield page["items"]
+        # An empty list of metadata is null.
+        yield page["items"] or []
         token = page["metadata"].get("continue") or ""
         if not token:
             return
