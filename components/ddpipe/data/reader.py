@@ -73,12 +73,13 @@ class SplitReader:
         sample_ids: Name of each sample.
         labels: Of each sample, read-only; multiclass: (samples,), the index of the class; multilabel:
             (samples, classes), 0 or 1.
+        shape: Height, width and channels of each image.
     """
 
     def __init__(self, shape: tuple[int, int, int], index: SampleIndex, shards: Sequence[Shard]) -> None:
         self.sample_ids: Strings = index.sample_ids
         self.labels: Labels = index.labels
-        self._shape = shape
+        self.shape = shape
         self._shards = shards
         self._ends = np.cumsum([len(shard) for shard in shards])
 
@@ -90,7 +91,7 @@ class SplitReader:
         wanted = np.asarray(indices, dtype=np.int64)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
             raise IndexError(f"indices from {wanted.min()} to {wanted.max()} of {len(self)} samples")
-        images = np.empty((len(wanted), *self._shape), dtype=np.uint8)
+        images = np.empty((len(wanted), *self.shape), dtype=np.uint8)
         places = np.searchsorted(self._ends, wanted, side="right")
         for place in np.unique(places):
             shard, chosen = self._shards[place], places == place

@@ -18,18 +18,19 @@ from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.metrics import best_thresholds, measure
 from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.evaluate.warnings import warnings_about
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation, publish
 from ddpipe.model.scoring import logits_of
-from ddpipe.model.tasks import TASKS
+from ddpipe.model.tasks import TASKS, Task
 from ddpipe.model.trained import load_model
 from ddpipe.model.views import with_views
 from ddpipe.storage import open_store
 
 SPLIT = "test"
 
-THRESHOLD_SPLIT = "validation"
-"""Where a multilabel model's thresholds are chosen: on the test split they would flatter it."""
+VALIDATION = "validation"
+"""Where thresholds are chosen and views are compared: on the test split both would flatter the model."""
 
 _log = logging.getLogger(__name__)
 
@@ -74,12 +75,13 @@ def evaluate(
             store.check_writable()
         classifier, checkpoint = load_model(training_uri, network=network)
         _check(checkpoint, manifest, training_uri, manifest_uri)
-        wanted = (SPLIT,) if TASKS[manifest.task].exclusive else (SPLIT, THRESHOLD_SPLIT)
+        task, has_views = TASKS[manifest.task], spec.test_time_views != "plain"
+        wanted = (SPLIT,) if task.exclusive and not has_views else (SPLIT, VALIDATION)
         splits = {name: open_split((manifest, store_of(manifest_uri)), name) for name in wanted}
         started = time.monotonic()
         how = (splits, world, len(manifest.classes), spec.evaluation_batch_size)
         answers = score(with_views(classifier, spec.test_time_views), *how)
-        plain = score(classifier, *how) if spec.test_time_views != "plain" else None
+        plain = score(classifier, *how) if has_views else None
         if world.is_main:
             _check_finite(answers, training_uri)
             subject = Subject(
@@ -95,9 +97,21 @@ def evaluate(
                 views=spec.test_time_views,
             )
             metrics = measured(answers, manifest)
+            on_validation: dict[str, float] = {}
             if plain:
                 values = {name: score.value for name, score in measured(plain, manifest).scores.items()}
-                metrics = replace(metrics, plain=values)
+                found = {"plain": plain, spec.test_time_views: answers}
+                on_validation = {
+                    views: headline(seen[VALIDATION], task, len(manifest.classes))
+                    for views, seen in found.items()
+                    if manifest.splits[VALIDATION].count
+                }
+                metrics = replace(metrics, plain=values, validation=on_validation)
+            metrics = replace(
+                metrics, warnings=tuple(warnings_about(on_validation, checkpoint.history, task.scores[0]))
+            )
+            for text in metrics.warnings:
+                _log.warning("%s", text)
             seen = answers[SPLIT]
             _log.info("%s", publish(store, subject, metrics, seen.logits, seen.labels).summary())
         world.barrier()
@@ -109,17 +123,35 @@ def score(
 ) -> dict[str, Scored]:
     """What the model answers to each split, on rank 0; elsewhere no logits."""
     model.to(world.device)
-    with torch.backends.cudnn.flags(allow_tf32=False):
+    cudnn = torch.backends.cudnn
+    # Only TF32 changes: what flags() is not given is switched off, cuDNN itself and its determinism included.
+    with cudnn.flags(
+        enabled=cudnn.enabled,
+        benchmark=cudnn.benchmark,
+        deterministic=cudnn.deterministic,
+        allow_tf32=False,
+    ):
         return {
             name: Scored(logits_of(model, split, world, classes=classes, batch_size=batch_size), split.labels)
             for name, split in splits.items()
         }
 
 
+def headline(seen: Scored, task: Task, classes: int) -> float:
+    """The score by which models of this task are compared.
+
+    Args:
+        seen: Finite logits and labels of a split with samples.
+        task: Of the dataset.
+        classes: Number of classes.
+    """
+    return task.headline(seen.logits, task.truth(seen.labels, classes))
+
+
 def measured(answers: Mapping[str, Scored], manifest: DatasetManifest) -> Metrics:
     """The metrics of the test split, with a multilabel model's thresholds from the validation split."""
     task, thresholds = TASKS[manifest.task], None
-    if seen := answers.get(THRESHOLD_SPLIT):
+    if not task.exclusive and (seen := answers.get(VALIDATION)):
         truth = task.truth(seen.labels, len(manifest.classes))
         thresholds = best_thresholds(task.probabilities(seen.logits), truth)
     test = answers[SPLIT]

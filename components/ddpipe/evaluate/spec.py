@@ -17,7 +17,9 @@ class EvaluateSpec(Parameters):
     heading: ClassVar[str] = "Evaluation"
     others: ClassVar[str] = "evaluate_options"
 
-    evaluation_batch_size: int = parameter(128, "Samples per forward pass.", Between(1, 1_000_000))
+    evaluation_batch_size: int = parameter(
+        128, "Samples per forward pass; fewer where the images are large.", Between(1, 1_000_000)
+    )
     test_time_views: str = parameter(
         "plain",
         "Views of each image whose logits are averaged, also by the exported model: plain (one), flips "

@@ -122,6 +122,8 @@ class Metrics:
         roc: For a plot; the area that counts is macro_auc.
         calibration: The bins that are not empty, by rising confidence.
         plain: The scores of the plain images, if the model was evaluated with more views of each.
+        validation: Then also the headline score on the validation split, of "plain" and of the views by name.
+        warnings: Choices that made this model worse than it could be, in sentences.
     """
 
     task: str
@@ -133,6 +135,8 @@ class Metrics:
     roc: Curve
     calibration: tuple[CalibrationBin, ...]
     plain: Mapping[str, float] = field(default_factory=dict)
+    validation: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def thresholds(self) -> tuple[float | None, ...]:

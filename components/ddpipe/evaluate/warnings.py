@@ -1,0 +1,35 @@
+"""What a reader of the scores should know: choices that made this model worse than it could be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+WORSE_EPOCH = 0.05
+"""Of the headline score: by how much the evaluated epoch may be worse than the best one without a warning."""
+
+
+def warnings_about(
+    views: Mapping[str, float], history: Sequence[Mapping[str, Any]], metric: str
+) -> Iterator[str]:
+    """Warnings about test-time views and the choice of the epoch, judged on the validation split.
+
+    Args:
+        views: Validation score of the plain image, as "plain", and of the views that were evaluated; empty
+            if only plain images were.
+        history: One record per epoch up to the evaluated one, as checkpoints keep it.
+        metric: The score by which models are compared, such as "accuracy"; larger is better.
+    """
+    for name, score in views.items():
+        if score < views["plain"]:
+            yield (
+                f"test_time_views {name} make the model worse: validation {metric} {score:.4f} instead of "
+                f"{views['plain']:.4f}; evaluate with test_time_views plain"
+            )
+    key = f"validation_{metric}"
+    scores = [(record[key], record.get("epoch")) for record in history if isinstance(record.get(key), float)]
+    if scores and (best := max(scores, key=lambda one: one[0]))[0] - scores[-1][0] > WORSE_EPOCH:
+        yield (
+            f"the evaluated epoch is much worse than the best: validation {metric} {scores[-1][0]:.4f} in "
+            f"epoch {scores[-1][1]}, {best[0]:.4f} in epoch {best[1]}; train with model_selection best"
+        )

@@ -1,0 +1,56 @@
+"""What a reader of the scores is warned of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from evaluation_runs import a_record
+
+from ddpipe.evaluate.report import render
+from ddpipe.evaluate.warnings import warnings_about
+
+
+def history(*scores: float) -> list[dict[str, float]]:
+    return [{"epoch": epoch, "validation_accuracy": score} for epoch, score in enumerate(scores, start=1)]
+
+
+def test_views_that_make_the_model_worse_are_named() -> None:
+    """Left-or-right images: a mirrored view is another class."""
+    (text,) = warnings_about({"plain": 0.98, "flips": 0.286}, [], "accuracy")
+    assert "flips make the model worse: validation accuracy 0.2860 instead of 0.9800" in text
+
+
+@pytest.mark.parametrize("views", [{}, {"plain": 0.9, "flips": 0.9}, {"plain": 0.9, "flips": 0.95}], ids=repr)
+def test_views_that_are_no_worse_are_not_mentioned(views: dict[str, float]) -> None:
+    assert not list(warnings_about(views, [], "accuracy"))
+
+
+def test_last_epoch_that_is_much_worse_than_the_best_is_named() -> None:
+    (text,) = warnings_about({}, history(0.5, 0.9, 0.7), "accuracy")
+    assert "0.7000 in epoch 3, 0.9000 in epoch 2" in text
+    assert "model_selection best" in text
+
+
+@pytest.mark.parametrize("scores", [(), (0.5,), (0.5, 0.9, 0.86), (0.1, 0.2, 0.9)], ids=repr)
+def test_last_epoch_that_is_about_the_best_is_not_mentioned(scores: tuple[float, ...]) -> None:
+    assert not list(warnings_about({}, history(*scores), "accuracy"))
+
+
+def test_history_of_any_content_is_read() -> None:
+    """A checkpoint is not trusted: what is not a score is skipped."""
+    odd = [
+        {"validation_accuracy": "high"},
+        {"epoch": 2},
+        {"validation_accuracy": 0.9},
+        {"validation_accuracy": 0.1},
+    ]
+    (text,) = warnings_about({}, odd, "accuracy")
+    assert "in epoch None" in text
+
+
+def test_warnings_are_part_of_the_report() -> None:
+    record = a_record()
+    metrics = replace(record.evaluation.metrics, warnings=("flips make <it> worse",))
+    page = render(replace(record, evaluation=replace(record.evaluation, metrics=metrics)))
+    assert "flips make &lt;it&gt; worse" in page
