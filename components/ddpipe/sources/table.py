@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import logging
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,13 +10,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
-from unicodedata import category
+from typing import Any
 
 from ddpipe.data.manifest import SPLITS, Label
 from ddpipe.data.names import printable
 from ddpipe.errors import NoSuchObject, listed
 from ddpipe.sources.base import Sample, Survey, Table, refused, sorted_out, store_of
+from ddpipe.sources.csv_file import Row, parsed
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, read_file, stamp
 from ddpipe.sources.times import moment
@@ -31,18 +28,8 @@ log = logging.getLogger(__name__)
 RANZCR = Table(image="StudyInstanceUID", group="PatientID")
 """RANZCR CLiP as Kaggle ships it: train.csv with 11 labels, and the folder train/ with the X-rays."""
 
-SEPARATORS = ",;\t|"
-
 UNLABELLED = frozenset({"", "nan", "na", "null", "none"})
 """What stands for a missing label, in any case."""
-
-SPACES = "\t" + "".join(char for char in map(chr, range(0x3001)) if category(char) == "Zs")
-"""What may surround a cell; a line's end may not: it would hide rows that a quote swallowed."""
-
-QUOTED = re.compile(r'(?<![^,;\t|])"(?:[^"]|"")*+"')
-"""A cell in quotes, whatever separates it from the one before."""
-
-HEADER = re.compile(rf"(?:{QUOTED.pattern}|[^\r\n])*+")
 
 BINARY: Mapping[str, int] = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 
@@ -51,20 +38,6 @@ UNCERTAIN = frozenset({"-1", "-1.0"})
 
 DECISIONS: Mapping[str, str] = {"zero": "0", "one": "1", "drop": "-1"}
 """What an uncertain label becomes; rows that still have one are left out."""
-
-
-class Row(NamedTuple):
-    """One row of a table.
-
-    Attributes:
-        line: Of the file, where the row starts.
-        width: How many cells it has.
-        cells: By the names of their columns; none if the row is of another width than the header.
-    """
-
-    line: int
-    width: int
-    cells: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +55,7 @@ class Csv:
     def survey(self) -> Survey:
         """Match the rows with the images; whatever is wrong with the file is told at once."""
         file, data = self._content()
-        header, rows = _parsed(file, data)
+        header, rows = parsed(file, data)
         columns = _named(file, header, self.table)
         listing = listed_files(self.path)
         found = _by_name(listing.infos)
@@ -143,63 +116,6 @@ class Csv:
                 self.table.file,
                 unnamed[0],
             )
-
-
-def _text(file: str, data: bytes) -> str:
-    """UTF-8, with or without its mark; UTF-16 with its mark; else what Windows writes in the West.
-
-    Raises:
-        SourceError: It is none of these. UTF-8 with a slip is not taken for Windows', whose every byte is a
-            character: all its labels would be read wrong.
-    """
-    try:
-        if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-            return data.decode("utf-16")
-        try:
-            return data.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            if not data.decode(errors="ignore").isascii():
-                raise
-            return data.decode("cp1252")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        seen = f"line {line} is no text as {error.encoding}: {error.reason} (byte {error.start} of the file)"
-        raise refused(file, seen, "Save it as UTF-8.") from error
-
-
-def _separator(text: str) -> str:
-    """What is between the names of the columns most often."""
-    first = HEADER.match(text.lstrip("\r\n"))
-    return max(SEPARATORS, key=QUOTED.sub("", first[0] if first else "").count)
-
-
-def _parsed(file: str, data: bytes) -> tuple[Sequence[str], list[Row]]:
-    """The names of the columns, and the rows that are not empty."""
-    text = _text(file, data)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
-    records: list[tuple[int, list[str]]] = []
-    line = 1
-    try:
-        for record in reader:
-            cells = [cell.strip(SPACES) for cell in record]
-            if any(cells):
-                records.append((line, cells))
-            line = reader.line_num + 1
-    except csv.Error as error:
-        seen = f"it is no table: {error} (the row from line {line} on)"
-        raise refused(file, seen, "Correct this row, or save the table as CSV again.") from error
-    header = records[0][1] if records else []
-    names = [name for name in header if name]
-    if len(records) < 2 or len(set(names)) < 2 or len(set(names)) < len(names):  # noqa: PLR2004
-        seen = f"it has {max(0, len(records) - 1)} rows and the columns {', '.join(names) or 'none'}"
-        raise refused(file, seen, "Give each column one name of its own, and at least two of them.")
-    if garbled := [shown for name in names if (shown := printable(name))]:
-        seen = f"the names of its columns have control characters: {', '.join(garbled)}"
-        raise refused(file, seen, "Save it as UTF-8.")
-    return header, [
-        Row(line, len(cells), dict(zip(header, cells, strict=True)) if len(cells) == len(header) else {})
-        for line, cells in records[1:]
-    ]
 
 
 def _named(file: str, header: Sequence[str], wanted: Table) -> Table:

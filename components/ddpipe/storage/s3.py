@@ -19,7 +19,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -40,16 +39,14 @@ from urllib3.exceptions import HTTPError
 from ddpipe.errors import (
     CorruptObject,
     NoAccess,
-    NoSuchBucket,
-    NoSuchObject,
-    NotWritable,
     ParameterError,
-    StoreError,
     Unreachable,
 )
 from ddpipe.storage.base import KUBEFLOW_ENDPOINT, ObjectInfo
 from ddpipe.storage.credentials import identity, provider
+from ddpipe.storage.downloads import BACKOFF, Breaks, Unpacker
 from ddpipe.storage.files import replacing
+from ddpipe.storage.s3_errors import error_of, root_cause
 
 AWS = "https://s3.amazonaws.com"
 KUBEFLOW = f"http://{KUBEFLOW_ENDPOINT}"
@@ -60,17 +57,8 @@ CHECKSUM = "x-amz-meta-sha256"
 PART_BYTES = 16 * 2**20
 """Larger objects go up in parts of this size, three at a time."""
 
-GZIP = 16 + zlib.MAX_WBITS
-"""How zlib is told to expect gzip's header."""
-
 PIECE_BYTES = 2**20
 """How much of a download is held in memory."""
-
-PROGRESS = 8 * 2**20
-"""Bytes after which earlier breaks of a download are forgotten."""
-
-BACKOFF = 0.5
-"""Seconds; the n-th repetition of a request waits for 2^(n-1) times this, the first for nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,14 +121,14 @@ class S3Store:
 
     def read(self, key: str) -> bytes:
         """The whole object."""
-        with self._telling(key):
+        with self._translated(key):
             return b"".join(self._pieces(key))
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         """Exactly `length` bytes from `start`."""
         if not length:
             return b""
-        with self._telling(key):
+        with self._translated(key):
             data = b"".join(self._pieces(key, start, length))
         if len(data) < length:
             raise self._corrupt(key, f"{len(data)} of {length} bytes from offset {start}")
@@ -160,13 +148,13 @@ class S3Store:
 
     def download(self, key: str, path: Path) -> None:
         """Put an object's verified content into a file, atomically."""
-        with self._telling(key), replacing(path) as partial, partial.open("wb") as file:
+        with self._translated(key), replacing(path) as partial, partial.open("wb") as file:
             for piece in self._pieces(key):
                 file.write(piece)
 
     def exists(self, key: str) -> bool:
         """Whether there is an object with this key."""
-        with self._telling(key):
+        with self._translated(key):
             try:
                 self._client.stat_object(self._bucket, self._name(key))
             except S3Error as error:
@@ -177,11 +165,11 @@ class S3Store:
             # The answer about one object has no body that could say that the whole bucket is missing.
             if self._client.bucket_exists(self._bucket):
                 return False
-        raise _told("NoSuchBucket", self._place(key), f"there is no bucket {self._bucket}")
+        raise error_of("NoSuchBucket", self._place(key), f"there is no bucket {self._bucket}")
 
     def list(self, prefix: str = "") -> Iterator[ObjectInfo]:
         """All objects whose keys start with `prefix`, in the order of their keys."""
-        with self._telling(prefix):
+        with self._translated(prefix):
             for item in self._client.list_objects(self._bucket, self._name(prefix), recursive=True):
                 yield ObjectInfo(
                     key=str(item.object_name).removeprefix(self._prefix),
@@ -192,7 +180,7 @@ class S3Store:
 
     def delete(self, key: str) -> None:
         """Remove an object; no error if there is none."""
-        with self._telling(key):
+        with self._translated(key):
             self._client.remove_object(self._bucket, self._name(key))
 
     def child(self, prefix: str) -> S3Store:
@@ -215,7 +203,7 @@ class S3Store:
         return f"s3://{self._bucket}/{self._name(key)} at {self._connection.endpoint}"
 
     def _put(self, key: str, stream: BinaryIO, size: int, checksum: str) -> None:
-        with self._telling(key):
+        with self._translated(key):
             try:
                 self._client.put_object(
                     self._bucket,
@@ -241,7 +229,7 @@ class S3Store:
     def _pieces(self, key: str, start: int = 0, length: int = 0) -> Iterator[bytes]:
         """An object's bytes, or `length` from `start`; resumed where a connection breaks."""
         digest, done, packed = hashlib.sha256(), 0, None
-        breaks = _Breaks(self._connection.retries)
+        breaks = Breaks(self._connection.retries)
         unchanged: dict[str, str | list[str] | tuple[str]] = {}
         while True:
             response = self._client.get_object(
@@ -254,7 +242,7 @@ class S3Store:
                 and not (start or length)
                 and "gzip" in response.headers.get("Content-Encoding", "")
             ):
-                packed = _Packed()
+                packed = Unpacker()
             try:
                 for piece in response.stream(PIECE_BYTES, decode_content=False):
                     digest.update(piece)
@@ -277,17 +265,17 @@ class S3Store:
             raise self._corrupt(key, f"its SHA-256 is {digest.hexdigest()}, it was uploaded with {expected}")
 
     @contextmanager
-    def _telling(self, key: str) -> Iterator[None]:
+    def _translated(self, key: str) -> Iterator[None]:
         """The client's errors as ours."""
         try:
             yield
         except S3Error as error:
-            raise _told(error.code or "", self._place(key), f"{error.code}: {error.message}") from error
+            raise error_of(error.code or "", self._place(key), f"{error.code}: {error.message}") from error
         except (MinioException, HTTPError) as error:
             raise Unreachable(
                 what="the object store does not answer",
                 which=self._place(key),
-                seen=f"no good answer in up to {self._connection.retries + 1} tries: {_root(error)}",
+                seen=f"no good answer in up to {self._connection.retries + 1} tries: {root_cause(error)}",
                 do="Check S3_ENDPOINT, the network and the server, and run again.",
             ) from error
 
@@ -298,49 +286,6 @@ class S3Store:
             seen=seen,
             do="Delete it and run the step again that wrote it.",
         )
-
-
-class _Breaks:
-    """Counts how often the connection of one download breaks.
-
-    A large object may take hours, in which short outages add up: after `PROGRESS` bytes the count starts
-    again.
-    """
-
-    def __init__(self, retries: int) -> None:
-        self._retries, self._breaks, self._since = retries, 0, 0
-
-    def may_resume(self, done: int) -> bool:
-        """Whether to connect again after `done` bytes; waits before it says so."""
-        if done - self._since >= PROGRESS:
-            self._breaks, self._since = 0, done
-        self._breaks += 1
-        if self._breaks > self._retries:
-            return False
-        time.sleep(BACKOFF * 2 ** (self._breaks - 1))
-        return True
-
-
-class _Packed:
-    """A gzip stream, of one member or several, unpacked piece by piece."""
-
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(GZIP)
-
-    def unpacked(self, piece: bytes) -> bytes:
-        """What the next piece holds; raises zlib.error if it is not gzip."""
-        content = []
-        while piece:
-            if self._member.eof:
-                self._member = zlib.decompressobj(GZIP)
-            content.append(self._member.decompress(piece))
-            piece = self._member.unused_data
-        return b"".join(content)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the last member is at its end."""
-        return self._member.eof
 
 
 @lru_cache
@@ -367,56 +312,3 @@ def _client(connection: Connection) -> Minio:
         secure=url.scheme == "https",
         http_client=pool,
     )
-
-
-def _told(code: str, which: str, seen: str) -> StoreError:
-    """The error class that an S3 error code stands for."""
-    for kind, (codes, what, do) in _MEANINGS.items():
-        if code in codes:
-            return kind(what=what, which=which, seen=seen, do=do)
-    return StoreError(
-        what="the object store refused the request", which=which, seen=seen, do="Look at the server's log."
-    )
-
-
-def _root(error: BaseException) -> str:
-    """What was wrong in the first place: the client wraps it several times."""
-    reason = getattr(error, "reason", None) or error.__cause__
-    return _root(reason) if isinstance(reason, BaseException) else str(error)
-
-
-_MEANINGS: Mapping[type[StoreError], tuple[set[str], str, str]] = {
-    NoSuchBucket: (
-        {"NoSuchBucket"},
-        "the bucket does not exist",
-        "Check the bucket's name and S3_ENDPOINT; ddpipe never creates a bucket.",
-    ),
-    NoAccess: (
-        {
-            "AccessDenied",
-            "AuthorizationHeaderMalformed",
-            "ExpiredToken",
-            "InvalidAccessKeyId",
-            "InvalidToken",
-            "RequestTimeTooSkewed",
-            "SignatureDoesNotMatch",
-        },
-        "the object store denies access",
-        "Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or S3_CREDENTIALS_DIR) and the bucket's policy.",
-    ),
-    NoSuchObject: (
-        {"NoSuchKey"},
-        "an object is missing",
-        "Check the path; if the step that writes it failed, run that again.",
-    ),
-    NotWritable: (
-        {"MethodNotAllowed", "QuotaExceeded", "XMinioAdminBucketQuotaExceeded", "XMinioStorageFull"},
-        "the store cannot be written to",
-        "Free some space on the server, or choose another store.",
-    ),
-    CorruptObject: (
-        {"BadDigest", "InvalidRange", "PreconditionFailed", "XAmzContentSHA256Mismatch"},
-        "an object is not what it should be",
-        "Run again; if that does not help, delete the object and run the step that wrote it.",
-    ),
-}

@@ -27,8 +27,7 @@ from ddpipe.errors import (
     StoreError,
     Unreachable,
 )
-from ddpipe.storage import Store, exists, open_store, read_uri, split_uri, write_uri
-from ddpipe.storage import s3 as s3_module
+from ddpipe.storage import Store, downloads, exists, open_store, read_uri, split_uri, write_uri
 from ddpipe.storage.files import PARTIAL, FileStore, replacing
 from ddpipe.storage.s3 import AWS, CHECKSUM, KUBEFLOW, PART_BYTES, Connection
 
@@ -496,7 +495,7 @@ def test_short_outages_of_a_long_download_do_not_add_up(
 ) -> None:
     """It breaks after 20 and after 30 MB; one break may be retried."""
     monkeypatch.setenv("S3_RETRIES", "1")
-    monkeypatch.setattr(s3_module, "BACKOFF", 0)
+    monkeypatch.setattr(downloads, "BACKOFF", 0)
     store = open_store(f"s3://{BUCKET}")
     store.write("a", bytes(40 * 2**20))
     proxy.faults.extend(["cut"] * 2)
@@ -512,7 +511,7 @@ def test_between_two_breaks_of_a_connection_the_wait_doubles(
     monkeypatch.setenv("S3_RETRIES", "3")
     store, pauses = open_store(f"s3://{BUCKET}"), list[float]()
     store.write("a", os.urandom(3 * 2**20))
-    monkeypatch.setattr(s3_module.time, "sleep", pauses.append)
+    monkeypatch.setattr(downloads.time, "sleep", pauses.append)
     proxy.faults.extend(["cut"] * 3)
     assert len(store.read("a")) == 3 * 2**20
     assert pauses == [0.5, 1, 2]
