@@ -1,4 +1,4 @@
-"""The labels and annotations by which a launcher knows its own jobs again."""
+"""The labels and annotations by which a launcher recognizes its own jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OWNER = "ddpipe.dev/owner"
 SPEC = "ddpipe.dev/spec"
 KEEP = "ddpipe.dev/keep"
 NODES = "ddpipe.dev/nodes"
-WISH = "ddpipe.dev/wished-nodes"
+REQUESTED_NODES = "ddpipe.dev/wished-nodes"
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 
@@ -50,7 +50,7 @@ def metadata_of(job: TrainingJob) -> dict[str, Any]:
 
 
 def spec_hash(manifest: Mapping[str, Any]) -> str:
-    """What was asked for, before a server adds its defaults."""
+    """The hash of what was requested, before a server adds its defaults."""
     return hashlib.sha256(json.dumps(manifest["spec"], sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -63,9 +63,9 @@ def annotate(manifest: dict[str, Any], job: TrainingJob) -> dict[str, Any]:
 
 
 def owner_of(found: Mapping[str, Any]) -> Owner | None:
-    """Who made this object; None if not ddpipe, whatever its labels say.
+    """The step that created this object; None if ddpipe did not, even if its labels say so.
 
-    Labels can be copied by anybody; a name that is the hash of the annotated owner was made here.
+    Labels can be copied; a name that is the hash of the annotated owner was created here.
     """
     try:
         owner = Owner.of_key(found["metadata"]["annotations"][OWNER])

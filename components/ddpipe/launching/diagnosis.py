@@ -1,4 +1,4 @@
-"""Why a job did not work, in words that a person can act on. Pure functions of what was seen."""
+"""Why a job failed, as errors that a person can act on. Pure functions of what was seen."""
 
 from __future__ import annotations
 
@@ -32,16 +32,22 @@ from ddpipe.processes.torchrun_report import first_killed
 Tail = Callable[[str], Sequence[str]]
 
 _SHOWN_LINES = 12
-_SHOWN_RANKS = 5
+_SHOWN_RANKS, _SHOWN_CAUSES = 5, 3
 
 
 def name_of(job: TrainingJob, backend: Backend) -> str:
-    """How messages call the job."""
+    """The job's name in messages."""
     return f"{backend.resource.kind} {job.namespace}/{job.name}"
 
 
 def kubectl(verb: str, job: TrainingJob, backend: Backend) -> str:
-    """The command that shows the job: `verb` is "describe" or "get -o yaml"."""
+    """The command that shows the job.
+
+    Args:
+        verb: "describe" or "get -o yaml".
+        job: The job.
+        backend: The kind of job.
+    """
     return f"kubectl {verb} {backend.resource.full_name} -n {job.namespace} {job.name}"
 
 
@@ -50,7 +56,7 @@ def late(job: TrainingJob, backend: Backend, status: JobStatus, overdue: Overdue
 
     Args:
         job: The job.
-        backend: As which kind of job it runs.
+        backend: The kind of job.
         status: What it is doing.
         overdue: The deadline that is over.
     """
@@ -87,18 +93,30 @@ def late(job: TrainingJob, backend: Backend, status: JobStatus, overdue: Overdue
 
 
 def operator_silent(job: TrainingJob, backend: Backend, seen: str) -> OperatorSilent:
-    """What acts on this kind of job is not at work."""
+    """The error of an operator that does not act on the job.
+
+    Args:
+        job: The job.
+        backend: The kind of job.
+        seen: What shows it.
+    """
     controller = backend.controller
     return OperatorSilent(
         what=f"the {controller.name} does not answer",
         which=name_of(job, backend),
         seen=seen,
-        do=f"See that it runs: {controller.find}; then run the step again.",
+        do=f"Check that it runs: {controller.find}; then run the step again.",
     )
 
 
 def webhook_silent(job: TrainingJob, backend: Backend, refusal: Refused) -> OperatorSilent | None:
-    """The error of a webhook that did not answer the API server; None if it is no such refusal."""
+    """The error of a webhook that did not answer the API server; None if that is not the reason.
+
+    Args:
+        job: The job.
+        backend: The kind of job.
+        refusal: The API server's answer.
+    """
     if "failed calling webhook" not in refusal.message:
         return None
     webhook = backend.controller.webhook
@@ -108,17 +126,17 @@ def webhook_silent(job: TrainingJob, backend: Backend, refusal: Refused) -> Oper
         what="a webhook of the cluster does not answer",
         which=name_of(job, backend),
         seen=refusal.message,
-        do="See that what serves it runs, then run the step again.",
+        do="Check that its service runs, then run the step again.",
     )
 
 
 def deleted(job: TrainingJob, backend: Backend) -> JobDeleted:
-    """The job is gone, and it was not us."""
+    """The error of a job that somebody else deleted."""
     return JobDeleted(
         what="the job was deleted while it was followed",
         which=name_of(job, backend),
         seen="it is no longer on the cluster",
-        do="Ask who deleted it; run the step again to start anew, from the last checkpoint.",
+        do="Find out who deleted it; run the step again to resume from the last checkpoint.",
     )
 
 
@@ -131,15 +149,15 @@ def failure(
     tail: Tail,
     notes: Sequence[str],
 ) -> ReplicaFailed:
-    """The root cause of a failed job: the replica that failed first, how, and its last words.
+    """The root cause of a failed job: the replica that failed first, how it ended, and its last lines.
 
     Args:
         job: The job.
-        backend: As which kind of job.
-        message: The operator's own words.
-        replicas: All that were ever seen, those that are gone too.
+        backend: The kind of job.
+        message: The operator's message.
+        replicas: All replicas that can explain the failure, including those that are gone.
         tail: The last lines of a pod's log, by uid.
-        notes: What else happened on the way.
+        notes: What else happened before.
     """
     failed = sorted((replica for replica in replicas if replica.has_failed), key=_when)
     if not failed:
@@ -150,25 +168,29 @@ def failure(
             do=f"See: {kubectl('describe', job, backend)}",
         )
     first = failed[0]
-    # Once a replica has failed by itself, the operator takes away those that still run.
+    # Once a replica has failed by itself, the operator removes those that still run.
     others = [replica for replica in failed[1:] if first.removed or not replica.removed]
-    also = [f"then {other.rank}: {how(other)}" for other in others[:3]]
-    restarted = [f"{first.rank} had been started again {first.restarts} times"] if first.restarts else []
+    also = [f"then {text}" for text in summaries(others, "", "")[:_SHOWN_CAUSES]]
+    restarted = [f"{first.rank} had been restarted {first.restarts} times"] if first.restarts else []
+    node = f" (node {first.node})" if first.node else ""
     last = tail(first.uid)
     killed = first_killed("\n".join(last))
     inside = [f"rank {killed.rank} in it was killed by {killed.signal}"] if killed else []
     return ReplicaFailed(
         what="training failed",
-        which=f"{first.rank} of {name_of(job, backend)}",
+        which=f"{first.rank} of {name_of(job, backend)}{node}",
         seen="; ".join([how(first), *inside, *restarted, *also, *notes]) + _last_words(first.failure, last),
         do=_advice(job, first),
     )
 
 
 def _when(replica: Replica) -> tuple[float, int, float]:
-    """The time of its failure; of those in one second, a killed one did not die of the others.
+    """The time of its failure, to sort by.
 
-    And a removed one was removed for their sake; of several, the one that had to go first ended first.
+    Times have whole seconds. Of failures in one second:
+    a killed replica comes first: others exit by themselves when they lose contact to it;
+    a removed replica comes last: operators remove replicas because another one failed;
+    of two removed replicas the one that ended first comes first.
     """
     ending = replica.failure
     if replica.removed or ending is None:
@@ -177,17 +199,17 @@ def _when(replica: Replica) -> tuple[float, int, float]:
 
 
 def failed_at(replica: Replica) -> float:
-    """The second in which a replica failed by itself, since 1970; infinity if it did not, or nobody knows."""
+    """When a replica failed by itself, in whole seconds since 1970; infinity if it did not, or if unknown."""
     ending = replica.failure
-    told = torch_error(ending.message)[1] if ending else None
-    if told is None and ending and ending.finished:
-        told = datetime.fromisoformat(ending.finished).timestamp()
-    # One without a time comes last: infinity // 1 would be no number, and in no order at all.
-    return math.inf if told is None else told // 1
+    time = torch_error(ending.message)[1] if ending else None
+    if time is None and ending and ending.finished:
+        time = datetime.fromisoformat(ending.finished).timestamp()
+    # A failure without a time sorts last; infinity // 1 would be NaN, which does not sort at all.
+    return math.inf if time is None else time // 1
 
 
 def how(replica: Replica) -> str:
-    """How a replica came to its end."""
+    """How a replica ended."""
     ending = replica.failure
     if ending is None:
         return replica.removed or "it is gone"
@@ -195,7 +217,12 @@ def how(replica: Replica) -> str:
 
 
 def summary(replicas: Iterable[Replica], one: str, many: str, *, on_nodes: bool = False) -> str:
-    """Which pods came to which end, as one line: pods with the same end are counted.
+    """How pods ended, as one line; see `summaries`."""
+    return "; ".join(summaries(replicas, one, many, on_nodes=on_nodes))
+
+
+def summaries(replicas: Iterable[Replica], one: str, many: str, *, on_nodes: bool = False) -> list[str]:
+    """How pods ended, a text for each way to end; pods with the same end are counted.
 
     Args:
         replicas: The pods.
@@ -207,7 +234,7 @@ def summary(replicas: Iterable[Replica], one: str, many: str, *, on_nodes: bool 
     for replica in replicas:
         on = f" on {replica.node}" if on_nodes and replica.node else ""
         groups.setdefault(how(replica), []).append(f"{replica.rank}{on}")
-    return "; ".join(f"{_subject(ranks, one, many)}: {end}" for end, ranks in groups.items())
+    return [f"{_subject(ranks, one, many)}: {end}" for end, ranks in groups.items()]
 
 
 def _subject(ranks: Sequence[str], one: str, many: str) -> str:
@@ -222,7 +249,7 @@ def _death(replica: Replica, ending: Ending) -> str:
         return f"out of memory, killed at its limit of {replica.memory} (OOMKilled)"
     if ending.reason in {"StartError", "ContainerCannotRun"}:
         return f"its command cannot be started: {ending.message}"
-    if ending.code > 128:  # noqa: PLR2004 - a shell's way to tell of a signal
+    if ending.code > 128:  # noqa: PLR2004 - shells add the signal's number to 128
         return f"killed by {signals.name_of(ending.code - 128)} (exit code {ending.code})"
     return f"exit code {ending.code}"
 
@@ -236,14 +263,14 @@ def _last_words(ending: Ending | None, tail: Sequence[str]) -> str:
 
 
 def _way_to_survive(job: TrainingJob) -> str:
-    """The setting with which the job would have survived the loss of a pod; not one that is on already."""
+    """The setting with which the job would have survived the loss of a pod, unless it is on already."""
     if job.min_nodes or job.restart == Restart.EXIT_CODE:
         return f"It survives more losses with a larger max_restarts, which is {job.max_restarts}."
     return "With min_nodes or restart=ExitCode it would continue by itself."
 
 
 def _advice(job: TrainingJob, replica: Replica) -> str:
-    again = "run the step again: training goes on from its last checkpoint"
+    again = "run the step again: training resumes from its last checkpoint"
     if replica.removed:
         return f"{again[0].upper()}{again[1:]}. {_way_to_survive(job)}"
     match replica.failure:

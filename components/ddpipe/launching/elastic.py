@@ -1,7 +1,7 @@
-"""With how many pods a job goes on: as many as somebody asks for, as got a node, or as there is room for.
+"""How many pods a job continues with: the number requested, those that got a node, or those that fit.
 
-It is removed, so that its ranks write a checkpoint, and made anew under its name. That is the same for every
-kind of job, and asks nothing of an operator. Pure functions of what was seen.
+The job is removed, so that its ranks write a checkpoint, and created again under its name. That works for
+every kind of job, and needs nothing of an operator. Pure functions of what was seen.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import NODES, WISH
+from ddpipe.jobs.labels import NODES, REQUESTED_NODES
 from ddpipe.jobs.options import JobOptions
 from ddpipe.jobs.status import JobStatus, Replica, Stage
 from ddpipe.kube.resources import Object
@@ -24,12 +24,12 @@ ALLOWED = next(item for item in declared(JobOptions) if item.name == "nodes")
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A job has to be made anew.
+    """A job has to be created again with another number of pods.
 
     Attributes:
-        nodes: With so many pods, where it cannot be seen what the nodes have room for.
-        most: With at most so many, where it can.
-        why: What has happened.
+        nodes: The number of pods if this account cannot see how many fit on the nodes.
+        most: The largest number of pods if it can.
+        why: The reason, for a message.
     """
 
     nodes: int
@@ -38,13 +38,13 @@ class Resize:
 
 
 def size_of(found: Object) -> int | None:
-    """The number of pods that a job was made with; None if it does not tell."""
+    """The number of pods that a job was created with; None if it is not annotated."""
     return _number(found, NODES)
 
 
-def wish_of(found: Object) -> int | None:
-    """The number of pods that somebody asks for, if anybody does."""
-    return _number(found, WISH)
+def requested_nodes(found: Object) -> int | None:
+    """The number of pods that somebody requested for a running job; None if nobody did."""
+    return _number(found, REQUESTED_NODES)
 
 
 def _number(found: Object, annotation: str) -> int | None:
@@ -53,27 +53,27 @@ def _number(found: Object, annotation: str) -> int | None:
     return None if ALLOWED.problem(number) else number
 
 
-def wished(found: Object, nodes: int) -> Resize | None:
-    """What somebody asks for, if it is not what the job has.
+def requested(found: Object, nodes: int) -> Resize | None:
+    """The resize that somebody requested; None if nobody did, or the job has that size.
 
     Args:
         found: The job.
         nodes: How many pods it has.
     """
-    wish = wish_of(found)
-    if wish is None or wish == nodes or "deletionTimestamp" in found["metadata"]:
+    wanted = requested_nodes(found)
+    if wanted is None or wanted == nodes or "deletionTimestamp" in found["metadata"]:
         return None
-    return Resize(wish, wish, f"scaled, nodes from {nodes} to {wish}")
+    return Resize(wanted, wanted, f"scaled, nodes from {nodes} to {wanted}")
 
 
-def placed(status: JobStatus, nodes: int, least: int, trouble: str) -> Resize | None:
-    """The pods that have a node, if they are enough, in place of waiting for the others.
+def reduced_to_scheduled(status: JobStatus, nodes: int, least: int, trouble: str) -> Resize | None:
+    """The resize to the pods that have a node, if they are enough; None if they are not.
 
     Args:
         status: What the job is doing.
         nodes: How many pods it has.
         least: How many have to run at the same time.
-        trouble: Why it cannot go on like this.
+        trouble: Why it cannot continue as it is.
     """
     count = sum(replica.stage > Stage.SCHEDULED for replica in status.replicas)
     if status.stage is not Stage.SCHEDULED or not least <= count < nodes:
@@ -81,14 +81,16 @@ def placed(status: JobStatus, nodes: int, least: int, trouble: str) -> Resize | 
     return Resize(count, count, f"{trouble} ({count} of {nodes} have a node)")
 
 
-def survived(job: TrainingJob, replicas: Sequence[Replica]) -> Resize | None:
-    """How a failed job goes on, if it failed for the loss of a pod and may have fewer.
+def after_loss(job: TrainingJob, replicas: Sequence[Replica]) -> Resize | None:
+    """The resize of an elastic job that failed because it lost a pod; None if that is not the cause.
 
-    A pod counts as lost if none had failed by itself before; what fails in the same second lost contact.
+    A removed pod counts as lost if none had failed by itself before. A pod that fails in the same second
+    lost contact to it: with worker-1 removed at 10:00:05, an exit of worker-0 at 10:00:05 is a consequence,
+    and one at 10:00:04 is the cause.
 
     Args:
-        job: The job, with as many pods as it had.
-        replicas: All that were ever seen.
+        job: The job, with the number of pods that it had.
+        replicas: All replicas that can explain the failure.
     """
     removed = [replica for replica in replicas if replica.removed]
     if not job.min_nodes or not removed:
@@ -101,12 +103,12 @@ def survived(job: TrainingJob, replicas: Sequence[Replica]) -> Resize | None:
     return Resize(min(job.nodes, max(job.min_nodes, job.nodes - 1)), job.nodes, why)
 
 
-def fitting(job: TrainingJob, room: int | None, unseen: int) -> int:
-    """With how many pods a job that may have fewer begins.
+def fitting(job: TrainingJob, fits: int | None, unseen: int) -> int:
+    """How many pods an elastic job is created with.
 
     Args:
-        job: The job, with as many pods as it may have.
-        room: For how many the nodes have room at the moment; None if that cannot be seen.
-        unseen: With how many in that case.
+        job: The job, with the largest number of pods.
+        fits: How many fit on the nodes at the moment; None if this account cannot see that.
+        unseen: The number in that case.
     """
-    return unseen if room is None else min(job.nodes, max(job.min_nodes, room))
+    return unseen if fits is None else min(job.nodes, max(job.min_nodes, fits))

@@ -230,12 +230,12 @@ class Follower:
         """
         if status.phase is Phase.ACTIVE and (stuck := self._record.stuck(now)):
             return self._end_of_stuck(stuck, status)
-        if wished := elastic.wished(found, self.job.nodes):
-            return wished
+        if resize := elastic.requested(found, self.job.nodes):
+            return resize
         error = self._hopeless(status, found, now) or self._late(status, now)
         if error is None:
             return None
-        if fewer := elastic.placed(status, self.job.nodes, self.least, error.what):
+        if fewer := elastic.reduced_to_scheduled(status, self.job.nodes, self.least, error.what):
             return fewer
         raise error
 

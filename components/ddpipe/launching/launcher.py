@@ -178,7 +178,7 @@ def _again(job: TrainingJob, ended: Ended, losses: int) -> Resize | None:
     """How a job continues that has lost a pod, unless somebody deletes it."""
     if ended.deleted or ended.status.phase is not Phase.FAILED or losses == job.max_restarts:
         return None
-    return elastic.survived(job, ended.replicas)
+    return elastic.after_loss(job, ended.replicas)
 
 
 def _resized(attempt: Attempt, found: Object, change: Resize) -> Object:

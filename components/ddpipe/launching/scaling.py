@@ -1,6 +1,6 @@
-"""Ask for another number of pods: noted on the job, where the launcher that follows it sees it.
+"""Request another number of pods: an annotation on the job, which the launcher that follows it watches.
 
-Whoever asks needs no way to the launcher but the cluster, and the launcher no right beyond those it has.
+So the two need no connection but the cluster, and the launcher needs no further rights.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from http import HTTPStatus
 
 from ddpipe.errors import Forbidden, NameTaken, ParameterError
 from ddpipe.jobs.backend import Backend, all_backends
-from ddpipe.jobs.labels import WISH, owner_of
+from ddpipe.jobs.labels import REQUESTED_NODES, owner_of
 from ddpipe.kube.api import Cluster, Refused
 from ddpipe.kube.discovery import is_served
 from ddpipe.kube.resources import Object
@@ -19,13 +19,13 @@ from ddpipe.launching import elastic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled:
-    """What came of it.
+    """The result of a request.
 
     Attributes:
-        job: The job, as messages call it.
-        before: How many pods it has; None if it does not tell.
-        nodes: How many it is to have.
-        asked: Whether this was not so already.
+        job: The job's name in messages.
+        before: How many pods it has; None if it is not annotated.
+        nodes: How many were requested.
+        asked: Whether a new request was recorded; not if it has that number, or will have it, already.
     """
 
     job: str
@@ -35,19 +35,19 @@ class Scaled:
 
 
 def scale(cluster: Cluster, namespace: str, name: str, nodes: int) -> Scaled:
-    """Ask the launcher of a job to go on with this number of pods.
+    """Request that the launcher of a job continues with this number of pods.
 
     Args:
-        cluster: Where.
-        namespace: Where in it.
-        name: Of the job.
+        cluster: The cluster that the job runs on.
+        namespace: The job's namespace.
+        name: The job's name.
         nodes: How many pods it is to have.
 
     Raises:
-        ParameterError: There is no such job that still runs, or none can have so many pods.
-        NameTaken: The job is somebody else's.
-        Forbidden: This account may not change it.
-        ApiError: The server cannot say.
+        ParameterError: No such job is running, or no job can have this number of pods.
+        NameTaken: ddpipe did not create the job.
+        Forbidden: This account may not change the job.
+        ApiError: The server did not answer, or rejected the request.
     """
     if problem := elastic.ALLOWED.problem(nodes):
         raise ParameterError(
@@ -57,14 +57,14 @@ def scale(cluster: Cluster, namespace: str, name: str, nodes: int) -> Scaled:
     title = f"{backend.resource.kind} {namespace}/{name}"
     _check(backend, found, title)
     before = elastic.size_of(found)
-    asked = nodes != (elastic.wish_of(found) or before)
+    asked = nodes != (elastic.requested_nodes(found) or before)
     if asked:
-        _note(cluster, backend, found, title, nodes)
+        _annotate(cluster, backend, found, title, nodes)
     return Scaled(job=title, before=before, nodes=nodes, asked=asked)
 
 
 def _found(cluster: Cluster, namespace: str, name: str) -> tuple[Backend, Object]:
-    """The job of this name, whatever runs it; of several, one of ours."""
+    """The job of this name, of any kind; of several, one that ddpipe created."""
     found = []
     for backend in all_backends():
         try:
@@ -78,13 +78,13 @@ def _found(cluster: Cluster, namespace: str, name: str) -> tuple[Backend, Object
             what="there is no such job",
             which=f"{namespace}/{name}",
             seen="no job of this name is on the cluster, or this account may not see it",
-            do=f"See which there are: ddpipe jobs ls -n {namespace}",
+            do=f"List the jobs: ddpipe jobs ls -n {namespace}",
         )
     return max(found, key=lambda pair: owner_of(pair[1]) is not None)
 
 
 def _check(backend: Backend, found: Object, title: str) -> None:
-    """Refuse what no launcher follows."""
+    """Reject a job that no launcher follows."""
     if owner_of(found) is None:
         raise NameTaken(
             what="only a job that ddpipe launched can be scaled",
@@ -102,11 +102,11 @@ def _check(backend: Backend, found: Object, title: str) -> None:
         )
 
 
-def _note(cluster: Cluster, backend: Backend, found: Object, title: str, nodes: int) -> None:
+def _annotate(cluster: Cluster, backend: Backend, found: Object, title: str, nodes: int) -> None:
     metadata, kind = found["metadata"], backend.resource
     try:
         cluster.annotate(
-            kind.path(metadata["namespace"], metadata["name"]), metadata["uid"], {WISH: str(nodes)}
+            kind.path(metadata["namespace"], metadata["name"]), metadata["uid"], {REQUESTED_NODES: str(nodes)}
         )
     except Refused as error:
         if error.status != HTTPStatus.FORBIDDEN:

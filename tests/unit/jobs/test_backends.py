@@ -108,7 +108,7 @@ def test_a_job_of_another_kind_fails_in_its_own_words() -> None:
     server.created = fall
     error = message(server)
     assert isinstance(error, ReplicaFailed)
-    assert error.which == f"first of Relay team/{a_job().name}"
+    assert error.which == f"first of Relay team/{a_job().name} (node n1)"
     assert "exit code 7" in error.seen
     assert "ouch" in error.seen
 

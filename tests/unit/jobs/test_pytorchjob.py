@@ -234,7 +234,7 @@ def test_names_that_no_volume_can_have_stay_different() -> None:
 
 
 def test_a_patch_that_names_no_item_is_refused_in_words() -> None:
-    with pytest.raises(ParameterError, match="does not say by its name which item it changes"):
+    with pytest.raises(ParameterError, match="has no name, so it is unclear which item it changes"):
         manifest(a_job(patch={"spec": {"containers": [{"image": "other:1"}]}}))
 
 

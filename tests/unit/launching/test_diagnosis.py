@@ -148,7 +148,7 @@ def test_a_pod_that_somebody_deleted_is_told_from_one_that_is_tidied_up() -> Non
 
 
 def test_restarts_are_reported() -> None:
-    assert "started again 2 times" in failure(replica(state=ended(1), container={"restartCount": 2})).seen
+    assert "restarted 2 times" in failure(replica(state=ended(1), container={"restartCount": 2})).seen
 
 
 def test_a_failure_without_a_failed_pod_says_what_is_known() -> None:
@@ -192,7 +192,18 @@ def test_of_many_last_lines_the_last_are_shown() -> None:
     assert seen.splitlines()[-1] == "    line 20"
 
 
-def test_of_several_causes_three_more_are_told() -> None:
+def test_pods_with_one_end_are_counted_in_the_cause() -> None:
+    first = replica("worker-17", state=ended(137))
+    later = [replica(f"worker-{rank}", state=ended(1, at="2026-01-01T00:00:12Z")) for rank in range(20, 520)]
+    error = failure(*later, first)
+    assert error.which == f"worker-17 of PyTorchJob team/{JOB.name} (node n1)"
+    assert error.seen == (
+        "killed by SIGKILL (exit code 137); "
+        "then 500 pods (worker-20, worker-21, worker-22, worker-23, worker-24, …): exit code 1"
+    )
+
+
+def test_of_several_causes_three_more_are_reported() -> None:
     failed = [replica(f"worker-{rank}", state=ended(rank + 1)) for rank in range(6)]
     seen = failure(*failed).seen
     assert seen.count("then ") == 3

@@ -18,7 +18,7 @@ from ddpipe.commands import scale as command
 from ddpipe.errors import Forbidden, NameTaken, ParameterError, ReplicaFailed, Unschedulable
 from ddpipe.jobs import trainjob
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import NODES, SPEC, WISH
+from ddpipe.jobs.labels import NODES, REQUESTED_NODES, SPEC
 from ddpipe.kube import resources
 from ddpipe.kube.api import Refused
 from ddpipe.kube.resources import Object
@@ -62,7 +62,7 @@ def succeeds(server: FakeApiServer, found: dict[str, Any]) -> None:
 def scaled(nodes: int) -> Fate:
     def fate(server: FakeApiServer, found: dict[str, Any]) -> None:
         with_pods(server, found)
-        server.put(JOBS, told(found, "Running", **{WISH: str(nodes)}))
+        server.put(JOBS, told(found, "Running", **{REQUESTED_NODES: str(nodes)}))
 
     return fate
 
@@ -149,7 +149,7 @@ def test_a_scaled_job_whose_launcher_died_is_adopted_as_it_is() -> None:
 
 def test_a_launcher_that_died_before_it_could_scale_leaves_that_to_the_next() -> None:
     made = Made(succeeds)
-    found = a_job_of(2, **{WISH: "3"})
+    found = a_job_of(2, **{REQUESTED_NODES: "3"})
     with_pods(made.server, found)
     made.server.put(JOBS, found)
     outcome, _ = made.launched()
@@ -186,13 +186,13 @@ def test_more_pods_than_can_be_are_told_and_the_job_goes_on_as_before() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "10001", "many", "2.5", ""])
 def test_a_wish_that_no_job_can_have_is_none(text: str) -> None:
-    assert elastic.wished(a_job_of(2, **{WISH: text}), 2) is None
+    assert elastic.requested(a_job_of(2, **{REQUESTED_NODES: text}), 2) is None
 
 
 def test_a_job_that_somebody_deletes_is_not_made_anew() -> None:
     going = {"deletionTimestamp": "2026-01-01T00:01:00Z"}
-    found = a_job_of(2, **{WISH: "3"})
-    assert elastic.wished({**found, "metadata": {**found["metadata"], **going}}, 2) is None
+    found = a_job_of(2, **{REQUESTED_NODES: "3"})
+    assert elastic.requested({**found, "metadata": {**found["metadata"], **going}}, 2) is None
 
     def deleted(server: FakeApiServer, found: dict[str, Any]) -> None:
         evicted(server, {**found, "metadata": {**found["metadata"], **going, "finalizers": ["a/b"]}})
@@ -215,7 +215,7 @@ def test_a_pod_alone_gets_a_service_when_others_join_it() -> None:
         if made["kind"] == "Service":
             server.put(jobs, {**found, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
         elif found["spec"]["completions"] == 1:
-            server.annotate(f"{jobs}/{job.name}", found["metadata"]["uid"], {WISH: "2"})
+            server.annotate(f"{jobs}/{job.name}", found["metadata"]["uid"], {REQUESTED_NODES: "2"})
 
     server.created = operate
     assert launch(job, server, exists=lambda _: True, out=io.StringIO()).nodes == 2
@@ -351,7 +351,7 @@ def test_scaling_notes_the_wish_on_the_job(running: FakeApiServer) -> None:
     assert done.exit_code == 0, done.output
     assert f"asked for: PyTorchJob team/{JOB.name}, nodes from 2 to 3" in done.stdout
     found = running.get(PATH)["metadata"]["annotations"]
-    assert (found[WISH], found[NODES]) == ("3", "2")
+    assert (found[REQUESTED_NODES], found[NODES]) == ("3", "2")
 
 
 def test_a_wish_that_is_so_already_changes_nothing(running: FakeApiServer) -> None:
@@ -370,7 +370,7 @@ def test_a_wish_that_is_so_already_changes_nothing(running: FakeApiServer) -> No
 def test_a_wish_may_be_taken_back(running: FakeApiServer) -> None:
     run(JOB.name, "--nodes", "3")
     assert run(JOB.name, "--nodes", "2").exit_code == 0
-    assert elastic.wished(running.get(PATH), 2) is None
+    assert elastic.requested(running.get(PATH), 2) is None
 
 
 @pytest.mark.parametrize("kind", [trainjob.RESOURCE, resources.JOBS], ids=lambda kind: kind.kind)

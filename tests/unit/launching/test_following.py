@@ -464,7 +464,7 @@ def test_a_pod_that_does_not_stop_terminating_ends_the_job() -> None:
 def test_a_pod_that_is_stuck_may_be_continued_without() -> None:
     found = looked_at(RUNS, BOTH, picture("pods", LEAVING, a_pod(JOB, "worker-1")), 100)
     assert isinstance(found, Ended)
-    resize = elastic.survived(replace(JOB, min_nodes=1), found.replicas)
+    resize = elastic.after_loss(replace(JOB, min_nodes=1), found.replicas)
     assert resize is not None
     assert resize.nodes == 1
 

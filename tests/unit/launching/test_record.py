@@ -85,7 +85,7 @@ def test_a_bug_after_a_recovered_loss_does_not_count_as_lost_pod() -> None:
     watched = recovered(job)
     bug = {"phase": "Failed", "state": ended(1, at="2026-01-01T05:00:00Z")}
     watched.sees(pod(0, run=1, **bug), another(1), found=FAILED, after=4 * HOUR)
-    assert elastic.survived(job, watched.record.replicas) is None
+    assert elastic.after_loss(job, watched.record.replicas) is None
 
 
 def test_a_loss_is_the_cause_until_the_job_has_recovered() -> None:
