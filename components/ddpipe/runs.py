@@ -1,4 +1,8 @@
-"""The folder of a run: where each step puts its results, and the record of how each step went."""
+"""The folder of a run: where each step writes its results, and a record of how each step ended.
+
+<runs>/<name>/steps/<step>.json    time, outcome and facts of a step
+<runs>/<name>/training …           its results
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,30 @@ import logging
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from ddpipe.errors import DdpipeError, NoSuchObject, ParameterError
+from ddpipe.errors import DdpipeError, InputError, Interrupted, NoSuchObject, ParameterError
 from ddpipe.parameters import Parameters, parameter
 from ddpipe.spelling import option
 from ddpipe.storage import open_store
+from ddpipe.storage.lease import LEASE
 
 _log = logging.getLogger(__name__)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+_RENEWED = 60.0
+"""Seconds for which a lease that is not renewed still counts as a running process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions(Parameters):
     """Which run a step belongs to."""
 
-    what: ClassVar[str] = "the run cannot be named"
+    what: ClassVar[str] = "the run has no valid name"
     heading: ClassVar[str] = "Run"
 
     run: str = parameter(
@@ -40,10 +48,10 @@ class RunOptions(Parameters):
 
     @property
     def named(self) -> Run | None:
-        """The run, if it has a name.
+        """The run; None if no name is given.
 
         Raises:
-            ParameterError: The name could leave the folder or is no file name.
+            ParameterError: The name is not valid.
         """
         name = self.run or self.run_id
         return replace(Run.named(self.runs, name), title=self.run_title) if name else None
@@ -53,7 +61,7 @@ class RunOptions(Parameters):
         """The run.
 
         Raises:
-            ParameterError: It has no name, or a wrong one.
+            ParameterError: No name is given, or the name is not valid.
         """
         return self.named or Run.named(self.runs, "")
 
@@ -64,7 +72,7 @@ class Run:
 
     Attributes:
         uri: Its folder: `<runs>/<name>`, a plain path or s3://.
-        title: What people call it; empty: its name.
+        title: Its title in the report; empty for its name.
     """
 
     uri: str
@@ -72,10 +80,14 @@ class Run:
 
     @classmethod
     def named(cls, runs: str, name: str) -> Run:
-        """The run `name` below the folder `runs`.
+        """The run `name` in the folder `runs`.
+
+        Args:
+            runs: URI of the folder of all runs.
+            name: A plain file name: it cannot lead out of the folder.
 
         Raises:
-            ParameterError: The name could leave the folder or is no file name.
+            ParameterError: The name is not valid.
         """
         if not NAME.fullmatch(name):
             raise ParameterError(
@@ -113,19 +125,20 @@ class Run:
 
     @property
     def data_report(self) -> str:
-        """The page about the dataset version."""
+        """HTML report on the dataset version."""
         return f"{self.uri}/data.html"
 
     @property
     def report(self) -> str:
-        """The report for people."""
+        """HTML report on the run."""
         return f"{self.uri}/report.html"
 
     @contextmanager
     def step(self, name: str) -> Iterator[dict[str, Any]]:
-        """Record how a step went: its time and what is put into the yielded facts, or its error.
+        """Record how a step ends: its time and the yielded facts, or its error.
 
-        The record is `<run>/steps/<name>.json`; running the step again replaces it.
+        The record is `<run>/steps/<name>.json`; running the step again replaces it. A run whose very first
+        input is rejected leaves no record, and so no folder.
         """
         facts: dict[str, Any] = {}
         started, clock = datetime.now(UTC), time.monotonic()
@@ -144,10 +157,16 @@ class Run:
         try:
             yield facts
         except DdpipeError as error:
-            write(status="failed", error=error.as_dict())
+            if not isinstance(error, InputError) or self.has_begun:
+                write(status="failed", error=error.as_dict())
             raise
         write(status="succeeded")
         _log.info("%s: done in %.1f s", name, time.monotonic() - clock)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything has been written to its folder, apart from the leases of processes."""
+        return any(not item.key.startswith(LEASE) for item in open_store(self.uri).list())
 
     def facts(self, step: str) -> dict[str, Any]:
         """The facts of a step's last record; none if it never ran."""
@@ -158,13 +177,62 @@ class Run:
         return record["facts"]
 
     def origin(self, step: str) -> Run:
-        """The run whose result of a step is this one's: itself, or an earlier one that it took over from."""
+        """The run that a step's result comes from: this one, or an earlier one whose result it reuses."""
         earlier = self.facts(step).get("same_as")
         return Run.named(self.folder, earlier) if earlier else self
 
     def steps(self) -> list[dict[str, Any]]:
-        """The records of the steps so far, in the order in which they started."""
+        """The records of the steps so far, by their start."""
         store = open_store(self.uri)
         keys = [item.key for item in store.list("steps/")]
         records: list[dict[str, Any]] = [json.loads(store.read(key)) for key in keys if key.endswith(".json")]
         return sorted(records, key=lambda record: record["started"])
+
+    def state(self) -> str:
+        """In a server's words: SUCCEEDED, FAILED, STOPPED, RUNNING or UNFINISHED."""
+        store = open_store(self.uri)
+        if any(_age(item.modified) < _RENEWED for item in store.list(LEASE)):
+            return "RUNNING"
+        records = {record["step"]: record for record in self.steps()}
+        failed = [record["error"] for record in records.values() if record["status"] == "failed"]
+        if failed:
+            return "STOPPED" if failed[-1]["error"] == Interrupted.__name__ else "FAILED"
+        return "SUCCEEDED" if "export" in records else "UNFINISHED"
+
+
+def runs_in(folder: str, count: int) -> list[tuple[Run, datetime]]:
+    """The newest runs of a folder, each with the time at which its first step ended.
+
+    Args:
+        folder: URI of the folder of all runs.
+        count: How many at most.
+    """
+    begun: dict[str, datetime] = {}
+    for item in open_store(folder).list():
+        match item.key.split("/"):
+            case [name, "steps", _] if NAME.fullmatch(name):
+                begun[name] = min(item.modified, begun.get(name, item.modified))
+    newest = sorted(begun, key=lambda name: begun[name], reverse=True)[:count]
+    return [(Run.named(folder, name), begun[name]) for name in newest]
+
+
+def _age(time: datetime) -> float:
+    return (datetime.now(UTC) - time).total_seconds()
+
+
+@contextmanager
+def removed_if_rejected(*folders: str) -> Iterator[None]:
+    """When an input is rejected, remove the local folders that were made for it, as far as they are empty.
+
+    Args:
+        folders: URIs.
+    """
+    places = [place for folder in folders if (place := open_store(folder).local_path("."))]
+    made = [one for place in places for one in (place, *place.parents) if not one.exists()]
+    try:
+        yield
+    except InputError:
+        for place in sorted(made, key=lambda one: len(one.parts), reverse=True):
+            with suppress(OSError):  # it has content, or was never made
+                place.rmdir()
+        raise

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpipe.errors import ParameterError, SourceError
+from ddpipe.errors import ParameterError, SourceError, Unreachable
 from ddpipe.runs import Run
 
 
@@ -21,12 +21,25 @@ def test_a_step_that_ends_well_leaves_its_facts(tmp_path: Path) -> None:
 
 def test_a_step_that_fails_leaves_its_error(tmp_path: Path) -> None:
     run = Run.named(str(tmp_path), "first")
-    error = SourceError(what="no dataset", which="here", seen="nothing", do="Give some.")
-    with pytest.raises(SourceError), run.step("prepare"):
+    error = Unreachable(what="no dataset", which="here", seen="nothing", do="Give some.")
+    with pytest.raises(Unreachable), run.step("prepare"):
         raise error
     (record,) = run.steps()
     assert record["status"] == "failed"
     assert record["error"] == error.as_dict()
+
+
+def test_rejected_input_is_recorded_once_a_run_has_begun(tmp_path: Path) -> None:
+    run = Run.named(str(tmp_path), "first")
+    error = SourceError(what="no dataset", which="here", seen="nothing", do="Give some.")
+    for step, count in (("prepare", 0), ("train", 2)):
+        with pytest.raises(SourceError), run.step(step):
+            raise error
+        if not count:
+            assert run.steps() == []
+            with run.step("prepare"):
+                pass
+    assert [record["status"] for record in run.steps()] == ["succeeded", "failed"]
 
 
 def test_a_step_done_again_replaces_its_record(tmp_path: Path) -> None:

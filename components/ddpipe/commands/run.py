@@ -20,7 +20,7 @@ from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import Between, Parameters, parameter, refuse
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.signals import on_stop
-from ddpipe.runs import Run, RunOptions
+from ddpipe.runs import Run, RunOptions, removed_if_rejected
 from ddpipe.spelling import option
 from ddpipe.steps import ReuseOptions, StoreOptions, TrainOptions
 from ddpipe.storage import open_store
@@ -143,9 +143,6 @@ def run_here(
         ParameterError: Another process works on this run.
         Interrupted: SIGTERM or SIGINT arrived; the same call resumes.
     """
-    if isinstance(data, PrepareSpec):
-        open_store(data.store).check_writable()
-    open_store(run.uri).check_writable()
 
     def stop() -> NoReturn:
         raise Interrupted(
@@ -155,12 +152,28 @@ def run_here(
             do="Run the same command again to resume from the last one.",
         )
 
-    with on_stop(stop), lease(open_store(run.uri)):
-        if isinstance(data, str):
-            workflow.use(run, dataset := data)
-        else:
-            dataset = workflow.prepare(run, data).manifest_uri
-        workflow.train(run, dataset, recipe, options, Owner(), reuse=reuse)
-        workflow.evaluate(run, dataset, evaluation, recipe.model)
-        workflow.export(run, dataset, recipe.model)
+    written = [run.uri, *([data.store] if isinstance(data, PrepareSpec) else [])]
+    with removed_if_rejected(*written):
+        for folder in written:
+            open_store(folder).check_writable()
+        with on_stop(stop), lease(open_store(run.uri)):
+            _all_steps(run, data, recipe, options, evaluation, reuse=reuse)
     return summary(run)
+
+
+def _all_steps(
+    run: Run,
+    data: PrepareSpec | str,
+    recipe: Recipe,
+    options: TrainOptions,
+    evaluation: EvaluateSpec,
+    *,
+    reuse: bool,
+) -> None:
+    if isinstance(data, str):
+        workflow.use(run, dataset := data)
+    else:
+        dataset = workflow.prepare(run, data).manifest_uri
+    workflow.train(run, dataset, recipe, options, Owner(), reuse=reuse)
+    workflow.evaluate(run, dataset, evaluation, recipe.model)
+    workflow.export(run, dataset, recipe.model)

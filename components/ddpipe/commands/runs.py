@@ -1,47 +1,82 @@
-"""`ddpipe runs ls|show|logs|stop|retry`: the runs on a Kubeflow Pipelines server."""
+"""`ddpipe runs ls|show|logs|stop|retry`: the runs in a folder and on a Kubeflow Pipelines server.
+
+A run in a folder is known by its name, a run on a server by its ID. A server is asked if one is configured:
+by --endpoint, by KFP_ENDPOINT, or inside a cluster.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import click
 
 from ddpipe.commands import json_option, print_result
-from ddpipe.commands.engine import with_engine
+from ddpipe.commands.engine import Command, with_engine
 from ddpipe.commands.following import followed
-from ddpipe.commands.options import SectionedCommand
-from ddpipe.engine.client import Engine
+from ddpipe.commands.options import SectionedCommand, options, taken
+from ddpipe.engine.client import Engine, connect
+from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve
 from ddpipe.engine.runs import RunState, StepState, latest, look, retry, step_log, step_named, stop
+from ddpipe.runs import NAME, Run, runs_in
 
-run_argument = click.argument("run_id")
-wait_option = click.option("--wait", is_flag=True, help="Follow it to its end; its outcome is the exit code.")
+run_argument = click.argument("run_id", metavar="RUN")
+wait_option = click.option(
+    "--wait", is_flag=True, help="Wait for the run to end; its outcome is the exit code."
+)
+folder_option = click.option(
+    "--runs", "folder", default="runs", help="URI of the folder that holds local runs."
+)
+
+
+def with_places(command: Command) -> Command:
+    """Add options for a folder and a server; the command receives the folder, and the server if any."""
+
+    @folder_option
+    @options(EndpointOptions)
+    @functools.wraps(command)
+    def connected(**given: Any) -> None:  # noqa: ANN401 - by their names
+        own = taken(EndpointOptions, given)
+        engine = connect(resolve(own, os.environ)) if has_endpoint(own, os.environ) else None
+        command(engine=engine, **given)
+
+    return connected
 
 
 @click.group("runs")
 def runs_command() -> None:
-    """List, show, stop and retry runs on Kubeflow Pipelines, and read what their steps wrote."""
+    """List, show, stop and retry runs, in a folder and on Kubeflow Pipelines, and read their logs."""
 
 
 @runs_command.command("ls", cls=SectionedCommand)
-@with_engine
-@click.option("--count", default=20, type=click.IntRange(1), help="How many, the newest first.")
+@with_places
+@click.option("--count", default=20, type=click.IntRange(1), help="Maximum number of runs of each place.")
 @json_option
-def list_command(engine: Engine, count: int) -> None:
-    """List the newest runs: id, state, age, name."""
-    runs = latest(engine, count)
-    lines = [f"{run.id}  {run.state:<9}  {_age(run):>6}  {run.name}" for run in runs]
-    print_result({"runs": [run.facts() for run in runs]}, "\n".join(lines) or "no runs")
+def list_command(engine: Engine | None, folder: str, count: int) -> None:
+    """List the newest runs in a folder and on a server: name or ID, state, age, title."""
+    local = [_state(run, begun) for run, begun in runs_in(folder, count)]
+    runs = [*local, *(latest(engine, count) if engine else ())]
+    print_result({"runs": [run.facts() for run in runs]}, "\n".join(_table(runs)) or "no runs")
 
 
 @runs_command.command("show", cls=SectionedCommand)
 @run_argument
-@with_engine
+@with_places
 @wait_option
 @json_option
-def show_command(engine: Engine, run_id: str, wait: bool) -> None:
-    """Show a run and its steps: states and times."""
-    _show(engine, run_id, wait=wait)
+def show_command(engine: Engine | None, folder: str, run_id: str, wait: bool) -> None:
+    """Show a run and its steps: states and times.
+
+    RUN is the name of a run in the folder, or the ID of a run on the server.
+    """
+    if local := _local(folder, run_id):
+        _print_run(local)
+    else:
+        _show(engine or connect(resolve(EndpointOptions(), os.environ)), run_id, wait=wait)
 
 
 @runs_command.command("logs", cls=SectionedCommand)
@@ -50,7 +85,7 @@ def show_command(engine: Engine, run_id: str, wait: bool) -> None:
 @with_engine
 @json_option
 def logs_command(engine: Engine, run_id: str, step: str | None) -> None:
-    """Print what a STEP wrote: by default the one that failed, or else the latest."""
+    """Print the log of a STEP: by default the one that failed, or else the latest."""
     found = step_named(look(engine, run_id), step)
     text = step_log(engine, run_id, found)
     print_result({"run_id": run_id, "step": found.name, "log": text}, text.rstrip("\n"))
@@ -61,9 +96,10 @@ def logs_command(engine: Engine, run_id: str, step: str | None) -> None:
 @with_engine
 @json_option
 def stop_command(engine: Engine, run_id: str) -> None:
-    """Stop a run, unless it is over; its training job is deleted, and its last checkpoint stays."""
+    """Stop a run; its training job is deleted, its last checkpoint is kept."""
     stopped = stop(engine, run_id)
-    print_result({"run_id": run_id, "stopped": stopped}, "told to stop" if stopped else "it was over already")
+    text = "stop requested" if stopped else "the run has already ended"
+    print_result({"run_id": run_id, "stopped": stopped}, text)
 
 
 @runs_command.command("retry", cls=SectionedCommand)
@@ -72,15 +108,52 @@ def stop_command(engine: Engine, run_id: str) -> None:
 @wait_option
 @json_option
 def retry_command(engine: Engine, run_id: str, wait: bool) -> None:
-    """Run the failed steps of a run again: training goes on from its last checkpoint."""
+    """Run the failed steps of a run again; training resumes from its last checkpoint."""
     retry(engine, run_id)
     _show(engine, run_id, wait=wait)
 
 
 def _show(engine: Engine, run_id: str, *, wait: bool) -> None:
-    state = followed(engine, run_id, partial(click.echo, err=True)) if wait else look(engine, run_id)
+    _print_run(followed(engine, run_id, partial(click.echo, err=True)) if wait else look(engine, run_id))
+
+
+def _print_run(state: RunState) -> None:
     lines = [f"{state.name}  {state.state}", state.link, *map(_line, state.steps)]
     print_result(state.facts(), "\n".join(lines))
+
+
+def _local(folder: str, name: str) -> RunState | None:
+    """The run of this name in a folder, if it is there."""
+    if not NAME.fullmatch(name):
+        return None
+    run = Run.named(folder, name)
+    return _state(run, None) if run.has_begun else None
+
+
+def _state(run: Run, begun: datetime | None) -> RunState:
+    """A run in a folder, in the form of a run on a server."""
+    records = run.steps()
+    steps = tuple(
+        StepState(
+            name=record["step"],
+            state=record["status"].upper(),
+            started=datetime.fromisoformat(record["started"]),
+            seconds=record["seconds"],
+        )
+        for record in records
+    )
+    created = steps[0].started if steps else begun
+    return RunState(id=run.name, name=run.name, state=run.state(), created=created, link=run.uri, steps=steps)
+
+
+def _table(runs: Iterable[RunState]) -> list[str]:
+    """A line for each run, in columns."""
+    rows = [(run.id, run.state, _age(run), run.name if run.name != run.id else run.link) for run in runs]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
+    return [
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]])
+        for row in rows
+    ]
 
 
 def _line(step: StepState) -> str:

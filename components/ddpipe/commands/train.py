@@ -13,7 +13,7 @@ from ddpipe.commands.shown import EventFiles, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.jobs import LOCAL
 from ddpipe.jobs.owner import Owner
-from ddpipe.runs import RunOptions
+from ddpipe.runs import RunOptions, removed_if_rejected
 from ddpipe.steps import TRAIN_ANYWHERE, ReuseOptions, TrainOptions
 from ddpipe.storage import open_store
 from ddpipe.storage.lease import lease
@@ -26,8 +26,9 @@ def train_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the 
     run = RunOptions.picked(given).required
     options, owner = TrainOptions.picked(given), Owner.picked(given)
     reuse = ReuseOptions.picked(given).reuse
-    # Jobs on a cluster have names: the launcher adopts one that exists.
-    with lease(open_store(run.uri)) if options.backend == LOCAL else nullcontext():
+    # On a cluster, the name of the job already makes it unique.
+    alone = lease(open_store(run.uri)) if options.backend == LOCAL else nullcontext()
+    with removed_if_rejected(run.uri), alone:
         record = workflow.train(run, dataset, chosen_recipe(given), options, owner, reuse=reuse)
     training, since = run.origin("train").training, run.facts("train").get("since", "")
     done = f"nothing changed since run {since}: trained model reused" if since else "trained"

@@ -92,8 +92,7 @@ def resolve(options: EndpointOptions, environment: Mapping[str, str]) -> Endpoin
     Raises:
         ParameterError: No address, one that is none, or a file that cannot be read.
     """
-    inside = "KUBERNETES_SERVICE_HOST" in environment
-    url = options.endpoint or environment.get("KFP_ENDPOINT", "") or (IN_CLUSTER if inside else "")
+    url = _url(options, environment)
     token = "" if options.token_file else environment.get("KFP_TOKEN", "")
     return Endpoint(
         url=_checked(url),
@@ -104,6 +103,16 @@ def resolve(options: EndpointOptions, environment: Mapping[str, str]) -> Endpoin
         ca_file=_readable(options.ca_file or environment.get("KFP_CA_FILE", "")),
         verify_tls=options.verify_tls,
     )
+
+
+def has_endpoint(options: EndpointOptions, environment: Mapping[str, str]) -> bool:
+    """Whether a server is configured."""
+    return bool(_url(options, environment))
+
+
+def _url(options: EndpointOptions, environment: Mapping[str, str]) -> str:
+    inside = "KUBERNETES_SERVICE_HOST" in environment
+    return options.endpoint or environment.get("KFP_ENDPOINT", "") or (IN_CLUSTER if inside else "")
 
 
 def _checked(url: str) -> str:

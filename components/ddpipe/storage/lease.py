@@ -33,7 +33,8 @@ from ddpipe.storage.base import Store
 
 _log = logging.getLogger(__name__)
 
-_PREFIX = "lease-"
+LEASE = "lease-"
+"""How the keys of leases begin."""
 
 _MACHINE = 12
 """Hex digits at the start of a lease's last part that identify the machine; the others are random."""
@@ -89,7 +90,7 @@ class _Lease:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.key = f"{_PREFIX}{socket.gethostname()}.{os.getpid()}.{_machine()}{uuid4().hex[_MACHINE:]}"
+        self.key = f"{LEASE}{socket.gethostname()}.{os.getpid()}.{_machine()}{uuid4().hex[_MACHINE:]}"
         self._renewals = 0
 
     def renew(self) -> None:
@@ -99,7 +100,7 @@ class _Lease:
 
     def others(self, patience: float) -> dict[str, str]:
         """Keys and etags of those whose holders may live; void ones are deleted."""
-        found = list(self.store.list(_PREFIX))
+        found = list(self.store.list(LEASE))
         now = max((item.modified for item in found), default=datetime.now(UTC))  # this one's renewal
         others = {item.key: item.etag for item in found if item.key != self.key}
         for item in found:
@@ -185,5 +186,5 @@ def _machine() -> str:
 
 def _holder(key: str) -> tuple[str, int]:
     """Machine and process id."""
-    host, pid, _ = key.removeprefix(_PREFIX).rsplit(".", 2)
+    host, pid, _ = key.removeprefix(LEASE).rsplit(".", 2)
     return host, int(pid)
