@@ -498,7 +498,7 @@ SHORT_OUTAGE = ("--outage", "4")
 @fault(
     "the job cannot be removed after its success",
     words=("could not be removed: HTTP 500", "the cluster itself does so"),
-    unlike={"trainjob": {"words": ("could not be removed: HTTP 500", "do so later: ddpipe jobs sweep")}},
+    unlike={"trainjob": {"words": ("could not be removed: HTTP 500", "do so later: ddpipe jobs clean-up")}},
     jobs=1,
     pods=2,
 )
@@ -874,7 +874,7 @@ def swept(place: Place) -> Ended:
 @fault(
     "a sweep that cannot delete",
     code=54,
-    words=("not all jobs whose run is over could be removed: 1 of 1", "HTTP 500", "ddpipe jobs sweep"),
+    words=("not all jobs whose run is over could be removed: 1 of 1", "HTTP 500", "ddpipe jobs clean-up"),
     jobs=1,
     pods=2,
 )

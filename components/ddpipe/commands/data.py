@@ -1,4 +1,4 @@
-"""The door to dataset versions: `ddpipe data ls|show|report|verify|diff|rm|gc`."""
+"""`ddpipe data ls|show|report|verify|diff|rm|clean-up`: the dataset versions of a store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import ClassVar
 import click
 
 from ddpipe.commands import json_option, print_result
-from ddpipe.commands.options import options
+from ddpipe.commands.options import former_name, options
 from ddpipe.data.catalogue import clean_up, damage, difference, garbage, objects_of, per_class, shards_of
 from ddpipe.data.changes import changed_images
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
@@ -21,21 +21,21 @@ from ddpipe.parameters import Between, Parameters, parameter
 from ddpipe.storage import open_store, split_uri
 
 LONGEST_GRACE = 100_000
-"""Hours; more is a slip of the pen."""
+"""Hours; more is a typing error."""
 
 SHOWN = 10
-"""Sample ids of a kind that are shown to people; --json has them all."""
+"""Sample IDs of each kind that are printed; --json has them all."""
 
 PAGE = b"<!doctype html>"
 """How a report begins: only one of these is replaced by another."""
 
 store_option = click.option(
-    "--store", default="store", help="Where datasets are kept: s3://bucket/prefix or a folder."
+    "--store", default="store", help="URI of the dataset store, a folder or s3://bucket/prefix."
 )
 
 
 def version_argument(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Arguments that name versions, by address or id; the command is given addresses."""
+    """Arguments that name versions by URI or ID; the command receives URIs."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -52,9 +52,9 @@ def version_argument(*names: str) -> Callable[[Callable[..., None]], Callable[..
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GcOptions(Parameters):
-    """What may be cleaned up."""
+    """Which shards may be deleted."""
 
-    what: ClassVar[str] = "nothing can be cleaned up"
+    what: ClassVar[str] = "the store cannot be cleaned up"
 
     grace: float = parameter(
         24.0,
@@ -65,9 +65,9 @@ class GcOptions(Parameters):
 
 @click.group("data")
 def data_command() -> None:
-    """Show, verify, compare and clean up dataset versions.
+    """List, show, verify, compare and clean up dataset versions.
 
-    A version is given by the address of its manifest, or by its id in --store or how that begins.
+    A version is given by the URI of its manifest, or by its ID in --store or a unique prefix of it.
     """
 
 
@@ -76,7 +76,7 @@ def data_command() -> None:
 @store_option
 @json_option
 def list_command(name: str | None, store: str) -> None:
-    """List the versions of the dataset NAME, or of all; the newest comes last."""
+    """List the versions of the dataset NAME, or of all datasets, the newest last."""
     found = versions(open_store(store), name)
     facts = [asdict(version) | {"published": version.published.isoformat()} for version in found]
     lines = [f"{version.name}  {version.published:%Y-%m-%d %H:%M}  {version.uri}" for version in found]
@@ -124,10 +124,10 @@ def show_command(dataset: str) -> None:
 
 @data_command.command("report")
 @version_argument("dataset")
-@click.option("--output", help="File or s3://bucket/key to write.  [default: NAME-ID.html]")
+@click.option("--output", help="URI of the file to write (default: NAME-ID.html).")
 @json_option
 def report_command(dataset: str, output: str | None) -> None:
-    """Write a report on the version DATASET: classes, samples, sizes, copies."""
+    """Write an HTML report on the version DATASET: classes, samples, sizes, duplicates."""
     from ddpipe.prepare.report import data_report_html  # noqa: PLC0415 - only this command needs it
 
     manifest = load_manifest(dataset)
@@ -137,8 +137,8 @@ def report_command(dataset: str, output: str | None) -> None:
         raise ParameterError(
             what="the report cannot be written",
             which=page,
-            seen="there is another file, which is no HTML page",
-            do="Name a new file with --output.",
+            seen="the file exists and is not an HTML page",
+            do="Give the name of a new file with --output.",
         )
     place.write(name, data_report_html(manifest, store_of(dataset)).encode())
     print_result({"report": page}, page)
@@ -148,19 +148,19 @@ def report_command(dataset: str, output: str | None) -> None:
 @version_argument("dataset")
 @json_option
 def verify_command(dataset: str) -> None:
-    """Read every shard and column of the version DATASET, and compare its hash."""
+    """Read every shard and column of the version DATASET and compare its hash."""
     manifest = load_manifest(dataset)
     if problems := damage(objects_of(manifest), store_of(dataset)):
         raise DatasetError(
-            what="a dataset is damaged",
+            what="the dataset version is damaged",
             which=dataset,
             seen=listed(list(problems.values())),
-            do="Run the same `ddpipe prepare` again with --verify: it writes these anew.",
+            do="Run the same `ddpipe prepare` again with --verify, which replaces them.",
         )
     count, size = len(shards_of(manifest)), sum(item.bytes for item in objects_of(manifest))
     print_result(
         {"shards": count, "bytes": size},
-        f"{count} shards with ids and labels, {_megabytes(size)}: all as they were written",
+        f"{count} shards with ids and labels, {_megabytes(size)}: all intact",
     )
 
 
@@ -168,14 +168,14 @@ def verify_command(dataset: str) -> None:
 @version_argument("old", "new")
 @json_option
 def diff_command(old: str, new: str) -> None:
-    """Show what changed from the version OLD to the version NEW; images that may differ are compared."""
+    """Show what changed from the version OLD to the version NEW, including pixels."""
     before, after = (load_manifest(old), store_of(old)), (load_manifest(new), store_of(new))
     found, changed = difference(before, after), changed_images(before, after)
     lines = [
         *_some("added", list(found.added)),
         *_some("removed", list(found.removed)),
         *_some("moved", [f"{name}: {a} -> {b}" for name, (a, b) in found.moved.items()]),
-        *_some("relabelled", [f"{name}: {a} -> {b}" for name, (a, b) in found.relabelled.items()]),
+        *_some("relabeled", [f"{name}: {a} -> {b}" for name, (a, b) in found.relabelled.items()]),
         *_some("changed pixels of", list(changed)),
         f"{_megabytes(found.shared_bytes)} in common",
     ]
@@ -186,18 +186,18 @@ def diff_command(old: str, new: str) -> None:
 @version_argument("dataset")
 @json_option
 def remove_command(dataset: str) -> None:
-    """Remove the version DATASET; its shards stay until `ddpipe data gc --delete`."""
+    """Remove the version DATASET; `ddpipe data clean-up --delete` then deletes its shards."""
     remove(dataset)
     print_result({"removed": dataset}, f"removed {dataset}")
 
 
-@data_command.command("gc")
+@data_command.command("clean-up")
 @store_option
 @options(GcOptions)
-@click.option("--delete", is_flag=True, help="Delete them; without this, only show what would be deleted.")
+@click.option("--delete", is_flag=True, help="Delete; without this option, only list what would be deleted.")
 @json_option
-def gc_command(store: str, grace: float, delete: bool) -> None:
-    """Find shards that no version needs any more, and notes of killed processes; --delete deletes them."""
+def clean_up_command(store: str, grace: float, delete: bool) -> None:
+    """Find shards that no version uses, and leftovers of killed processes; --delete deletes them."""
     GcOptions(grace=grace).validated()
     place = open_store(store)
     find = clean_up if delete else garbage
@@ -209,6 +209,9 @@ def gc_command(store: str, grace: float, delete: bool) -> None:
         {"objects": keys, "bytes": size, "deleted": len(objects) if delete else 0},
         "\n".join([*keys, f"{len(objects)} objects, {_megabytes(size)} {verb}"]),
     )
+
+
+data_command.add_command(former_name("gc", clean_up_command))
 
 
 def _counts(manifest: DatasetManifest, split: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""`ddpipe doctor`: whether a package would run on a pipeline server, and what to mend if not."""
+"""`ddpipe doctor`: checks whether a package can run on a pipeline server, and what to fix if not."""
 
 from __future__ import annotations
 
@@ -22,12 +22,18 @@ from ddpipe.pipelines.catalogue import LEAST_PIPELINES
 @click.command("doctor", cls=SectionedCommand)
 @click.argument("package", default="training")
 @options(EndpointOptions)
-@click.option("--service-account", default="", show_default=False, help="Service account of the steps.")
+@click.option(
+    "--service-account",
+    default="",
+    show_default=False,
+    help="Service account of the steps (default: the server's).",
+)
 @json_option
 def doctor_command(package: str, service_account: str, **given: Any) -> None:  # noqa: ANN401
-    """Check all that PACKAGE needs: server, login, namespace, version, rights, images, secret, store.
+    """Check what PACKAGE needs: server, login, namespace, version, rights, images, secret, store.
 
-    Each is ok, or unknown from here, or fails with its fix; the exit code is 0 unless one fails.
+    Each check is ok, unknown (cannot be seen from here), or fails with its fix. The exit code is 0 unless a
+    check fails.
     """
     own = EndpointOptions.picked(given)
     plan = Plan(package=named_package(package), least=LEAST_PIPELINES, account=service_account)

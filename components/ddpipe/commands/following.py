@@ -1,4 +1,4 @@
-"""Waiting for a run: what is told meanwhile, and what its end means."""
+"""Waiting for a run on a server: what is printed meanwhile, and what its end means."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ from ddpipe.processes.signals import on_stop
 
 
 def followed(engine: Engine, run_id: str, say: Callable[[str], object]) -> RunState:
-    """The state of a run that has succeeded; whoever is told to stop meanwhile leaves the run alone.
+    """Wait for a run to succeed and return its state. A stop signal ends the waiting, not the run.
+
+    Args:
+        engine: The server.
+        run_id: The run.
+        say: Prints a line of progress.
 
     Raises:
         RunFailed: It failed.
         RunStopped: It was stopped.
-        Interrupted: This process is told to stop.
+        Interrupted: SIGTERM or SIGINT arrived.
     """
 
     def leave() -> NoReturn:
         raise Interrupted(
-            what="nobody waits for the run any more",
+            what="waiting for the run was interrupted",
             which=engine.link(run_id),
-            seen="it goes on",
-            do=f"To wait again: ddpipe runs show {run_id} --wait; to stop it: ddpipe runs stop {run_id}",
+            seen="the run continues",
+            do=f"To wait again: `ddpipe runs show {run_id} --wait`; to stop it: `ddpipe runs stop {run_id}`.",
         )
 
     with on_stop(leave):

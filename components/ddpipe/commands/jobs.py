@@ -1,4 +1,4 @@
-"""`ddpipe jobs`: the jobs that ddpipe has on the cluster, shown and swept."""
+"""`ddpipe jobs ls|clean-up`: the jobs that ddpipe has created on the cluster."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ddpipe.launching.orphans import FoundJob, Swept, list_jobs, sweep
 from ddpipe.steps import SweepOptions
 
 namespace_option = click.option(
-    "--namespace", "-n", help="Namespace.  [default: the one of the kubeconfig or pod]"
+    "--namespace", "-n", help="Namespace (default: that of the kubeconfig or the pod)."
 )
 
 
 @click.group("jobs")
 def jobs_command() -> None:
-    """List and clean up ddpipe's jobs on the cluster."""
+    """List and clean up the jobs that ddpipe has created on the cluster."""
 
 
 @jobs_command.command("ls")
@@ -30,7 +30,7 @@ def jobs_command() -> None:
 @click.option("--pipeline", help="Only jobs of this pipeline.")
 @json_option
 def list_command(namespace: str | None, pipeline: str | None) -> None:
-    """List ddpipe's jobs: state, age, run, and whether that run is over."""
+    """List ddpipe's jobs: state, creation time, run, and whether that run has ended."""
     cluster = connect()
     where = namespace or cluster.namespace
     jobs = answered(lambda: list_jobs(cluster, where, pipeline=pipeline), f"the jobs of namespace {where}")
@@ -38,36 +38,56 @@ def list_command(namespace: str | None, pipeline: str | None) -> None:
 
 
 def _line(job: FoundJob) -> str:
-    over = {True: "over", False: "going on", None: "end unknown"}[job.run_over]
+    over = {True: "ended", False: "running", None: "state unknown"}[job.run_over]
     run = f"{job.owner.pipeline}, run {job.owner.run_id} ({over})"
     return f"{job.name}  {job.state}  {job.created}  {run}{'  kept' if job.kept else ''}"
 
 
-@jobs_command.command("sweep")
+@jobs_command.command("clean-up")
+@options(SweepOptions)
+@namespace_option
+@json_option
+def clean_up_command(pipeline: str, run_id: str, namespace: str | None) -> None:
+    """Remove ddpipe's jobs whose run has ended; never other people's jobs, nor jobs to be kept.
+
+    With --run-id, as in the last step of a pipeline, jobs that cannot be removed are reported but do not fail
+    the command: they say nothing about the outcome of the run.
+    """
+    _print_swept(_of_run(pipeline, run_id, namespace) if run_id else _complete(pipeline, run_id, namespace))
+
+
+@jobs_command.command("sweep", hidden=True)
 @options(SweepOptions)
 @namespace_option
 @json_option
 def sweep_command(pipeline: str, run_id: str, namespace: str | None) -> None:
-    """Remove ddpipe's jobs whose run is over, but never anyone else's, nor those to be kept."""
-    names = [job.name for job in _swept(pipeline, run_id, namespace).complete()]
-    print_result({"removed": names}, "\n".join([f"{len(names)} removed", *names]))
+    """Former name of clean-up; fails with --run-id, too, if a job cannot be removed."""
+    _print_swept(_complete(pipeline, run_id, namespace))
 
 
-@jobs_command.command("clean-up")
-@options(SweepOptions)
-@json_option
-def clean_up_command(pipeline: str, run_id: str) -> None:
-    """Remove what a run has left on the cluster: the last step of a pipeline, however the others ended.
-
-    What cannot be removed is told and no error: it says nothing of how the run itself ended.
-    """
-    try:
-        swept = _swept(pipeline, run_id, None)
-    except LaunchError as error:
-        click.echo(f"the run's jobs could not be removed: {error}", err=True)
-        swept = Swept([], [str(error)])
+def _print_swept(swept: Swept) -> None:
     names = [job.name for job in swept.removed]
-    print_result({"removed": names, "problems": swept.problems}, "\n".join([f"{len(names)} removed", *names]))
+    text = "\n".join([f"{len(names)} removed", *names])
+    print_result({"removed": names, "problems": swept.problems}, text)
+
+
+def _complete(pipeline: str, run_id: str, namespace: str | None) -> Swept:
+    """What was removed, if that is all.
+
+    Raises:
+        NotRemoved: A job could not be removed.
+    """
+    swept = _swept(pipeline, run_id, namespace)
+    swept.complete()
+    return swept
+
+
+def _of_run(pipeline: str, run_id: str, namespace: str | None) -> Swept:
+    try:
+        return _swept(pipeline, run_id, namespace)
+    except LaunchError as error:
+        click.echo(f"the jobs of the run could not be removed: {error}", err=True)
+        return Swept([], [str(error)])
 
 
 def _swept(pipeline: str, run_id: str, namespace: str | None) -> Swept:

@@ -1,6 +1,6 @@
-"""What the UI of KFP 1.x shows of a step: two JSON documents that the step writes. Pure functions.
+"""The two JSON documents with which a step tells the UI of KFP 1.x what to show. Pure functions.
 
-Everything is inline: the UI needs no credentials of ours to show it, except for TensorBoard's event files.
+All content is inline, so the UI needs no credentials, except for TensorBoard's event files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ View = Mapping[str, Any]
 
 
 def metrics(shown: Iterable[Shown]) -> str:
-    """Numbers that the UI compares between runs."""
+    """Numbers for the UI's comparison of runs."""
     values = {name: value for one in shown if isinstance(one, Scores) for name, value in one.values.items()}
     named = [{"name": name, "numberValue": value, "format": "RAW"} for name, value in values.items()]
     return json.dumps({"metrics": named[:MOST_METRICS]})
@@ -35,7 +35,7 @@ def _views(shown: Shown) -> Iterator[View]:
     match shown:
         case Page(html):
             yield {"type": "web-app", "storage": "inline", "source": html}
-        # A folder on a claim is none that the UI could reach.
+        # The UI cannot reach a folder on a claim.
         case EventFiles(folder) if "://" in folder:
             yield {"type": "tensorboard", "source": folder}
         case Classification():

@@ -1,7 +1,7 @@
-"""What KFP 2 is shown of a step: metadata of its artifacts, in the executor's output file. Pure functions.
+"""Metadata of a step's artifacts, which KFP 2 reads from the executor's output file. Pure functions.
 
-The engine gives a step the executor's input, a JSON document that names this file and every output artifact,
-and has the values of the step's inputs.
+The engine passes the executor's input, a JSON document with the values of the step's inputs, the path of this
+file and the output artifacts.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ddpipe.steps import TASK_CONFIG
 
 
 def task_config(executor_input: str) -> Mapping[str, Any]:
-    """The settings of the step's task, if they are handed over.
+    """The settings of the step's task, if the component asks for them.
 
-    An argument of its own could not hold them: KFP 2.17.0 fills arguments in before it knows the settings.
+    They are not an argument of their own, as KFP 2.17.0 fills in arguments before it knows the settings.
     """
     inputs = json.loads(executor_input).get("inputs", {}).get("parameterValues", {})
     found: Mapping[str, Any] = inputs.get(TASK_CONFIG) or {}
@@ -25,17 +25,17 @@ def task_config(executor_input: str) -> Mapping[str, Any]:
 
 
 def metadata(executor_input: str, shown: Mapping[str, Shown]) -> tuple[str, bytes]:
-    """The executor's output file, and what it has to hold.
+    """The path and the content of the executor's output file.
 
     Args:
-        executor_input: What the engine puts in place of `{{$}}`.
+        executor_input: The value of the placeholder `{{$}}`.
         shown: The step's artifacts, by the names of its outputs.
     """
     outputs = json.loads(executor_input)["outputs"]
     artifacts = {
         name: {"artifacts": [{**listed["artifacts"][0], "metadata": _of(shown[name])}]}
         for name, listed in outputs.get("artifacts", {}).items()
-        if name in shown  # the engine has some of its own: executor-logs
+        if name in shown  # not the engine's own, such as executor-logs
     }
     return outputs["outputFile"], json.dumps({"artifacts": artifacts}).encode()
 

@@ -1,4 +1,4 @@
-"""`ddpipe launch`: any image and command as a training job, waited for."""
+"""`ddpipe launch`: runs any image and command as a training job and waits for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ddpipe.storage import exists
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
 def launch_command(namespace: str | None, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
     """Run the step; its declaration describes it."""
-    job = job_of("", **given)  # what is wrong in itself shows before a cluster is looked for
+    job = job_of("", **given)  # invalid values are reported before a cluster is contacted
     cluster = connect()
     job = replace(job, namespace=namespace or cluster.namespace)
     outcome = launch(job, cluster, exists=exists, is_process=True)
@@ -39,7 +39,7 @@ def launch_command(namespace: str | None, **given: Any) -> Outcome:  # noqa: ANN
 
 
 def job_of(namespace: str, *, arguments: Sequence[str], **given: Any) -> TrainingJob:  # noqa: ANN401 - as above
-    """The job that the options describe; its command may follow them."""
+    """The job that the options and the arguments after them describe."""
     owner = Owner.picked(given)
     own = {
         "owner": owner if owner.run_id else replace(owner, run_id=uuid.uuid4().hex[:12]),

@@ -1,4 +1,4 @@
-"""`ddpipe scale`: another number of pods for a job that runs."""
+"""`ddpipe scale`: changes the number of pods of a running job."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from ddpipe.launching.scaling import Scaled, scale
 @namespace_option
 @json_option
 def scale_command(job: str, nodes: int, namespace: str | None) -> None:
-    """Let the running JOB (see `ddpipe jobs ls`) go on with another number of pods.
+    """Change the number of pods of the running JOB (see `ddpipe jobs ls`).
 
-    The launcher that follows the job does it: it removes the job, which lets its ranks write a checkpoint,
-    and makes it anew under the same name. While no launcher runs nothing happens; the step's next attempt
-    then does it.
+    This records the request. The launcher that follows the job then deletes the job, whose ranks write a
+    checkpoint, and creates it again under the same name; without a running launcher, the step's next attempt
+    does so.
     """
     cluster = connect()
     where = namespace or cluster.namespace
@@ -33,6 +33,6 @@ def scale_command(job: str, nodes: int, namespace: str | None) -> None:
 
 def _line(scaled: Scaled) -> str:
     if not scaled.asked:
-        return f"{scaled.job} has nodes={scaled.nodes} already, or is about to"
+        return f"{scaled.job} has, or is about to have, nodes={scaled.nodes} already"
     before = f"from {scaled.before} " if scaled.before else ""
-    return f"asked for: {scaled.job}, nodes {before}to {scaled.nodes}; its launcher makes it anew"
+    return f"requested: {scaled.job}, nodes {before}to {scaled.nodes}; its launcher creates it again"

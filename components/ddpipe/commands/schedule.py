@@ -1,4 +1,4 @@
-"""`ddpipe schedule set|ls|enable|disable|delete`: runs of a package at certain times."""
+"""`ddpipe schedule set|ls|enable|disable|rm`: recurring runs of a package."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import click
 
 from ddpipe.commands import json_option, print_result
 from ddpipe.commands.engine import with_engine, with_request
-from ddpipe.commands.options import SectionedCommand
+from ddpipe.commands.options import SectionedCommand, former_name
 from ddpipe.engine.client import Engine
 from ddpipe.engine.runs import Request
 from ddpipe.engine.schedules import (
@@ -30,15 +30,17 @@ name_argument = click.argument("name")
 
 @click.group("schedule")
 def schedule_command() -> None:
-    """Run a package again and again: set, list, enable, disable and delete schedules."""
+    """Create, list, enable, disable and remove schedules, which run a package repeatedly."""
 
 
 @schedule_command.command("set", cls=SectionedCommand)
 @name_argument
 @with_request
 @with_engine
-@click.option("--cron", "crontab", help="Crontab of five fields, '0 2 * * *', or of six with seconds first.")
-@click.option("--every", help="Length of time between two runs, such as 90s, 30m, 6h, 1d.")
+@click.option(
+    "--cron", "crontab", help="Crontab with five fields, such as '0 2 * * *', or six with seconds first."
+)
+@click.option("--every", help="Time between two runs, such as 90s, 30m, 6h, 1d.")
 @json_option
 def set_command(
     engine: Engine,
@@ -47,9 +49,9 @@ def set_command(
     crontab: str | None,
     every: str | None,
 ) -> None:
-    """Set the schedule NAME of a package; set again, it is changed and moves to the newest version.
+    """Create or update the schedule NAME, which runs the newest version of a package.
 
-    One run at a time; what was missed meanwhile is not caught up. A schedule that is disabled stays so.
+    Runs do not overlap, and missed runs are not caught up. A disabled schedule stays disabled.
     """
     trigger = _trigger(crontab, every)
     request = publisher(engine)
@@ -65,7 +67,7 @@ def set_command(
 @with_engine
 @json_option
 def list_command(engine: Engine) -> None:
-    """List the schedules: name, when, whether enabled, id."""
+    """List the schedules: name, times, state, ID."""
     found = schedules(engine)
     print_result(
         {"schedules": [item.facts() for item in found]}, "\n".join(map(_line, found)) or "no schedules"
@@ -77,8 +79,8 @@ def list_command(engine: Engine) -> None:
 @with_engine
 @json_option
 def enable_command(engine: Engine, name: str) -> None:
-    """Let the schedule NAME, or of this id, run again."""
-    _told(enable(engine, find(engine, name), enabled=True))
+    """Enable a schedule by its NAME or ID."""
+    _print(enable(engine, find(engine, name), enabled=True))
 
 
 @schedule_command.command("disable", cls=SectionedCommand)
@@ -86,19 +88,22 @@ def enable_command(engine: Engine, name: str) -> None:
 @with_engine
 @json_option
 def disable_command(engine: Engine, name: str) -> None:
-    """Let the schedule NAME, or of this id, rest; a run that is going on goes on."""
-    _told(enable(engine, find(engine, name), enabled=False))
+    """Disable a schedule by its NAME or ID; a current run continues."""
+    _print(enable(engine, find(engine, name), enabled=False))
 
 
-@schedule_command.command("delete", cls=SectionedCommand)
+@schedule_command.command("rm", cls=SectionedCommand)
 @name_argument
 @with_engine
 @json_option
-def delete_command(engine: Engine, name: str) -> None:
-    """Delete the schedule NAME, or of this id; its runs stay."""
+def remove_command(engine: Engine, name: str) -> None:
+    """Remove a schedule by its NAME or ID; its runs are kept."""
     schedule = find(engine, name)
     delete(engine, schedule)
-    print_result({"deleted": schedule.id}, f"{schedule.name} deleted")
+    print_result({"deleted": schedule.id}, f"{schedule.name} removed")
+
+
+schedule_command.add_command(former_name("delete", remove_command))
 
 
 def _trigger(crontab: str | None, every: str | None) -> Trigger:
@@ -107,12 +112,12 @@ def _trigger(crontab: str | None, every: str | None) -> Trigger:
             what="the schedule cannot be set",
             which="--cron and --every",
             seen="both are given" if crontab else "neither is given",
-            do="Give one of them.",
+            do="Give exactly one of them.",
         )
     return cron(crontab) if crontab else interval(str(every))
 
 
-def _told(schedule: Schedule) -> None:
+def _print(schedule: Schedule) -> None:
     print_result(schedule.facts(), _line(schedule))
 
 

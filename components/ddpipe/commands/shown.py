@@ -1,4 +1,4 @@
-"""What an engine shows of a step, in no engine's words."""
+"""What an engine shows of a step, independent of the engine."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Shown(Protocol):
 
     @property
     def content(self) -> bytes:
-        """The file that stands for it: UIs report an error where there is none."""
+        """Its file: UIs report an error if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """Numbers that are compared between runs."""
+    """Numbers to compare between runs."""
 
     values: Mapping[str, float]
 
@@ -42,7 +42,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file of the run, with what the engine is to know about it."""
+    """A file of the run, with metadata for the engine."""
 
     content: bytes
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -50,11 +50,11 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """How well classes are told apart.
+    """How well a model separates the classes.
 
     Attributes:
         classes: Names.
-        confusion_matrix: Counts by true class (row) and predicted class (column); empty if there are none.
+        confusion_matrix: Counts by true class (row) and predicted class (column); may be empty.
         false_positive_rate: Of the ROC curve, point by point.
         true_positive_rate: Likewise.
         threshold: Likewise.
@@ -81,5 +81,5 @@ class EventFiles:
 
     @property
     def content(self) -> bytes:
-        """Its address."""
+        """Its URI."""
         return self.folder.encode()

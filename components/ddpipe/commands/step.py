@@ -141,7 +141,7 @@ _more_option = as_option(
         name="options",
         kind=dict,
         default={},
-        help="Options as one JSON object of names (with underscores) and values, or @FILE with such one.",
+        help="One JSON object of option names (with underscores) and values, or @FILE with such an object.",
     ),
     ENGINES,
     common=False,

@@ -1,4 +1,4 @@
-"""`ddpipe submit`: a package becomes a version on the pipeline server, and a run of it."""
+"""`ddpipe submit`: uploads a package to the pipeline server as a version, and runs it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from ddpipe.engine.runs import Request, look, start
 @click.command("submit", cls=SectionedCommand)
 @with_request
 @with_engine
-@click.option("--run-name", help="Name of the run on the server's page; empty: pipeline and time.")
-@click.option("--wait", is_flag=True, help="Follow the run to its end; its outcome is the exit code.")
+@click.option(
+    "--run-name", help="Name of the run on the server (default: name of the pipeline, and the time)."
+)
+@click.option("--wait", is_flag=True, help="Wait for the run to end; its outcome is the exit code.")
 @json_option
 def submit_command(
     engine: Engine, publisher: Callable[[Engine], Request], run_name: str | None, wait: bool
 ) -> None:
-    """Run a package on Kubeflow Pipelines: upload it if it is new there, and start a run.
+    """Upload a package to Kubeflow Pipelines, unless it is there already, and start a run.
 
-    PACKAGE is training, custom-job, or the path of a compiled package. The same content is uploaded once.
+    PACKAGE is training, custom-job, or the path of a compiled package.
     """
     request = publisher(engine)
     version = request.version
     name = run_name or f"{version.pipeline}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     run_id = start(engine, request, name)
     say = partial(click.echo, err=True)
-    say(f"version  {version.name} of {version.pipeline} ({'uploaded' if version.uploaded else 'was there'})")
+    say(f"version  {version.name} of {version.pipeline} ({'uploaded' if version.uploaded else 'unchanged'})")
     say(f"run      {name}\n         {engine.link(run_id)}")
     state = followed(engine, run_id, say) if wait else look(engine, run_id)
     facts = {

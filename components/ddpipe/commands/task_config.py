@@ -1,8 +1,8 @@
-"""What is set on a task of KFP 2.15 or later, as options of the job that the task launches. Pure functions.
+"""Settings of a task in KFP 2.15 or later as options of the job that the task launches. Pure functions.
 
-A component can have these settings handed over to it instead of having them applied to its own pod: a JSON
-object with fragments of a pod's spec, `TaskConfig` in KFP. Resources, node selector and tolerations become
-the job's own options; the rest becomes part of its patch.
+A component can receive these settings instead of having them applied to its own pod: a JSON object with
+fragments of a pod's spec, `TaskConfig` in KFP. Resources, node selector and tolerations become options of the
+job; the rest becomes part of its patch.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ Settings = Mapping[str, Any]
 
 
 def with_task_config(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's options with the task's settings, which count before options that say otherwise.
+    """A job's options with the task's settings, which override them.
 
     Args:
-        settings: The task's settings; none, or null, for a field that was not set.
+        settings: The task's settings; a field that is not set is missing or null.
         values: The job's options by name.
 
     Raises:
-        ParameterError: The settings are none, or cannot be a job's; all of it is listed.
+        ParameterError: Settings are malformed, or a job cannot have them; all problems are listed.
     """
-    refuse("the settings of the task cannot be handed on to its job", _malformed(settings))
+    refuse("the settings of the task cannot be applied to its job", _malformed(settings))
     found = {name: _named(name, value) for name, value in settings.items() if value}
     if not found:
         return dict(values)
-    refuse("the settings of the task cannot be handed on to its job", _unfit(found, values))
+    refuse("the settings of the task cannot be applied to its job", _unfit(found, values))
     return {
         **values,
         **_amounts(_limits(found)),
@@ -58,7 +58,7 @@ def with_task_config(settings: Settings, values: Mapping[str, Any]) -> dict[str,
 def _malformed(settings: Settings) -> Iterator[str]:
     for name, value in settings.items():
         if name not in _FIELDS:
-            yield f"{name!r} is no field of a TaskConfig; there are {', '.join(_FIELDS)}"
+            yield f"{name!r} is not a field of a TaskConfig; choose from {', '.join(_FIELDS)}"
         elif value and not _is(_FIELDS[name], value):
             yield f"{name} is {value!r}, not {_FIELDS[name]}"
 
@@ -70,7 +70,7 @@ def _is(kind: str, value: object) -> bool:
 
 
 def _named(field: str, value: Any) -> Any:  # noqa: ANN401 - a field's own type
-    """KFP calls a volume as its object, whose name may be none that a volume can have."""
+    """KFP names a volume after its object, which may not be a valid name for a volume."""
     if field not in {"volumes", "volumeMounts"}:
         return value
     return [{**item, "name": volume_name(str(item.get("name", "")))} for item in value]
@@ -78,7 +78,7 @@ def _named(field: str, value: Any) -> Any:  # noqa: ANN401 - a field's own type
 
 def _unfit(found: Settings, values: Mapping[str, Any]) -> Iterator[str]:
     if values["backend"] == LOCAL:
-        yield f"backend is {LOCAL}, so there is no job: choose another, or the component without a TaskConfig"
+        yield f"backend is {LOCAL}, so there is no job; choose another, or the component without a TaskConfig"
     devices = _devices(_limits(found))
     if len(devices) > 1:
         yield f"resources name {len(devices)} kinds of accelerator: {', '.join(devices)}"
@@ -88,7 +88,7 @@ def _unfit(found: Settings, values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _limits(found: Settings) -> dict[str, str]:
-    """What a pod may use; where there is no limit, what it asks for."""
+    """The limits of a pod, or its requests where it has no limit."""
     resources = found.get("resources", {})
     return {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
 
@@ -104,7 +104,7 @@ def _amounts(limits: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _patch(found: Settings) -> dict[str, Any]:
-    """What has no option of its own."""
+    """The patch for settings without an option."""
     smaller = _smaller_requests(found)
     container = {
         **({"resources": {"requests": smaller}} if smaller else {}),
@@ -119,6 +119,6 @@ def _patch(found: Settings) -> dict[str, Any]:
 
 
 def _smaller_requests(found: Settings) -> dict[str, str]:
-    """A job asks for what it may use unless it is told otherwise."""
+    """Requests below the limits; by default, a job's requests equal its limits."""
     requests, limits = found.get("resources", {}).get("requests") or {}, _limits(found)
     return {name: amount for name, amount in requests.items() if amount != limits[name]}

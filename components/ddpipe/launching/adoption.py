@@ -135,7 +135,7 @@ def _is_adoptable(attempt: Attempt, found: Object, spec: str) -> bool:
             what="this step already has a job with a different spec",
             which=attempt.title,
             seen="image, command, resources or the like differ from those requested now; it was left alone",
-            do="Give this run another ID, or remove the job first: ddpipe jobs sweep --run-id "
+            do="Give this run another ID, or remove the job first: ddpipe jobs clean-up --run-id "
             f"{attempt.job.owner.run_id}",
         )
     return True

@@ -236,7 +236,7 @@ def _later(attempt: Attempt) -> str:
     """When a job that could not be removed will be."""
     if attempt.backend.expires:
         return f"the cluster itself does so {attempt.job.finished_ttl / 3600:g} h after the job's end"
-    return f"do so later: ddpipe jobs sweep --run-id {attempt.job.owner.run_id}"
+    return f"do so later: ddpipe jobs clean-up --run-id {attempt.job.owner.run_id}"
 
 
 def _with_left_over(problem: LaunchError, left: str | None) -> LaunchError:

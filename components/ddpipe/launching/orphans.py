@@ -126,7 +126,7 @@ class Swept:
                 what="not all jobs whose run is over could be removed",
                 which=f"{len(self.problems)} of {len(self.problems) + len(self.removed)}",
                 seen=listed(self.problems),
-                do="Give this account the right to delete them, then sweep again: ddpipe jobs sweep",
+                do="Give this account the right to delete them, then run again: ddpipe jobs clean-up",
             )
         return self.removed
 

@@ -158,7 +158,7 @@ def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
         raise DatasetError(
             what="a dataset cannot be published",
             which=manifest.name,
-            seen="`ddpipe data gc` is deleting shards that it needs: no version needed them when it began",
+            seen="`ddpipe data clean-up` is deleting shards that it needs; when it started, none was used",
             do="Run again when that is done: what is missing is encoded anew.",
         )
     there = {info.key for info in store.list("shards/")}

@@ -141,3 +141,15 @@ def test_a_dataset_excludes_options_for_preparing(tmp_path: Path) -> None:
     ended = ddpipe("run", *given, "--json")
     assert ended.exit_code == ParameterError.exit_code
     assert "options for preparing" in json.loads(ended.stdout)["seen"]
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "former"),
+    [("data", "clean-up", "gc"), ("jobs", "clean-up", "sweep"), ("schedule", "rm", "delete")],
+)
+def test_former_names_of_commands_still_work(group: str, name: str, former: str) -> None:
+    """But help lists one verb only."""
+    shown = ddpipe(group, "--help").output
+    assert f"  {name}" in shown
+    assert f"  {former}" not in shown
+    assert ddpipe(group, former, "--help").exit_code == 0

@@ -64,7 +64,7 @@ def test_a_page_replaces_nothing_but_a_page(toys: PrepareSpec, tmp_path: Path) -
     before = image.read_bytes()
     result = CliRunner().invoke(cli, ["data", "report", made.manifest_uri, "--output", str(image)])
     assert result.exit_code == ParameterError.exit_code
-    assert "there is another file, which is no HTML page" in result.stderr
+    assert "the file exists and is not an HTML page" in result.stderr
     assert image.read_bytes() == before
     page = str(tmp_path / "toys.html")
     assert _facts("report", made.manifest_uri, "--output", page)

@@ -117,7 +117,7 @@ def test_settings_that_are_none_are_refused_all_at_once() -> None:
     with pytest.raises(ParameterError) as caught:
         with_task_config({"nodeselector": {}, "env": {"A": "1"}, "resources": "16Gi"}, {})
     assert "3 problems" in caught.value.seen
-    assert "'nodeselector' is no field of a TaskConfig" in caught.value.seen
+    assert "'nodeselector' is not a field of a TaskConfig" in caught.value.seen
     assert "env is {'A': '1'}, not a list of objects" in caught.value.seen
 
 

@@ -197,7 +197,7 @@ def test_whoever_stops_waiting_leaves_the_run_alone(server: Server, monkeypatch:
     server.ends = ("RUNNING",)
     monkeypatch.setattr(runs.time, "sleep", lambda _seconds: signal.raise_signal(signal.SIGTERM))
     told = refusal(Interrupted, "submit", "custom-job", "--wait")
-    assert "it goes on" in told["seen"]
+    assert "the run continues" in told["seen"]
     assert "ddpipe runs show" in told["do"]
     assert server.asked(":terminate") == 0
 

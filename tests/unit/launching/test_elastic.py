@@ -349,7 +349,7 @@ def run(*arguments: str) -> Result:
 def test_scaling_notes_the_wish_on_the_job(running: FakeApiServer) -> None:
     done = run(JOB.name, "--nodes", "3")
     assert done.exit_code == 0, done.output
-    assert f"asked for: PyTorchJob team/{JOB.name}, nodes from 2 to 3" in done.stdout
+    assert f"requested: PyTorchJob team/{JOB.name}, nodes from 2 to 3" in done.stdout
     found = running.get(PATH)["metadata"]["annotations"]
     assert (found[REQUESTED_NODES], found[NODES]) == ("3", "2")
 
@@ -363,7 +363,7 @@ def test_a_wish_that_is_so_already_changes_nothing(running: FakeApiServer) -> No
         "asked": False,
     }
     run(JOB.name, "--nodes", "3")
-    assert "has nodes=3 already, or is about to" in run(JOB.name, "--nodes", "3").stdout
+    assert "has, or is about to have, nodes=3 already" in run(JOB.name, "--nodes", "3").stdout
     assert running.methods(PATH).count("PATCH") == 1
 
 

@@ -175,7 +175,7 @@ def test_a_clean_up_that_fails_is_reported_but_no_error(monkeypatch: pytest.Monk
     server.fail(lambda request: request.path == JOBS, Refused(403, "Forbidden", "is forbidden: User"))
     done = CliRunner().invoke(cli, command)
     assert done.exit_code == 0, done.output
-    assert "the run's jobs could not be removed" in done.stderr
+    assert "the jobs of the run could not be removed" in done.stderr
 
 
 def test_a_sweep_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
