@@ -54,9 +54,9 @@ class Line:
     """What a line of a log shows.
 
     Attributes:
-        time: When it was begun; None if it has no time: the kubelet's own error messages have none.
+        time: When it was begun; None if it has no time, as the kubelet's own error messages.
         text: Without time and line end.
-        finished: Whether it is a whole line, not the present state of one that is being written.
+        finished: Whether it is a whole line, not a state of one that is being written.
     """
 
     time: Instant | None
@@ -135,8 +135,11 @@ class _Unfinished:
         """The line as it is now."""
         if self._start is not None:
             self._append(self._begin(self._start))
+        if not finished:
+            # What follows the last carriage return may be half of a state: the one before it is whole.
+            return Line(self._time, self._overwritten, finished=False)
         text = self._shown()
-        return Line(self._time, self._overwritten if self.is_rewritten and not text else text, finished)
+        return Line(self._time, self._overwritten if self.is_rewritten and not text else text)
 
     def _begin(self, start: bytes) -> bytes:
         """Take the time off the line; returns the rest."""
@@ -221,7 +224,9 @@ def unread(
     previous, repeats = None, 0
     for line in lines:
         if line.time is None:
-            yield line
+            # A line that the runtime stored in parts, of which the first is older than what was asked for.
+            if not resuming:
+                yield line
             continue
         if mark.last is None and (same := _same(line.time, earlier, was_rotated=was_rotated)):
             resuming, mark.first, mark.last = True, same.first, same.last

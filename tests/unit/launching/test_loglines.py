@@ -72,12 +72,13 @@ def test_a_rewritten_line_is_what_a_terminal_shows(written: bytes, shown: str) -
 
 def test_a_bar_shows_its_latest_state_now_and_then() -> None:
     """The pieces come a second apart; between two states of one line pass as many seconds as are set."""
-    pieces = [STAMP, *(b"\r%d/200" % number for number in range(200)), b"\n"]
+    pieces = [STAMP, *(b"00\r%d/2" % number for number in range(200)), b"00\n"]
     seconds = count()
     found = list(lines_of(pieces, clock=lambda: next(seconds)))
     assert [line.finished for line in found] == [False] * (len(found) - 1) + [True]
     assert 200 / STATE_SECONDS - 2 <= len(found) - 1 <= 200 / STATE_SECONDS
     assert found[-1].text == "199/200"
+    assert all(line.text.endswith("/200") for line in found), "no state that has come by half"
 
 
 def test_a_plain_line_in_pieces_shows_no_state() -> None:
@@ -173,6 +174,13 @@ def test_the_kubelet_s_own_errors_move_no_mark() -> None:
     told = b"unable to retrieve container logs for containerd://1\n"
     assert read([line("01", "a"), told], mark) == ["a", told.decode().strip()]
     assert mark.since == {"sinceTime": "2026-01-01T00:00:01Z"}
+
+
+def test_the_rest_of_a_line_that_was_read_is_skipped() -> None:
+    """A runtime stores a long line in parts, and the API leaves out old ones, with its time."""
+    mark = Mark()
+    assert read([line("46.8", "\r1%\r2%"), line("50.7", "a")], mark) == ["2%", "a"]
+    assert read([b"5%\r2%\n", line("50.7", "a"), line("51", "b")], mark) == ["b"]
 
 
 def test_a_clock_that_is_set_back_costs_no_line() -> None:
