@@ -1,11 +1,11 @@
-# Everything that a person or CI does with this checkout. `make` alone lists it.
+# The entry point for developers and CI. `make` alone lists the targets.
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow test-cluster pictures mutate lint format compile images bench lock clean
+.PHONY: help install run test test-slow test-cluster pictures mutate lint format compile docs reference images bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -18,13 +18,13 @@ $(INSTALLED): requirements.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-install: $(INSTALLED) ## make the environment: the lock's packages and ddpipe itself
+install: $(INSTALLED) ## create the environment: the locked packages and ddpipe itself
 
 run: $(INSTALLED) ## the whole pipeline on this machine: digits, two training processes, a report
 	@$(BIN)/ddpipe run --source digits --processes 2
 
 PYTEST = $(BIN)/pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
-test: $(INSTALLED) ## the tests to run at every change: minutes, and nothing but PyPI
+test: $(INSTALLED) ## the tests to run at every change: minutes, needs no cluster
 	@$(PYTEST) -m "not slow and not installs"
 
 test-slow: $(INSTALLED) ## trainings by several processes, kills and resumes, notebooks, real data sets
@@ -34,47 +34,54 @@ test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
 	@$(BIN)/pytest tests/cluster -m alone; alone=$$?; \
 	$(BIN)/pytest tests/cluster -m "not alone" --numprocesses=3 --dist=loadfile --no-loadscope-reorder && exit $$alone
 
-pictures: $(INSTALLED) ## the pictures of Kubeflow's page in docs/ (KUBECONFIG, KFP_ENDPOINT, KFP_UI, a Chromium)
+pictures: $(INSTALLED) ## take the screenshots of the Kubeflow UI in docs/ (KUBECONFIG, KFP_ENDPOINT, KFP_UI, Chromium)
 	@PICTURES=docs $(BIN)/pytest tests/cluster/test_ui.py
 
 MODULES ?= kube jobs launching notebook prepare train data storage model
 SAMPLE ?= 60
 SEED ?= 1
-mutate: $(INSTALLED) ## how many deliberate faults the tests notice: make mutate MODULES="data storage/s3.py" SAMPLE=60; CLUSTER=1
+mutate: $(INSTALLED) ## mutation testing, how many deliberate faults the tests notice: make mutate MODULES="data storage/s3.py" SAMPLE=60; CLUSTER=1
 	@$(BIN)/python tools/mutate.py $(MODULES) --sample $(SAMPLE) --seed $(SEED) $(if $(CLUSTER),--cluster)
 
-lint: $(INSTALLED) ## ruff, mypy --strict, the house rules
+lint: $(INSTALLED) ## ruff, mypy --strict, import contracts, links of the documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/zensical build --strict >/dev/null || $(BIN)/zensical build --clean --strict
 
-format: $(INSTALLED) ## let ruff format and mend what it can
+format: $(INSTALLED) ## format the code, and fix what ruff can fix
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
 compile: $(INSTALLED) ## write the compiled packages to pipelines/compiled; REGISTRY=… TAG=… for your own images
 	@DDPIPE_REGISTRY=$(REGISTRY) DDPIPE_TAG=$(TAG) $(BIN)/ddpipe compile
 
-# What builds images here: the first of these that answers.
+docs: $(INSTALLED) ## build docs/ into a site: build/site/index.html; stops at a broken link
+	@$(BIN)/zensical build --clean --strict
+
+reference: $(INSTALLED) ## write the generated pages of docs/, after a change of parameters, commands, errors or results
+	@$(BIN)/python tools/reference.py
+
+# Builds the images: the first of these tools that responds.
 BUILDER ?= $(shell for tool in docker podman buildah; do $$tool info >/dev/null 2>&1 && echo $$tool && break; done)
 BUILD_FLAGS ?=
 REGISTRY ?= ghcr.io/ddpipe
 TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT = $(shell git describe --always --dirty --abbrev=40)
 images: ## build both images: make images REGISTRY=… TAG=…, with docker, podman or buildah
-	@test -n "$(BUILDER)" || { echo "no docker, podman or buildah answers here; start or install one" >&2; exit 1; }
+	@test -n "$(BUILDER)" || { echo "docker, podman or buildah is required: none is running; start or install one" >&2; exit 1; }
 	@for target in launcher trainer; do \
 		$(BUILDER) build --file images/Dockerfile --target $$target --tag $(REGISTRY)/ddpipe-$$target:$(TAG) \
 			--build-arg VERSION=$(TAG) --build-arg COMMIT=$(COMMIT) $(BUILD_FLAGS) . || exit 1; \
 	done
 
-bench: $(INSTALLED) ## the benchmarks of the README, side by side with what one would pick instead
+bench: $(INSTALLED) ## run the benchmarks, each next to its alternatives; tables in benchmarks/results
 	@for bench in benchmarks/bench_*.py; do $(BIN)/python $$bench || exit 1; done
 
 UV_COMPILE = $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-header --no-annotate
-lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements*.txt
+lock: $(INSTALLED) ## resolve the dependencies in pyproject.toml again into requirements*.txt
 	@$(UV_COMPILE) pyproject.toml --upgrade --extra all --group dev --output-file requirements.txt
 	@$(UV_COMPILE) pyproject.toml --extra pipelines --constraint requirements.txt --output-file requirements-launcher.txt
 	@$(UV_COMPILE) pyproject.toml --extra train --extra pipelines --constraint requirements.txt \
@@ -83,5 +90,5 @@ lock: $(INSTALLED) ## resolve pyproject.toml anew into requirements*.txt
 	@echo hatchling | $(UV_COMPILE) - --upgrade --output-file requirements-build.txt
 	@echo kfp==1.8.24 | $(UV_COMPILE) - --upgrade --output-file pipelines/requirements-v1.txt
 
-clean: ## remove what tests and tools left (not the environment, not runs)
+clean: ## remove files left by tests and tools (keeps the environment and runs)
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist .mutants
