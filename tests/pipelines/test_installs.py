@@ -157,10 +157,12 @@ def test_pipelines_compiles_what_is_committed(compiled: Path) -> None:
     assert files(compiled) == files(COMMITTED)
 
 
-def test_pipelines_submits_and_schedules_as_the_readme_says(
+def test_pipelines_submits_and_schedules_as_documented(
     install: Callable[[str], Install], compiled: Path
 ) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    pages = (ROOT / "docs/tutorials/notebook.md", ROOT / "docs/guides/recurring.md")
+    text = "\n".join(page.read_text() for page in pages)
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     script = "\n".join(block for block in blocks if "client" in block)
     with a_backend() as (endpoint, asked):
         install("pipelines").python(script, compiled, KF_PIPELINES_ENDPOINT=endpoint)
