@@ -79,6 +79,19 @@ def test_every_strategy_goes_on_bit_for_bit_after_a_kill(
     assert same_bits(resumed, whole)
 
 
+@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
+def test_fsdp_with_sgd_resumes_at_another_number_of_processes(
+    dataset: str, tmp_path: Path, single: str, first: int, second: int
+) -> None:
+    """One process updates by the fused kernel, which does not exist for shares of weights."""
+    output, recipe = str(tmp_path / "training"), replace(SMALL, strategy="fsdp")
+    run(dataset, output, recipe, ranks=first, meddling=[SignalAtStep(0, 7, signal.SIGTERM)])
+    assert final(output).step == 8
+    end = trained(dataset, output, recipe, ranks=second)
+    for name, weight in final(single).states["model"].items():
+        torch.testing.assert_close(end.states["model"][name], weight, rtol=1e-2, atol=1e-3)
+
+
 EVERYTHING = replace(
     RECIPE,
     optimizer="adamw",

@@ -48,6 +48,15 @@ class Determinism(StrEnum):
     FALSE = "false"
 
 
+class Precision(StrEnum):
+    """Numeric precision of the network, implemented by step.py."""
+
+    AUTO = "auto"
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
 class Mixing(StrEnum):
     """Mixtures of two images, implemented by loader.py."""
 

@@ -24,7 +24,9 @@ class FullyShardedStrategy(Strategy):
     fused_optimizer = False  # torch has no such kernel for SGD on sharded weights
 
     def _shared(self, shape: Shape) -> nn.Module:
-        del shape  # FSDP2 shards contiguous weights only: they are not channels-last
+        # FSDP2 shards contiguous weights only: they are not channels-last. It moves each layer to the device
+        # and shards it before the next: a device never holds the whole model.
+        del shape
         mesh = init_device_mesh(self._world.device.type, (self._world.size,))
         for layer in self._classifier.network.children():
             if not isinstance(layer, (nn.ModuleList, nn.ModuleDict)) and list(layer.parameters()):
@@ -41,16 +43,19 @@ class FullyShardedStrategy(Strategy):
         """As the base says."""
         # torch's get_optimizer_state_dict is not for this: without a state, it takes a step to get one, and
         # leaves SGD a momentum that it should not have.
-        gathered: State = tree_map(_whole, state)
+        gathered: State = tree_map(self._whole, state)
         return gathered
+
+    def _whole(self, value: Any) -> Any:  # noqa: ANN401 - a state holds numbers as well
+        """On rank 0 in main memory: a device holds its share of the model and one whole tensor at a time."""
+        if not isinstance(value, DTensor):
+            return value
+        tensor = value.full_tensor()
+        return tensor.to("cpu", copy=True) if self._world.is_main else None
 
     def shares(self, state: State, like: State) -> State:
         """As the base says."""
         return {name: _share(value, like[name]) for name, value in state.items()}
-
-
-def _whole(value: Any) -> Any:  # noqa: ANN401 - a state holds numbers as well
-    return value.full_tensor() if isinstance(value, DTensor) else value
 
 
 def _share(value: Any, like: Tensor) -> Any:  # noqa: ANN401

@@ -71,23 +71,61 @@ def epoch_batches(
     """This rank's shares of an epoch's batches, from the first-th on, each read during the steps before."""
     order = permutation(seed, epoch, len(reader))
 
-    def share(number: int) -> Batch:
+    def share(number: int) -> Copy:
         batch = global_batch(order, number, batch_size)
         chosen = dealt(batch, world.rank, world.size)
         images = augmented(reader.images(chosen), augmentation, seed, epoch, chosen)
-        return _moved(images, reader.labels[chosen], len(batch), world.device)
+        return copies.begun(images, reader.labels[chosen], len(batch))
 
-    return prefetched(share, range(first, steps_per_epoch(len(reader), batch_size)), threads=1)
+    copies = _Copies(world.device)
+    numbers = range(first, steps_per_epoch(len(reader), batch_size))
+    return map(copies.finished, prefetched(share, numbers, threads=1))
 
 
-def _moved(pixels: NDArray[np.uint8], targets: NDArray[np.int64], size: int, device: torch.device) -> Batch:
-    """Samples on `device`; the copy to a GPU does not wait for its work."""
-    images, labels = torch.from_numpy(pixels), torch.from_numpy(targets)
-    if labels.ndim > 1:
-        labels = labels.float()
-    if device.type == "cuda":
-        images, labels = images.pin_memory(), labels.pin_memory()
-    return Batch(images.to(device, non_blocking=True), labels.to(device, non_blocking=True), size)
+Copy = tuple[Batch, torch.Event | None]
+"""A batch on its way to the device, and the event of its arrival; None if it is there."""
+
+
+class _Copies:
+    """Copies of batches to the device; those to a GPU overlap with the step before.
+
+    They run on a stream of their own: on the stream that computes, a copy would wait for all work before it.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def begun(self, pixels: NDArray[np.uint8], targets: NDArray[np.int64], size: int) -> Copy:
+        """A batch whose copy has begun, and the event of its end; called in the thread that reads.
+
+        Args:
+            pixels: Shape (n, H, W, C).
+            targets: Shape (n,), or of a multilabel dataset (n, classes).
+            size: Of the global batch.
+        """
+        images, labels = torch.from_numpy(pixels), torch.from_numpy(targets)
+        if labels.ndim > 1:
+            labels = labels.float()
+        if not self._stream:
+            return Batch(images, labels, size), None
+        # The block selects the device, too: a new thread would pin memory through GPU 0.
+        with torch.cuda.stream(self._stream):
+            images, labels = images.pin_memory(), labels.pin_memory()
+            batch = Batch(
+                images.to(self._device, non_blocking=True), labels.to(self._device, non_blocking=True), size
+            )
+            return batch, self._stream.record_event()
+
+    def finished(self, copy: Copy) -> Batch:
+        """The batch, for the stream that computes; called in the thread that trains."""
+        batch, event = copy
+        if event:
+            computing = torch.cuda.current_stream(self._device)
+            computing.wait_event(event)
+            for one in (batch.images, batch.labels):
+                one.record_stream(computing)  # so that its memory is not reused before the step is done
+        return batch
 
 
 def mixed(batch: Batch, how: Mixing, alpha: float, *, classes: int, seed: int, step: int) -> Batch:
@@ -146,7 +184,7 @@ def resized(images: Tensor, share: float) -> Tensor:
 
 
 @torch.no_grad()
-def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe, device: torch.device) -> None:
+def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe) -> None:
     """Refuse smaller images for a network that takes one size only, or not so small ones.
 
     Raises:
@@ -154,7 +192,7 @@ def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe, devic
     """
     if recipe.initial_resolution == 1:
         return
-    smallest = resized(torch.zeros(1, *shape, dtype=torch.uint8, device=device), recipe.initial_resolution)
+    smallest = resized(torch.zeros(1, *shape, dtype=torch.uint8), recipe.initial_resolution)
     classifier.eval()
     try:
         classifier(smallest)

@@ -91,8 +91,7 @@ class Trainer:
         if recipe.sync_batch_norm and world.size > 1:
             synchronise(self.classifier)
         accept_single_values(self.classifier)
-        self.classifier.to(world.device)
-        check_resolution(self.classifier, manifest.shape, recipe, world.device)
+        check_resolution(self.classifier, manifest.shape, recipe)
         self._backbone = Backbone(self.classifier.network)
         self._objective = training_objective(recipe, manifest, splits["train"], world.device)
         self._metric = f"validation_{TASKS[manifest.task].scores[0]}"
@@ -116,6 +115,8 @@ class Trainer:
         average = self._training_step.average
         strategy.load_model(states["training_model" if average else "model"])
         strategy.load_optimizer(self._training_step.optimizer, states["optimizer"])
+        if "scaler" in states:
+            self._training_step.scaler.load_state_dict(states["scaler"])
         if average:
             own = {name: states["model"][name] for name in average.weights}
             average.load(strategy.shares(own, average.weights))
@@ -295,6 +296,8 @@ class Trainer:
             "optimizer": whole(step.optimizer.state_dict()),
             "metrics": self._metrics.rows[: self._metrics.reduced].clone(),
         }
+        if step.scaler.is_enabled():
+            states["scaler"] = step.scaler.state_dict()
         if step.average:
             states |= {
                 "model": whole({**weights, **step.average.weights}),

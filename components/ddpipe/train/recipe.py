@@ -9,7 +9,15 @@ from typing import Any, ClassVar
 from ddpipe.model import ModelNames
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
 from ddpipe.spelling import option
-from ddpipe.train.choices import AUGMENTATIONS, SCHEDULES, Determinism, Mixing, Optimizers, Strategies
+from ddpipe.train.choices import (
+    AUGMENTATIONS,
+    SCHEDULES,
+    Determinism,
+    Mixing,
+    Optimizers,
+    Precision,
+    Strategies,
+)
 
 LATEST = "latest"
 """In place of an address: the last model of the same dataset and network among the runs."""
@@ -121,8 +129,9 @@ class Recipe(Parameters):
     )
     precision: str = parameter(
         "auto",
-        "Numeric precision: fp32, bf16 (mixed, with fp32 weights), or auto (bf16 where it is fast).",
-        OneOf(("auto", "fp32", "bf16")),
+        "Numeric precision: fp32, bf16 (mixed, with fp32 weights), fp16 (mixed, with loss scaling, for GPUs "
+        "without bf16 such as V100 and T4), or auto (bf16 where it is fast).",
+        OneOf(tuple(map(str, Precision))),
     )
     compile: bool = parameter(
         default=False,
@@ -184,6 +193,8 @@ class Recipe(Parameters):
             yield f"{frozen} cannot be used with {strategy} fsdp, which cannot freeze weights"
         if self.optimizer == "muon" and self.strategy == "fsdp":
             yield f"{option('optimizer')} muon cannot be used with {strategy} fsdp: it needs whole weights"
+        if self.precision == "fp16" and self.strategy == "fsdp":
+            yield f"{option('precision')} fp16 cannot be used with {strategy} fsdp, which needs bf16 or fp32"
         if self.pretrained and self.warm_start not in {"", LATEST}:
             given = f"{option('pretrained')} and {option('warm_start')}"
             yield f"{given} both name weights to start from; give one of them"

@@ -7,15 +7,17 @@ does not wait for the device: its metrics stay there until `StepMetrics.reduce` 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import assert_never
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from ddpipe.distributed import World
+from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier
 from ddpipe.train.batch_norm import RunningStatistics
-from ddpipe.train.choices import Mixing
+from ddpipe.train.choices import Mixing, Precision
 from ddpipe.train.loader import Batch, mixed, resized, resolution
 from ddpipe.train.objective import Objective
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, learning_rate, set_learning_rate
@@ -31,7 +33,7 @@ class TrainingStep:
         strategy: How the ranks share the model; may be replaced between steps.
         optimizer: Updates the weights; its state is part of a checkpoint.
         average: The moving average of the weights, if the recipe has one.
-        bf16: Whether the network computes in bfloat16.
+        scaler: Scales the loss in float16, whose gradients would underflow; does nothing in other precisions.
     """
 
     def __init__(
@@ -60,7 +62,8 @@ class TrainingStep:
         self._steps, self._classes = steps, classes
         self._parameters = list(classifier.parameters())
         self._running_statistics = RunningStatistics(classifier, world)
-        self.bf16 = computes_in_bf16(recipe.precision, world)
+        self._dtype = network_dtype(Precision(recipe.precision), world)
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=self._dtype is torch.float16)
         self.strategy = strategy
         self.optimizer = build_optimizer(recipe, classifier, fused=strategy.fused_optimizer)
         decay = recipe.averaging_decay
@@ -91,11 +94,13 @@ class TrainingStep:
                 losses = self._objective.losses(logits, part.labels)
                 # Ranks average their gradients: so this is the mean over the global batch, even if
                 # the ranks' shares differ in size.
-                torch.autograd.backward(losses.sum() * world.size / part.size)
+                torch.autograd.backward(self.scaler.scale(losses.sum() * world.size / part.size))
             totals.append(self._objective.totals(losses.detach(), logits.detach(), part.labels))
         if recipe.clip_norm:
+            self.scaler.unscale_(optimizer)
             clip_grad_norm_(self._parameters, recipe.clip_norm)
-        optimizer.step()
+        self.scaler.step(optimizer)
+        self.scaler.update()
         self._running_statistics.average()
         if self.average:
             self.average.update(step)
@@ -103,7 +108,10 @@ class TrainingStep:
 
     def autocast(self) -> torch.autocast:
         """The precision of the network."""
-        return torch.autocast(self._world.device.type, torch.bfloat16, enabled=self.bf16)
+        mixed_precision = self._dtype is not torch.float32
+        return torch.autocast(
+            self._world.device.type, self._dtype if mixed_precision else None, enabled=mixed_precision
+        )
 
     def _as_trained(self, step: int, batch: Batch) -> Batch:
         """The batch as the network sees it in this step: resized, then mixed."""
@@ -157,17 +165,35 @@ class StepMetrics:
         self.rows[: self.reduced] = rows
 
 
-def computes_in_bf16(precision: str, world: World) -> bool:
-    """What "auto" stands for on these devices, or what was asked for; the same on all ranks.
+def network_dtype(precision: Precision, world: World) -> torch.dtype:
+    """The data type in which the network computes; the same on all ranks.
 
     Args:
-        precision: Of the recipe.
-        world: "auto" is bf16 if the devices of all ranks are fast at it.
+        precision: Of the recipe; "auto" is bfloat16 if the devices of all ranks are fast at it.
+        world: The processes that train together.
+
+    Raises:
+        ParameterError: bfloat16 is requested on a GPU that has no instructions for it.
     """
-    if precision != "auto":
-        return precision == "bf16"
-    slow = not _is_fast_at_bf16(world.device)
-    return not world.max(int(slow))
+    match precision:
+        case Precision.FP32:
+            return torch.float32
+        case Precision.FP16:
+            return torch.float16
+        case Precision.BF16:
+            if world.device.type == "cuda" and not _is_fast_at_bf16(world.device):
+                raise ParameterError(
+                    what="training cannot start",
+                    which=torch.cuda.get_device_name(world.device),
+                    seen="this GPU has no bfloat16",
+                    do="Set precision to fp16, to fp32, or to auto.",
+                )
+            return torch.bfloat16
+        case Precision.AUTO:
+            slow = not _is_fast_at_bf16(world.device)
+            return torch.float32 if world.max(int(slow)) else torch.bfloat16
+        case other:
+            assert_never(other)
 
 
 def _is_fast_at_bf16(device: torch.device) -> bool:

@@ -45,8 +45,9 @@ class Strategy:
         self.model = self._shared(shape)
 
     def _shared(self, shape: Shape) -> nn.Module:
+        """Move the model to the device, and return what a step calls."""
         del shape
-        return self._classifier.to(memory_format=torch.channels_last)
+        return self._classifier.to(self._world.device).to(memory_format=torch.channels_last)
 
     def exchanging(self, *, gradients: bool) -> AbstractContextManager[None]:
         """Whether ranks average their gradients in the backward pass of this block, or keep their own."""
@@ -54,13 +55,12 @@ class Strategy:
         return nullcontext()
 
     def whole(self, state: State) -> State:
-        """A state dict whose tensors are whole; all ranks have to call this."""
+        """A state dict whose tensors are whole, on rank 0; all ranks have to call this."""
         return state
 
     def shares(self, state: State, like: State) -> State:
         """This rank's shares of whole tensors, laid out as those of the same names in `like`."""
-        del like
-        return state
+        return {name: _laid_out(value, like[name]) for name, value in state.items()}
 
     def load_model(self, state: State) -> None:
         """Take up whole weights."""
@@ -73,7 +73,19 @@ class Strategy:
             number: self.shares(values, dict.fromkeys(values, parameters[number]))
             for number, values in state["state"].items()
         }
-        optimizer.load_state_dict({**state, "state": own})
+        # Which kernel updates the weights is a matter of this strategy, not of the one that saved.
+        groups = [
+            {**saved, **{name: present[name] for name in ("fused", "foreach") if name in present}}
+            for saved, present in zip(state["param_groups"], optimizer.param_groups, strict=True)
+        ]
+        optimizer.load_state_dict({"state": own, "param_groups": groups})
+
+
+def _laid_out(value: Any, like: Tensor) -> Any:  # noqa: ANN401 - a state holds numbers as well
+    """The value with the strides of `like`: fused kernels go through weights and momentum in memory order."""
+    if not isinstance(value, Tensor) or value.shape != like.shape:
+        return value
+    return torch.empty_like(like, dtype=value.dtype, requires_grad=False).copy_(value)
 
 
 class _InPrecision(nn.Module):

@@ -327,6 +327,19 @@ def test_a_run_its_job_and_its_image_are_told(
     assert load_model(output)[1].lineage == told
 
 
+def test_the_loss_scale_of_fp16_is_resumed(dataset: str, output: str, tmp_path: Path) -> None:
+    recipe = replace(RECIPE, precision="fp16")
+    train(dataset, str(tmp_path / "whole"), recipe)
+    interrupted(5, dataset, output, recipe)
+    train(dataset, output, recipe)
+    whole, resumed = (latest(open_store(folder)) for folder in (str(tmp_path / "whole"), output))
+    assert whole
+    assert resumed
+    assert whole.states["scaler"] == resumed.states["scaler"]
+    for name, weight in whole.states["model"].items():
+        assert torch.equal(weight, resumed.states["model"][name])
+
+
 AWAY = Unreachable(what="the store", which="s3://a", seen="503", do="Wait.")
 
 

@@ -21,13 +21,13 @@ from ddpipe.train.batch_norm import (
     accept_single_values,
     synchronise,
 )
-from ddpipe.train.choices import Mixing
+from ddpipe.train.choices import Mixing, Precision
 from ddpipe.train.initial import Backbone, head_of
 from ddpipe.train.loader import Batch, check_resolution, mixed, resized, resolution
 from ddpipe.train.objective import CrossEntropy
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, set_learning_rate
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.step import TrainingStep, computes_in_bf16
+from ddpipe.train.step import TrainingStep, network_dtype
 from ddpipe.train.stop import best_epoch, out_of_patience
 from ddpipe.train.strategies import DataParallelStrategy, Strategy, strategy_named
 
@@ -263,7 +263,7 @@ def test_images_are_small_at_first() -> None:
 def test_a_network_for_one_size_only_refuses_smaller_images() -> None:
     recipe = Recipe(initial_resolution=0.5)
     with pytest.raises(ParameterError, match="images of 4x4 pixels, which it does not take"):
-        check_resolution(a_classifier(), SHAPE, recipe, CPU)
+        check_resolution(a_classifier(), SHAPE, recipe)
 
 
 def test_training_stops_when_the_metric_has_not_been_better_for_as_long_as_patience() -> None:
@@ -282,9 +282,9 @@ def test_auto_precision_is_bf16_where_the_processor_is_fast_at_it(monkeypatch: p
     ):
         instructions = dict.fromkeys(names, True)
         monkeypatch.setattr(torch.cpu, "get_capabilities", instructions.copy)
-        assert computes_in_bf16("auto", ALONE) is expected
-        assert computes_in_bf16("bf16", ALONE)
-        assert not computes_in_bf16("fp32", ALONE)
+        assert (network_dtype(Precision.AUTO, ALONE) is torch.bfloat16) is expected
+        assert network_dtype(Precision.BF16, ALONE) is torch.bfloat16
+        assert network_dtype(Precision.FP32, ALONE) is torch.float32
 
 
 def test_the_gradient_of_mixtures_is_not_that_of_the_images() -> None:
@@ -365,3 +365,35 @@ def test_replicas_in_threads_compute_in_the_recipe_s_precision() -> None:
     strategy.model(BATCH.images)
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(strategy.model.module, BATCH.images).result().dtype == torch.float32
+
+
+def test_fp16_scales_the_loss_and_skips_a_step_that_overflows() -> None:
+    classifier = a_classifier()
+    strategy = Strategy(classifier, SHAPE, ALONE)
+    recipe = Recipe(precision="fp16", clip_norm=1.0, warmup_fraction=0)
+    step = TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=100, classes=3)
+    before = copy.deepcopy(classifier)
+    step.take(0, BATCH)
+    assert largest_difference(classifier, before) > 1e-4
+    step.scaler.load_state_dict(step.scaler.state_dict() | {"scale": 1e38})
+    before = copy.deepcopy(classifier)
+    step.take(1, BATCH)
+    assert largest_difference(classifier, before) == 0
+    assert step.scaler.get_scale() == pytest.approx(5e37)
+
+
+def test_bf16_is_rejected_on_a_gpu_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **_options: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Tesla T4")
+    with pytest.raises(ParameterError, match=r"Tesla T4: this GPU has no bfloat16\. Set precision to fp16"):
+        network_dtype(Precision.BF16, World(0, 1, torch.device("cuda", 0)))
+
+
+def test_convolutions_see_channels_last_images() -> None:
+    seen = []
+    classifier = a_classifier()
+    strategy = Strategy(classifier, SHAPE, ALONE)
+    classifier.network[0].register_forward_pre_hook(lambda _layer, inputs: seen.append(inputs[0]))
+    strategy.model(torch.zeros(2, 8, 8, 3, dtype=torch.uint8)[..., :1].contiguous())
+    assert seen[0].is_contiguous(memory_format=torch.channels_last)
+    assert classifier.network[3].weight.is_contiguous(memory_format=torch.channels_last)
