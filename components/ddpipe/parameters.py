@@ -50,6 +50,9 @@ class Between:
         return f"{above} {low} and {'less than' if self.open_high else 'at most'} {high}"
 
 
+_MOST_NAMES = 5
+"""Names of an object that a message lists."""
+
 INLINE = 3
 """Up to this many names are listed on one line."""
 
@@ -137,7 +140,17 @@ class Parameter:
             return None
         kind = _WORDS[self.kind] + (" of text" if self.items is str else "")
         allowed = "" if self.allowed is ANYTHING else str(self.allowed)
-        return f"{option(self.name)} is {value!r}, not {' '.join(filter(None, [kind, allowed])) or 'text'}"
+        wanted = " ".join(filter(None, [kind, allowed])) or "text"
+        return f"{option(self.name)} is {self._shown(value)}, not {wanted}"
+
+    def _shown(self, value: object) -> str:
+        """A wrong value for a message; of an object only the names, because a value may be a password."""
+        if self.kind is not dict:
+            return repr(value)
+        if not isinstance(value, dict):
+            return f"a {type(value).__name__}"
+        wrong = [name for name, item in value.items() if not isinstance(item, self.items)]
+        return f"an object whose {', '.join(map(str, wrong[:_MOST_NAMES])) or 'names'} cannot be used"
 
 
 def _items(value: object) -> Iterable[object]:
@@ -273,7 +286,7 @@ class Parameters:
         except ValueError as error:
             values = error
         if not isinstance(values, dict):
-            refuse(cls.what, [f"{text!r} is not a JSON object of names and values"])
+            refuse(cls.what, ["the text is not a JSON object of names and values"])
         return cls.from_dict(values)
 
     def validated(self) -> Self:

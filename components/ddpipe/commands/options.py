@@ -218,12 +218,14 @@ def _mapped(given: tuple[str, ...], item: Parameter) -> dict[str, Any]:
         if text.startswith(("{", "@")):
             parsed = _json(text)
             if not isinstance(parsed, dict):
-                raise click.BadParameter(f"{text!r} is not a JSON object")
+                raise click.BadParameter("the text in braces is not a JSON object")
             values |= parsed
             continue
         name, separator, value = text.partition("=")
         if not (name and separator):
-            raise click.BadParameter(f"{text!r} is neither NAME=VALUE nor a JSON object")
+            raise click.BadParameter(
+                "an item is neither NAME=VALUE nor a JSON object"
+            )  # it may be a password
         values[name] = value if item.items is str else _json(value)
     return values
 
