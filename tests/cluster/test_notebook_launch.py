@@ -143,7 +143,7 @@ def test_where_the_launcher_is_gone_too_attaching_adopts_the_job(
         given
         + "handle = ddpipe.launch(endless, nodes=2, name='on', **given)\n"
         + "any('step=1' in line for line in handle.logs(follow=True))\n"
-        + "handle._process.kill()\n"
+        + "handle._machine._process.kill()\n"
         + "print(json.dumps(''))"
     )
     (job,) = place.jobs()

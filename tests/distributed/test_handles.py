@@ -1,4 +1,4 @@
-"""A function launched from Python onto processes of this machine, and the handle on it."""
+"""A function launched from Python on this machine, and the handle on it."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ import pytest
 import torch
 from processes import processes, until
 
+from ddpipe import attach, launch
 from ddpipe.distributed import process_group
-from ddpipe.errors import Interrupted, JobDeleted, ParameterError, ReplicaFailed
-from ddpipe.notebook.background import Launch
-from ddpipe.notebook.handle import Handle, attach, launch
-from ddpipe.notebook.result import RESULT
-from ddpipe.storage import open_store
+from ddpipe.errors import CorruptObject, Interrupted, JobDeleted, ParameterError, ReplicaFailed
+from ddpipe.notebook.handle import Handle
 
 
 def summed(offset: int) -> int:
     with process_group() as world:
         for epoch in range(3):
-            print(f"epoch={epoch + 1} loss={1 / (epoch + 1)}")  # noqa: T201 - what a training prints
+            print(f"epoch={epoch + 1} loss={1 / (epoch + 1)}")  # noqa: T201 - as a training does
         Path(os.environ["DDPIPE_OUTPUTS"], "deep").mkdir()
         Path(os.environ["DDPIPE_OUTPUTS"], "deep", "note.txt").write_text(f"rank {world.rank}")
         return int(world.sum(torch.tensor(world.rank + offset)))
@@ -35,7 +33,7 @@ def failing() -> None:
 
 
 def endless() -> None:
-    print("epoch=1 loss=<b>1</b>")  # noqa: T201 - what a training prints
+    print("epoch=1 loss=<b>1</b>")  # noqa: T201 - as a training does
     while True:
         torch.zeros(1).add_(1)
 
@@ -45,7 +43,7 @@ def launched(work: Any, folder: Path, **given: Any) -> Handle:
 
 
 @pytest.mark.slow
-def test_what_rank_0_returned_and_wrote_comes_back(tmp_path: Path) -> None:
+def test_value_and_files_of_rank_0_come_back(tmp_path: Path) -> None:
     handle = launched(summed, tmp_path, nodes=2, args={"offset": 10})
     assert handle.result() == 21
     status = handle.status()
@@ -61,7 +59,7 @@ def test_what_rank_0_returned_and_wrote_comes_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_function_that_fails_tells_why(tmp_path: Path) -> None:
+def test_failing_function_reports_its_error(tmp_path: Path) -> None:
     handle = launched(failing, tmp_path)
     with pytest.raises(ReplicaFailed, match="KeyError: 'missing'"):
         handle.result()
@@ -84,8 +82,8 @@ ddpipe.launch(endless, backend="local", name="one", runs=sys.argv[1])
 
 
 @pytest.mark.slow
-def test_another_kernel_attaches_and_stops_it(tmp_path: Path) -> None:
-    """The one that launched it is gone, its work goes on."""
+def test_another_kernel_attaches_and_stops_a_launch(tmp_path: Path) -> None:
+    """The kernel that launched it is gone, but its work continues."""
     subprocess.run([sys.executable, "-c", KERNEL, str(tmp_path)], check=True)
     handle = attach("one", str(tmp_path))
     assert "loss=<b>1</b>" in next(handle.logs(follow=True))
@@ -100,45 +98,76 @@ def test_another_kernel_attaches_and_stops_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_launcher_that_was_killed_is_lost_and_its_ranks_with_it(tmp_path: Path) -> None:
+def test_killed_launcher_is_lost_with_its_ranks(tmp_path: Path) -> None:
     handle = launched(endless, tmp_path)
     next(handle.logs(follow=True))
-    process = handle._process
+    process = handle._machine._process
     assert process
     process.kill()
     until(lambda: handle.status().phase == "lost")
     until(lambda: not any(handle.uri in process.command for process in processes()))
-    with pytest.raises(JobDeleted, match="not known"):
+    with pytest.raises(JobDeleted, match="is unknown"):
         attach(handle.name, str(tmp_path)).result()
 
 
-def test_an_output_that_leads_out_of_the_folder_is_refused(tmp_path: Path) -> None:
-    folder = open_store(str(tmp_path / "one"))
-    Launch(name="one", work="work", sha256="", backend="local", nodes=1, processes=1).write(folder)
-    RESULT.publish(folder, {}, {"outputs": ["../../escaped"]})
-    with pytest.raises(ParameterError, match="lead out"):
-        attach("one", str(tmp_path)).outputs(tmp_path / "mine")
+def exits_with_0() -> int:
+    raise SystemExit(0)
 
 
+def rank_1_dies_with_0() -> str:
+    if os.environ["RANK"] == "1":
+        os._exit(0)
+    return "rank 0 is content"
+
+
+def rank_0_dies_with_0() -> None:
+    os._exit(0)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("given", "seen"),
+    ("work", "nodes", "seen"),
     [
-        ({"backend": "local", "image": "mine"}, "image is for the pods of a job"),
-        ({"backend": "local", "nodes": 0}, "nodes is 0, not a whole number from 1 to"),
-        ({"image": ""}, "image is empty"),
-        ({"image": "mine", "colour": "red"}, "'colour' is no parameter"),
-        ({"image": "mine", "backend": "steam"}, "backend is 'steam'"),
-        ({"backend": "local", "name": "../up"}, "a name has letters"),
+        (exits_with_0, 1, r"called sys.exit\(0\)"),
+        (rank_1_dies_with_0, 2, "rank 1 of 2: it ended with exit code 0"),
+        (rank_0_dies_with_0, 1, "rank 0: it ended with exit code 0"),
     ],
 )
-def test_wrong_options_are_refused_before_anything_is_written(
-    given: dict[str, Any], seen: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ParameterError, match=seen):
-        launch(failing, runs=str(tmp_path), **given)
-    assert not list(tmp_path.iterdir())
+def test_exit_code_0_before_the_end_is_no_success(work: Any, nodes: int, seen: str, tmp_path: Path) -> None:
+    handle = launched(work, tmp_path, nodes=nodes)
+    with pytest.raises(ReplicaFailed, match=seen):
+        handle.result()
+    assert handle.status().phase == "failed"
 
 
-def test_there_is_nothing_to_attach_to_where_nothing_was_launched(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="nothing was launched under this name"):
-        attach("never", str(tmp_path))
+@pytest.mark.slow
+def test_script_that_exits_with_1_fails(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import sys\nsys.exit('no data')\n")
+    with pytest.raises(ReplicaFailed, match="no data"):
+        launched(script, tmp_path).result()
+
+
+@pytest.mark.slow
+def test_result_of_a_stranger_is_not_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a value that was replaced, nor one sealed with another key, nor one without a key here."""
+    handle = launched(summed, tmp_path, args={"offset": 1})
+    assert handle.result() == 1
+    folder = tmp_path / handle.name
+    value, seal = (folder / "value").read_bytes(), (folder / "result.json").read_text()
+    mine = launched(summed, tmp_path, args={"offset": 2})
+    assert mine.result() == 2
+    (folder / "value").write_bytes((tmp_path / mine.name / "value").read_bytes())
+    with pytest.raises(CorruptObject, match="hash"):
+        handle.result()
+    (folder / "result.json").write_text((tmp_path / mine.name / "result.json").read_text())
+    with pytest.raises(CorruptObject, match="key of this launch"):
+        handle.result()
+    (folder / "value").write_bytes(value)
+    (folder / "result.json").write_text(seal)
+    assert handle.result() == 1
+    key = handle.key
+    monkeypatch.setenv("DDPIPE_CACHE", str(tmp_path / "another machine"))
+    with pytest.raises(ParameterError, match="does not have the key"):
+        attach(handle.name, str(tmp_path)).result()
+    assert attach(handle.name, str(tmp_path), key=key).result() == 1

@@ -1,4 +1,4 @@
-"""The volumes that can be mounted into the pods of a job, and their notation."""
+"""What can be mounted into the pods of a job, and how it is written."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import StrEnum
 from ddpipe.kube.quantities import quantity
 
 VOLUME = "KIND:NAME:/PATH[:ro], or for a snapshot KIND:NAME:/PATH:SIZE[:ro]"
-"""The notation of a volume."""
+"""How a volume is written."""
 
 
 class VolumeKind(StrEnum):
-    """The source of a volume."""
+    """What a volume shows."""
 
     CLAIM = "claim"
     SECRET = "secret"  # noqa: S105 - a kind of volume
@@ -23,14 +23,14 @@ class VolumeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A volume that is mounted into every replica.
+    """Something mounted into every replica.
 
     Attributes:
-        kind: Claim, secret, config map, or volume snapshot; each pod gets its own copy of a snapshot.
+        kind: Claim, secret, config map, or volume snapshot, of which each pod gets a copy of its own.
         name: The object's name.
         path: Where it appears in the container.
-        read_only: Whether it is mounted read-only; secrets and config maps always are.
-        size: The size of a snapshot's copy.
+        read_only: Secrets and config maps always are.
+        size: Of the copy of a snapshot.
     """
 
     kind: VolumeKind
@@ -41,10 +41,10 @@ class Volume:
 
     @classmethod
     def parsed(cls, text: str) -> Volume:
-        """The volume that `text` names: KIND:NAME:PATH, for a snapshot also :SIZE, with :ro if read-only.
+        """The volume of KIND:NAME:PATH, of a snapshot also :SIZE, with :ro at the end for reading only.
 
         Raises:
-            ValueError: The text does not name a volume.
+            ValueError: It is none.
         """
         parts = text.split(":")
         if read_only := parts[-1] == "ro":

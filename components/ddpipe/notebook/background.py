@@ -1,104 +1,165 @@
-"""The launcher of a handle: a process of its own, which outlives the notebook's kernel.
+"""The launcher of a handle: its own process, which outlives the notebook's kernel.
 
     python -m ddpipe.notebook.background FOLDER [adopt]
 
-It does what `ddpipe launch` does, or on this machine what `ddpipe train` does, as launch.json in the folder
-says, and in the end writes outcome.json. SIGTERM ends the work: the job is deleted, the ranks are stopped.
+It does what `ddpipe launch` does, or on this machine what `ddpipe train` does, for the launch.json in the
+folder, and at the end writes outcome.json. SIGTERM ends the work: the job is deleted, the ranks are stopped.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import replace
 from typing import Any
 
-from ddpipe.errors import DdpipeError, Interrupted
+from ddpipe.errors import (
+    ClusterUnreachable,
+    DdpipeError,
+    Forbidden,
+    InputError,
+    Interrupted,
+    LaunchError,
+    NameTaken,
+    NoSuchObject,
+    NotInstalled,
+    ParameterError,
+    PreflightFailed,
+    StoreError,
+)
 from ddpipe.jobs import LOCAL
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.options import JobOptions
-from ddpipe.jobs.owner import Owner
-from ddpipe.kube.api import connect
+from ddpipe.kube.api import Cluster, Refused, connect
+from ddpipe.kube.resources import Object
+from ddpipe.kube.retrying import Patient, answered, delete
 from ddpipe.launching.adoption import adopt, adopt_or_create
+from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.launcher import launch
-from ddpipe.notebook.result import RESULT
+from ddpipe.launching.orphans import list_jobs
+from ddpipe.notebook.machine import Machine, Secrets
+from ddpipe.notebook.record import OUTCOME, PIPELINE, Launch
+from ddpipe.notebook.result import KEY, check_ranks, ended_early
 from ddpipe.processes.local import run_local
 from ddpipe.storage import Store, exists, open_store
 
-RECORD, OUTCOME = "launch.json", "outcome.json"
-"""Keys in the folder of a launch."""
+_log = logging.getLogger(__name__)
+
+_PATIENCE = 20.0
+"""Seconds for which a request is retried when a job is deleted."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """What was launched, as any later kernel has to know it.
+_INCONCLUSIVE = (
+    ClusterUnreachable,
+    Forbidden,
+    NameTaken,
+    NotInstalled,
+    PreflightFailed,
+    InputError,
+    StoreError,
+)
+"""What keeps a second launcher from following a job says nothing about how the launch ended."""
 
-    Attributes:
-        name: Of the launch.
-        work: Name of the function or the script.
-        sha256: Of the packed call.
-        backend: Where it runs: "local", or the kind of job.
-        nodes: How many pods.
-        processes: How many ranks in each; 0: one per GPU, or one.
-        namespace: Where the job is; empty: the account's own.
-        options: The job's, as `JobOptions` has them.
-    """
 
-    name: str
-    work: str
-    sha256: str
-    backend: str
-    nodes: int
-    processes: int
-    namespace: str = ""
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def write(self, folder: Store) -> None:
-        """Into the launch's folder."""
-        folder.write(RECORD, json.dumps(asdict(self), indent=1).encode())
-
-    @classmethod
-    def read(cls, folder: Store) -> Launch:
-        """From the launch's folder; raises `NoSuchObject`."""
-        return cls(**json.loads(folder.read(RECORD)))
-
-    def job(self, folder: str, namespace: str) -> TrainingJob:
-        """The job whose pods run the call; the same launch always gives the same."""
-        return TrainingJob(
-            owner=Owner(pipeline="notebook", run_id=self.name, step=self.work),
-            namespace=self.namespace or namespace,
-            command=("python", "-m", "ddpipe.torchrun", "-m", "ddpipe.notebook.call", folder, self.sha256),
-            outputs=(f"{folder}/{RESULT.seal}",),
-            **JobOptions.from_dict(self.options).to_dict(),
-        )
+class CannotAdopt(Exception):
+    """No job could be adopted, and there is no result: this launcher does not know how the launch ended."""
 
 
 def main() -> None:
     """Run the launch to its end."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
-    uri, *adopting = sys.argv[1:]
-    folder, began = open_store(uri), time.monotonic()
+    uri, *mode = sys.argv[1:]
+    folder, machine = open_store(uri), Machine(uri)
+    known, began = machine.secrets(), time.monotonic()
     outcome: dict[str, Any] = {"phase": "succeeded", "error": None, "metrics": {}}
     try:
-        outcome["metrics"] = _run(Launch.read(folder), uri, adopting=bool(adopting))
+        outcome["metrics"] = _run(Launch.read(folder), folder, known, adopting=bool(mode))
+    except CannotAdopt as error:
+        # Another launcher may be about to create the job: a launcher that knows nothing records nothing.
+        _log.warning("[launch] %s", error)
+        return
     except DdpipeError as error:
+        if mode and isinstance(error, _INCONCLUSIVE):
+            _log.warning("[launch] this launch cannot be followed from here: %s", error)
+            return
         stopped = isinstance(error, Interrupted)
         outcome |= {"phase": "stopped" if stopped else "failed", "error": error.as_dict()}
     outcome["seconds"] = round(time.monotonic() - began, 3)
     folder.write(OUTCOME, json.dumps(outcome, indent=1).encode())
+    if known.options:
+        machine.keep(Secrets(known.key))
 
 
-def _run(launched: Launch, uri: str, *, adopting: bool) -> dict[str, float]:
+def remove_jobs(launched: Launch, cluster: Cluster) -> None:
+    """Delete what is on the cluster of a launch that has no launcher any more.
+
+    Args:
+        launched: The launch.
+        cluster: Where.
+
+    Raises:
+        LaunchError: The cluster refused, or did not answer.
+    """
+    namespace = launched.namespace or cluster.namespace
+    patient = Patient(cluster, _PATIENCE)
+
+    def remove() -> None:
+        for job in list_jobs(patient, namespace, pipeline=PIPELINE, run=launched.name):
+            if not job.kept:
+                delete(cluster, job.path, job.uid, _PATIENCE)
+
+    answered(remove, f"the job of launch {launched.name} in namespace {namespace}", _PATIENCE)
+
+
+def _run(launched: Launch, folder: Store, known: Secrets, *, adopting: bool) -> dict[str, float]:
+    metrics: dict[str, float] = {}
     if launched.backend == LOCAL:
-        run_local("ddpipe.notebook.call", [uri, launched.sha256], launched.nodes * max(1, launched.processes))
-        return {}
-    cluster = connect()
-    job = launched.job(uri, cluster.namespace)
-    begin = adopt if adopting else adopt_or_create
-    return dict(launch(job, cluster, exists=exists, is_process=True, begin=begin).metrics)
+        os.environ[KEY] = known.key
+        ranks = launched.nodes * max(1, launched.processes)
+        run_local("ddpipe.notebook.call", [folder.uri, launched.sha256], ranks)
+    else:
+        metrics = _run_job(launched, folder, known, connect(), adopting=adopting)
+    try:
+        check_ranks(folder)
+    except NoSuchObject:
+        raise ended_early("rank 0") from None
+    return metrics
+
+
+def _run_job(
+    launched: Launch, folder: Store, known: Secrets, cluster: Cluster, *, adopting: bool
+) -> dict[str, float]:
+    """Follow the launch's job to its end; the numbers of its last progress line."""
+    if not launched.namespace:
+        # Elsewhere, the account's own namespace is another one.
+        launched = replace(launched, namespace=cluster.namespace)
+        if not adopting:
+            launched.write(folder)
+    job = launched.job(folder.uri, cluster.namespace, known.options, known.key)
+    if job.min_nodes and set(launched.private) - known.options.keys():
+        raise ParameterError(
+            what="this launch cannot be followed from here",
+            which=launched.name,
+            seen=f"only the machine of the launch has its {' and '.join(launched.private)}, and a job with "
+            "min_nodes is created again when pods are lost",
+            do="Attach on the machine (and as the user) of the launch.",
+        )
+
+    def adopt_known(attempt: Attempt) -> tuple[Object, bool]:
+        try:
+            return adopt(attempt)
+        except (Refused, LaunchError) as error:
+            raise CannotAdopt(str(error)) from error
+
+    begin = adopt_known if adopting else adopt_or_create
+    try:
+        return dict(launch(job, cluster, exists=exists, is_process=True, begin=begin).metrics)
+    except CannotAdopt:
+        # The cluster removes finished jobs after a while; the result says that this one succeeded.
+        if exists(job.outputs[0]):
+            return {}
+        raise
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A launch in a notebook: what its cell shows, and how that is kept up to date."""
+"""The live picture of a launch in a notebook's cell."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 _INTERVAL = 1.0
-"""Seconds between two pictures."""
+"""Seconds between two updates."""
 
 _COLOURS = {"succeeded": "#1a7f37", "failed": "#cf222e", "stopped": "#9a6700", "lost": "#9a6700"}
 
 
 class Shown(Protocol):
-    """What is shown of a status."""
+    """The part of a status that is shown."""
 
     @property
     def phase(self) -> str:
-        """In a word."""
+        """In one word."""
 
     @property
-    def said(self) -> str:
-        """The launcher's last remark."""
+    def remark(self) -> str:
+        """The launcher's last message."""
 
     @property
     def metrics(self) -> Any:  # noqa: ANN401 - numbers by name
-        """The last numbers."""
+        """The last numbers, by name."""
 
     @property
     def error(self) -> Any:  # noqa: ANN401 - an error or none
@@ -36,29 +36,41 @@ class Shown(Protocol):
 
 
 def html_of(name: str, uri: str, status: Shown, lines: Sequence[str]) -> str:
-    """A launch as HTML: its phase, its numbers, its last lines; what others wrote is escaped."""
+    """A launch as HTML: its phase, its numbers, and its error or last lines; all text is escaped.
+
+    Args:
+        name: Name of the launch.
+        uri: Its folder.
+        status: Its state.
+        lines: The end of its log.
+    """
     numbers = ", ".join(f"{key} {value:g}" for key, value in status.metrics.items())
-    told = str(status.error) if status.error else "\n".join(lines)
+    text = str(status.error) if status.error else "\n".join(lines)
     colour = _COLOURS.get(status.phase, "#0969da")
     return (
         f'<div style="font-family: system-ui, sans-serif"><b>{html.escape(name)}</b> '
         f'<b style="color: {colour}">{html.escape(status.phase)}</b> '
-        f"<small>{html.escape(status.said)}</small><br>"
+        f"<small>{html.escape(status.remark)}</small><br>"
         f"<small>{html.escape(uri)}</small>"
         + (f"<br>{html.escape(numbers)}" if numbers else "")
-        + f'<pre style="max-height: 20em; overflow: auto; font-size: 85%">{html.escape(told)}</pre></div>'
+        + f'<pre style="max-height: 20em; overflow: auto; font-size: 85%">{html.escape(text)}</pre></div>'
     )
 
 
 class Display:
-    """One output of a cell that changes; outside of a notebook nothing is shown."""
+    """One output of a cell, updated in place; nothing is shown outside a notebook."""
 
     def __init__(self) -> None:
         self._shown: Any = None
         self._next = 0.0
 
     def show(self, picture: Callable[[], str], *, last: bool = False) -> None:
-        """Show it anew, unless that was done just now and it is not the last time."""
+        """Update the output, at most once a second.
+
+        Args:
+            picture: Makes the HTML, if it is needed.
+            last: Update it in any case.
+        """
         if not _in_notebook() or (time.monotonic() < self._next and not last):
             return
         shell: Any = importlib.import_module("IPython.display")  # only notebooks have it

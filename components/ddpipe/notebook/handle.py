@@ -1,152 +1,139 @@
-"""From a notebook: a function, or a script, as the ranks of a job, and a handle on it.
+"""A handle on a launch, for notebooks.
 
     handle = ddpipe.launch(train, nodes=2, args={"epochs": 3}, runs="s3://bucket/runs", image="…")
-    handle.wait()                     # shows how it goes
+    handle.wait()                     # shows the progress
     handle.result()                   # what rank 0 returned
-    handle = ddpipe.attach(handle.name, runs="s3://bucket/runs")      # from another kernel
+    handle = ddpipe.attach(handle.name, runs="s3://bucket/runs")      # in another kernel
 
-A handle is a thin layer: the launching is done by a process of its own (background.py), by the same protocol
-as that of `ddpipe launch`. It outlives the kernel; where it is gone too, attaching starts another, which
-adopts the job.
+A handle is a thin layer: a separate process (background.py) launches the job, by the same protocol as
+`ddpipe launch`. It outlives the kernel; if it is gone, too, attaching starts another one to adopt the job.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ddpipe.data.cache import default_cache
-from ddpipe.errors import DdpipeError, Interrupted, JobDeleted, NoSuchObject, ParameterError, from_dict
-from ddpipe.jobs import LOCAL
+from ddpipe.errors import (
+    CorruptObject,
+    DdpipeError,
+    Interrupted,
+    JobDeleted,
+    NoSuchObject,
+    ParameterError,
+    from_dict,
+)
+from ddpipe.jobs import AUTO, LOCAL
 from ddpipe.jobs.options import JobOptions
+from ddpipe.kube.api import connect
 from ddpipe.launching.loglines import metrics_of
-from ddpipe.notebook.background import OUTCOME, RECORD, Launch
+from ddpipe.notebook.background import remove_jobs
 from ddpipe.notebook.display import Display, html_of
+from ddpipe.notebook.machine import Machine, Secrets
 from ddpipe.notebook.packing import Work, packed, unpacked_value
-from ddpipe.notebook.result import CALL, OUTPUTS, RESULT, SOURCE, VALUE
-from ddpipe.parameters import declared
+from ddpipe.notebook.record import OUTCOME, PRIVATE, RECORD, Launch
+from ddpipe.notebook.result import CALL, SOURCE, Result, verified
+from ddpipe.parameters import declared, refuse
 from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store
 
-STOPPING_SECONDS = 90.0
-"""Until a launcher that was told to stop is taken for stuck."""
-
 _PAUSE = 0.2
-_TAIL_BYTES = 2**16
-_SHOWN = 12
-"""Lines of the log in a notebook's cell."""
-
+_CELL_LINES = 12
 _REMARK = "[launch] "
+_LOCAL_OPTIONS = {"backend", "nodes", "processes"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """How a launch is doing.
+    """The state of a launch.
 
     Attributes:
-        phase: "running", "succeeded", "failed", "stopped", or "lost": its launcher is gone without a word,
-            and `attach` finds out what became of its job.
-        said: The last thing that the launcher said.
+        phase: "running", "succeeded", "failed", "stopped", or "lost": its launcher ended without recording an
+            outcome, and `attach` finds out what happened to its job.
+        remark: The launcher's last message.
         metrics: The numbers of the last progress line (name=value).
         error: Why it failed or was stopped.
     """
 
     phase: str
-    said: str = ""
+    remark: str = ""
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: DdpipeError | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the launch has ended."""
         return self.phase != "running"
 
 
 def launch(
     work: Work,
+    options: Mapping[str, Any],
     *,
-    args: Mapping[str, object] | None = None,
+    args: Mapping[str, object],
     name: str = "",
-    nodes: int = 1,
-    processes: int = 0,
-    backend: str = "",
     runs: str = "runs",
     namespace: str = "",
-    **options: Any,  # noqa: ANN401 - of the job, by their names
 ) -> Handle:
-    """Run a function, or a script, as the ranks of one process group, without waiting for it.
-
-    The function joins the others by `ddpipe.distributed.process_group` or torch's own; what it returns on
-    rank 0, and the files that it leaves there in the folder $DDPIPE_OUTPUTS, come back.
+    """Launch a function or a script without waiting for it: see `ddpipe.launch`.
 
     Args:
         work: A function, or the path of a script.
-        args: The function's arguments by name; a script gets them as `--name value`.
-        name: Of the launch, to attach to it; default: the function's with the time.
-        nodes: Number of pods.
-        processes: Ranks per pod; 0: one per GPU, or one where there is none.
-        backend: "local" for processes of this machine, or what runs the pods; default as for `ddpipe launch`.
-        runs: Folder of all runs, which the pods have to reach too: s3://bucket/prefix, or a path.
-        namespace: Of the job; default: the account's own.
-        options: Further options of the job, as `ddpipe launch --help` tells them: image, memory, gpus, …
+        options: Options of the job by name; "local" is a backend, too.
+        args: The function's arguments by name.
+        name: Name of the launch; empty for one made of the function's name and the time.
+        runs: URI of the folder of all runs.
+        namespace: Namespace of the job; empty for the account's own.
 
     Raises:
-        ParameterError: The function cannot travel, an option is wrong, or the name is taken.
+        ParameterError: The function cannot be shipped, an option is wrong, or the name is taken.
         StoreError: The folder cannot be written to.
     """
-    call = packed(work, args or {})
-    given = {**options, **({"backend": backend} if backend else {}), "nodes": nodes, "processes": processes}
-    chosen = Launch(
+    call = packed(work, args)
+    chosen, backend = _checked(options)
+    public = {} if backend == LOCAL else chosen.to_dict()
+    private = {key: public.pop(key) for key in PRIVATE if public.get(key)}
+    launched = Launch(
         name=name or f"{_readable(call.name)}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}",
         work=call.name,
         sha256=call.sha256,
-        backend=backend or JobOptions().backend,
-        nodes=nodes,
-        processes=processes,
+        backend=backend,
+        nodes=chosen.nodes,
+        processes=chosen.processes,
         namespace=namespace,
-        options={} if backend == LOCAL else given,
+        options=public,
+        private=tuple(private),
     )
-    folder = open_store(Run.named(runs, chosen.name).uri)
-    if backend == LOCAL:
-        _check_local(nodes, processes, options)
-    else:
-        chosen.job(folder.uri, namespace).validated()
+    folder = open_store(Run.named(runs, launched.name).uri)
     if folder.exists(RECORD):
         raise ParameterError(
             what="this cannot be launched",
             which=folder.uri,
             seen="there is a launch of this name",
-            do=f"Choose another name, or attach to it: ddpipe.attach({chosen.name!r}, runs={runs!r}).",
+            do=f"Choose another name, or attach to it: ddpipe.attach({launched.name!r}, runs={runs!r}).",
         )
     folder.write(CALL, call.content)
     folder.write(SOURCE, call.source.encode())
-    chosen.write(folder)
-    handle = Handle(chosen, folder)
-    handle._start()  # noqa: SLF001 - a handle in the making
-    return handle
+    launched.write(folder)
+    machine = Machine(folder.uri)
+    machine.keep(Secrets(options=private))
+    machine.start()
+    return Handle(launched, folder, machine)
 
 
-def attach(name: str, runs: str = "runs") -> Handle:
-    """The handle of an earlier launch, from whatever kernel.
-
-    Where its launcher is gone, another one adopts the job; nothing is started anew.
+def attach(name: str, runs: str = "runs", *, key: str = "") -> Handle:
+    """Return the handle of an earlier launch: see `ddpipe.attach`.
 
     Args:
-        name: Of the launch.
-        runs: As it was launched with.
+        name: Name of the launch.
+        runs: The same folder as for the launch.
+        key: Key of the result's seal; empty on the machine of the launch, which has it.
 
     Raises:
         ParameterError: There is no such launch.
@@ -162,78 +149,76 @@ def attach(name: str, runs: str = "runs") -> Handle:
             seen=f"it has no {RECORD}: nothing was launched under this name",
             do="Check the name, and that runs is the same as for the launch.",
         ) from error
-    handle = Handle(launched, folder)
+    machine = Machine(folder.uri)
+    if key and not machine.secrets().key:
+        machine.keep(Secrets(_checked_key(key)))
+    handle = Handle(launched, folder, machine)
     if handle.status().phase == "lost" and launched.backend != LOCAL:
-        handle._start("adopt")  # noqa: SLF001 - as above
+        machine.start("adopt")
     return handle
 
 
 class Handle:
-    """A launch: how it is doing, what it says, what came of it.
+    """A launch: its status, its log, its result.
 
     Attributes:
-        name: By which `attach` finds it.
+        name: Name of the launch; `attach` finds it.
         uri: Its folder.
     """
 
-    def __init__(self, launched: Launch, folder: Store) -> None:
+    def __init__(self, launched: Launch, folder: Store, machine: Machine) -> None:
         self.name, self.uri = launched.name, folder.uri
-        self._launched, self._folder = launched, folder
-        here = hashlib.sha256(folder.uri.encode()).hexdigest()[:16]
-        self._here = default_cache() / "launches" / here
-        self._process: subprocess.Popen[bytes] | None = None
+        self._launched, self._folder, self._machine = launched, folder, machine
 
     def __repr__(self) -> str:
-        """In a line."""
+        """Name and phase."""
         return f"<{self.name}: {self.status().phase}>"
 
     def _repr_html_(self) -> str:
-        """For a notebook."""
-        return html_of(self.name, self.uri, self.status(), self._last_lines()[-_SHOWN:])
+        """The picture in a notebook's cell."""
+        return html_of(self.name, self.uri, self.status(), self._machine.last_lines()[-_CELL_LINES:])
+
+    @property
+    def key(self) -> str:
+        """Key of the result's seal, for `attach` on another machine; empty if it is not known here."""
+        return self._machine.secrets().key
 
     def status(self) -> Status:
-        """How it is doing at this moment."""
-        alive = self._is_alive()  # looked at first: an outcome comes before the end
-        said, metrics = self._heard()
+        """The present state."""
+        alive = self._machine.is_launching()  # before the outcome, which is written before the launcher ends
+        remark, metrics = self._last_messages()
         try:
             outcome = json.loads(self._folder.read(OUTCOME))
+            error = from_dict(outcome["error"]) if outcome["error"] else None
+            metrics = outcome["metrics"] or metrics
+            return Status(phase=outcome["phase"], remark=remark, metrics=metrics, error=error)
         except NoSuchObject:
-            return Status(phase="running" if alive else "lost", said=said, metrics=metrics)
-        error = from_dict(outcome["error"]) if outcome["error"] else None
-        return Status(phase=outcome["phase"], said=said, metrics=outcome["metrics"] or metrics, error=error)
+            return Status(phase="running" if alive else "lost", remark=remark, metrics=metrics)
+        except (ValueError, KeyError, TypeError) as damage:
+            raise CorruptObject(
+                what="the outcome of a launch is damaged",
+                which=f"{self.uri}/{OUTCOME}",
+                seen=repr(damage),
+                do="Find out who wrote it, and see the log of the launch: handle.logs().",
+            ) from damage
 
     def logs(self, *, follow: bool = False) -> Iterator[str]:
-        """The lines of all ranks, and the launcher's own remarks, so far.
+        """The lines of all ranks and the launcher's own messages so far.
 
         Args:
-            follow: Wait for further ones, until the end.
+            follow: Wait for more until the launch ends.
         """
-        if not self._log.exists():  # it was launched, and ended, on another machine
-            return
-        with self._log.open(errors="replace") as file:
-            rest = ""
-            while True:
-                alive = follow and self._is_alive()
-                while line := file.readline():
-                    rest += line
-                    if rest.endswith("\n"):
-                        yield rest[:-1]
-                        rest = ""
-                if not alive:
-                    break
-                time.sleep(_PAUSE)
-            if rest:
-                yield rest
+        return self._machine.lines(follow=follow)
 
     def wait(self, timeout: float | None = None) -> Status:
-        """Wait for the end; a notebook shows how it goes. Interrupting the cell ends the waiting only.
+        """Wait for the end; a notebook shows the progress. Interrupting the cell only ends the waiting.
 
         Args:
-            timeout: Seconds; then the status is that of a launch that still runs.
+            timeout: Seconds; the status is then that of a running launch.
         """
         until = time.monotonic() + timeout if timeout is not None else None
         display, waited = Display(), False
-        while self._is_alive() and (until is None or time.monotonic() < until):
+        while self._machine.is_launching() and (until is None or time.monotonic() < until):
             display.show(self._repr_html_)
             time.sleep(_PAUSE)
             waited = True
@@ -241,15 +226,17 @@ class Handle:
             display.show(self._repr_html_, last=True)
         return self.status()
 
-    def result(self, timeout: float | None = None) -> Any:  # noqa: ANN401 - whatever the function returned
-        """What rank 0 returned, once it has; None for a script.
+    def result(self, timeout: float | None = None) -> Any:  # noqa: ANN401 - the function's own type
+        """Rank 0's return value, after waiting for the end; None for a script.
 
         Args:
             timeout: Seconds to wait.
 
         Raises:
             TimeoutError: It still runs.
-            DdpipeError: It failed, or was stopped.
+            ParameterError: The key of the result is on another machine.
+            CorruptObject: The result was not written by this launch.
+            DdpipeError: The launch failed or was stopped.
         """
         status = self.wait(timeout)
         if not status.is_over:
@@ -258,130 +245,110 @@ class Handle:
             raise status.error
         if status.phase != "succeeded":
             raise self._ended(status)
-        return unpacked_value(RESULT.open(self.uri).read(VALUE))
+        return unpacked_value(self._result().packed_value())
 
     def outputs(self, into: str | Path) -> list[Path]:
         """Fetch the files that rank 0 left in $DDPIPE_OUTPUTS.
 
         Args:
-            into: Folder to put them in.
+            into: Folder for them.
+
+        Raises:
+            ParameterError: The key of the result is on another machine.
+            CorruptObject: A file was not written by this launch.
+            NoSuchObject: The launch has not succeeded.
         """
-        fetched = []
-        for key in RESULT.open(self.uri).facts["outputs"]:
-            path = Path(into) / key
-            if Path(into).resolve() not in path.resolve().parents:
-                raise ParameterError(
-                    what="an output cannot be fetched",
-                    which=key,
-                    seen=f"it would lead out of {into}",
-                    do="See who has written to the folder of this launch.",
-                )
-            self._folder.download(OUTPUTS + key, path)
-            fetched.append(path)
-        return fetched
+        result, folder = self._result(), Path(into)
+        paths = {name: folder / name for name in result.outputs}
+        outside = [name for name, path in paths.items() if folder.resolve() not in path.resolve().parents]
+        refuse("outputs cannot be fetched", [f"{name!r} leads out of {into}" for name in outside])
+        for name, path in paths.items():
+            result.fetch(name, path)
+        return list(paths.values())
 
     def stop(self) -> Status:
-        """End it: its job is deleted, or its processes here are stopped; no error if it is over."""
-        if self._is_alive():
-            pid = int((self._here / "pid").read_text())
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-            until = time.monotonic() + STOPPING_SECONDS
-            while self._is_alive() and time.monotonic() < until:
-                time.sleep(_PAUSE)
+        """End the launch: its job is deleted, or its local processes are stopped. No error if it is over.
+
+        Raises:
+            LaunchError: The job could not be deleted; it may still run.
+        """
+        self._machine.stop()
         status = self.status()
         if status.phase == "lost":
-            # Told to stop, the launcher of a job deletes it and ends: it has no time for more.
+            if self._launched.backend != LOCAL:
+                # A launcher deletes its job as its last act, and nobody learns whether that worked.
+                remove_jobs(Launch.read(self._folder), connect())
             error = self._ended(Status(phase="stopped"))
             outcome = {"phase": "stopped", "error": error.as_dict(), "metrics": status.metrics}
             self._folder.write(OUTCOME, json.dumps(outcome, indent=1).encode())
         return self.status()
+
+    def _result(self) -> Result:
+        return verified(self._folder, self.key, self._launched.sha256)
 
     def _ended(self, status: Status) -> DdpipeError:
         if status.phase == "stopped":
             return Interrupted(
                 what="a launch was stopped",
                 which=self.name,
-                seen="somebody called stop()",
+                seen="stop() was called",
                 do="Launch it again under another name.",
             )
+        last = f"; its last message: {status.remark}" if status.remark else ""
         return JobDeleted(
-            what="what became of a launch is not known",
+            what="the outcome of a launch is unknown",
             which=self.name,
-            seen="its launcher ended without a word: it was killed, or the machine was",
-            do=f"Attach to it again, which finds its job: ddpipe.attach({self.name!r}, runs=…); processes of "
-            "this machine ended with their launcher: launch again.",
+            seen=f"its launcher ended without recording one (was it killed, or its machine?){last}",
+            do=f"Attach to it again, which looks for its job: ddpipe.attach({self.name!r}, runs=…). "
+            "Local processes end with their launcher: launch them again.",
         )
 
-    @property
-    def _log(self) -> Path:
-        return self._here / "log"
-
-    def _start(self, *how: str) -> None:
-        """Start the launcher; it holds the lock as long as it lives, whatever becomes of this kernel."""
-        self._here.mkdir(parents=True, exist_ok=True)
-        with (self._here / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # another kernel was quicker
-                return
-            with self._log.open("wb") as log:
-                self._process = subprocess.Popen(  # noqa: S603 - our own module, no shell
-                    [sys.executable, "-m", "ddpipe.notebook.background", self.uri, *how],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    pass_fds=(lock.fileno(),),
-                    start_new_session=True,  # what restarts or interrupts the kernel does not reach it
-                )
-            (self._here / "pid").write_text(str(self._process.pid))
-
-    def _is_alive(self) -> bool:
-        """Whether a launcher of this machine is at it: no other process has its lock."""
-        if self._process:
-            self._process.poll()  # let it go when it has ended
-        try:
-            with (self._here / "lock").open() as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        return False
-
-    def _last_lines(self) -> list[str]:
-        """The end of the log."""
-        try:
-            with self._log.open("rb") as file:
-                file.seek(max(0, self._log.stat().st_size - _TAIL_BYTES))
-                return file.read().decode(errors="replace").splitlines()
-        except FileNotFoundError:
-            return []
-
-    def _heard(self) -> tuple[str, dict[str, float]]:
-        """The launcher's last remark, and the numbers of the last progress lines."""
-        said, metrics = "", dict[str, float]()
-        for line in self._last_lines():
+    def _last_messages(self) -> tuple[str, dict[str, float]]:
+        """The launcher's last message, and the numbers of the last progress lines."""
+        remark, metrics = "", dict[str, float]()
+        for line in self._machine.last_lines():
             if line.startswith(_REMARK):
-                said = line.removeprefix(_REMARK)
+                remark = line.removeprefix(_REMARK)
             else:
                 metrics.update(metrics_of(line))
-        return said, metrics
+        return remark, metrics
 
 
 def _readable(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "work"
 
 
-def _check_local(nodes: int, processes: int, options: Mapping[str, object]) -> None:
-    problems = [f"{name} is for the pods of a job" for name in options]
-    counts = {"nodes": nodes, "processes": processes}
-    found = (item.problem(counts[item.name]) for item in declared(JobOptions) if item.name in counts)
-    problems += filter(None, found)
-    if problems:
-        raise ParameterError(
-            what="this cannot be launched",
-            which=f"backend {LOCAL}",
-            seen="; ".join(problems),
-            do="Correct these, or choose a backend that runs pods.",
-        )
+def _checked(options: Mapping[str, Any]) -> tuple[JobOptions, str]:
+    """The options of the job, and the backend, which may be "local".
+
+    Raises:
+        ParameterError: They cannot work; all problems are listed.
+    """
+    backend = options.get("backend", AUTO)
+    if backend != LOCAL:
+        return JobOptions.from_dict(options), backend
+    local = {name: value for name, value in options.items() if name in _LOCAL_OPTIONS - {"backend"}}
+    defaults = {item.name: item.default for item in declared(JobOptions)}
+    problems = [
+        f"{name} is for the pods of a job"
+        for name, value in options.items()
+        if name not in _LOCAL_OPTIONS and _plain(value) != defaults.get(name)
+    ]
+    found = [item.problem(local[item.name]) for item in declared(JobOptions) if item.name in local]
+    refuse(f"this cannot be launched with backend={LOCAL!r}", [*problems, *filter(None, found)])
+    return JobOptions(**local), LOCAL
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _checked_key(key: str) -> str:
+    if re.fullmatch(r"[0-9a-f]{64}", key):
+        return key
+    raise ParameterError(
+        what="this is not the key of a launch",
+        which="key",
+        seen=f"{len(key)} characters, not 64 hexadecimal digits",
+        do="Print handle.key on the machine of the launch.",
+    )

@@ -1,4 +1,4 @@
-"""A function with its arguments, or a script with its own, as bytes; and back again where they are run."""
+"""Pack a function or a script with its arguments into bytes, and run it from these bytes elsewhere."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from typing import Any
 
 import cloudpickle
 
-from ddpipe.errors import CorruptObject, ParameterError, listed
+from ddpipe.errors import CorruptObject, ParameterError, ReplicaFailed, listed
 
 MOST_BYTES = 64 * 2**20
-"""Of a call: data belongs into a store, and a call is fetched by every rank."""
+"""Limit of a packed call: every rank fetches it, so data belongs in a store."""
 
 PYTHON = "{}.{}".format(*sys.version_info)
-"""Bytecode of one is nothing to another."""
+"""A function is packed as bytecode, which no other version of Python can run."""
+
+_INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of installed modules: of the user, of an environment, of the system."""
 
 Work = Callable[..., object] | str | Path
 """A function, or the path of a script."""
@@ -33,12 +36,12 @@ Work = Callable[..., object] | str | Path
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What is to be run.
+    """A packed function or script.
 
     Attributes:
-        name: Of the function, or of the script.
-        source: Its text, as far as it is known.
-        content: All of it: a line of JSON that says what it is, then the function or the script.
+        name: Name of the function, or of the script.
+        source: Its source text, if it is known.
+        content: A header, which is a line of JSON, then the pickled function or the script.
     """
 
     name: str
@@ -47,7 +50,7 @@ class Call:
 
     @property
     def sha256(self) -> str:
-        """Of its content, in hex."""
+        """SHA-256 of its content, in hex."""
         return hashlib.sha256(self.content).hexdigest()
 
 
@@ -57,9 +60,9 @@ class _Header:
 
     Attributes:
         kind: "function" or "script".
-        name: Of either.
-        python: That packed it.
-        arguments: Of a script, as its command line has them.
+        name: Name of either.
+        python: Version of Python that packed it.
+        arguments: Command-line arguments of a script.
     """
 
     kind: str
@@ -69,24 +72,24 @@ class _Header:
 
 
 def packed(work: Work, arguments: Mapping[str, object]) -> Call:
-    """Everything that other processes need to run `work`.
+    """Pack everything that other processes need to run `work`.
 
-    A function takes along what it uses of a notebook or of modules in the working directory; installed
-    modules have to be where it runs.
+    A function ships the variables, helpers and modules of the notebook and of the working directory that it
+    uses; installed modules must be installed where it runs.
 
     Args:
         work: A function, or the path of a script.
-        arguments: The function's, by name; those of a script become `--name value`.
+        arguments: The function's arguments by name; a script gets them as `--name value`.
 
     Raises:
-        ParameterError: It cannot travel: each variable or argument that cannot is named.
+        ParameterError: It cannot be pickled: every variable and argument that cannot is listed.
     """
     call = _script(Path(work), arguments) if isinstance(work, str | Path) else _function(work, arguments)
     if len(call.content) > MOST_BYTES:
         raise _refused(
             call.name,
-            f"it is {len(call.content) / 1e6:,.0f} MB with all that it takes along, at most "
-            f"{MOST_BYTES / 1e6:.0f} MB can travel",
+            f"it is {len(call.content) / 1e6:,.0f} MB with everything that it uses, and at most "
+            f"{MOST_BYTES / 1e6:.0f} MB can be shipped",
             "Keep large data in a store or on a volume, and let the function read it from there.",
         )
     return call
@@ -107,39 +110,39 @@ def _script(path: Path, arguments: Mapping[str, object]) -> Call:
 
 def _function(work: Callable[..., object], arguments: Mapping[str, object]) -> Call:
     if not isinstance(work, FunctionType):
-        raise _refused(repr(work), "it is no plain function", "Give a function, or the path of a script.")
+        raise _refused(repr(work), "it is not a plain function", "Give a function, or the path of a script.")
     name = work.__name__
     try:
         inspect.signature(work).bind(**arguments)
     except TypeError as error:
-        raise _refused(name, f"it cannot be called so: {error}", "Correct args.") from error
+        raise _refused(name, f"it cannot be called with these arguments: {error}", "Correct args.") from error
     with _by_value(_own_modules()):
         try:
             content = cloudpickle.dumps((work, dict(arguments)))
-        except Exception as error:  # objects raise whatever they like when they are pickled
+        except Exception as error:  # pickling an object may raise anything
             problems = [*_problems("argument", arguments), *_captured(work, set())] or [str(error)]
             raise _refused(
                 name,
                 listed(problems),
-                "Make these inside of the function, or hand over what they are made of.",
+                "Create these inside the function, or pass what they are made from.",
             ) from error
     return Call(name, _source(work), _joined(_Header(kind="function", name=name), content))
 
 
 def _captured(work: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
-    """What is wrong with the variables that a function takes along, and those that its helpers do."""
+    """The variables of a function and of its helpers that cannot be pickled, each with the reason."""
     seen.add(work)
     found = inspect.getclosurevars(work)
     variables = {**found.globals, **found.nonlocals}
     for value in variables.values():
-        if isinstance(value, FunctionType) and value not in seen and _travels(value):
+        if isinstance(value, FunctionType) and value not in seen and _is_shipped(value):
             yield from _captured(value, seen)
     others = {name: value for name, value in variables.items() if not isinstance(value, FunctionType)}
     for problem in _problems("variable", others):
         yield f"{problem} (used by {work.__name__})"
 
 
-def _travels(function: FunctionType) -> bool:
+def _is_shipped(function: FunctionType) -> bool:
     module = sys.modules.get(function.__module__)
     return function.__module__ == "__main__" or (module is not None and module in _own_modules())
 
@@ -153,9 +156,12 @@ def _problems(kind: str, values: Mapping[str, object]) -> Iterator[str]:
 
 
 def _own_modules() -> list[ModuleType]:
-    """Modules that lie in the working directory: nobody has installed them anywhere else."""
-    here = Path.cwd()
-    installed = {Path(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")}
+    """Modules in the working directory that nobody has installed: no image has them.
+
+    The working directory of a notebook is often the home folder. What pip has put into ~/.local there, or
+    into an environment below it, is installed.
+    """
+    here, installed = Path.cwd(), Path(sysconfig.get_path("stdlib"))
     package = Path(__file__).parents[1]
     return [
         module
@@ -163,7 +169,8 @@ def _own_modules() -> list[ModuleType]:
         if name != "__main__"
         and (file := getattr(module, "__file__", None))
         and here in (path := Path(file).absolute()).parents
-        and not any(folder in path.parents for folder in (*installed, package))
+        and not _INSTALLED.intersection(path.relative_to(here).parts)
+        and not any(folder in path.parents for folder in (installed, package))
     ]
 
 
@@ -179,8 +186,8 @@ def _by_value(modules: Sequence[ModuleType]) -> Iterator[None]:
 def _source(work: FunctionType) -> str:
     try:
         return textwrap.dedent(inspect.getsource(work))
-    except (OSError, TypeError):  # typed into a plain interpreter
-        return f"# the source of {work.__name__} is not known\n"
+    except (OSError, TypeError):  # typed into an interpreter without a history
+        return f"# the source of {work.__name__} is unknown\n"
 
 
 def _joined(header: _Header, content: bytes) -> bytes:
@@ -188,19 +195,24 @@ def _joined(header: _Header, content: bytes) -> bytes:
 
 
 def run(content: bytes, sha256: str) -> object:
-    """Run a packed call in this process; what it returns.
+    """Run a packed call in this process, and return what it returns.
+
+    Args:
+        content: The packed call.
+        sha256: Its hash, from a trusted place.
 
     Raises:
-        CorruptObject: It is not the call of this hash.
-        ParameterError: Another Python packed it.
+        CorruptObject: The content has another hash; nothing of it is run.
+        ParameterError: Another version of Python packed the function.
+        ReplicaFailed: It asked the process to exit.
     """
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise CorruptObject(
-            what="a call is not what was packed",
+            what="a call was changed after it was packed",
             which=sha256,
             seen=f"its content has the hash {found}",
-            do="Launch it again, under another name.",
+            do="Launch it again under another name, and find out who can write to its folder.",
         )
     line, _, body = content.partition(b"\n")
     header = _Header(**json.loads(line))
@@ -211,11 +223,14 @@ def run(content: bytes, sha256: str) -> object:
         raise ParameterError(
             what="a function cannot run here",
             which=header.name,
-            seen=f"it comes from Python {header.python}, this is Python {PYTHON}",
-            do="Choose an image with the same Python, or launch a script: its text runs on any.",
+            seen=f"it was packed by Python {header.python}, this is Python {PYTHON}",
+            do="Choose an image with the same version of Python, or launch a script: it is shipped as text.",
         )
     work, arguments = cloudpickle.loads(body)
-    return work(**arguments)
+    try:
+        return work(**arguments)
+    except SystemExit as ended:
+        raise _exited(header, ended) from ended
 
 
 def _run_script(header: _Header, source: bytes) -> None:
@@ -227,14 +242,24 @@ def _run_script(header: _Header, source: bytes) -> None:
             runpy.run_path(str(path), run_name="__main__")
         except SystemExit as ended:
             if ended.code not in (None, 0):
-                raise
+                raise _exited(header, ended) from ended
 
 
-def packed_value(value: Any) -> bytes:  # noqa: ANN401 - whatever a function returns
-    """What a function returned, as bytes.
+def _exited(header: _Header, ended: SystemExit) -> ReplicaFailed:
+    """The error for a call that asked the process to exit; a script may do so with 0, a function may not."""
+    return ReplicaFailed(
+        what=f"the {header.kind} asked its process to exit",
+        which=header.name,
+        seen=f"it called sys.exit({ended.code!r})",
+        do="Correct the cause if it reported one; a function returns its result, or raises an exception.",
+    )
+
+
+def packed_value(value: Any) -> bytes:  # noqa: ANN401 - the function's own type
+    """Pack what a function returned.
 
     Raises:
-        ParameterError: It cannot travel.
+        ParameterError: It cannot be pickled.
     """
     try:
         content: bytes = cloudpickle.dumps(value)
@@ -249,7 +274,7 @@ def packed_value(value: Any) -> bytes:  # noqa: ANN401 - whatever a function ret
 
 
 def unpacked_value(content: bytes) -> Any:  # noqa: ANN401 - as above
-    """What `packed_value` packed."""
+    """Unpack what `packed_value` packed; runs code from it, so its origin must have been verified."""
     return cloudpickle.loads(content)
 
 

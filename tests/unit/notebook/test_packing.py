@@ -1,7 +1,8 @@
-"""A function travels with all that it needs, or is refused with the names of what keeps it back."""
+"""A function is shipped with everything that it uses, or rejected with the names of what cannot be."""
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpipe.errors import CorruptObject, ParameterError
+from ddpipe.errors import CorruptObject, ParameterError, ReplicaFailed
 from ddpipe.notebook import packing
 from ddpipe.notebook.packing import packed, packed_value, run, unpacked_value
 
@@ -33,8 +34,12 @@ def calls_a_helper() -> None:
     locked_helper()
 
 
+def factorial(number: int) -> int:
+    return number * factorial(number - 1) if number else LOCK is None or 1
+
+
 def elsewhere(content: bytes, sha256: str, folder: Path) -> str:
-    """What the call prints, or the end of its error, in a process that knows nothing of this file."""
+    """What the call prints, or the end of its error, in a process that cannot import this file."""
     (folder / "call").write_bytes(content)
     code = (
         "import sys; from pathlib import Path; from ddpipe.notebook.packing import run; "
@@ -46,13 +51,13 @@ def elsewhere(content: bytes, sha256: str, folder: Path) -> str:
     return done.stdout.strip() or done.stderr.strip()
 
 
-def test_a_function_takes_its_helpers_and_constants_along(tmp_path: Path) -> None:
+def test_function_ships_its_helpers_and_constants(tmp_path: Path) -> None:
     call = packed(work, {"number": 2, "offset": 1})
     assert elsewhere(call.content, call.sha256, tmp_path) == "7"
     assert "return tripled(number) + offset" in call.source
 
 
-def test_a_script_gets_its_arguments_as_a_command_line_has_them(tmp_path: Path) -> None:
+def test_script_gets_command_line_arguments(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import argparse, sys\nparser = argparse.ArgumentParser()\n"
@@ -65,12 +70,12 @@ def test_a_script_gets_its_arguments_as_a_command_line_has_them(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("used", [locked_helper, calls_a_helper])
-def test_a_variable_that_cannot_travel_is_named_with_who_uses_it(used: object) -> None:
+def test_unpicklable_variable_is_named_with_its_user(used: object) -> None:
     with pytest.raises(ParameterError, match=r"the variable 'LOCK', a lock: .*\(used by locked_helper\)"):
         packed(used, {})  # type: ignore[arg-type]
 
 
-def test_a_closure_and_an_argument_that_cannot_travel_are_both_named() -> None:
+def test_unpicklable_closure_and_argument_are_both_named() -> None:
     lock = threading.Lock()
 
     def train(file: object) -> object:
@@ -87,45 +92,85 @@ def test_a_closure_and_an_argument_that_cannot_travel_are_both_named() -> None:
     ("arguments", "seen"),
     [({}, "missing a required argument: 'number'"), ({"number": 1, "x": 2}, "unexpected keyword argument")],
 )
-def test_arguments_that_do_not_fit_are_refused_before_anything_runs(
-    arguments: dict[str, object], seen: str
-) -> None:
+def test_wrong_arguments_are_rejected_before_anything_runs(arguments: dict[str, object], seen: str) -> None:
     with pytest.raises(ParameterError, match=seen):
         packed(work, arguments)
 
 
 @pytest.mark.parametrize("given", [print, len, "nowhere.py", Path(__file__).parent])
-def test_what_is_neither_function_nor_script_is_refused(given: object) -> None:
+def test_neither_function_nor_script_is_rejected(given: object) -> None:
     with pytest.raises(ParameterError):
         packed(given, {})  # type: ignore[arg-type]
 
 
-def test_a_script_with_a_slip_is_refused_here_not_there(tmp_path: Path) -> None:
+def test_script_with_a_syntax_error_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("def train(:\n")
     with pytest.raises(ParameterError, match="invalid syntax"):
         packed(tmp_path / "train.py", {})
 
 
-def test_a_call_with_too_much_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_call_with_too_much_data_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "MOST_BYTES", 10_000_000)
     with pytest.raises(ParameterError, match=r"it is 10 MB .* at most 10 MB"):
         packed(work, {"number": b"." * 10_000_000})
 
 
-def test_a_call_that_was_changed_on_the_way_is_not_run() -> None:
+def test_changed_call_is_not_run() -> None:
     call = packed(work, {"number": 1})
-    with pytest.raises(CorruptObject, match="not what was packed"):
+    with pytest.raises(CorruptObject, match="changed after it was packed"):
         run(call.content + b" ", call.sha256)
 
 
-def test_a_function_of_another_python_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_function_of_another_python_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     call = packed(work, {"number": 1})
     monkeypatch.setattr(packing, "PYTHON", "2.7")
-    with pytest.raises(ParameterError, match=rf"from Python 3\.{sys.version_info[1]}, this is Python 2.7"):
+    with pytest.raises(ParameterError, match=rf"by Python 3\.{sys.version_info[1]}, this is Python 2.7"):
         run(call.content, call.sha256)
 
 
-def test_values_come_back_or_are_refused() -> None:
+def test_values_come_back_or_are_rejected() -> None:
     assert unpacked_value(packed_value({"loss": [0.5]})) == {"loss": [0.5]}
     with pytest.raises(ParameterError, match="a lock"):
         packed_value(threading.Lock())
+
+
+def test_recursive_helper_is_searched_once() -> None:
+    def helped() -> int:
+        return factorial(3)
+
+    with pytest.raises(ParameterError, match=r"the variable 'LOCK', a lock: .*\(used by factorial\)"):
+        packed(helped, {})
+
+
+def test_user_site_below_the_home_folder_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Kubeflow notebook works in the home folder, where pip keeps ~/.local/lib/python3.11/site-packages."""
+    site = tmp_path / ".local/lib/python3.11/site-packages"
+    site.mkdir(parents=True)
+    (site / "a_library.py").write_text("")
+    (tmp_path / "a_helper.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("a_library", "a_helper"):
+        monkeypatch.setitem(sys.modules, name, importlib.import_module(name))
+    assert [module.__name__ for module in packing._own_modules()] == ["a_helper"]
+
+
+@pytest.mark.parametrize("code", ["1", "'no data'"])
+def test_script_that_exits_with_an_error_fails(tmp_path: Path, code: str) -> None:
+    (tmp_path / "train.py").write_text(f"import sys\nsys.exit({code})\n")
+    call = packed(tmp_path / "train.py", {})
+    with pytest.raises(ReplicaFailed, match=rf"sys.exit\({code}\)"):
+        run(call.content, call.sha256)
+
+
+def exiting() -> None:
+    sys.exit(0)
+
+
+def test_function_that_exits_with_0_fails() -> None:
+    call = packed(exiting, {})
+    with pytest.raises(ReplicaFailed, match=r"sys.exit\(0\)"):
+        run(call.content, call.sha256)
