@@ -25,22 +25,25 @@ from ddpipe.storage import Store, open_store
 SHAPE = (8, 8, 1)
 
 
-def a_dataset(store_uri: str, test: int = 37) -> str:
+def a_dataset(store_uri: str, test: int = 37, shape: tuple[int, int, int] = SHAPE) -> str:
     """Noise of two classes, with `test` samples in two test shards; the manifest's URI."""
-    images = some_images(test, SHAPE, seed=1)
+    images = some_images(test, shape, seed=1)
     splits = {
-        "train": [some_images(6, SHAPE)],
-        "validation": [some_images(2, SHAPE)],
+        "train": [some_images(6, shape)],
+        "validation": [some_images(2, shape)],
         "test": [images[: test // 2], images[test // 2 :]],
     }
     return published(open_store(store_uri), splits)
 
 
 def a_multilabel_dataset(
-    store_uri: str, test: int = 37, labels: Sequence[str] = ("bone", "lung", "tube")
+    store_uri: str,
+    test: int = 37,
+    labels: Sequence[str] = ("bone", "lung", "tube"),
+    shape: tuple[int, int, int] = SHAPE,
 ) -> str:
     """The same noise; sample i shows label k where bit k of i is set; the manifest's URI."""
-    uri, store = a_dataset(store_uri, test), open_store(store_uri)
+    uri, store = a_dataset(store_uri, test, shape), open_store(store_uri)
     manifest = load_manifest(uri)
     splits = {
         name: a_split(
@@ -68,15 +71,14 @@ def a_training(
     *,
     seed: int = 0,
     bias: float = 0.0,
+    name: str = "digits-cnn",
     adjust: Callable[[Classifier], object] = nn.Module.eval,
 ) -> str:
-    """A finished training whose network has fresh weights, `bias` added to the first, adjusted; its URI."""
+    """A finished training of network `name`: fresh weights, `bias` added to the first, adjusted; its URI."""
     manifest, store = load_manifest(manifest_uri), open_store(uri)
-    network = {"name": "digits-cnn", "shape": list(manifest.shape), "classes": len(manifest.classes)}
+    network = {"name": name, "shape": list(manifest.shape), "classes": len(manifest.classes)}
     torch.manual_seed(seed)
-    classifier = Classifier(
-        build("digits-cnn", manifest.shape, len(manifest.classes)), manifest.mean, manifest.std
-    )
+    classifier = Classifier(build(name, manifest.shape, len(manifest.classes)), manifest.mean, manifest.std)
     with torch.no_grad():
         next(classifier.parameters()).add_(bias)
         adjust(classifier)

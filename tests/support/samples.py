@@ -100,7 +100,9 @@ def published(store: Store, images: dict[str, list[Images]]) -> str:
         for shard, data in encoded:
             store.write(shard_key(shard), data)
         splits[name] = a_split(sum(map(len, parts)), shards=[shard for shard, _ in encoded], store=store)
-    return written(store, a_manifest(splits=splits, shape=next(iter(images.values()))[0].shape[1:]))
+    shape = next(iter(images.values()))[0].shape[1:]
+    statistics = {"mean": (0.5,) * shape[2], "std": (0.25,) * shape[2]}
+    return written(store, a_manifest(splits=splits, shape=shape, **statistics))
 
 
 def written(store: Store, manifest: DatasetManifest) -> str:
