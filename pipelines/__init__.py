@@ -1,1 +1,1 @@
-"""The pipelines: definitions, compiled packages, and how to run them here or on a cluster."""
+"""The pipelines: definitions, compiled packages and notebooks."""

@@ -33,11 +33,11 @@ _V1_SCRIPT, _V1_LOCK = HERE / "kfp_v1.py", HERE / "requirements-v1.txt"
 
 
 def compile_all(folder: Path = COMPILED, claim: str = "") -> list[Path]:
-    """Write every package and component to `folder`: all of them, or none if one fails.
+    """Write all packages and components to `folder`, or none if one fails.
 
     Args:
-        folder: Where to.
-        claim: A volume claim that holds datasets and runs in place of an object store.
+        folder: The target folder.
+        claim: A volume claim for datasets and runs, instead of an object store.
 
     Returns:
         The files.
@@ -54,7 +54,7 @@ def compile_all(folder: Path = COMPILED, claim: str = "") -> list[Path]:
 
 
 def compile_v2(folder: Path, claim: str = "") -> None:
-    """Write the packages for KFP 2: plain, and with drop-downs for closed choices."""
+    """Write the packages for KFP 2: plain, and with drop-down menus for choices."""
     for pipeline in PIPELINES.values():
         graph = pipeline_of(replace(pipeline, claim=claim))
         plain = folder / f"{pipeline.name}.yaml"
@@ -71,7 +71,7 @@ def compile_v1(folder: Path, claim: str = "") -> None:
 
 
 def compile_components(folder: Path) -> None:
-    """Write a folder for each component: itself, and what the official catalogue wants to know of it."""
+    """Write a folder for each component: its file, and metadata for the official catalogue."""
     for step in OFFERED:
         place = folder / step.name
         place.mkdir(parents=True)
@@ -85,7 +85,7 @@ def _moved(path: Path, target: Path) -> Path:
 
 
 def _python_v1() -> str:
-    """The Python of an environment with kfp 1.8, inside the running one; made on first use."""
+    """The Python of an environment with kfp 1.8, inside the current one; created on first use."""
     lock = hashlib.sha256(_V1_LOCK.read_bytes()).hexdigest()[:12]
     home = Path(sys.prefix) / f"kfp-v1-{lock}"
     python = home / "bin" / "python"

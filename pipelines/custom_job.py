@@ -1,4 +1,4 @@
-"""Any image and command as a training job: one step that launches it, follows it and fails when it fails."""
+"""Any image and command as a training job: one step that launches it, follows it and fails if it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page beside the packages: which to upload where, a description to paste, and every field and option."""
+"""The guide next to the packages: which file to upload where, and every field and option."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A pipeline as KFP 1.x takes it, which MiniKF has: an Argo workflow of containers that run `ddpipe`.
+"""A pipeline for KFP 1.x, as in MiniKF: an Argo workflow of containers that run `ddpipe`.
 
-kfp 1.8 cannot be installed beside kfp 2, so `ddpipe compile` runs this file with another Python, which has
-kfp 1.8 and nothing of ddpipe, on what `wiring.Pipeline.describe` says:
+kfp 1.8 cannot be installed next to kfp 2, so `ddpipe compile` runs this file with another Python, which has
+kfp 1.8 but not ddpipe, on the output of `wiring.Pipeline.describe`:
 
     python kfp_v1.py training.json ddpipe-training-minikf.yaml
 """
@@ -23,11 +23,11 @@ from kfp import compiler, dsl
 MOUNT = "/data"
 OUTPUTS = "/tmp/outputs"  # noqa: S108 - in the container, where KFP 1.x collects them
 SHOWN = ("mlpipeline-metrics", "mlpipeline-ui-metadata")
-"""What the UI shows of a step."""
+"""The documents that the UI shows of a step."""
 
 KINDS = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
 ENGINE = {"run_id": dsl.RUN_ID_PLACEHOLDER, "run_title": "{{workflow.name}}", "task_id": ""}
-"""There are no loops, so a step's name tells it from the others."""
+"""There are no loops, so the name of a step identifies it."""
 
 RESTRICTED = {
     "securityContext": {
@@ -43,7 +43,7 @@ Described = Mapping[str, Any]
 
 
 def pipeline_of(pipeline: Described) -> Callable[..., None]:
-    """The pipeline as a function with the parameters that are described."""
+    """The pipeline as a function with the described parameters."""
 
     def graph(**given: dsl.PipelineParam) -> None:
         with dsl.ExitHandler(_step(pipeline["last"], given, {})):
@@ -89,16 +89,16 @@ def _step(
         file_outputs={name: files[name] for name in task["values"]},
         output_artifact_paths={name: files[name] for name in shown},
     )
-    # The engine cannot see whether the data behind an address changed: each step finds that out itself.
+    # The engine caches by input URI and cannot see whether the data behind it changed; each step can.
     step.execution_options.caching_strategy.max_cache_staleness = "P0D"
-    # Lost pods only: every step goes on where its lost pod was. What failed fails again.
+    # For lost pods only, whose steps resume; a step that failed would fail again.
     step.set_retry(2, policy="OnError")
     step.set_timeout(task["timeout"])
     return step
 
 
 def compile_workflow(pipeline: Described) -> str:
-    """The workflow as YAML; the same pipeline always gives the same."""
+    """The workflow as YAML; deterministic."""
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         path = Path(scratch) / "workflow.yaml"
@@ -119,7 +119,7 @@ def compile_workflow(pipeline: Described) -> str:
 
 
 def _data(pipeline: Described) -> dict[str, Any]:
-    """The claim, or the object store's credentials, where the namespace has them; never their values."""
+    """The claim, or references to the object store's credentials, if the namespace has them."""
     if pipeline["claim"]:
         return {"volumeMounts": [{"name": "data", "mountPath": MOUNT}]}
     keys = {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "secretkey"}
@@ -133,7 +133,7 @@ def _data(pipeline: Described) -> dict[str, Any]:
 
 
 def _resources(task: Described) -> dict[str, Any]:
-    """The engine fills these in when it makes the pod; a container's own fields it checks before."""
+    """Resources as a patch, which the engine fills in later than it checks a container's own fields."""
     match task["memory"]:
         case {"given": name}:
             memory = f"{{{{workflow.parameters.{name}}}}}"

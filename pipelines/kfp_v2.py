@@ -1,4 +1,4 @@
-"""A pipeline as KFP 2 takes it: the components, wired."""
+"""A pipeline for KFP 2: the components, connected."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CREDENTIALS = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCES
 
 
 def pipeline_of(pipeline: Pipeline) -> dsl.base_component.BaseComponent:
-    """The pipeline as KFP 2 compiles it, and as it can be nested in another."""
+    """The pipeline for KFP 2's compiler; it can also be nested in another pipeline."""
     arguments = [argument(item) for item in pipeline.parameters]
     arguments.sort(key=lambda one: one.default is not one.empty)
 
@@ -54,11 +54,11 @@ def _task(
     inputs = {name: filled(value) for name, value in task.arguments.items()}
     checks = {item.name: given[item.form] for item in checked}
     made = component(task.step, task.own, task.objects, checked)(**inputs, **checks)
-    # The engine cannot see whether the data behind an address changed: each step finds that out itself.
+    # The engine caches by input URI and cannot see whether the data behind it changed; each step can.
     made.set_caching_options(enable_caching=False)
     memory = filled(task.memory)
     if isinstance(task.memory, Given):
-        # Only registered channels are handed to the group that a task is in, and resources register none.
+        # Only registered channels reach the group of a task, and resources are not registered.
         made.register_pipeline_channels([memory])
     made.set_cpu_request(task.cpu).set_memory_request(memory).set_memory_limit(memory)
     kubernetes.set_timeout(made, task.timeout)
@@ -70,9 +70,13 @@ def _task(
 
 
 def with_dropdowns(package: str, pipeline: Pipeline) -> str:
-    """A compiled package whose form offers closed choices as drop-downs.
+    """A compiled package whose form shows choices as drop-down menus.
 
-    The SDK cannot write this. Servers before 2.16 refuse it; UIs show drop-downs from 2.17 on.
+    The SDK cannot write this. Servers before 2.16 reject it; UIs show the menus from 2.17 on.
+
+    Args:
+        package: The package without them.
+        pipeline: The pipeline, whose parameters declare the choices.
     """
     specification, *others = yaml.safe_load_all(package)
     shown = specification["root"]["inputDefinitions"]["parameters"]

@@ -1,6 +1,6 @@
-"""A pipeline in no engine's words: its parameters, and which of them, or which results, each task takes.
+"""A pipeline, independent of the engine: its parameters, its tasks, and the inputs of each task.
 
-KFP 2's package is made of it by kfp_v2.py, KFP 1's by kfp_v1.py.
+kfp_v2.py compiles it for KFP 2, kfp_v1.py for KFP 1.x.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ HOUR, DAY = 3600, 24 * 3600
 """Seconds."""
 
 MOUNT = "/data"
-"""Where a claim is mounted, in every step and in the job."""
+"""Mount path of a volume claim, in every step and in the job."""
 
 STORE_SECRET = "mlpipeline-minio-artifact"  # noqa: S105 - the name of a secret
-"""Kubeflow's own, with the keys of its object store."""
+"""Kubeflow's own secret, with the keys of its object store."""
 
 
 class Engine(StrEnum):
-    """What the engine fills in."""
+    """A value that the engine fills in."""
 
     RUN_ID = "run_id"
     RUN_TITLE = "run_title"
@@ -54,7 +54,7 @@ Value = Given | Made | Engine | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOptions(Parameters):
-    """The pods of the steps that work on data themselves."""
+    """The pods of the steps that process data themselves."""
 
     step_memory: str = parameter(
         "4Gi", "Memory of the pods of prepare, evaluate and export.", form="cluster_step_memory"
@@ -63,7 +63,7 @@ class StepOptions(Parameters):
 
 STEP_MEMORY = Given("cluster_step_memory")
 SECRET = "storage_secret"  # noqa: S105 - the name of a field
-"""The field that names the secret, whose keys every step has."""
+"""The field with the name of the secret whose keys every step gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +71,10 @@ class Task:
     """One step of a pipeline.
 
     Attributes:
-        step: What it does.
-        settled: Values of the step's parameters that the pipeline does not take from its user, by name.
-        cpu: CPU request of its pod; it may use more.
-        memory: Memory of its pod: request and limit.
+        step: The step.
+        settled: Values of parameters that the pipeline sets itself, by name.
+        cpu: CPU request of its pod; the pod may use more.
+        memory: Memory request and limit of its pod.
         timeout: Seconds after which its pod is stopped.
     """
 
@@ -86,17 +86,17 @@ class Task:
 
     @property
     def open(self) -> tuple[Parameter, ...]:
-        """The step's parameters that the pipeline's user gives."""
+        """The step's parameters that the user of the pipeline sets."""
         return tuple(item for item in self.step.parameters if item.name not in self.settled)
 
     @property
     def own(self) -> tuple[Parameter, ...]:
-        """The step's parameters that are given one by one."""
+        """The step's parameters that are inputs of their own."""
         return tuple(item for item in self.step.parameters if item.alone or item.name in self.settled)
 
     @property
     def objects(self) -> tuple[Parameter, ...]:
-        """The fields of the form that hold its other parameters."""
+        """The object fields of the form that hold its other parameters."""
         return form.fields([item for item in self.open if not item.alone], {})
 
     @property
@@ -111,13 +111,13 @@ class Pipeline:
     """A pipeline.
 
     Attributes:
-        name: Of the pipeline, and of the owner of its jobs.
-        title: For people.
-        help: What it does, in a sentence or two.
-        tasks: One after the other.
-        last: What runs however the others end.
-        defaults: By the parameters' own names, where the declared ones do not suit a cluster.
-        claim: A volume claim that holds all data; empty for an object store.
+        name: Name of the pipeline, and of the owner of its jobs.
+        title: Display name.
+        help: What it does, in one or two sentences.
+        tasks: The tasks, which run one after the other.
+        last: The task that runs at the end even if others fail.
+        defaults: Defaults that replace the declared ones on a cluster, by the parameters' own names.
+        claim: A volume claim for all data; empty for an object store.
     """
 
     name: str
@@ -130,24 +130,24 @@ class Pipeline:
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """What its user gives: the fields of its form."""
+        """The fields of its form."""
         defaults = {**self.defaults, **(_on(self.claim) if self.claim else {})}
         return tuple(self._with_takers(item) for item in form.fields(self.open, defaults))
 
     def _with_takers(self, item: Parameter) -> Parameter:
-        """A field that is for several steps says so."""
+        """A field whose help names its steps if there are several."""
         tasks = (*self.tasks, self.last)
         names = [task.step.name for task in tasks if item.form == SECRET or item.form in _given(task)]
         return replace(item, help=f"{item.help} For {', '.join(names)}.") if len(names) > 1 else item
 
     @property
     def open(self) -> tuple[Parameter, ...]:
-        """The parameters that its user gives."""
+        """The parameters that its user sets."""
         pods = declared(StepOptions) if any(isinstance(task.memory, Given) for task in self.tasks) else ()
         return (*(item for task in self.tasks for item in task.open), *pods)
 
     def members(self, field: str) -> tuple[Parameter, ...]:
-        """The parameters that a field holds by name; none if it is one parameter's own."""
+        """The parameters that an object field holds by name; none for any other field."""
         found = {item.name: item for item in self.open if item.form == field and not item.alone}
         return tuple(found.values())
 
@@ -175,7 +175,7 @@ class Pipeline:
 
     @property
     def checked(self) -> tuple[Parameter, ...]:
-        """What the first task checks for later ones: parameters, and objects that hold them."""
+        """What the first task validates for later ones: parameters, and objects that hold them."""
         first, *later = self.tasks
         found = {
             item.name: item
@@ -186,7 +186,7 @@ class Pipeline:
         return tuple(found.values())
 
     def describe(self) -> dict[str, Any]:
-        """All of it as plain values, fit for JSON, with each task's command spelled out.
+        """The pipeline as plain values for JSON, with the full command of each task.
 
         A part of a command is text, {"given": name}, {"made": [task, result]} or {"engine": name}.
         """
@@ -222,7 +222,7 @@ class Pipeline:
 
 
 def _given(task: Task) -> set[str]:
-    """The fields that a task takes."""
+    """The fields that a task uses."""
     return {value.name for value in task.arguments.values() if isinstance(value, Given)}
 
 
@@ -238,6 +238,6 @@ def _plain(value: Value) -> object:
 
 
 def _on(claim: str) -> dict[str, Any]:
-    """Defaults by which all data is on a claim."""
+    """Defaults that keep all data on a volume claim."""
     folders = {name: f"{MOUNT}/ddpipe/{name}" for name in ("runs", "store")}
     return {**folders, "volumes": [f"claim:{claim}:{MOUNT}"], "s3_secret": ""}

@@ -1,11 +1,15 @@
-"""What earlier runs leave to later ones: their model where nothing has changed, or weights to start from.
+"""Results of earlier runs that later runs reuse: the model if nothing has changed, or initial weights.
 
     <runs>/_earlier/same/<hash>.json      the last run of this data, recipe and code
     <runs>/_earlier/latest/<hash>.json    the last run of this dataset, classes, split rule and network
 
-A note is written when its run is complete, and names the run's files by their hashes. It is believed only as
-far as these files are there and have not changed, so runs may be deleted, damaged or made anew at any time;
-of two runs that end together, the note of either is right.
+A complete run writes a record under both keys, with the hashes of its files. A later run looks its own keys
+up, and uses a record only if these files still exist and have not changed. So runs can be deleted, damaged or
+repeated at any time; if two runs end at the same time, the record of either is right.
+
+Why trainings are not stored under their key themselves, so that "nothing changed" is "already trained": a run
+would no longer be one folder that can be copied and deleted; two runs of one key would write to one folder at
+a time; and the hashes would still be needed, as a folder under the right key may be damaged.
 """
 
 from __future__ import annotations
@@ -32,27 +36,27 @@ from ddpipe.storage.files import info_of
 from ddpipe.train.recipe import LATEST, Recipe
 
 FOLDER = "_earlier"
-"""Beside the folders of runs: no run's name begins so."""
+"""Next to the folders of runs, whose names cannot start like this."""
 
 START = "start.json"
-"""Where a run keeps which weights it starts from, for all its attempts."""
+"""Where a run stores which weights it starts from, for all its attempts."""
 
 CHUNK = 16 * 2**20
-"""Bytes that are hashed at once: the launcher has little memory."""
+"""Bytes to hash at a time: the launcher has little memory."""
 
 SHAPING = ("data", "distributed", "evaluate", "export", "model", "train")
-"""Our packages that decide what becomes of a dataset version."""
+"""The packages of ddpipe whose code shapes a model."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
-    """What a training is found by.
+class ReuseKeys:
+    """Under which keys a training is recorded.
 
     Attributes:
-        latest: Key of the note about the last run of its dataset, classes, split rule and network.
-        same: Key of the note about the last run of the same data, recipe and code; empty: it cannot be told.
+        latest: Key of the last run of the same dataset, classes, split rule and network.
+        same: Key of the last run of the same data, recipe and code; empty if it cannot be computed.
         unknown: Why not.
     """
 
@@ -62,30 +66,30 @@ class Marks:
 
     @property
     def keys(self) -> list[str]:
-        """The notes that there are to write."""
+        """The keys to write a record under."""
         return [key for key in (self.same, self.latest) if key]
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A complete run of the past.
+    """A complete earlier run.
 
     Attributes:
         run: The run.
-        told: Its name or title and when it ended, for people.
+        title: Its title or name, and when it ended, for messages.
     """
 
     run: Run
-    told: str
+    title: str
 
 
-def marks(dataset: str, recipe: Recipe, options: TrainOptions) -> Marks:
-    """What a training is found by.
+def reuse_keys(dataset: str, recipe: Recipe, options: TrainOptions) -> ReuseKeys:
+    """The keys of a training.
 
     Args:
-        dataset: Address of the dataset version's manifest.
+        dataset: URI of the dataset version's manifest.
         recipe: How to train.
-        options: Where.
+        options: Where to train.
 
     Raises:
         DatasetError: The dataset is damaged.
@@ -96,14 +100,14 @@ def marks(dataset: str, recipe: Recipe, options: TrainOptions) -> Marks:
     try:
         parts = [dataset, recipe.shaping(), _weights(recipe), _place(recipe, options)]
     except _UnknownError as reason:
-        return Marks(latest, unknown=str(reason))
-    return Marks(latest, _key("same", parts))
+        return ReuseKeys(latest, unknown=str(reason))
+    return ReuseKeys(latest, _key("same", parts))
 
 
 def _family(manifest: DatasetManifest) -> list[Any]:
-    """What versions have in common of which one's model may start on the other.
+    """What dataset versions must have in common for a model of one to start training on the other.
 
-    Split otherwise, a version may test on what the model was trained on.
+    With another split rule, the test split might contain images that the model was trained on.
     """
     split_rule = {name: value for name, value in manifest.split_rule.items() if name != "groups"}  # a count
     return [manifest.name, manifest.task, manifest.classes, manifest.shape, split_rule, manifest.seed]
@@ -114,18 +118,18 @@ def _key(kind: str, parts: object) -> str:
 
 
 class _UnknownError(Exception):
-    """Whether something has changed cannot be told."""
+    """It is unknown whether anything has changed."""
 
 
 def _weights(recipe: Recipe) -> str:
-    """What stands behind the address of initial weights, where they have one."""
+    """The content of the initial weights, as far as a URI names them."""
     if recipe.warm_start not in {"", LATEST}:
         return _stamp(f"{recipe.warm_start}/package.json")
     return _stamp(recipe.pretrained) if recipe.pretrained not in {"", "torchvision"} else ""
 
 
 def _stamp(uri: str) -> str:
-    """What changes whenever an object does."""
+    """A text that changes whenever the object does."""
     store, name = split_uri(uri)
     try:
         if path := store.local_path(name):
@@ -136,12 +140,10 @@ def _stamp(uri: str) -> str:
 
 
 def _place(recipe: Recipe, options: TrainOptions) -> dict[str, Any]:
-    """Code and processes: rounding depends on how many there are."""
+    """Code, and number of processes, on which rounding depends."""
     is_job = options.backend != LOCAL
     if is_own_function(recipe.model) and not (is_job and "@sha256:" in options.image):
-        raise _UnknownError(
-            f"{recipe.model} is code of your own, and in no image that is named by its digest"
-        )
+        raise _UnknownError(f"{recipe.model} is your own code, and the image is not given by its digest")
     return {
         "code": _code(),
         "software": options.image if is_job else version("torch"),
@@ -161,13 +163,13 @@ def _hash(values: object) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def note(run: Run, keys: Sequence[str], files: Mapping[str, str]) -> None:
-    """Leave a complete run to later ones.
+def record(run: Run, keys: Sequence[str], files: Mapping[str, str]) -> None:
+    """Record a complete run for later ones.
 
     Args:
         run: The run.
-        keys: Of its `Marks`.
-        files: SHA-256 of each file that counts, by its path in the run's folder.
+        keys: Of its `ReuseKeys`.
+        files: SHA-256 of each file to reuse, by its path in the run's folder.
     """
     finished = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     content = json.dumps({"run": run.name, "title": run.title, "finished": finished, "files": dict(files)})
@@ -175,22 +177,31 @@ def note(run: Run, keys: Sequence[str], files: Mapping[str, str]) -> None:
         open_store(run.folder).write(key, content.encode())
 
 
-def unchanged_since(run: Run, found_by: Marks) -> Earlier | None:
-    """The earlier run, beside this one, that had the same data, recipe and code, if it is still whole.
+def unchanged_since(run: Run, keys: ReuseKeys) -> Earlier | None:
+    """The last run in the same folder with the same data, recipe and code, if it is still complete.
+
+    Args:
+        run: This run.
+        keys: Its keys.
 
     Raises:
         StoreError: The store does not answer.
     """
-    if found_by.unknown:
-        _log.info("training, as it cannot be told whether anything changed: %s", found_by.unknown)
+    if keys.unknown:
+        _log.info("training, because it is unknown whether anything has changed: %s", keys.unknown)
         return None
-    return _find(run, found_by.same)
+    return _find(run, keys.same)
 
 
-def settled(run: Run, recipe: Recipe, found_by: Marks) -> Recipe:
-    """The recipe with an address in place of `latest`, the same one for each attempt of the run.
+def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys) -> Recipe:
+    """The recipe with the URI of a model in place of `latest`, the same one for every attempt of the run.
 
-    Where there is no model to start from yet, training starts as it would without `latest`.
+    Without an earlier model, training starts as if `latest` were not given.
+
+    Args:
+        run: This run.
+        recipe: How to train.
+        keys: Its keys.
 
     Raises:
         StoreError: The store does not answer, or cannot be written to.
@@ -199,17 +210,17 @@ def settled(run: Run, recipe: Recipe, found_by: Marks) -> Recipe:
         return recipe
     store = open_store(run.uri)
     start = _started(store)
-    if start.get("for") != found_by.latest:
-        found = _find(run, found_by.latest, below="model/")
-        start = {"for": found_by.latest, "warm_start": found.run.model if found else ""}
+    if start.get("for") != keys.latest:
+        found = _find(run, keys.latest, below="model/")
+        start = {"for": keys.latest, "warm_start": found.run.model if found else ""}
         store.write(START, json.dumps(start).encode())
     if not start["warm_start"]:
-        _log.info("no earlier model of this dataset, classes, split rule and network: starting without one")
+        _log.info("there is no earlier model of this dataset, classes, split rule and network to start from")
         return replace(recipe, warm_start="")
-    _log.info("starting from the latest model: %s", start["warm_start"])
+    _log.info("initial weights from the latest model: %s", start["warm_start"])
     if recipe.pretrained:
         _log.warning(
-            "pretrained %s is not used: it is for a first run, and warm_start latest found a model",
+            "pretrained %s is not used, because warm_start latest found a model",
             recipe.pretrained,
         )
     return replace(recipe, warm_start=start["warm_start"], pretrained="")
@@ -224,27 +235,27 @@ def _started(store: Store) -> dict[str, str]:
 
 
 def _find(run: Run, key: str, below: str = "") -> Earlier | None:
-    """The run that a note names, if it is whole, or what it has below a folder."""
+    """The run recorded under a key, if its files, or those in one folder of it, are unchanged."""
     try:
-        noted = json.loads(open_store(run.folder).read(key))
-        earlier = Run.named(run.folder, noted["run"])
-        told = f"{noted['title'] or earlier.name}, {noted['finished']}"
-        files = {name: value for name, value in noted["files"].items() if name.startswith(below)}
+        found = json.loads(open_store(run.folder).read(key))
+        earlier = Run.named(run.folder, found["run"])
+        title = f"{found['title'] or earlier.name}, {found['finished']}"
+        files = {name: value for name, value in found["files"].items() if name.startswith(below)}
     except NoSuchObject:
         return None
     except (CorruptObject, ParameterError, ValueError, KeyError, TypeError, AttributeError) as error:
-        _log.warning("the note about an earlier run is damaged (%r) and not used", error)
+        _log.warning("the record of an earlier run is damaged (%r) and not used", error)
         return None
     if problem := _damage(open_store(earlier.uri), files):
-        _log.warning("the earlier run %s is no longer whole (%s) and not used", told, problem)
+        _log.warning("the earlier run %s is no longer complete (%s) and not used", title, problem)
         return None
-    return Earlier(earlier, told)
+    return Earlier(earlier, title)
 
 
 def _damage(store: Store, files: Mapping[str, str]) -> str:
-    """The first file that is not as it was; empty if all are."""
+    """What is wrong with the first file that is missing or changed; empty if all are intact."""
     if not files:
-        return "its note names no files"
+        return "its record names no files"
     sizes = {info.key: info.size for info in store.list()}
     for name, expected in files.items():
         if name not in sizes:
@@ -259,6 +270,6 @@ def _sha256(store: Store, name: str, size: int) -> str:
     try:
         for start in range(0, size, CHUNK):
             digest.update(store.read_range(name, start, min(CHUNK, size - start)))
-    except (NoSuchObject, CorruptObject):  # it went, or was replaced, since it was listed
+    except (NoSuchObject, CorruptObject):  # it was removed or replaced after it was listed
         return ""
     return digest.hexdigest()

@@ -1,14 +1,14 @@
 """The tree of errors, each with its exit code.
 
-A script tells a wrong parameter from a lost server by the exit code; a person reads the four parts:
+A script distinguishes a wrong parameter from a lost server by the exit code; a person reads the four parts:
 what failed, which object, what was observed, what to do next.
 
     DdpipeError                   1
-    ├── InputError               10   what was given cannot work
-    │   ├── ParameterError       11     an unknown name, an absurd number
+    ├── InputError               10   the input is not valid
+    │   ├── ParameterError       11     an unknown parameter or an invalid value
     │   ├── SourceError          12     raw data that cannot become a dataset
-    │   ├── DatasetError         13     a dataset version that is damaged, or of another schema
-    │   └── CheckpointError      14     a checkpoint that is damaged, or of another run
+    │   ├── DatasetError         13     a damaged dataset version, or one of another schema
+    │   └── CheckpointError      14     a damaged checkpoint, or one of another run
     ├── StoreError               20   the object store
     │   ├── NoSuchBucket         21
     │   ├── NoAccess             22
@@ -17,36 +17,36 @@ what failed, which object, what was observed, what to do next.
     │   ├── NoSuchObject         25
     │   └── NotWritable          26
     ├── TrainingError            30   training itself
-    │   └── Diverged             31     the loss is no longer a number
-    ├── ExportError              35   the exported model does not do what the trained one does
-    ├── LaunchError              40   a training job on a cluster; leaves have 41 to 69
+    │   └── Diverged             31     the loss is not a number any more
+    ├── ExportError              35   the exported and the trained model differ
+    ├── LaunchError              40   a training job on a cluster; subclasses have 41 to 69
     │   ├── ClusterUnreachable   41     the API server does not answer
-    │   ├── Forbidden            42     the service account may not
+    │   ├── Forbidden            42     the service account lacks a right
     │   ├── NotInstalled         43     the CRD or its operator is missing
-    │   ├── PreflightFailed      44     the job could not work; every problem is listed
-    │   ├── NameTaken            45     a job of this name belongs to somebody else
-    │   ├── Unschedulable        46     no node can take a replica
+    │   ├── PreflightFailed      44     the job could not run; every problem is listed
+    │   ├── NameTaken            45     another owner has a job of this name
+    │   ├── Unschedulable        46     no node can run a replica
     │   ├── ImageUnavailable     47
     │   ├── ReplicaFailed        48     a training process failed
     │   ├── DeadlineExceeded     49
-    │   ├── JobDeleted           50     somebody deleted the job while it ran
-    │   ├── OutputMissing        51     the job ended well and left nothing
-    │   ├── PodRefused           52     quota, webhook or a missing object keeps pods from starting
-    │   ├── OperatorSilent       53     the operator never took the job up
-    │   └── NotRemoved           54     a job that is over could not be deleted
-    ├── EngineError              70   the pipeline engine's server (Kubeflow Pipelines) refused
-    │   ├── EngineUnreachable    71     it does not answer, or fails again and again
-    │   ├── NotAnEngine          72     what answers is no Kubeflow Pipelines 2
-    │   ├── LoginRequired        73     nobody is logged in, or no longer
-    │   ├── EngineForbidden      74     whoever is logged in may not
+    │   ├── JobDeleted           50     the job was deleted while it ran
+    │   ├── OutputMissing        51     the job succeeded without its output
+    │   ├── PodRefused           52     quota, a webhook or a missing object prevents pods
+    │   ├── OperatorSilent       53     the operator does not react to the job
+    │   └── NotRemoved           54     a finished job could not be deleted
+    ├── EngineError              70   the pipeline server (Kubeflow Pipelines)
+    │   ├── EngineUnreachable    71     it does not answer, or fails repeatedly
+    │   ├── NotAnEngine          72     the server is not Kubeflow Pipelines 2
+    │   ├── LoginRequired        73     not logged in, or the login has expired
+    │   ├── EngineForbidden      74     the account lacks a right
     │   ├── UnknownToEngine      75     no such run, pipeline version or schedule
     │   ├── EngineConflict       76     the name is taken, or the state does not allow it
-    │   ├── RunFailed            77     a run that was waited for has failed
+    │   ├── RunFailed            77     the run that was waited for failed
     │   └── RunStopped           78     it was stopped
-    └── Interrupted             143   told to stop (SIGTERM): state is saved, run again to go on
+    └── Interrupted             143   SIGTERM: the state is saved; run again to resume
 
-143 is 128 + SIGTERM: the Training Operator's ExitCode policy retries it, and shells know it. 2 is click's own
-code for a malformed command line. A traceback reaches a user only for a bug (exit code 1).
+143 is 128 + SIGTERM, as in shells; the Training Operator's ExitCode policy retries it. 2 is click's code for
+a malformed command line. A user sees a traceback only for a bug (exit code 1).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from typing import Any, ClassVar
 
 
 class DdpipeError(Exception):
-    """Something that the person at the keyboard has to know.
+    """An error that the user can act on.
 
     Attributes:
         what: What failed, in a few words: "training cannot start".
         which: The object concerned: a path, a parameter, a pod.
         seen: The state that was observed.
         do: The next action.
-        exit_code: What the process ends with.
+        exit_code: Exit code of the process.
     """
 
     exit_code: ClassVar[int] = 1
@@ -73,7 +73,7 @@ class DdpipeError(Exception):
         super().__init__(what, which, seen, do)
 
     def __str__(self) -> str:
-        """The parts in the order that a person needs; below a list, the way out stands apart."""
+        """The parts as one text; after a list, the next action is on a line of its own."""
         end = "\n" if "\n" in self.seen else ". "
         return f"{self.what}: {self.which}: {self.seen.rstrip('.')}{end}{self.do}"
 
@@ -98,50 +98,54 @@ def _rebuild(kind: type[DdpipeError], what: str, which: str, seen: str, do: str)
 
 
 def from_dict(record: Mapping[str, Any]) -> DdpipeError:
-    """The error of which `as_dict` made `record`; KeyError if it did not."""
+    """The error from its `as_dict`.
+
+    Raises:
+        KeyError: `record` is not such a dictionary.
+    """
     kind: type[DdpipeError] = globals()[record["error"]]
     return kind(**{part: record[part] for part in ("what", "which", "seen", "do")})
 
 
 def listed(problems: Sequence[str], limit: int = 20) -> str:
-    """Several problems as one `seen` text: all of them, or the first `limit` and how many more."""
+    """Several problems as one `seen` text: up to `limit` of them, and how many more there are."""
     shown = [f"\n  - {problem}" for problem in problems[:limit]]
     more = [f"\n  - and {len(problems) - limit} more"] if len(problems) > limit else []
     return f"{len(problems)} problem{'s' if len(problems) != 1 else ''}:" + "".join(shown + more)
 
 
 class InputError(DdpipeError):
-    """What was given cannot work."""
+    """The input is not valid."""
 
     exit_code = 10
 
 
 class ParameterError(InputError):
-    """An unknown name or an absurd number."""
+    """A parameter is unknown or its value invalid."""
 
     exit_code = 11
 
 
 class SourceError(InputError):
-    """Raw data that cannot become a dataset."""
+    """Raw data cannot become a dataset."""
 
     exit_code = 12
 
 
 class DatasetError(InputError):
-    """A dataset version that is damaged or of another schema."""
+    """A dataset version is damaged or has another schema."""
 
     exit_code = 13
 
 
 class CheckpointError(InputError):
-    """A checkpoint that is damaged or belongs to another run."""
+    """A checkpoint is damaged or belongs to another run."""
 
     exit_code = 14
 
 
 class StoreError(DdpipeError):
-    """The object store does not do what was asked."""
+    """A request to the object store failed."""
 
     exit_code = 20
 
@@ -153,19 +157,19 @@ class NoSuchBucket(StoreError):
 
 
 class NoAccess(StoreError):
-    """The credentials are missing, wrong or not enough."""
+    """The credentials are missing, wrong or insufficient."""
 
     exit_code = 22
 
 
 class Unreachable(StoreError):
-    """The server does not answer, or fails again and again."""
+    """The server does not answer, or fails repeatedly."""
 
     exit_code = 23
 
 
 class CorruptObject(StoreError):
-    """An object's content is not what its checksum says."""
+    """The content of an object does not match its checksum."""
 
     exit_code = 24
 
@@ -189,19 +193,19 @@ class TrainingError(DdpipeError):
 
 
 class Diverged(TrainingError):
-    """The loss is no longer a number."""
+    """The loss is not a number any more."""
 
     exit_code = 31
 
 
 class ExportError(DdpipeError):
-    """The exported model does not do what the trained one does."""
+    """The exported and the trained model differ."""
 
     exit_code = 35
 
 
 class LaunchError(DdpipeError):
-    """A training job on a cluster did not end well."""
+    """A training job on a cluster failed."""
 
     exit_code = 40
 
@@ -213,7 +217,7 @@ class ClusterUnreachable(LaunchError):
 
 
 class Forbidden(LaunchError):
-    """The service account may not do what launching needs."""
+    """The service account lacks a right that launching needs."""
 
     exit_code = 42
 
@@ -225,19 +229,19 @@ class NotInstalled(LaunchError):
 
 
 class PreflightFailed(LaunchError):
-    """The job could not work; every problem is listed."""
+    """The job could not run; every problem is listed."""
 
     exit_code = 44
 
 
 class NameTaken(LaunchError):
-    """A job of this name belongs to somebody else."""
+    """Another owner has a job of this name."""
 
     exit_code = 45
 
 
 class Unschedulable(LaunchError):
-    """No node can take a replica, now or later."""
+    """No node can run a replica, now or later."""
 
     exit_code = 46
 
@@ -255,67 +259,67 @@ class ReplicaFailed(LaunchError):
 
 
 class DeadlineExceeded(LaunchError):
-    """A stage of the job took longer than it was given."""
+    """A stage of the job exceeded its deadline."""
 
     exit_code = 49
 
 
 class JobDeleted(LaunchError):
-    """Somebody deleted the job while it ran."""
+    """The job was deleted while it ran."""
 
     exit_code = 50
 
 
 class OutputMissing(LaunchError):
-    """The job ended well and left nothing where its output should be."""
+    """The job succeeded, but its output is missing."""
 
     exit_code = 51
 
 
 class PodRefused(LaunchError):
-    """Quota, a webhook or a missing object keeps pods from starting."""
+    """Quota, a webhook or a missing object prevents pods from being created."""
 
     exit_code = 52
 
 
 class OperatorSilent(LaunchError):
-    """The operator never took the job up."""
+    """The operator does not react to the job."""
 
     exit_code = 53
 
 
 class NotRemoved(LaunchError):
-    """A job that is over could not be deleted."""
+    """A finished job could not be deleted."""
 
     exit_code = 54
 
 
 class EngineError(DdpipeError):
-    """The pipeline engine's server does not do what was asked."""
+    """A request to the pipeline server failed."""
 
     exit_code = 70
 
 
 class EngineUnreachable(EngineError):
-    """The server does not answer, or fails again and again."""
+    """The server does not answer, or fails repeatedly."""
 
     exit_code = 71
 
 
 class NotAnEngine(EngineError):
-    """What answers is no Kubeflow Pipelines 2."""
+    """The server is not Kubeflow Pipelines 2."""
 
     exit_code = 72
 
 
 class LoginRequired(EngineError):
-    """Nobody is logged in, or no longer."""
+    """The account is not logged in, or the login has expired."""
 
     exit_code = 73
 
 
 class EngineForbidden(EngineError):
-    """Whoever is logged in may not do this."""
+    """The account lacks a right on the server."""
 
     exit_code = 74
 
@@ -333,18 +337,18 @@ class EngineConflict(EngineError):
 
 
 class RunFailed(EngineError):
-    """A run that was waited for has failed."""
+    """The run that was waited for failed."""
 
     exit_code = 77
 
 
 class RunStopped(EngineError):
-    """A run that was waited for was stopped."""
+    """The run that was waited for was stopped."""
 
     exit_code = 78
 
 
 class Interrupted(DdpipeError):
-    """Told to stop: state is saved; run again to go on."""
+    """A stop signal arrived: the state is saved; run again to resume."""
 
     exit_code = 143

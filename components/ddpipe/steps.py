@@ -1,8 +1,8 @@
-"""The steps of a run as an engine sees them: a command, what it takes, what it leaves.
+"""The steps of a run as an engine sees them: a command, its inputs and its results.
 
     prepare ──▶ train ──▶ evaluate ──▶ export        pytorch_job: any image and command        clean_up
 
-The commands take their options from here, the pipeline components their inputs and outputs.
+Commands get their options from here, pipeline components their inputs and outputs.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
 
 REUSE = "reuse"
-"""An earlier model, where training would repeat it."""
+"""Use an earlier model instead of training the same one again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreOptions(Parameters):
-    """Where objects of s3:// addresses are."""
+    """Where the objects of s3:// URIs are."""
 
     heading: ClassVar[str] = "Object store"
 
@@ -82,14 +82,14 @@ class TrainOptions(JobOptions):
     )
 
     def conflicts(self) -> Iterator[str]:
-        """What a job's options say together; nothing if there is no job."""
+        """What is wrong with a job's options together; nothing without a job."""
         if self.backend != LOCAL:
             yield from JobOptions.conflicts(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseOptions(Parameters):
-    """What becomes of a training that would repeat an earlier one."""
+    """What to do instead of repeating an earlier training."""
 
     heading: ClassVar[str] = "Run"
 
@@ -102,27 +102,27 @@ class ReuseOptions(Parameters):
 
     @property
     def reuse(self) -> bool:
-        """Whether an earlier model will do."""
+        """Whether to use an earlier model."""
         return self.if_unchanged == REUSE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions(Parameters):
-    """Whose jobs are removed."""
+    """Which jobs to remove."""
 
     pipeline: str = parameter("", "Only jobs of this pipeline.")
     run_id: str = parameter("", "Remove only the jobs of this run, including running ones.")
 
 
 class Image(StrEnum):
-    """Which of our images a step runs in."""
+    """The image that a step runs in."""
 
     LAUNCHER = "launcher"
     TRAINER = "trainer"
 
 
 class Kind(StrEnum):
-    """What a result is: text and numbers are handed to later steps, the others are shown by the engine."""
+    """Kinds of results: text and numbers are inputs of later steps, the engine shows the others."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -134,16 +134,16 @@ class Kind(StrEnum):
 
     @property
     def is_value(self) -> bool:
-        """Whether later steps can take it."""
+        """Whether it can be an input of later steps."""
         return self in {Kind.TEXT, Kind.NUMBER}
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Something that a step leaves.
+    """A result of a step.
 
     Attributes:
-        name: Unlike any of the step's parameters, and unlike any other step's shown result.
+        name: Different from all parameters of the step, and from all results that other steps show.
         kind: What it is.
         help: One sentence.
     """
@@ -158,12 +158,12 @@ class Step:
     """One step.
 
     Attributes:
-        name: Of the component.
-        command: What follows `ddpipe` on the command line.
-        image: What it runs in.
-        groups: Its parameters; of two with one name the first counts.
-        results: What it leaves.
-        help: What it does, in a sentence or two.
+        name: Name of the component.
+        command: The words after `ddpipe` on the command line.
+        image: The image it runs in.
+        groups: Its parameters; if two have the same name, the first one counts.
+        results: Its results.
+        help: What it does, in one or two sentences.
     """
 
     name: str
@@ -215,7 +215,7 @@ TRAIN_ANYWHERE = replace(
     help="Train a model on a dataset version, on this machine or in the pods of a job. A repeated call "
     "resumes from the last checkpoint.",
 )
-"""The same on a command line: the engine's step is in an image that cannot train."""
+"""The same on the command line; the engine's step runs in an image that cannot train."""
 EVALUATE = Step(
     name="evaluate",
     command=("evaluate",),
@@ -263,6 +263,6 @@ CLEAN_UP = Step(
     help="Remove the jobs that a run left on the cluster. Runs last, even if another step failed.",
 )
 TASK_CONFIG = "task_config"
-"""The input by which a step that launches has the settings of its task handed over, for its job."""
+"""The input through which a launching step receives the settings of its task, for its job."""
 LATER = (TRAIN, EVALUATE, EXPORT)
-"""The steps whose parameters the first step can check."""
+"""The steps whose parameters the first step can validate."""

@@ -1,4 +1,4 @@
-"""A finished run in a few lines: what `ddpipe run` prints."""
+"""The result of a run in a few lines, as `ddpipe run` prints it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ddpipe.workflow import training_record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """A finished run in a few lines.
+    """The result of a run.
 
     Attributes:
         run: The run's folder.
         dataset_id: The dataset version.
-        reused: It was there already.
-        unchanged_since: The earlier run, and when it ended, whose model this one reuses; empty: it trained.
+        reused: Whether the dataset version existed already.
+        unchanged_since: The earlier run, and when it ended, whose model this one reuses; empty if it trained.
         metrics: By split, by name; the test metrics with their 95 % interval.
-        data_report: Address of the page about the dataset.
-        report: Address of the report.
-        model: Address of the model package.
+        data_report: URI of the report on the dataset.
+        report: URI of the report on the run.
+        model: URI of the model package.
         seconds: Per step.
     """
 
@@ -38,11 +38,11 @@ class Summary:
     seconds: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, fit for JSON."""
+        """Plain values for JSON."""
         return asdict(self)
 
     def text(self) -> str:
-        """For people."""
+        """The lines to print."""
         seconds = ", ".join(f"{step} {value:.1f} s" for step, value in self.seconds.items())
         width = max(map(len, self.metrics["test"]))
         scores = [f"  {name:{width}} {_with_interval(score)}" for name, score in self.metrics["test"].items()]
@@ -70,7 +70,7 @@ def _with_interval(score: Mapping[str, float | None]) -> str:
 
 
 def summary(run: Run) -> Summary:
-    """What a finished run came to, read from its folder."""
+    """The result of a finished run, read from its folder."""
     records = {record["step"]: record for record in run.steps()}
     history = training_record(run.origin("train"))["history"][-1]
     scores = load_evaluation(run.origin("evaluate").evaluation).metrics.scores

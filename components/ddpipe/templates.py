@@ -1,6 +1,6 @@
-"""The one Jinja environment: pages and cards are rendered here, every value escaped.
+"""The only Jinja environment: renders HTML reports and model cards, with every value escaped.
 
-Needs jinja2, which the launcher image does not have: only modules that render import this one.
+Only modules that render import this one: the launcher image has no jinja2.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 def environment(package: str) -> Environment:
-    """The templates that lie in a package's folder; a name that a template does not know is an error."""
+    """The templates in a package's folder; an undefined name in a template is an error."""
     return Environment(
         loader=PackageLoader(package, "."),
         autoescape=True,

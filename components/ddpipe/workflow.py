@@ -1,9 +1,9 @@
-"""The four steps of a run, recorded: what every door (command line, engine, notebook) calls.
+"""The four steps of a run, recorded: what every entry point (command line, engine, notebook) calls.
 
     prepare ──▶ train ──▶ evaluate ──▶ export
 
-Each function does one step, notes time and outcome in the run's folder, and returns what the step returns.
-Steps are imported where they are called: whoever launches must not wait for torch, nor have it.
+Each function runs one step, records its time and outcome in the run's folder, and returns the step's result.
+Steps are imported where they are called: launching needs neither torch nor the time to import it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from ddpipe.errors import ParameterError
 from ddpipe.jobs import LOCAL
 from ddpipe.runs import Run
+from ddpipe.spelling import option
 from ddpipe.steps import TrainOptions
 from ddpipe.storage import exists, open_store, write_uri
 
@@ -34,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 def prepare(run: Run, spec: PrepareSpec) -> Prepared:
-    """Turn raw data into a dataset version, unless it is there unchanged, and write a page about it."""
+    """Turn raw data into a dataset version, unless that exists already, and write a report on it."""
     with run.step("prepare") as facts:
         from ddpipe.prepare.prepare import prepare as step
 
@@ -46,7 +47,7 @@ def prepare(run: Run, spec: PrepareSpec) -> Prepared:
 
 
 def use(run: Run, dataset: str) -> None:
-    """Use a dataset version that is there, in place of preparing one, and write a page about it."""
+    """Use an existing dataset version instead of preparing one, and write a report on it."""
     with run.step("prepare") as facts:
         from ddpipe.data.manifest import load_manifest
 
@@ -55,7 +56,7 @@ def use(run: Run, dataset: str) -> None:
 
 
 def _use(run: Run, facts: dict[str, Any], uri: str, manifest: DatasetManifest, *, reused: bool) -> None:
-    """Settle which dataset version the run works on; its facts so far say which one it was."""
+    """Record the dataset version of the run; its facts so far name the one of earlier attempts."""
     from ddpipe.data.manifest import store_of
     from ddpipe.prepare.report import data_report_html
 
@@ -65,13 +66,13 @@ def _use(run: Run, facts: dict[str, Any], uri: str, manifest: DatasetManifest, *
 
 
 def _check_same_dataset(run: Run, before: str | None, now: str) -> None:
-    """Refuse other data for what was trained already, before anything of the run is overwritten."""
+    """Reject another dataset version once training has begun, before anything is overwritten."""
     if before not in (None, now) and exists(f"{run.training}/"):
         raise ParameterError(
-            what="the run cannot go on",
+            what="the run cannot be resumed",
             which=run.uri,
             seen=f"it was trained on another dataset version: {before}; this is {now}",
-            do="Give this one another name with --run, or delete the folder to start it anew.",
+            do=f"Give the new run another name with {option('run')}, or delete the folder to start again.",
         )
 
 
@@ -84,40 +85,40 @@ def train(
     *,
     reuse: bool = False,
 ) -> dict[str, Any]:
-    """Train on this machine or by a job on the cluster, going on from the run's last checkpoint.
+    """Train on this machine or in a job on the cluster, from the run's last checkpoint if there is one.
 
-    With a job, SIGTERM deletes it and ends this process.
+    With a job, SIGTERM deletes the job and ends this process.
 
     Args:
         run: Where the results go.
-        dataset: Address of the dataset version's manifest.
+        dataset: URI of the dataset version's manifest.
         recipe: How to train.
         options: Where to train.
         owner: The step of the pipeline run that owns the job.
-        reuse: Whether to take over the model of an earlier run of the same data, recipe and code. What
-            this run has begun to train goes on in any case.
+        reuse: Whether to use the model of an earlier run with the same data, recipe and code instead. A
+            training that this run has begun is always resumed.
 
     Returns:
-        What the training wrote about itself (training.json).
+        The training's own record (training.json).
     """
     with run.step("train") as facts:
         from ddpipe import earlier
 
-        found_by = earlier.marks(dataset, recipe, options)
+        keys = earlier.reuse_keys(dataset, recipe, options)
         has_begun = exists(f"{run.training}/")
-        if reuse and not has_begun and (found := earlier.unchanged_since(run, found_by)):
-            _log.info("nothing changed since run %s: its trained model is reused", found.told)
-            facts.update(same_as=found.run.name, since=found.told)
+        if reuse and not has_begun and (found := earlier.unchanged_since(run, keys)):
+            _log.info("nothing changed since run %s: its trained model is reused", found.title)
+            facts.update(same_as=found.run.name, since=found.title)
             record = training_record(found.run)
         else:
-            recipe = earlier.settled(run, recipe, found_by)
+            recipe = earlier.with_latest_weights(run, recipe, keys)
             if options.backend == LOCAL:
                 _train_here(run, dataset, recipe, options)
                 facts.update(processes=options.processes_per_pod)
             else:
                 launched = _launch(run, dataset, recipe, options, owner)
                 facts.update(job=launched.name, nodes=launched.nodes)
-            facts.update(notes=found_by.keys)
+            facts.update(notes=keys.keys)
             record = training_record(run)
         facts.update(record["final"])
     return record
@@ -149,11 +150,11 @@ def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner
 
 
 def evaluate(run: Run, dataset: str, spec: EvaluateSpec, network: str = "") -> Evaluation:
-    """Score the run's model on the test split, and write the report as far as the run has come.
+    """Evaluate the run's model on the test split, and write the report on the run so far.
 
     Args:
         run: With a finished training.
-        dataset: Address of the dataset version's manifest.
+        dataset: URI of the dataset version's manifest.
         spec: How to evaluate.
         network: The network of the user's own recipe: the one function that may be imported.
     """
@@ -179,7 +180,7 @@ def export(run: Run, dataset: str, network: str = "") -> ModelPackage:
 
     Args:
         run: With a finished evaluation.
-        dataset: Address of the dataset version's manifest.
+        dataset: URI of the dataset version's manifest.
         network: The network of the user's own recipe: the one function that may be imported.
     """
     evaluated = run.origin("evaluate")
@@ -195,14 +196,14 @@ def export(run: Run, dataset: str, network: str = "") -> ModelPackage:
             package = step(run.origin("train").training, dataset, run.evaluation, run.model, network)
         facts.update(model=evaluated.model, model_id=package.model_id)
     _publish_report(run, exported=True)
-    if notes := run.facts("train").get("notes"):
-        _leave(run, notes, package)
+    if keys := run.facts("train").get("notes"):
+        _offer(run, keys, package)
     return package
 
 
-def _leave(run: Run, notes: list[str], package: ModelPackage) -> None:
-    """Let later runs find this one, which has all of its results itself."""
-    from ddpipe.earlier import note
+def _offer(run: Run, keys: list[str], package: ModelPackage) -> None:
+    """Record the run, whose results are all its own, for later runs."""
+    from ddpipe.earlier import record
     from ddpipe.model.evaluation import FORMAT as EVALUATION
     from ddpipe.model.package import FORMAT as PACKAGE
     from ddpipe.storage.sealed import sha256
@@ -214,7 +215,7 @@ def _leave(run: Run, notes: list[str], package: ModelPackage) -> None:
     files = {f"{place}/{key}": value for place, hashes in sealed.items() for key, value in hashes.items()}
     files |= {key: sha256(store.read(key)) for key in small}
     files[f"training/{checkpoint['file']}"] = checkpoint["sha256"]
-    note(run, notes, files)
+    record(run, keys, files)
 
 
 def _publish_report(run: Run, *, exported: bool = False) -> None:
@@ -235,6 +236,6 @@ def _publish_report(run: Run, *, exported: bool = False) -> None:
 
 
 def training_record(run: Run) -> dict[str, Any]:
-    """What the finished training of a run wrote about itself (training.json)."""
+    """The record that the finished training of a run wrote (training.json)."""
     record: dict[str, Any] = json.loads(open_store(run.training).read("training.json"))
     return record

@@ -191,17 +191,17 @@ def test_what_else_shapes_a_model_tells_runs_apart(
     runs: Path, toys: PrepareSpec, other: tuple[Recipe, TrainOptions]
 ) -> None:
     dataset = Run.named(str(runs), "first").facts("prepare")["dataset"]
-    plain, job = (earlier.marks(dataset, RECIPE, options).same for options in (TrainOptions(), JOB))
-    same = earlier.marks(dataset, *other).same
+    plain, job = (earlier.reuse_keys(dataset, RECIPE, options).same for options in (TrainOptions(), JOB))
+    same = earlier.reuse_keys(dataset, *other).same
     assert same != plain
     assert (same == job) is (other == (RECIPE, JOB))
-    assert same == earlier.marks(dataset, *other).same
+    assert same == earlier.reuse_keys(dataset, *other).same
 
 
 def test_what_does_not_shape_a_model_does_not(runs: Path) -> None:
     dataset = Run.named(str(runs), "first").facts("prepare")["dataset"]
     kept = replace(RECIPE, keep_checkpoints=5, checkpoint_minutes=1)
-    assert earlier.marks(dataset, kept, TrainOptions(memory="9Gi")) == earlier.marks(
+    assert earlier.reuse_keys(dataset, kept, TrainOptions(memory="9Gi")) == earlier.reuse_keys(
         dataset, RECIPE, TrainOptions()
     )
 
@@ -272,7 +272,7 @@ def test_a_damaged_note_is_not_used(
         path.write_text(content)
     train(runs, toys, "second")
     assert steps == [RECIPE]
-    assert "the note about an earlier run is damaged" in caplog.text
+    assert "the record of an earlier run is damaged" in caplog.text
 
 
 def test_a_note_that_names_no_files_proves_nothing(
@@ -340,26 +340,26 @@ def test_code_of_ones_own_is_known_by_the_digest_of_its_image_only(
     own = replace(RECIPE, model="mine.net:build")
     dataset = first.facts("prepare")["dataset"]
     for options in (TrainOptions(), JOB):
-        marks = earlier.marks(dataset, own, options)
-        assert "mine.net:build is code of your own" in marks.unknown
+        keys = earlier.reuse_keys(dataset, own, options)
+        assert "mine.net:build is your own code" in keys.unknown
         with caplog.at_level(logging.INFO):
-            assert earlier.unchanged_since(first, marks) is None
-    assert "it cannot be told whether anything changed: mine.net:build" in caplog.text
-    assert earlier.marks(dataset, own, replace(JOB, image=f"trainer@sha256:{'0' * 64}")).same
+            assert earlier.unchanged_since(first, keys) is None
+    assert "it is unknown whether anything has changed: mine.net:build" in caplog.text
+    assert earlier.reuse_keys(dataset, own, replace(JOB, image=f"trainer@sha256:{'0' * 64}")).same
 
 
 def test_weights_behind_the_same_address_may_be_others(runs: Path, tmp_path: Path) -> None:
     dataset = Run.named(str(runs), "first").facts("prepare")["dataset"]
     weights = tmp_path / "weights.pt"
     recipe = replace(RECIPE, pretrained=str(weights))
-    assert "cannot be read" in earlier.marks(dataset, recipe, TrainOptions()).unknown
+    assert "cannot be read" in earlier.reuse_keys(dataset, recipe, TrainOptions()).unknown
     found = []
     for content in (b"one", b"another"):
         weights.write_bytes(content)
-        found.append(earlier.marks(dataset, recipe, TrainOptions()).same)
+        found.append(earlier.reuse_keys(dataset, recipe, TrainOptions()).same)
     assert len(set(found)) == 2
     warm = replace(RECIPE, warm_start=str(runs / "first/model"))
-    assert earlier.marks(dataset, warm, TrainOptions()).same
+    assert earlier.reuse_keys(dataset, warm, TrainOptions()).same
 
 
 def test_new_data_is_trained_on_from_the_latest_model(
@@ -406,18 +406,18 @@ def test_a_note_holds_in_any_store_and_for_files_of_any_size(
 ) -> None:
     monkeypatch.setattr(earlier, "CHUNK", 4)
     first, second = (Run.named(store_uri, name) for name in ("first", "second"))
-    store, marks = open_store(first.uri), earlier.Marks(f"{earlier.FOLDER}/latest/a.json", "b.json")
+    store, keys = open_store(first.uri), earlier.ReuseKeys(f"{earlier.FOLDER}/latest/a.json", "b.json")
     files: dict[str, Any] = {"model/large": b"0123456789", "model/empty": b""}
     for key, content in files.items():
         store.write(key, content)
-    assert earlier.unchanged_since(second, marks) is None
+    assert earlier.unchanged_since(second, keys) is None
     hashes = {key: hashlib.sha256(content).hexdigest() for key, content in files.items()}
-    earlier.note(replace(first, title="Käthe's"), marks.keys, hashes)
-    found = earlier.unchanged_since(second, marks)
+    earlier.record(replace(first, title="Käthe's"), keys.keys, hashes)
+    found = earlier.unchanged_since(second, keys)
     assert found
-    assert (found.run, found.told.partition(",")[0]) == (first, "Käthe's")
+    assert (found.run, found.title.partition(",")[0]) == (first, "Käthe's")
     store.write("model/large", b"012345678x")
-    assert earlier.unchanged_since(second, marks) is None
+    assert earlier.unchanged_since(second, keys) is None
 
 
 def test_each_step_hands_an_engine_what_the_earlier_run_left(
