@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from api_cases import CASES, Case, a_watch_from_long_ago_is_told_that_it_is_too_old
+from api_cases import CASES, Case, a_watch_of_an_old_version_has_expired
 from place import delete, patch
 
 from ddpipe.jobs.pytorchjob import RESOURCE as PYTORCHJOBS
@@ -32,7 +32,7 @@ def path(admin: ApiServer) -> Iterator[str]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_a_server_does_what_the_fake_does(case: Case, admin: ApiServer, path: str) -> None:
-    if case is a_watch_from_long_ago_is_told_that_it_is_too_old:
+    if case is a_watch_of_an_old_version_has_expired:
         # A new server may still know all that happened to config maps, but not to a kind that came later.
         path = PYTORCHJOBS.path("default")
     case(admin, path)

@@ -1,7 +1,7 @@
-"""What launching relies on in an API server, as cases: a real one is held to them, and so is the fake one.
+"""What launching relies on in an API server, as cases for a real one and for the fake one.
 
-Each case gets a server, the path of a namespace's config maps (empty but for those of others), and speaks
-through the few verbs of `Cluster`.
+Each case gets a server and the path of a namespace's config maps, where others may have some, too. It uses
+the few verbs of `Cluster`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def changes(cluster: Cluster, path: str, version: str, **select: str) -> Iterato
 
 
 @case
-def what_is_not_there_is_not_found_by_its_name(cluster: Cluster, path: str) -> None:
+def a_missing_object_is_not_found_by_its_name(cluster: Cluster, path: str) -> None:
     assert refusal(lambda: cluster.get(f"{path}/nobody")) == (404, "NotFound", "nobody")
     assert refusal(lambda: cluster.delete(f"{path}/nobody", "uid")) == (404, "NotFound", "nobody")
 
 
 @case
-def what_is_created_has_a_uid_a_version_and_a_time(cluster: Cluster, path: str) -> None:
+def a_new_object_has_a_uid_a_version_and_a_time(cluster: Cluster, path: str) -> None:
     made = cluster.create(path, a_map("made"))
     assert cluster.get(f"{path}/made")["metadata"]["uid"] == made["metadata"]["uid"]
     assert made["metadata"]["resourceVersion"].isdigit()
@@ -58,13 +58,13 @@ def what_is_created_has_a_uid_a_version_and_a_time(cluster: Cluster, path: str) 
 
 
 @case
-def what_exists_cannot_be_created_again(cluster: Cluster, path: str) -> None:
+def an_existing_object_cannot_be_created_again(cluster: Cluster, path: str) -> None:
     cluster.create(path, a_map("twice"))
     assert refusal(lambda: cluster.create(path, a_map("twice"))) == (409, "AlreadyExists", "twice")
 
 
 @case
-def a_dry_run_creates_nothing_and_refuses_what_exists(cluster: Cluster, path: str) -> None:
+def a_dry_run_creates_nothing_and_rejects_existing_names(cluster: Cluster, path: str) -> None:
     dry = {"dryRun": "All"}
     cluster.create(path, a_map("dry"), dry)
     assert refusal(lambda: cluster.get(f"{path}/dry"))[0] == 404
@@ -81,7 +81,7 @@ def only_the_object_of_this_uid_is_deleted(cluster: Cluster, path: str) -> None:
 
 
 @case
-def annotations_are_added_to_those_that_an_object_has(cluster: Cluster, path: str) -> None:
+def annotations_are_added_to_existing_ones(cluster: Cluster, path: str) -> None:
     made = cluster.create(path, a_map("noted", annotations={"a": "1", "b": "1"}))
     cluster.annotate(f"{path}/noted", made["metadata"]["uid"], {"b": "2", "c": "2"})
     found = cluster.get(f"{path}/noted")["metadata"]
@@ -107,7 +107,7 @@ def an_object_with_a_finalizer_is_marked_and_stays(cluster: Cluster, path: str) 
 
 
 @case
-def what_a_deleted_object_owns_goes_too(cluster: Cluster, path: str) -> None:
+def objects_of_a_deleted_owner_are_deleted(cluster: Cluster, path: str) -> None:
     owner = cluster.create(path, a_map("owner"))["metadata"]
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["uid"]}
     cluster.create(path, a_map("owned", ownerReferences=[reference]))
@@ -119,7 +119,7 @@ def what_a_deleted_object_owns_goes_too(cluster: Cluster, path: str) -> None:
 
 
 @case
-def a_list_shows_what_has_all_the_labels(cluster: Cluster, path: str) -> None:
+def a_list_selects_by_all_labels(cluster: Cluster, path: str) -> None:
     cluster.create(path, a_map("both", labels={"a": "1", "b": "2"}))
     cluster.create(path, a_map("one", labels={"a": "1"}))
     found = cluster.get(path, {"labelSelector": "a=1,b=2"})
@@ -127,7 +127,7 @@ def a_list_shows_what_has_all_the_labels(cluster: Cluster, path: str) -> None:
 
 
 @case
-def a_list_shows_what_has_the_name(cluster: Cluster, path: str) -> None:
+def a_list_selects_by_name(cluster: Cluster, path: str) -> None:
     for name in ("this", "that"):
         cluster.create(path, a_map(name))
     for selector, name in (("metadata.name=this", "this"), ("metadata.name!=this", "that")):
@@ -137,7 +137,7 @@ def a_list_shows_what_has_the_name(cluster: Cluster, path: str) -> None:
 
 
 @case
-def a_watch_shows_all_that_has_happened_since_a_list(cluster: Cluster, path: str) -> None:
+def a_watch_shows_all_changes_since_a_list(cluster: Cluster, path: str) -> None:
     cluster.create(path, a_map("before", labels={"w": "1"}))
     version = cluster.get(path)["metadata"]["resourceVersion"]
     made = cluster.create(path, a_map("after", labels={"w": "1"}))
@@ -151,32 +151,32 @@ def a_watch_shows_all_that_has_happened_since_a_list(cluster: Cluster, path: str
 
 
 @case
-def a_watch_goes_on_after_the_version_of_any_change(cluster: Cluster, path: str) -> None:
+def a_watch_can_start_after_any_change(cluster: Cluster, path: str) -> None:
     version = cluster.get(path)["metadata"]["resourceVersion"]
     for name in ("first", "second"):
         cluster.create(path, a_map(name, labels={"w": "1"}))
-    # The cluster puts a config map of its own into a new namespace, some time or other.
+    # The cluster puts a config map of its own into a new namespace at some time.
     _, first = next(changes(cluster, path, version, labelSelector="w=1"))
     _, second = next(changes(cluster, path, first["metadata"]["resourceVersion"], labelSelector="w=1"))
     assert [first["metadata"]["name"], second["metadata"]["name"]] == ["first", "second"]
 
 
 @case
-def a_watch_from_long_ago_is_told_that_it_is_too_old(cluster: Cluster, path: str) -> None:
+def a_watch_of_an_old_version_has_expired(cluster: Cluster, path: str) -> None:
     lines = cluster.lines(path, {"watch": "true", "resourceVersion": "1", "timeoutSeconds": "5"}, 10)
-    (told,) = (json.loads(line) for line in lines)
-    assert (told["type"], told["object"]["code"], told["object"]["reason"]) == ("ERROR", 410, "Expired")
+    (error,) = (json.loads(line) for line in lines)
+    assert (error["type"], error["object"]["code"], error["object"]["reason"]) == ("ERROR", 410, "Expired")
 
 
 @case
-def a_watch_ends_in_silence_when_its_time_is_over(cluster: Cluster, path: str) -> None:
+def a_watch_ends_without_an_error_after_its_time(cluster: Cluster, path: str) -> None:
     version = cluster.get(path)["metadata"]["resourceVersion"]
     query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "1", "labelSelector": "no=body"}
     assert list(cluster.lines(path, query, 10)) == []
 
 
 @case
-def what_goes_already_may_be_deleted_again(cluster: Cluster, path: str) -> None:
+def an_object_being_deleted_may_be_deleted_again(cluster: Cluster, path: str) -> None:
     made = cluster.create(path, a_map("held", finalizers=["ddpipe.dev/test"]))
     for _ in range(2):
         cluster.delete(f"{path}/held", made["metadata"]["uid"])
@@ -195,8 +195,8 @@ def a_change_is_shown_with_the_object_s_uid_and_a_later_version(cluster: Cluster
 
 
 @case
-def what_becomes_of_an_owner_that_is_not_there_is_to_be_collected(cluster: Cluster, path: str) -> None:
-    """So an owner in another namespace would be the end of a job."""
+def an_object_whose_owner_does_not_exist_is_collected(cluster: Cluster, path: str) -> None:
+    """So an owner in another namespace would get a job deleted."""
     version = cluster.get(path)["metadata"]["resourceVersion"]
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": str(uuid.uuid4())}
     cluster.create(path, a_map("orphan", ownerReferences=[reference]))
@@ -213,7 +213,7 @@ def nothing_is_created_in_a_namespace_that_does_not_exist(cluster: Cluster, path
 
 
 @case
-def a_list_comes_in_pages_as_asked(cluster: Cluster, path: str) -> None:
+def a_list_comes_in_pages_of_the_given_size(cluster: Cluster, path: str) -> None:
     for name in ("page-1", "page-2", "page-3"):
         cluster.create(path, a_map(name, labels={"p": "1"}))
     query = {"labelSelector": "p=1", "limit": "2"}

@@ -1,6 +1,6 @@
-"""An API server in memory, as faithful as launching needs one.
+"""An API server in memory, as faithful as launching needs it.
 
-What it promises is written down as cases (tests/api_cases.py) that a real API server is held to as well.
+What it promises is tested by the cases of api_cases.py, on this server and on a real one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ddpipe.kube.resources import Resource
 
 _DELETED_AT = "2026-01-01T00:01:00Z"
 _FIRST_VERSION = 1000
-"""Watches from before are too old: a server has a past."""
+"""Watches of older versions expire."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked: method (STREAM for a watch or a log), path and query."""
+    """One request: method (STREAM for a watch or a log), path and query."""
 
     method: str
     path: str
@@ -41,10 +41,10 @@ class FakeApiServer:
     Attributes:
         namespace: The default one.
         asked: Every request so far.
-        logs: What a log's path gives: one list of lines (or errors) per request, the last one ever after;
-            the log of the container before the last restart is at the path with "?previous".
-        created: Called with each object that somebody creates: stands for controllers.
-        allowed: Whether an access review of these attributes says yes.
+        logs: By path, one list of lines (or errors) per request; the last one is repeated. The log of the
+            container before the last restart is at the path with "?previous".
+        created: Called with each object that a client creates: stands for controllers.
+        allowed: Whether an access review with these attributes is granted.
     """
 
     namespace = "team"
@@ -94,10 +94,10 @@ class FakeApiServer:
             if query and query.get("dryRun") == "All":
                 return _completed(body, 0)
             made = self._store(at, "ADDED", body)
-            forsaken = self._is_forsaken(made)
-            if forsaken:
+            orphan = self._is_orphan(made)
+            if orphan:
                 self._drop(at)
-        if not forsaken:
+        if not orphan:
             self.created(copy.deepcopy(made))
         return copy.deepcopy(made)
 
@@ -145,48 +145,48 @@ class FakeApiServer:
     # --- what tests use -------------------------------------------------------------------------------
 
     def serve(self, *resources: Resource) -> None:
-        """Know these kinds of objects, in the namespace; what is cluster-wide is known by `know`."""
+        """Serve these kinds of objects in the namespace; for cluster-wide ones see `know`."""
         for resource in resources:
             self._collections.add(resource.path(self.namespace))
             group = self._objects.setdefault(resource.root, {"metadata": {"uid": ""}, "resources": []})
             group["resources"].append({"name": resource.plural})
 
     def know(self, path: str, *items: dict[str, Any]) -> None:
-        """Have a collection of these objects at any path."""
+        """Serve a collection of these objects at any path."""
         self._collections.add(path)
         for item in items:
             self.put(path, item)
 
     def describe(self, resource: Resource, **fields: Any) -> None:
-        """Tell everybody what this kind of object has in its spec."""
+        """Publish the fields of this kind's spec in the OpenAPI document."""
         kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
         schema = {"properties": {"spec": {"properties": fields}}, "x-kubernetes-group-version-kind": [kind]}
         schemas = {"Other": {}, resource.kind: schema}
         self._objects[f"/openapi/v3{resource.root}"] = {"components": {"schemas": schemas}}
 
     def put(self, collection: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Have an object, as any other client would write it; the same one again changes it."""
+        """Create an object as another client, or replace it."""
         with self._changed:
             at = f"{collection}/{body['metadata']['name']}"
             return self._store(at, "MODIFIED" if at in self._objects else "ADDED", body)
 
     def drop(self, path: str) -> None:
-        """Have an object no longer, whoever deleted it."""
+        """Delete an object as another client."""
         with self._changed:
             self._drop(path)
 
     def fail(self, which: Which, error: ApiError, times: int | None = None) -> None:
-        """Answer such requests with an error, so many times or ever after."""
+        """Answer such requests with an error, `times` times or always."""
         self._faults.append((which, itertools.repeat(error, *([] if times is None else [times]))))
 
     def forget(self) -> None:
-        """Compact the history: watches from before are too old."""
+        """Compact the history: older watches expire."""
         with self._changed:
             self._oldest, self._history = self._version, []
             self._changed.notify_all()
 
     def bookmark(self, collection: str) -> str:
-        """Tell all who watch a collection of a new version in which nothing of theirs has changed."""
+        """Send a bookmark with a new version to all watches of a collection."""
         with self._changed:
             self._version = next(self._versions)
             kind = {"metadata": {"resourceVersion": str(self._version)}}
@@ -195,20 +195,20 @@ class FakeApiServer:
             return str(self._version)
 
     def end_watches(self) -> None:
-        """End all watches that are open, as a server does after a while."""
+        """End all open watches, as a server does after a while."""
         with self._changed:
             self._generation += 1
             self._changed.notify_all()
 
     def awaited(self, which: Which, seconds: float = 10) -> Request:
-        """Such a request, once it has come."""
+        """Wait for such a request."""
         with self._changed:
             came = self._changed.wait_for(lambda: any(map(which, self.asked)), seconds)
-            assert came, f"never asked; but {self.asked}"
+            assert came, f"no such request among {self.asked}"
             return next(filter(which, self.asked))
 
     def methods(self, path: str) -> list[str]:
-        """How a path was asked for, one after the other."""
+        """The methods of the requests for a path, in their order."""
         return [request.method for request in self.asked if request.path == path and not request.query]
 
     # --- inside ---------------------------------------------------------------------------------------
@@ -244,8 +244,8 @@ class FakeApiServer:
         for owned in [at for at, item in self._objects.items() if _belongs(item, last)]:
             self._drop(owned)
 
-    def _is_forsaken(self, body: Mapping[str, Any]) -> bool:
-        """Whether it has owners and none of them is there: it is collected at once."""
+    def _is_orphan(self, body: Mapping[str, Any]) -> bool:
+        """Whether it has owners none of which exists: it is collected at once."""
         there = {item["metadata"]["uid"] for item in self._objects.values()}
         owners = body["metadata"].get("ownerReferences") or ()
         return bool(owners) and there.isdisjoint(owner["uid"] for owner in owners)
@@ -265,14 +265,14 @@ class FakeApiServer:
                         return
                     if not self._changed.wait(min(idle, end - monotonic())) and monotonic() < end:
                         raise Unanswered("silence")
-                    self._break_if_told(request)
+                    self._break_if_faulty(request)
                     continue
             for number, change, at, body in news:
                 version = number
-                if _parent(at) == request.path and _is_told(change, body, request.query):
+                if _parent(at) == request.path and _is_sent(change, body, request.query):
                     yield json.dumps({"type": change, "object": body}).encode()
 
-    def _break_if_told(self, request: Request) -> None:
+    def _break_if_faulty(self, request: Request) -> None:
         for which, errors in self._faults:
             error = next(errors, None) if which(request) else None
             if error:
@@ -300,7 +300,7 @@ def _not_found(path: str) -> Refused:
 
 
 def _completed(body: Mapping[str, Any], version: int) -> dict[str, Any]:
-    """What a server makes of an object: a uid and a time of its own, and the version."""
+    """An object as a server stores it: with a uid, a time and a version."""
     made = copy.deepcopy(dict(body))
     given = {"uid": uuid.uuid4().hex, "creationTimestamp": "2026-01-01T00:00:00Z"}
     made["metadata"] = {**given, **made["metadata"], "resourceVersion": str(version)}
@@ -325,7 +325,7 @@ def _page(items: list[dict[str, Any]], query: Query, version: int) -> dict[str, 
     return {"metadata": {"resourceVersion": str(version), **more}, "items": items[start:end]}
 
 
-def _is_told(change: str, body: Mapping[str, Any], query: Query) -> bool:
+def _is_sent(change: str, body: Mapping[str, Any], query: Query) -> bool:
     if change == "BOOKMARK":
         return query.get("allowWatchBookmarks") == "true"
     return _is_selected(body, query)

@@ -55,7 +55,7 @@ class _Credentials:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What is sent, whatever the credentials."""
+    """What is sent, apart from the credentials."""
 
     method: str
     path: str

@@ -32,7 +32,7 @@ _STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\
 _STAMP_SIZE = 40
 # Numbers stand at the end of a line; looking at all of a long one would take time for nothing.
 _SEARCHED = 500
-# Possessive and bounded: linear in the text, whatever it is.
+# Possessive and bounded: linear in the length of any text.
 _METRIC = re.compile(
     r"\b([a-z][a-z0-9_/]{0,60}+)\s{0,3}+[=: ]?+\s{0,3}+(?<=[=: ])"
     r"(-?(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?)(?![\w.-])"
@@ -204,8 +204,8 @@ def unread(
 ) -> Iterator[Line]:
     """The lines after `mark`, which moves with them. A log that was read before continues after its mark.
 
-    Only the beginning of an answer repeats what was read. From the first new line on all lines are new,
-    whatever their times say: a node's clock may be set back.
+    Only the beginning of an answer repeats what was read. From the first new line on all lines are new, even
+    if their times are earlier: a node's clock may be set back.
 
         read         10:59:58 a, 10:59:59 b, (set back) 10:30:00.1 c, then the connection is cut
         asked since  10:30:00

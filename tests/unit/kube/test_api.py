@@ -156,9 +156,9 @@ def test_a_half_written_token_is_read_again_later(server: Server) -> None:
     assert [token for _, _, token, _ in server.asked] == ["Bearer old"] * 3 + ["Bearer new"]
 
 
-def test_a_refusal_has_the_server_s_words(server: Server) -> None:
-    told = {"reason": "NotFound", "message": 'pods "a" not found', "details": {"name": "a"}}
-    server.answers = [(404, json.dumps(told).encode())]
+def test_a_refusal_has_the_server_s_message(server: Server) -> None:
+    status = {"reason": "NotFound", "message": 'pods "a" not found', "details": {"name": "a"}}
+    server.answers = [(404, json.dumps(status).encode())]
     with pytest.raises(Refused) as caught:
         server.reached().get("/pods/a")
     error = caught.value
@@ -285,7 +285,7 @@ def a_kubeconfig(folder: Path, **context: str) -> str:
 def test_a_connection_that_nobody_takes_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         address = full.getsockname()
-        # Linux takes one connection more than the backlog, for whoever may accept it.
+        # Linux queues one connection more than the backlog.
         with socket.create_connection(address):
             server = Server(url=f"http://127.0.0.1:{address[1]}")
             with pytest.raises(Unanswered, match="no answer in time"):

@@ -1,4 +1,4 @@
-"""Pictures of objects, kept up to date."""
+"""Pictures of objects, kept up to date by watches."""
 
 from __future__ import annotations
 
@@ -133,8 +133,8 @@ def test_silence_means_nothing_where_no_bookmark_comes(bookmarked: bool, seconds
 
 def test_an_error_in_a_watch_is_trouble() -> None:
     server = a_server(None, pod(0))
-    told = {"type": "ERROR", "object": {"code": 500, "message": "etcdserver: no leader"}}
-    server.lines = lambda *_: iter([json.dumps(told).encode()])  # type: ignore[method-assign]
+    error = {"type": "ERROR", "object": {"code": 500, "message": "etcdserver: no leader"}}
+    server.lines = lambda *_: iter([json.dumps(error).encode()])  # type: ignore[method-assign]
     with watched(server) as messages:
         messages.get(timeout=5)
         trouble = messages.get(timeout=5)

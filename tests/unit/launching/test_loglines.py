@@ -1,4 +1,4 @@
-"""Lines of a log: bounded, each once, whatever the training writes and wherever the stream is cut."""
+"""Lines of a log: bounded, each once, for any text and any cut of the stream."""
 
 from __future__ import annotations
 
@@ -171,8 +171,8 @@ def test_text_that_is_no_time_is_none(stamp: str) -> None:
 
 def test_the_kubelet_s_own_errors_move_no_mark() -> None:
     mark = Mark()
-    told = b"unable to retrieve container logs for containerd://1\n"
-    assert read([line("01", "a"), told], mark) == ["a", told.decode().strip()]
+    message = b"unable to retrieve container logs for containerd://1\n"
+    assert read([line("01", "a"), message], mark) == ["a", message.decode().strip()]
     assert mark.since == {"sinceTime": "2026-01-01T00:00:01Z"}
 
 

@@ -80,7 +80,7 @@ def test_a_job_without_an_owner_is_not_judged() -> None:
     assert list_jobs(server, "team")[0].run_over is None
 
 
-def test_a_named_run_is_swept_whatever_its_state() -> None:
+def test_a_named_run_is_swept_in_any_state() -> None:
     server = a_server(an_object(a_job(), "Running"))
     assert sweep(server, "team", run="another").removed == []
     assert len(sweep(server, "team", run="run-1").removed) == 1
