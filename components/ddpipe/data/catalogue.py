@@ -1,4 +1,4 @@
-"""What dataset versions hold: how two of them differ, what is damaged, what nobody needs."""
+"""Compares dataset versions, finds damaged shards, and deletes those that no version needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ddpipe.processes.cpus import cpus
 from ddpipe.storage import ObjectInfo, Store
 
 POOLS = ("shards/", "columns/")
-"""Folders of what is named by its content."""
+"""Folders of objects that are named by their content."""
 
 AT_ONCE = 8
 """Objects that are fetched or removed at the same time."""
@@ -28,7 +28,7 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """What is another in the second of two versions.
+    """How the second of two versions differs from the first.
 
     Attributes:
         added: Ids of samples.
@@ -92,12 +92,12 @@ def columns_of(manifest: DatasetManifest) -> set[ColumnRef]:
 
 
 def objects_of(manifest: DatasetManifest) -> set[ShardRef | ColumnRef]:
-    """All that a version needs beside its manifest."""
+    """Everything that a version needs besides its manifest."""
     return {*shards_of(manifest), *columns_of(manifest)}
 
 
 def damage(items: Iterable[ShardRef | ColumnRef], store: Store) -> dict[ShardRef | ColumnRef, str]:
-    """Read shards and columns; what is the matter with each that is not as it was written."""
+    """Read shards and columns; the problem of each that differs from what was written."""
 
     def check(item: ShardRef | ColumnRef) -> str | None:
         try:
@@ -113,14 +113,14 @@ def damage(items: Iterable[ShardRef | ColumnRef], store: Store) -> dict[ShardRef
 
 
 def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
-    """What no version needs and nobody wrote lately, the entries about it, and notes of the dead.
+    """Old objects that no version needs, the entries about them, and intents of killed processes.
 
     Args:
         store: Where to look.
-        grace: A prepare writes its shards long before its manifest: what is younger is left alone.
+        grace: Younger objects are kept: a prepare writes its shards long before its manifest.
         now: The present.
     """
-    # They come before claims, claims before manifests: what is published meanwhile is found to be needed.
+    # Shards are listed before claims, claims before manifests: what is published meanwhile counts as needed.
     stored = {PurePosixPath(info.key).stem: info for folder in POOLS for info in store.list(folder)}
     listing = list(store.list("datasets/"))
     needed = intended_shards(store, CLAIMS)
@@ -141,10 +141,10 @@ def _subject(key: str) -> str | None:
 
 
 def clean_up(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
-    """Delete `garbage`; gives what is gone."""
+    """Delete `garbage` and return it; see there for the arguments."""
     found = garbage(store, grace, now)
     with intent(store, CLEANINGS, {PurePosixPath(info.key).stem for info in found}):
-        # A prepare that could not see the note is seen now.
+        # A prepare that started before our intent was written has its claim by now.
         still = {info.key for info in garbage(store, grace, now)}
         gone = [info for info in found if info.key in still]
         with ThreadPoolExecutor(AT_ONCE) as pool:

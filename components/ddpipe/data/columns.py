@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Columns:
-    """What every frozen dataclass of columns of one length can do."""
+    """Base of frozen dataclasses whose fields are columns of one length."""
 
     def __len__(self) -> int:
         return len(self.columns()[0])
@@ -39,7 +39,7 @@ class Columns:
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """One after another; there has to be one."""
+        """Concatenate parts, of which there must be one."""
         return cls(*map(np.concatenate, zip(*(part.columns() for part in parts), strict=True)))
 
     def columns(self) -> list[NDArray[Any]]:

@@ -2,11 +2,11 @@
 
     <cache>/shards|columns/<sha256>.*         copies of what remote stores hold
     <cache>/proofs/<hash of a path>.json      what the file at that path looked like when it was verified
-    <cache>/proofs/<hash of a path>.lock      of the processes that need it one works, the others wait
+    <cache>/proofs/<hash of a path>.lock      one process fetches and verifies, the others wait
 
-A file that looks as its proof says is not read again; one that was written since then is. So the ranks of a
-node, and its next start, read each shard once. `ddpipe data verify` reads the shards of a store in any case,
-and without the folder of proofs everything is verified anew.
+A file that matches its proof is not read again; one that was written since then is. So the ranks of a node,
+and its next start, read each shard once. `ddpipe data verify` always reads the shards of a store, and without
+the folder of proofs everything is verified again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ddpipe.storage import Store
 _log = logging.getLogger(__name__)
 
 TICK = 0.02
-"""Seconds between two times that a file system can tell apart."""
+"""Resolution of modification times of a file system, in seconds."""
 
 
 def fetched(store: Store, item: ShardRef | ColumnRef, cache: Path) -> Path:
@@ -48,7 +48,7 @@ def fetched(store: Store, item: ShardRef | ColumnRef, cache: Path) -> Path:
     if not (local := store.local_path(key)):
         return _copy(store, item, cache)
     if not local.is_file():
-        store.read(key)  # raises what is the matter
+        store.read(key)  # raises the reason
     proof = _proof(local, cache)
     try:
         with locked(proof.with_suffix(".lock")):
@@ -94,7 +94,7 @@ def _verify_once(path: Path, item: ShardRef | ColumnRef, proof: Path) -> None:
     if _read(proof) == facts:
         return
     if 0 <= time.time() - status.st_mtime < TICK:
-        time.sleep(TICK)  # what is written from now on shows in the time
+        time.sleep(TICK)  # every later write changes the modification time
     verify(path, item)
     with suppress(OSError):  # a full disk: without a proof it is read again
         proof.write_text(json.dumps(facts))

@@ -1,4 +1,4 @@
-"""Intents by which those who use shards and those who delete them see each other.
+"""Intents: how processes that publish shards and processes that delete them notice each other.
 
     <store>/claims/<uuid>.json       a version that needs these shards is about to be published
     <store>/cleanings/<uuid>.json    these shards are about to be deleted
@@ -6,10 +6,10 @@
 Neither can look and act in one instant. So both write their intent first, and only then look for the other's:
 
     prepare    claims A     looks for cleanings of A: none     publishes     removes its claim
-    gc                      intends to delete A                looks for claims of A: keeps it
+    clean-up                intends to delete A                looks for claims of A: keeps it
 
 Whoever looks last sees the other, and gives up. The intent of a killed process counts for an hour, and a day
-later `ddpipe data gc` removes it.
+later `ddpipe data clean-up` removes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VALID = timedelta(hours=1)
 """Much longer than publishing or deleting takes."""
 
 KEPT = timedelta(days=1)
-"""After this time the writer of an intent is dead, whatever the clocks say."""
+"""After this time the writer of an intent is dead, even if clocks differ."""
 
 
 @contextmanager

@@ -144,7 +144,7 @@ class RawShard:
 
 
 class JpegShard:
-    """JPEG files, each at least as large as `shape`; what is handed out is cut from their centres."""
+    """JPEG files, each at least as large as `shape`; readers get the center."""
 
     def __init__(self, path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> None:
         self._path, self._shape = path, shape
@@ -180,7 +180,7 @@ class JpegShard:
 
 @cache
 def _decoders() -> ThreadPoolExecutor:
-    """Threads, as the decoder lets go of Python's lock."""
+    """Threads, because the decoder releases Python's lock."""
     return ThreadPoolExecutor(cpus(), thread_name_prefix="decode")
 
 

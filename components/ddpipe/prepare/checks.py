@@ -16,7 +16,7 @@ from ddpipe.spelling import option
 
 
 def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Samples) -> None:
-    """There have to be two classes, and each in every split or fold that is ours to fill."""
+    """There must be two classes, each with a unit for every split or fold that the source does not fill."""
     if len(classes) < 2:  # noqa: PLR2004
         raise SourceError(
             what="the raw data cannot become a dataset",
@@ -45,7 +45,7 @@ def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Sam
 
 
 def refuse_if_none_is_left(spec: PrepareSpec, rows: Rows, problems: Mapping[str, str]) -> None:
-    """Some image has to be left without those that cannot be read."""
+    """At least one image must be readable."""
     if not len(rows):
         raise SourceError(
             what="the raw data cannot become a dataset",
@@ -71,7 +71,7 @@ def refuse_unreadable(problems: Mapping[str, str], spec: PrepareSpec) -> None:
 
 
 def refuse_given_validation(spec: PrepareSpec, samples: Samples) -> None:
-    """Folds are cut from what the source does not call validation."""
+    """Folds need a validation split that the source leaves to us."""
     if spec.folds and "validation" in given_splits(samples):
         raise SourceError(
             what="the raw data cannot become a dataset",
@@ -82,7 +82,7 @@ def refuse_given_validation(spec: PrepareSpec, samples: Samples) -> None:
 
 
 def refuse_torn_groups(spec: PrepareSpec, samples: Samples, places: Places) -> None:
-    """The source itself may put parts of one group into different splits."""
+    """The source itself may put one group into several splits."""
     names, unit = numbered_units(samples)
     in_splits = np.zeros((len(names), len(SPLITS)), np.bool_)
     in_splits[unit, places] = True

@@ -1,4 +1,4 @@
-"""The manifest of a dataset version: counts, statistics and a fingerprint of what its shards hold."""
+"""Builds the manifest of a dataset version: counts, statistics, and a fingerprint of the source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ddpipe.sources.sample_columns import Samples
 
 
 def rule_facts(spec: PrepareSpec) -> dict[str, Any]:
-    """The options of the split, but for its seed."""
+    """The options of the split, except its seed."""
     return {
         "fractions": spec.rule.fractions,
         **({"group_pattern": spec.group_pattern} if spec.group_pattern else {}),
@@ -51,10 +51,10 @@ def manifest_of(
         The manifest, and the columns with its ids and labels, by their keys.
     """
     samples = survey.samples
-    nobody = np.empty(0, np.int64)
-    rows = {split: np.concatenate([nobody, *(one.rows for one in shards[split])]) for split in SPLITS}
+    none = np.empty(0, np.int64)
+    rows = {split: np.concatenate([none, *(one.rows for one in shards[split])]) for split in SPLITS}
     everything = [one.entry.members for split in SPLITS for one in shards[split]]
-    shape = encoding.handed_out(max(int(members.shapes[:, 2].max()) for members in everything))
+    shape = encoding.read_shape(max(int(members.shapes[:, 2].max()) for members in everything))
     mean, std = _statistics([one.entry.members for one in shards["train"]], shape[2])
     given = [split for split in given_splits(samples) if split]
     is_grouped = bool((samples.groups != b"").any())
@@ -95,7 +95,7 @@ def manifest_of(
 
 
 def _fingerprint(everything: Sequence[Members]) -> str:
-    """Of all files and their ids, whatever their order."""
+    """SHA-256 of all files and their ids, independent of their order."""
     ids = trimmed(np.concatenate([members.ids for members in everything]))
     hashes = np.concatenate([members.sha256 for members in everything])
     order, digest = np.argsort(ids, kind="stable"), hashlib.sha256()
@@ -106,7 +106,7 @@ def _fingerprint(everything: Sequence[Members]) -> str:
 
 
 def _counted(samples: Samples, rows: Mapping[str, Rows]) -> dict[str, int]:
-    """How many groups each split has."""
+    """Number of groups in each split."""
     return {split: len(np.unique(samples.units[found])) for split, found in rows.items()}
 
 
@@ -116,7 +116,7 @@ def _statistics(parts: Sequence[Members], channels: int) -> tuple[tuple[float, .
     count = sum(row[0] for row in sums)
     mean, std = [], []
     for channel in range(channels):
-        # A grey image has the same values in every channel.
+        # A gray image has the same values in every channel.
         places = [1 + 2 * channel if len(row) > 3 else 1 for row in sums]  # noqa: PLR2004
         total = sum(row[place] for row, place in zip(sums, places, strict=True))
         squares = sum(row[place + 1] for row, place in zip(sums, places, strict=True))

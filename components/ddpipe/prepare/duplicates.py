@@ -1,4 +1,4 @@
-"""Images that look alike although their files differ: the same picture, scaled or saved once more."""
+"""Finds images that look alike although their files differ: one picture, scaled or saved twice."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ BANDS = 8
 """Hashes that differ in fewer bits than there are bands agree in one band at least."""
 
 CROWD = 64
-"""As many images that agree in a band only have the same background there."""
+"""Larger groups that agree in a band only share a background, and are ignored."""
 
 
 def perceptual_hash(image: Image.Image) -> str:
-    """What an image shows, whatever its size and brightness, as a hash in hex; empty if it shows nothing.
+    """Hash of what an image shows, independent of size and brightness, in hex; empty if it has no detail.
 
     Source: the difference hash, as the library imagehash has it: is each point brighter than the one before?
     """
@@ -62,7 +62,7 @@ def near_duplicates(hashes: Text) -> list[tuple[int, int]]:
 
 
 def _equal(band: NDArray[np.uint8]) -> Iterator[list[int]]:
-    """Rows that are equal, in ascending order, but for crowds."""
+    """Groups of equal rows, each in ascending order, without groups larger than `CROWD`."""
     _, groups, counts = np.unique(band, axis=0, return_inverse=True, return_counts=True)
     order = np.argsort(groups, kind="stable")
     ends = np.cumsum(counts)

@@ -1,4 +1,4 @@
-"""How images are kept: as bare pixels of one size, or as JPEGs with one shorter side."""
+"""How images are stored: as raw pixels of one size, or as JPEGs with one length of the shorter side."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddpipe.sources.images import FILTER, Shape, bare, decode, shrink
 from ddpipe.sources.read_options import DEFAULT, ReadOptions
 
 SMALL = 96
-"""Images with a shorter side of up to so many pixels are kept as pixels, larger ones as JPEGs."""
+"""Images with a shorter side of at most so many pixels are stored as pixels, larger ones as JPEGs."""
 
 PHOTOGRAPH = 256
 """The shorter side of larger images, unless the user says otherwise or they are smaller."""
@@ -27,11 +27,11 @@ PHOTOGRAPH = 256
 POWERS = np.stack([np.arange(256), np.arange(256) ** 2], axis=1)
 
 Moments = tuple[int, ...]
-"""Of an image: how many pixels, and for each channel the sum of their values and of their squares."""
+"""Of an image: number of pixels, and for each channel the sum of their values and of their squares."""
 
 
 class Encoded(NamedTuple):
-    """An image as a shard keeps it, and what is noted of it.
+    """An encoded image, and what the entry of its shard records about it.
 
     Attributes:
         data: For the shard.
@@ -45,7 +45,7 @@ class Encoded(NamedTuple):
 
 
 class Encoding(Protocol):
-    """From an image file to what a shard holds of it."""
+    """Converts image files to what a shard holds."""
 
     @property
     def depth(self) -> int:
@@ -56,10 +56,10 @@ class Encoding(Protocol):
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """What decides about the outcome; equal facts, equal shards."""
+        """Everything that affects the result: equal facts give equal shards."""
 
-    def handed_out(self, channels: int) -> Shape:
-        """The shape that readers give, if the richest image has so many channels."""
+    def read_shape(self, channels: int) -> Shape:
+        """The shape that readers return, if the image with most channels has so many."""
 
     def encode(self, data: bytes) -> Encoded:
         """An image as a shard keeps it; raises `Unreadable`."""
@@ -68,12 +68,12 @@ class Encoding(Protocol):
         """Encoded images as a shard's file."""
 
     def unpack(self, path: Path, shard: ShardRef) -> Callable[[int], bytes]:
-        """What gives the encoded images that `pack` was given; raises `DatasetError` for a damaged file."""
+        """A function from an index to the encoded image; raises `DatasetError` for a damaged file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Pixels: nothing to decode when training."""
+    """Raw pixels: nothing to decode in training."""
 
     shape: Shape
     depth: int = 0
@@ -81,19 +81,19 @@ class Raw:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """The shape, the depth of images of 16 bits, and what of DICOM files is shown."""
+        """Shape, depth of images of 16 bits, and options of reading."""
         return {"kind": "raw", "shape": list(self.shape), **_deep(self.depth), **self.reading.facts}
 
     def with_depth(self, depth: int) -> Raw:
-        """Other values become black and white."""
+        """The same with another range of values."""
         return replace(self, depth=depth)
 
-    def handed_out(self, channels: int) -> Shape:  # noqa: ARG002 - as all
+    def read_shape(self, channels: int) -> Shape:  # noqa: ARG002 - the same for any number
         """Exactly this shape."""
         return self.shape
 
     def encode(self, data: bytes) -> Encoded:
-        """Scaled and cropped to the shape; bare pixels that have it already are most of some data sets."""
+        """Scaled and cropped to the shape; raw pixels that have it already are copied."""
         found = bare(data)
         if found and found[0] == self.shape and min(self.shape[:2]) < DETAIL:
             pixels, phash = found[1], ""
@@ -119,13 +119,13 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Jpeg:
-    """JPEGs, scaled once, so that training decodes no more than it needs.
+    """JPEGs, scaled once, so that training decodes no more pixels than it needs.
 
     Attributes:
         side: The shorter side, in pixels.
         quality: Of the JPEGs, 1 to 95.
         depth: See `Encoding`.
-        reading: Of DICOM files.
+        reading: How image files are read.
     """
 
     side: int
@@ -135,20 +135,20 @@ class Jpeg:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Side, quality, filter, the depth of images of 16 bits, and what of DICOM files is shown."""
+        """Side, quality, filter, depth of images of 16 bits, and options of reading."""
         facts = {"kind": "jpeg", "side": self.side, "quality": self.quality, "filter": FILTER.name.lower()}
         return {**facts, **_deep(self.depth), **self.reading.facts}
 
     def with_depth(self, depth: int) -> Jpeg:
-        """Other values become black and white."""
+        """The same with another range of values."""
         return replace(self, depth=depth)
 
-    def handed_out(self, channels: int) -> Shape:
+    def read_shape(self, channels: int) -> Shape:
         """A square, cut from the middle."""
         return self.side, self.side, channels
 
     def encode(self, data: bytes) -> Encoded:
-        """Scaled to the shorter side; grey stays grey."""
+        """Scaled to the shorter side; gray stays gray."""
         image, buffer = shrink(data, self.side, self.depth, self.reading), io.BytesIO()
         image.save(buffer, "JPEG", quality=self.quality)
         return Encoded(buffer.getvalue(), moments(image), perceptual_hash(image))
@@ -167,27 +167,27 @@ def _deep(depth: int) -> dict[str, int]:
 
 
 def moments(image: Image.Image) -> Moments:
-    """Exact, so that they add up to the same statistics in any order and on every machine."""
+    """Moments as exact integers, so that they add up to the same statistics in any order on any machine."""
     sums = np.array(image.histogram()).reshape(-1, 256) @ POWERS
     return (image.width * image.height, *sums.ravel().tolist())
 
 
 def pixel_moments(pixels: bytes, channels: int) -> Moments:
-    """The same of bare pixels, sooner for small images."""
+    """The moments of raw pixels; faster for small images."""
     values = np.frombuffer(pixels, np.uint8).reshape(-1, channels)
     sums = [np.bincount(values[:, channel], minlength=256) @ POWERS for channel in range(channels)]
     return (len(values), *np.concatenate(sums).tolist())
 
 
 def chosen(shapes: ArrayLike, kind: str, size: int, quality: int, reading: ReadOptions = DEFAULT) -> Encoding:
-    """The encoding that these images call for.
+    """Choose the encoding for these images.
 
     Args:
-        shapes: Of all images, (images, 3); none if they do not matter, as what is wanted are JPEGs.
+        shapes: Of all images, (images, 3); empty where JPEGs are wanted, which do not depend on it.
         kind: "raw", "jpeg", or "auto".
-        size: Side of the images in pixels; 0: the commonest size, of photographs at most `PHOTOGRAPH`.
+        size: Side of the images in pixels; 0: the most common size, for JPEGs at most `PHOTOGRAPH`.
         quality: Of JPEGs.
-        reading: Of DICOM files.
+        reading: How image files are read.
     """
     found = np.asarray(shapes, np.int64).reshape(-1, 3)
     if not len(found):

@@ -1,10 +1,10 @@
-"""What earlier prepares found out and stored: one entry beside the dataset for each of its shards.
+"""What earlier prepares learned and stored: one entry next to the dataset for each of its shards.
 
     <store>/datasets/<name>/encoded/<sha256>.npz.gz      written right after the shard
 
-An entry names the images in a shard, with the stamps of their files. So a prepare knows without reading them
-which files are unchanged, takes over whole shards, and an interrupted one goes on where it was. Entries are
-only hints: without them everything is read and encoded again.
+An entry names the images in a shard, with the stamps of their files. So a prepare knows which files are
+unchanged without reading them, reuses whole shards, and an interrupted one resumes where it stopped. Entries
+are only hints: without them everything is read and encoded again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What the libraries say of something else than an entry."""
+"""What the libraries raise for a file that is no entry."""
 
 LARGEST = 2**30
 """Bytes that an entry may unpack to."""
@@ -70,7 +70,7 @@ class Members(Columns):
         sha256: Of these files, 32 bytes each.
         shapes: Of their images before they were scaled: uint32, (images, 3).
         depths: Of their images: uint8; see `ddpipe.sources.images.Probed`.
-        moments: Of what the shard holds of them: uint64, (images, 3), of colour (images, 7).
+        moments: Of what the shard holds of them: uint64, (images, 3), of color (images, 7).
         phashes: Of the same, see `ddpipe.prepare.duplicates`.
     """
 
@@ -85,7 +85,7 @@ class Members(Columns):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is known of a shard.
+    """What is known about a shard.
 
     Attributes:
         shard: Its name and size.
@@ -99,7 +99,7 @@ class Entry:
 
 
 def write_entry(store: Store, name: str, entry: Entry) -> None:
-    """Put an entry beside the dataset `name`."""
+    """Store an entry next to the dataset `name`."""
     store.write(f"{_folder(name)}{entry.shard.sha256}{ENDING}", encoded(entry))
 
 
@@ -111,7 +111,7 @@ def read_entries(store: Store, name: str) -> list[Entry]:
 
 
 def lost(entries: Iterable[Entry], store: Store) -> set[str]:
-    """Hashes of the shards that are not in the store, or not with the size that they should have."""
+    """Hashes of the shards that are missing in the store, or have another size there."""
     sizes = {info.key: info.size for info in store.list("shards/")}
     return {entry.shard.sha256 for entry in entries if sizes.get(shard_key(entry.shard)) != entry.shard.bytes}
 
@@ -127,10 +127,10 @@ def encoded(entry: Entry) -> bytes:
 
 
 def decoded(data: bytes) -> Entry | None:
-    """What `encoded` gave; None if it is of another schema.
+    """Read what `encoded` returned; None if it has another schema.
 
     Raises:
-        Exception: One of `DAMAGED`: it is something else.
+        Exception: One of `DAMAGED`: it is no entry.
     """
     with gzip.open(io.BytesIO(data)) as file:
         content = file.read(LARGEST + 1)
@@ -152,7 +152,7 @@ def decoded(data: bytes) -> Entry | None:
 
 
 def sizes(parts: Iterable[Members]) -> Counter[tuple[int, int]]:
-    """How many files have images of each height and width."""
+    """Number of images of each height and width."""
     counts: Counter[tuple[int, int]] = Counter()
     for part in parts:
         shapes = part.shapes.astype(np.int64)

@@ -1,8 +1,8 @@
-"""From samples to shards: what is there is taken over, the rest is read and encoded on all CPUs.
+"""Writes shards: reuses stored images, reads and encodes the others on all CPUs.
 
-Nothing holds more than a few shards in memory: threads read and encode a little ahead of the one that packs,
-and one shard is written while the next one fills. Threads are enough, as decoder, filter and encoder all let
-go of Python's lock (measured: as fast as processes), and share one pool of connections to the store.
+At most a few shards are in memory: threads read and encode a little ahead of the one that packs, and one
+shard is written while the next one fills. Threads suffice, because decoder, filter and encoder all release
+Python's lock (measured: as fast as processes), and they share one pool of connections to the store.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 
 REMOTE_READERS = 16
-"""Threads that at least read from a bucket: they mostly wait for it."""
+"""Minimum number of threads that read from a bucket: they mostly wait."""
 
 BATCH = 32
 """Samples that a thread takes at a time."""
 
 
 class Packed(NamedTuple):
-    """An encoded image, and what is known of it; see `ddpipe.prepare.entries.Members`."""
+    """An encoded image and its facts; see `ddpipe.prepare.entries.Members`."""
 
     row: int
     sha256: bytes
@@ -62,13 +62,13 @@ class Packed(NamedTuple):
 
 
 class Packer:
-    """Reads, encodes and stores; one for a whole prepare.
+    """Reads, encodes and stores images; one packer for a whole prepare.
 
     Attributes:
         samples: All of the source.
         store: Of the shards.
-        known: What is known of their files; grows as they are looked at.
-        problems: Why samples cannot be read, by their numbers.
+        known: What is known about their files; grows as they are inspected.
+        problems: Why samples cannot be read, by their row numbers.
     """
 
     def __init__(self, source: Source, survey: Survey, store: Store, name: str, *, remote: bool) -> None:
@@ -76,7 +76,7 @@ class Packer:
         self.known = Known(len(survey.samples))
         self.problems: dict[int, str] = {}
         self._probed = Probed(survey.shape, 0) if survey.shape else None
-        self._alike: dict[Probed, Probed] = {}  # a million images of one shape need not say so each
+        self._alike: dict[Probed, Probed] = {}  # one object for all images of one shape
         self._source, self.store, self._name = source, store, name
         self._threads = max(cpus(), REMOTE_READERS) if remote else cpus()
 
@@ -99,7 +99,7 @@ class Packer:
         Args:
             plans: By split.
             encoding: Of the images.
-            keep_going: Store also after a problem; else what follows is only checked.
+            keep_going: Store after a problem, too; otherwise the rest is only checked.
 
         Returns:
             The shards of each split.
@@ -134,7 +134,7 @@ class Packer:
         return stored
 
     def _restamped(self, stored: Stored) -> Stored:
-        """The shard with the stamps that its files have now, so that they need not be read again."""
+        """The shard with the current stamps of its files, so that the next prepare need not read them."""
         entry, stamps = stored.entry, self.samples.stamps[stored.rows]
         if np.array_equal(entry.members.stamps, stamps):
             return stored
@@ -193,9 +193,9 @@ class Packer:
         )
 
     def _stored(self, encoding: Encoding, content: list[Packed]) -> Stored:
-        """Write a shard, then what is known of it; empties `content`.
+        """Write a shard, then its entry; empties `content`.
 
-        Also if there is one of this name: it may be damaged, or so old that it is about to be cleaned up.
+        A stored shard of this name is replaced: it may be damaged, or so old that it is about to be deleted.
         """
         rows = np.array([part.row for part in content])
         members = Members(
@@ -218,7 +218,7 @@ class Packer:
 
 
 class OpenedShards:
-    """Shards of earlier prepares, opened as images are taken from them."""
+    """Shards of earlier prepares, opened when the first image is copied from them."""
 
     def __init__(self, store: Store, encoding: Encoding, folder: Path) -> None:
         self._store, self._encoding, self._folder = store, encoding, folder
@@ -252,7 +252,7 @@ def _outcome(
 
 
 def _cut(parts: Iterable[Packed]) -> Iterator[list[Packed]]:
-    """As many images as make a shard."""
+    """Group images into shards."""
     content: list[Packed] = []
     size = 0
     for part in parts:
@@ -266,6 +266,6 @@ def _cut(parts: Iterable[Packed]) -> Iterator[list[Packed]]:
 
 
 def _as_wide(moments: Sequence[Moments]) -> NDArray[np.uint64]:
-    """As rows of one width: a grey image has the same values in every channel."""
+    """Rows of one width, uint64: a gray image has the same moments in every channel."""
     widest = max(map(len, moments))
     return np.array([row if len(row) == widest else (row[0], *3 * row[1:]) for row in moments], np.uint64)

@@ -1,6 +1,6 @@
-"""Regular expressions of users, in the syntax of RE2: the time is linear in the text, whatever the pattern.
+"""Regular expressions of users, in the syntax of RE2: the time is linear in the text, for every pattern.
 
-Python's own expressions can backtrack for ever: `(a+)+$` on a path of 40 letters.
+Python's own expressions can take exponential time: `(a+)+$` on a path of 40 letters.
 """
 
 from __future__ import annotations

@@ -16,10 +16,10 @@ from ddpipe.prepare.entries import DIGEST, Entry
 
 
 class Known:
-    """What is known of the samples' files, by the samples' numbers.
+    """What is known about the samples' files, by row.
 
     Attributes:
-        there: Whether anything is.
+        there: Whether anything is known.
         sha256: Of their contents, 32 bytes each.
         shapes: Of their images.
         depths: Of their images, see `ddpipe.sources.images.Probed`.
@@ -34,14 +34,14 @@ class Known:
     def note(
         self, rows: Rows, sha256: NDArray[np.bytes_], shapes: NDArray[np.uint32], depths: NDArray[np.uint8]
     ) -> None:
-        """Something was found out."""
+        """Record facts about some files."""
         self.sha256[rows], self.shapes[rows], self.depths[rows] = sha256, shapes, depths
         self.there[rows] = True
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A shard, and the number of the sample of each of its images; -1: there is no such sample any more."""
+    """A shard, and the row of each of its images among the samples; -1: that sample no longer exists."""
 
     entry: Entry
     rows: Rows
@@ -56,15 +56,15 @@ class Take(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How the samples of one split come into shards.
+    """How the samples of one split get into shards.
 
     Attributes:
-        kept: Shards that stay as they are.
-        broken: Hashes of those of them that are lost or damaged; their samples have to be read.
-        rows: Numbers of the samples that the new shards hold, in their order.
-        origins: For each of them, the number of the shard in `shelf` from which it is taken; -1: it is read.
-        places: For each of them, the number of its image in that shard.
-        shelf: Shards from which images are taken.
+        kept: Shards that are reused whole.
+        broken: Hashes of those of them that are lost or damaged; their samples have to be read again.
+        rows: The samples of the new shards, in their order.
+        origins: For each of them, the index of the shard in `shelf` that has its image; -1: it is read.
+        places: For each of them, the index of its image in that shard.
+        shelf: Shards from which images are copied.
     """
 
     kept: tuple[Stored, ...]
@@ -76,17 +76,17 @@ class Plan:
 
     @property
     def encoded(self) -> int:
-        """How many samples have to be read and encoded."""
+        """Number of samples that have to be read and encoded."""
         again = sum(len(stored.rows) for stored in self.kept if stored.entry.shard.sha256 in self.broken)
         return int((self.origins < 0).sum()) + again
 
     @property
     def taken(self) -> int:
-        """How many are taken from other shards."""
+        """Number of samples that are copied from other shards."""
         return int((self.origins >= 0).sum())
 
     def take(self, number: int) -> Take | None:
-        """Where the image of the sample at this place of `rows` is taken from."""
+        """Where the image of the sample at this index of `rows` is copied from."""
         origin = int(self.origins[number])
         return None if origin < 0 else Take(self.shelf[origin].entry, int(self.places[number]))
 
@@ -94,18 +94,18 @@ class Plan:
 def planned(
     rows: Rows, known: Known, stored: Iterable[Stored], encoding: Encoding, broken: Collection[str]
 ) -> Plan:
-    """Take over what earlier prepares stored with the same encoding from the same content.
+    """Reuse what earlier prepares stored with the same encoding of the same files.
 
-    A shard stays if all of its images are wanted. If something is new, small shards do not stay but are
-    merged with it: otherwise every small change would leave a small shard behind, for ever.
+    A shard is kept if all of its images are wanted. If there are new images, small shards are not kept but
+    merged with them: otherwise every small change would leave one more small shard.
 
     Args:
-        rows: Numbers of the samples of the split, ascending.
-        known: What is known of the files.
+        rows: Samples of the split, ascending.
+        known: What is known about the files.
         stored: What earlier prepares stored.
-        encoding: How images are kept now.
-        broken: Hashes of shards that are lost or damaged. Where such a shard would stay, it is made again
-            from the same samples, so that this and every other version of it is whole again.
+        encoding: The current encoding.
+        broken: Hashes of shards that are lost or damaged. Such a shard is written again from the same
+            samples, which repairs all versions that contain it.
     """
     wanted = np.zeros(len(known.there), np.bool_)
     wanted[rows] = True
@@ -140,7 +140,7 @@ def planned(
 
 
 def _apart(candidates: Iterable[Stored], samples: int) -> tuple[list[Stored], NDArray[np.bool_]]:
-    """Shards that have no image in common, and which samples they hold."""
+    """Shards that have no image in common, and which samples they hold: (samples,)."""
     kept: list[Stored] = []
     covered = np.zeros(samples, np.bool_)
     for one in candidates:

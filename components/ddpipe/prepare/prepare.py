@@ -1,14 +1,14 @@
 """The step: survey the source, encode what it holds, publish a dataset version.
 
-    1. check the parameters and that the store can be written to
+    1. check the parameters, and that the store can be written to
     2. survey the source: ids, labels and stamps, without reading its images
-    3. deal the samples out to splits
-    4. plan: what earlier prepares stored and is unchanged is taken over (index.py)
-    5. read and encode the rest; what cannot be read is refused, all of it at once, or skipped if so asked
+    3. assign the samples to splits (splitting.py)
+    4. plan: reuse what earlier prepares stored, if it is unchanged (planning.py, entries.py)
+    5. read and encode the rest (packing.py); unreadable images are rejected, all in one message, or skipped
     6. publish: the manifest comes last
 
-Each object is written atomically and named by its content, so a prepare killed anywhere leaves at most some
-shards that the next one takes over, and two prepares at once do not disturb each other.
+Each object is written atomically and named by its content. So a prepare that is killed leaves at most some
+shards that the next one reuses, and two prepares at the same time do not disturb each other.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ddpipe.storage import Store, open_store
 log = logging.getLogger(__name__)
 
 FIRST = 16
-"""Files of a new data set that show how many bits its images use, so that they are rarely encoded twice."""
+"""Files that are inspected in a new data set to learn how many bits its images use: few are encoded twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +59,13 @@ class Prepared:
     """A dataset version in its store.
 
     Attributes:
-        manifest_uri: What all later steps take.
-        manifest: The same, read.
-        dataset_id: The version.
-        reused: The version was there already, unchanged; nothing was written.
-        encoded: Samples that were read, encoded and stored; all others were there from earlier prepares.
-        skipped: Samples that could not be read and were left out.
-        seconds: What it took.
+        manifest_uri: URI of the manifest, the input of all later steps.
+        manifest: The manifest itself.
+        dataset_id: Id of the version.
+        reused: The version existed already; nothing was written.
+        encoded: Number of samples that were read, encoded and stored; the others come from earlier prepares.
+        skipped: Ids of unreadable samples that were left out.
+        seconds: Duration.
     """
 
     manifest_uri: str
@@ -78,7 +78,7 @@ class Prepared:
 
 
 def prepare(spec: PrepareSpec) -> Prepared:
-    """Bring raw data into a dataset version.
+    """Turn raw data into a dataset version.
 
     Raises:
         ParameterError: The spec cannot work.
@@ -123,13 +123,13 @@ def prepare(spec: PrepareSpec) -> Prepared:
 
 
 def _located(entries: Sequence[Entry], samples: Samples) -> list[Stored]:
-    """Earlier shards, with the numbers of the samples whose images they hold."""
+    """Earlier shards, with the row of each of their images among the samples."""
     find = Finder(samples.ids) if entries else None
     return [Stored(entry, find.rows(entry.members.ids)) for entry in entries if find]
 
 
 def _broken(spec: PrepareSpec, store: Store, entries: Sequence[Entry]) -> set[str]:
-    """Hashes of the shards that cannot be taken over: what is lost, and on request what is damaged."""
+    """Hashes of the shards that cannot be reused: the lost and, with `verify`, the damaged ones."""
     if not spec.verify:
         return lost(entries, store)
     found = damage({entry.shard for entry in entries}, store)
@@ -139,7 +139,7 @@ def _broken(spec: PrepareSpec, store: Store, entries: Sequence[Entry]) -> set[st
 
 
 def _is_published(store: Store, key: str, content: bytes) -> bool:
-    """Whether an object is in its place, whole."""
+    """Whether an object is stored, undamaged."""
     try:
         if store.read(key) == content:
             return True
@@ -147,19 +147,19 @@ def _is_published(store: Store, key: str, content: bytes) -> bool:
         return False
     except CorruptObject:
         pass
-    log.warning("damaged: %s is not as it was published and is written again", key)
+    log.warning("damaged: %s differs from what was published and is written again", key)
     return False
 
 
 def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
-    """A shard that was taken over may have been cleaned up meanwhile, or be about to."""
+    """A reused shard may have been deleted in the meantime, or be about to be."""
     going = intended_shards(store, CLEANINGS)
     if going & {item.sha256 for item in objects_of(manifest)}:
         raise DatasetError(
             what="a dataset cannot be published",
             which=manifest.name,
             seen="`ddpipe data clean-up` is deleting shards that it needs; when it started, none was used",
-            do="Run again when that is done: what is missing is encoded anew.",
+            do="Run again after it has finished: missing shards are encoded again.",
         )
     there = {info.key for info in store.list("shards/")}
     if gone := sorted({object_key(shard) for shard in shards_of(manifest)} - there):
@@ -167,7 +167,7 @@ def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
             what="a dataset cannot be published",
             which=manifest.name,
             seen=f"of its shards, {', '.join(gone)} vanished while the others were written",
-            do="Run again: what is missing is encoded anew.",
+            do="Run again: missing shards are encoded again.",
         )
 
 
@@ -176,10 +176,10 @@ class _Version:
     """A manifest whose shards are stored.
 
     Attributes:
-        manifest: Yet to be published.
-        columns: Its ids and labels, by their keys: likewise.
-        encoded: How many of its samples had to be encoded for it.
-        samples: All of them.
+        manifest: Not published yet.
+        columns: Its ids and labels, by their keys; not published yet.
+        encoded: Number of samples that had to be encoded.
+        samples: All samples of the version.
         places: Their splits.
     """
 
@@ -193,7 +193,7 @@ class _Version:
 def _version(
     spec: PrepareSpec, survey: Survey, packer: Packer, stored: list[Stored], broken: set[str]
 ) -> _Version:
-    """Store what is not there yet; the manifest is yet to be published."""
+    """Store the missing shards; the manifest is not published yet."""
     everyone = np.arange(len(survey.samples))
     refuse_if_none_is_left(spec, everyone, survey.problems)
     refuse_small_classes(spec, survey.classes, survey.samples)
@@ -223,12 +223,12 @@ def _version(
         everything = [one for split in SPLITS for one in shards[split]]
         depth = max((int(one.entry.members.depths.max()) for one in everything), default=encoding.depth)
         if depth != encoding.depth:
-            # Known only now; all images are scaled alike, by what the deepest of them uses.
+            # Known only now. All images get the same scale, that of the deepest of them: encode all again.
             encoding, encoded = encoding.with_depth(depth), 0
             continue
         if len(packer.problems) == problems_before:
             break
-        # Some cannot be read: deal out again without them, and take over what is stored by now.
+        # Some cannot be read: split again without them, and reuse what is stored by now.
         encoded -= len(packer.problems) - problems_before
         stored = [*stored, *everything]
         broken = broken - {one.entry.shard.sha256 for one in everything}
@@ -249,20 +249,20 @@ def _version(
 
 
 def _named(packer: Packer) -> dict[str, str]:
-    """Why samples cannot be read, by their ids."""
+    """The reason why a sample cannot be read, by its id."""
     return {packer.samples.ids[row].decode(): reason for row, reason in packer.problems.items()}
 
 
 def _problems(survey: Survey, packer: Packer) -> dict[str, str]:
-    """All that cannot be used."""
+    """The reasons of the survey and of the packer, by sample id."""
     return {**survey.problems, **_named(packer)}
 
 
 def _encoding(spec: PrepareSpec, survey: Survey, packer: Packer, stored: Sequence[Stored]) -> Encoding:
-    """Look at the files as far as needed, and choose how to keep them.
+    """Inspect the files as far as needed, and choose the encoding.
 
-    What was never seen is read only once, to be encoded, unless its size and colour decide about all and the
-    source does not know them.
+    New files are read only once, to be encoded, unless their sizes and colors determine the encoding and the
+    source does not know these.
     """
     known, seen = packer.known, np.zeros(len(survey.samples), np.bool_)
     decides = spec.image_format == "raw" or (spec.image_format == "auto" and spec.image_size <= SMALL)
@@ -280,7 +280,7 @@ def _encoding(spec: PrepareSpec, survey: Survey, packer: Packer, stored: Sequenc
 
 
 def _note_unchanged(samples: Samples, known: Known, stored: Iterable[Stored]) -> None:
-    """Take for known what was found out about files that have the stamps that they had."""
+    """Reuse what earlier prepares learned about files whose stamps are unchanged."""
     for one in stored:
         members = one.entry.members
         same = (one.rows >= 0) & (samples.stamps[one.rows] == members.stamps)
@@ -288,7 +288,7 @@ def _note_unchanged(samples: Samples, known: Known, stored: Iterable[Stored]) ->
 
 
 def _warn_of_copies(shards: Mapping[str, Sequence[Stored]]) -> None:
-    """The same file, or picture, in two splits: what is measured on it was learned by heart."""
+    """Warn of the same file, or picture, in two splits: a test on it measures memory, not learning."""
     members = {split: [one.entry.members for one in shards[split]] for split in SPLITS}
     kinds = {"images": copies(members), "pairs of images that look alike": lookalikes(members)}
     for kind, found in kinds.items():

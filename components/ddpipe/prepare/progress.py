@@ -15,7 +15,7 @@ LOG_EVERY = 15.0
 
 
 def progress_bar(verb: str, total: int) -> tqdm[NoReturn]:
-    """A bar with rate and time left on a terminal; elsewhere a line now and then, as logs are read there."""
+    """A bar with rate and remaining time on a terminal; elsewhere a log line every `LOG_EVERY` seconds."""
     is_terminal = sys.stderr.isatty()
     return tqdm(
         desc=verb,
@@ -31,11 +31,11 @@ def progress_bar(verb: str, total: int) -> tqdm[NoReturn]:
 
 
 class _Lines:
-    """What tqdm writes, as log lines."""
+    """Turns what tqdm writes into log lines."""
 
     def write(self, text: str) -> None:
         if line := text.strip():
             log.info("%s", line)
 
     def flush(self) -> None:
-        """Nothing is kept back."""
+        """Nothing is buffered."""

@@ -1,4 +1,4 @@
-"""What a dataset version holds, as one HTML file: a table of its classes and a sheet of its images."""
+"""HTML report on a dataset version, in one file: a table of its classes and a sheet of its images."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ TILE = 48
 GAP = 2
 
 LISTED = 10
-"""Sizes, and copies, that the page lists; it counts all."""
+"""Number of sizes and of copies that are listed; all are counted."""
 
 
 def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None = None) -> str:
-    """A self-contained page about a dataset version.
+    """A self-contained HTML page about a dataset version.
 
     Args:
         manifest: The version.
@@ -105,7 +105,7 @@ def how_split(manifest: DatasetManifest) -> str:
 
 
 def what_is_uncertain(manifest: DatasetManifest) -> str:
-    """What uncertain and blank labels count as, in a sentence; empty if nothing was said about them."""
+    """What uncertain and blank labels count as, in a sentence; empty without a policy for them."""
     facts = manifest.source.get("uncertain")
     if not facts:
         return ""
@@ -117,11 +117,11 @@ def what_is_uncertain(manifest: DatasetManifest) -> str:
 
 
 Found = Mapping[str, Sequence[Members]]
-"""What is known of the images of each split."""
+"""What is known about the images of each split."""
 
 
 def copies(members: Found) -> list[dict[str, str]]:
-    """The ids, each with its split, of each file that is there more than once; those in two splits first."""
+    """Groups of ids, each with its split, that have the same file; those in several splits come first."""
     # The first 8 of the 32 bytes find the few that may be equal, in a tenth of the time and memory.
     starts = [part.sha256.view(np.uint64)[::4] for found in members.values() for part in found]
     every = np.concatenate([np.empty(0, np.uint64), *starts])
@@ -130,22 +130,22 @@ def copies(members: Found) -> list[dict[str, str]]:
     suspects = np.union1d(order[1:][same], order[:-1][same])
     if not len(suspects):
         return []
-    ids, splits, hashes = _placed(members, "sha256")
+    ids, splits, hashes = _gathered(members, "sha256")
     places: dict[bytes, list[int]] = defaultdict(list)
     for row in suspects.tolist():
         places[hashes[row]].append(row)
-    return _told([np.array(rows) for rows in places.values() if len(rows) > 1], ids, splits)
+    return _named([np.array(rows) for rows in places.values() if len(rows) > 1], ids, splits)
 
 
 def lookalikes(members: Found) -> list[dict[str, str]]:
-    """Pairs of different files that look alike, as ids with their splits; those in two splits first."""
-    ids, splits, phashes = _placed(members, "phashes")
-    _, _, hashes = _placed(members, "sha256")
+    """Pairs of ids, each with its split, whose files look alike; those in two splits come first."""
+    ids, splits, phashes = _gathered(members, "phashes")
+    _, _, hashes = _gathered(members, "sha256")
     pairs = near_duplicates(phashes)
-    return _told([np.array(pair) for pair in pairs if hashes[pair[0]] != hashes[pair[1]]], ids, splits)
+    return _named([np.array(pair) for pair in pairs if hashes[pair[0]] != hashes[pair[1]]], ids, splits)
 
 
-def _placed(members: Found, column: str) -> tuple[Strings, list[str], Text]:
+def _gathered(members: Found, column: str) -> tuple[Strings, list[str], Text]:
     """Ids, splits and a column of all members."""
     parts = [(split, part) for split, found in members.items() for part in found]
     if not parts:
@@ -155,13 +155,13 @@ def _placed(members: Found, column: str) -> tuple[Strings, list[str], Text]:
     return ids, [split for split, part in parts for _ in range(len(part))], values
 
 
-def _told(groups: Sequence[Rows], ids: Strings, splits: Sequence[str]) -> list[dict[str, str]]:
-    told = [{ids[row]: splits[row] for row in group} for group in groups]
-    return sorted(told, key=lambda group: (-len(set(group.values())), sorted(group)))
+def _named(groups: Sequence[Rows], ids: Strings, splits: Sequence[str]) -> list[dict[str, str]]:
+    named = [{ids[row]: splits[row] for row in group} for group in groups]
+    return sorted(named, key=lambda group: (-len(set(group.values())), sorted(group)))
 
 
 def _members(manifest: DatasetManifest, store: Store) -> dict[str, list[Members]]:
-    """What prepare noted of the files of each split, as far as it is still there."""
+    """What prepare recorded about the files of each split, as far as the entries still exist."""
     entries = {entry.shard: entry for entry in read_entries(store, manifest.name)}
     return {
         name: [entries[shard].members for shard in split.shards if shard in entries]
@@ -170,7 +170,7 @@ def _members(manifest: DatasetManifest, store: Store) -> dict[str, list[Members]
 
 
 def _front(manifest: DatasetManifest, store: Store, cache: Path | None) -> SplitReader:
-    """The training split with only those of its shards from which the sheet takes images."""
+    """The training split with only those shards whose images are on the sheet."""
     shards, index = manifest.splits["train"].shards, open_index(manifest, "train", store, cache)
     ends = np.cumsum([shard.count for shard in shards])
     shown = np.concatenate([_first(index.labels, label) for label in range(len(manifest.classes))])

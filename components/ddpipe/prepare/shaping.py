@@ -1,8 +1,8 @@
-"""How images of any size and shape become those that training takes: cropped, never squashed.
+"""How images of any size and shape are fitted to the shape of training: cropped, never squashed.
 
-Squashing a photograph, or an X-ray, changes widths against heights, by which classes differ, and by another
-factor for each file; a model in use meets shapes that it never learned. Cropping loses the ends of the longer
-side, where what is shown rarely is. So proportions are kept, and the page tells how much is lost.
+Squashing a photograph or an X-ray changes its proportions, by which classes differ, and by another factor for
+each file; a deployed model would see shapes that it never learned. Cropping loses the ends of the longer
+side, where the subject rarely is. So proportions are kept, and the report says how much area is lost.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 Sizes = Mapping[tuple[int, int], int]
-"""How many images have each height and width."""
+"""Number of images of each height and width."""
 
 
 def how_shaped(encoding: Mapping[str, Any], sizes: Sizes) -> str:
-    """What is done to images of these sizes, in a few sentences.
+    """What happens to images of these sizes, in a few sentences.
 
     Args:
         encoding: The facts of `ddpipe.prepare.encoding`, as the manifest keeps them.
@@ -27,10 +27,10 @@ def how_shaped(encoding: Mapping[str, Any], sizes: Sizes) -> str:
     if not is_whole and set(sizes) <= {(height, width)}:
         return f"Images are kept as they are, {target}."
     how = (
-        f"Images are kept whole, scaled to a shorter side of {height} pixels; what is read is {target} "
-        "from the middle"
+        f"Images are kept whole, scaled to a shorter side of {height} pixels; readers get {target} "
+        "from the center"
         if is_whole
-        else f"Images are scaled to {target}, with their proportions; what sticks out is cropped at both ends"
+        else f"Images are scaled to {target}, keeping proportions; the longer side is cropped at both ends"
     )
     losses = {size: _lost(size, (height, width)) for size in sizes}
     cropped = sum(count for size, count in sizes.items() if losses[size] > 0)
@@ -44,7 +44,7 @@ def how_shaped(encoding: Mapping[str, Any], sizes: Sizes) -> str:
     if enlarged:
         details.append(f"{enlarged:,} are enlarged")
     seen = f" ({', '.join(details)})" if details else ""
-    return f"{how}{seen}. Nothing is squashed, which would change the proportions that classes differ by."
+    return f"{how}{seen}. Proportions never change."
 
 
 def _lost(size: tuple[int, int], target: tuple[int, int]) -> float:

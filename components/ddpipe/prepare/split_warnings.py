@@ -35,7 +35,7 @@ def split_warnings(classes: Sequence[str], splits: Mapping[str, Samples]) -> Ite
     groups = groups[groups != b""]
     if len(groups) > 1 and len(np.unique(groups)) == len(groups):
         example = groups[0].decode()
-        yield f"every group has one image, such as {example!r}: does it name what belongs together?"
+        yield f"every group has one image, such as {example!r}: does it really name groups?"
     spellings: dict[str, list[str]] = defaultdict(list)
     for name in classes:
         spellings["".join(name.split()).casefold()].append(name)

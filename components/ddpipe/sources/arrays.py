@@ -51,7 +51,7 @@ IDX = b"\0\0\x08"
 
 
 class Images(Protocol):
-    """Images of one shape, one by one: an array, or as much of a file as is in use."""
+    """Images of one shape, one by one: an array, or parts of a file."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -127,16 +127,16 @@ class Part:
 
 
 class Arrays(ABC):
-    """Images that are bare pixels; those of archives are held in memory, so only small ones come this way."""
+    """Images that are raw pixels; those of archives are held in memory, so this is for small images."""
 
     @abstractmethod
     def load(self) -> tuple[Sequence[str], Sequence[Part]]:
         """The names of the classes, and all images."""
 
     def survey(self) -> Survey:
-        """Load everything; an image's stamp is its very content. One part alone is split by us."""
+        """Load everything; an image's stamp is a hash of its content. A single part is split by our rule."""
         classes, parts = self._loaded
-        samples = [_told(part, number, given=len(parts) > 1) for number, part in enumerate(parts)]
+        samples = [_columns(part, number, given=len(parts) > 1) for number, part in enumerate(parts)]
         shapes = {part.images.shape[1:] for part in parts}
         height, width, channels = (*max(shapes), 1)[:3]
         shape = (height, width, channels) if len(shapes) == 1 else None
@@ -153,10 +153,10 @@ class Arrays(ABC):
 
 
 class Digits(Arrays):
-    """The 1,797 real handwritten digits, 8 by 8 pixels, that scikit-learn carries."""
+    """The 1,797 handwritten digits built into scikit-learn, 8 by 8 pixels."""
 
     def load(self) -> tuple[Sequence[str], Sequence[Part]]:
-        """Their 17 shades of grey, spread over 0 to 255."""
+        """Their 17 shades of gray, spread over 0 to 255."""
         from sklearn.datasets import load_digits  # noqa: PLC0415 - a second of import, for this source only
 
         bunch, shades = load_digits(), 16
@@ -165,7 +165,7 @@ class Digits(Arrays):
 
 
 class Idx(Arrays):
-    """The four files of MNIST and its kin, gzipped or not; with one pair of them only, that is split by us.
+    """The four files of MNIST and its kin, gzipped or not; a single pair of them is split by our rule.
 
     Attributes:
         path: Their folder.
@@ -178,7 +178,7 @@ class Idx(Arrays):
         self.path, self.classes = path, classes
 
     def load(self) -> tuple[Sequence[str], Sequence[Part]]:
-        """Parse what is there."""
+        """Parse the files that exist."""
         store, infos = open_store(self.path), listed_files(self.path).infos
         keys = {info.key.removesuffix(".gz").replace(".idx", "-idx"): info.key for info in infos}
         parts = []
@@ -236,7 +236,7 @@ class Cifar(Arrays):
         self.path, self.label = path, label
 
     def load(self) -> tuple[Sequence[str], Sequence[Part]]:
-        """Unpickle without letting the pickle run anything."""
+        """Unpickle without running code from the pickle."""
         store, name = split_uri(self.path)
         batches = dict(self._members(store.read(name)))
         names = f"{self.label.removesuffix('s')}_names".encode()
@@ -282,7 +282,7 @@ class Cifar(Arrays):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows how to rebuild an array, and nothing else that a pickle may call."""
+    """Allows what rebuilds an array, and nothing else."""
 
     ALLOWED: Mapping[tuple[str, str], Any] = {
         ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]  # noqa: SLF001
@@ -292,13 +292,13 @@ class _Unpickler(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as inherited
-        """What the pickle asks for, if it is harmless."""
+        """What the pickle asks for, if it is allowed."""
         if (module, name) not in self.ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of images needs")
         return self.ALLOWED[module, name]
 
 
-def _told(part: Part, number: int, *, given: bool) -> Samples:
+def _columns(part: Part, number: int, *, given: bool) -> Samples:
     """The samples of a part; `given`: the source itself splits them."""
     count, split = len(part.images), part.split if given else ""
     stamps = np.empty(count, f"S{STAMP}")

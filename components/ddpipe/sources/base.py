@@ -1,4 +1,4 @@
-"""What every source of raw data tells and gives."""
+"""What every source of raw data provides."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Sample:
     """One image and what it shows.
 
     Attributes:
-        id: A name that stays with it from version to version.
+        id: Its name in all versions.
         label: Multiclass: index of its class. Multilabel: 0 or 1 for each class.
-        stamp: Changes whenever the image may have changed; known without reading it.
-        where: What its source needs to find it again.
-        group: Samples of one group (such as one patient) belong into one split; empty: it stands alone.
-        split: The split that the source itself puts it into; empty: it leaves that to us.
+        stamp: Changes when the image may have changed; known without reading the image.
+        where: What its source needs to read it.
+        group: Samples of one group (such as one patient) belong in one split; "": it is a group of its own.
+        split: The split that the source assigns; "": none.
     """
 
     id: str
@@ -47,15 +47,15 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What a source holds, found without reading its images.
+    """The samples of a source, found without reading its images.
 
     Attributes:
         classes: Their names.
         samples: In an order that is always the same; columns, as there may be a million of them.
         task: "multiclass" or "multilabel".
         problems: Why a sample cannot be used, by a printable name; such samples are not among `samples`.
-        facts: What else the manifest keeps of the source: `left_out`, how many rows were left out for which
-            reason; `uncertain`, what uncertain labels count as.
+        facts: What else the manifest records about the source: `left_out`, the number of rows or images that
+            were left out, by reason; `uncertain`, what uncertain labels count as.
         shape: Height, width and channels of all images, if the source knows them without reading any.
     """
 
@@ -68,39 +68,39 @@ class Survey:
 
 
 class Unreadable(Exception):
-    """This file cannot become pixels; says why."""
+    """This file cannot be decoded; the text says why."""
 
 
 class Source(Protocol):
     """Raw data that can become a dataset; safe to use from several threads."""
 
     def survey(self) -> Survey:
-        """Find out what there is; raises `SourceError` if there is nothing to work with."""
+        """List the samples; raises `SourceError` if there are none that can be used."""
 
     def read(self, sample: Sample) -> bytes:
         """The image file of a sample; a source of bare pixels wraps them in one (`images.wrapped`).
 
         Raises:
-            Unreadable: It cannot be read any more, while others can.
-            StoreError: None can be read.
+            Unreadable: This file cannot be read.
+            StoreError: No file can be read.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Which columns of a CSV file say what.
+    """The meaning of the columns of a CSV file.
 
     Attributes:
         file: The CSV file; a relative path starts at the images' folder, or else at the working directory.
-        image: Column that names the image: a path, or what is left of it without folder and ending.
-        labels: One column of class names, or several of 0 and 1; empty: all columns that are left.
-        group: Column of what must not be torn apart between splits.
+        image: Column that names the image: a path, with or without folder and ending.
+        labels: One column of class names, or several of 0 and 1; empty: all other columns.
+        group: Column of groups that must not be divided between splits.
         split: Column of train, validation and test.
         skip_unlabelled: Whether rows without a label are left out.
         uncertain: With several labels, what -1 is: "zero", "one", or "drop" for leaving the row out; a blank
             beside other labels is then 0. Empty: both are refused.
-        time: Column of when each row is from.
-        newest_days: Only rows of so many days up to the newest one are taken; 0: all.
+        time: Timestamp column.
+        newest_days: Use rows from the most recent so many days, counted back from the newest row; 0: all.
     """
 
     file: str = "train.csv"
@@ -115,7 +115,7 @@ class Table:
 
 
 def sorted_out(samples: Iterable[Sample]) -> tuple[Samples, dict[str, str]]:
-    """The samples with usable ids, and what is the matter with the others."""
+    """The samples with suitable ids, and the problems of the others, by printable id."""
     from ddpipe.sources.sample_columns import Samples  # noqa: PLC0415 - numpy, which compiling must not need
 
     problems: dict[str, str] = {}
@@ -150,5 +150,5 @@ def store_of(path: str) -> Store:
 
 
 def refused(which: str, seen: str, do: str) -> SourceError:
-    """The source's data cannot be used."""
+    """The error for raw data that cannot be used; see `DdpipeError` for its parts."""
     return SourceError(what="the raw data cannot become a dataset", which=which, seen=seen, do=do)

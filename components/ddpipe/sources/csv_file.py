@@ -1,4 +1,4 @@
-"""A CSV file as rows: its encoding and separator are found out, and whatever is ambiguous is rejected."""
+"""A CSV file as rows: its encoding and separator are detected, and an ambiguous file is rejected."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ddpipe.sources.base import refused
 SEPARATORS = ",;\t|"
 
 SPACES = "\t" + "".join(char for char in map(chr, range(0x3001)) if category(char) == "Zs")
-"""What may surround a cell; a line's end may not: it would hide rows that a quote swallowed."""
+"""What may surround a cell; a line's end may not: it would hide rows that a missing quote has swallowed."""
 
 QUOTED = re.compile(r'(?<![^,;\t|])"(?:[^"]|"")*+"')
-"""A cell in quotes, whatever separates it from the one before."""
+"""A cell in quotes, after any separator."""
 
 HEADER = re.compile(rf"(?:{QUOTED.pattern}|[^\r\n])*+")
 
@@ -38,11 +38,11 @@ class Row(NamedTuple):
 
 
 def _text(file: str, data: bytes) -> str:
-    """UTF-8, with or without its mark; UTF-16 with its mark; else what Windows writes in the West.
+    """UTF-8, with or without its mark; UTF-16 with its mark; else Windows-1252.
 
     Raises:
-        SourceError: It is none of these. UTF-8 with a slip is not taken for Windows', whose every byte is a
-            character: all its labels would be read wrong.
+        SourceError: It is none of these. Damaged UTF-8 is not read as Windows-1252, in which every byte is a
+            character: all labels would be wrong.
     """
     try:
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -60,7 +60,7 @@ def _text(file: str, data: bytes) -> str:
 
 
 def _separator(text: str) -> str:
-    """What is between the names of the columns most often."""
+    """The separator that is most frequent between the names of the columns."""
     first = HEADER.match(text.lstrip("\r\n"))
     return max(SEPARATORS, key=QUOTED.sub("", first[0] if first else "").count)
 

@@ -1,9 +1,9 @@
 """DICOM files as pictures: what a radiologist sees on the screen, in 8 bits.
 
-The stored numbers become the scanner's units (rescale slope and intercept, or a lookup table), then grey by a
+The stored numbers become the scanner's units (rescale slope and intercept, or a lookup table), then gray by a
 window: the user's, or the file's own. A file without one shows its values as they are if they have 8 bits, or
-else spreads all of them over the greys. MONOCHROME1, where low means bright, is inverted. Padding is black.
-Colours keep the upper 8 of their bits.
+else spreads all of them over the grays. MONOCHROME1, where low means bright, is inverted. Padding is black.
+Colors keep the upper 8 of their bits.
 
 Source: DICOM PS3.3, C.7.5.1.1.2 (padding), C.7.6.3.1 (photometric interpretation), C.11.1 (modality LUT),
 C.11.2 (VOI LUT).
@@ -34,7 +34,7 @@ pydicom.config.settings.reading_validation_mode = (
     pydicom.config.IGNORE
 )  # files often break rules that no pixel needs
 
-GREY = ("MONOCHROME1", "MONOCHROME2")
+GRAY = ("MONOCHROME1", "MONOCHROME2")
 
 BYTE = 8
 """Bits of the pixels of a picture."""
@@ -56,7 +56,7 @@ def size(data: bytes) -> tuple[int, int, int]:
         Unreadable: There is no image in it.
     """
     header = _read(data, stop_before_pixels=True)
-    return header.Rows, header.Columns, 1 if header.PhotometricInterpretation in GREY else 3
+    return header.Rows, header.Columns, 1 if header.PhotometricInterpretation in GRAY else 3
 
 
 def picture(data: bytes, reading: ReadOptions, largest: int) -> Image.Image:
@@ -64,7 +64,7 @@ def picture(data: bytes, reading: ReadOptions, largest: int) -> Image.Image:
 
     Args:
         data: The file.
-        reading: What of it is wanted.
+        reading: Window and frame.
         largest: Pixels that an image may have.
 
     Raises:
@@ -79,8 +79,8 @@ def picture(data: bytes, reading: ReadOptions, largest: int) -> Image.Image:
     _check_decoder(file)
     _check_length(file)
     values = pixel_array(file, index=0)
-    if file.PhotometricInterpretation in GREY:
-        return Image.fromarray(_grey(file, values, reading))
+    if file.PhotometricInterpretation in GRAY:
+        return Image.fromarray(_gray(file, values, reading))
     bits = file.BitsStored
     if file.PhotometricInterpretation == "PALETTE COLOR":
         values = apply_color_lut(values, file)
@@ -103,7 +103,7 @@ def _read(data: bytes, *, stop_before_pixels: bool = False) -> Dataset:
 
 
 def _check_decoder(file: Dataset) -> None:
-    """Say what is missing before pydicom does, in a page."""
+    """Name a missing decoder in one line; pydicom needs a page."""
     syntax = file.file_meta.TransferSyntaxUID
     if not syntax.is_compressed or syntax.is_deflated:
         return
@@ -149,7 +149,7 @@ def _rle_length(frame: bytes) -> int:
     return length
 
 
-def _grey(file: Dataset, stored: NDArray[Any], reading: ReadOptions) -> NDArray[np.uint8]:
+def _gray(file: Dataset, stored: NDArray[Any], reading: ReadOptions) -> NDArray[np.uint8]:
     values = apply_modality_lut(stored, file).astype(np.float64)
     if not np.isfinite(values).all():
         raise Unreadable("some of its pixels are no numbers")
@@ -164,7 +164,7 @@ def _grey(file: Dataset, stored: NDArray[Any], reading: ReadOptions) -> NDArray[
 def _shades(
     file: Dataset, values: NDArray[np.float64], padding: NDArray[np.bool_], reading: ReadOptions
 ) -> NDArray[np.float64]:
-    """Grey from 0 to 1, before inversion; values outside the window may lie beyond.
+    """Gray from 0 to 1, before inversion; values outside the window may lie beyond.
 
     Args:
         file: With its own window, if it has one.
@@ -180,16 +180,16 @@ def _shades(
     if not own:
         return values / (2**file.BitsStored - 1) if _is_plain(file) else _spread(values, ~padding)
     if function == "SIGMOID":
-        centre, width = own
-        return 1 / (1 + np.exp(-4 * (values - centre) / width))
+        center, width = own
+        return 1 / (1 + np.exp(-4 * (values - center) / width))
     if function == "LINEAR_EXACT":
-        centre, width = own
-        return (values - centre) / width + 0.5
+        center, width = own
+        return (values - center) / width + 0.5
     return _linear(values, *own)
 
 
 def _is_plain(file: Dataset) -> bool:
-    """Whether the stored numbers are greys as screens show them: 8 bits at most, and in no other unit."""
+    """Whether the stored numbers are grays as screens show them: 8 bits at most, and in no other unit."""
     is_scaled = "ModalityLUTSequence" in file or (
         (float(file.get("RescaleSlope") or 1), float(file.get("RescaleIntercept") or 0)) != (1, 0)
     )
@@ -207,7 +207,7 @@ def _padding(file: Dataset, stored: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _looked_up(file: Dataset, table: Dataset, values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Greys from a table of the file, which is indexed with the scanner's units; its ends hold beyond.
+    """Grays from a table of the file, which is indexed with the scanner's units; its ends hold beyond.
 
     pydicom's own function keeps the index in as many bits as the entries have: of 4,096 entries of 8 bits it
     reads 256.
@@ -227,19 +227,19 @@ def _looked_up(file: Dataset, table: Dataset, values: NDArray[np.float64]) -> ND
 
 
 def _own_window(file: Dataset) -> tuple[float, float] | None:
-    """Centre and width, the first where there are several."""
+    """Center and width, the first where there are several."""
     given = [file.get(name) for name in ("WindowCenter", "WindowWidth")]
     if any(value is None or value == "" for value in given):
         return None
-    centre, width = (float(np.atleast_1d(np.asarray(value, np.float64))[0]) for value in given)
-    return (centre, width) if width > 0 else None
+    center, width = (float(np.atleast_1d(np.asarray(value, np.float64))[0]) for value in given)
+    return (center, width) if width > 0 else None
 
 
-def _linear(values: NDArray[np.float64], centre: float, width: float) -> NDArray[np.float64]:
+def _linear(values: NDArray[np.float64], center: float, width: float) -> NDArray[np.float64]:
     """The window's values from 0 to 1, counted as the standard does: from the first of them to the last."""
     if width <= 1:
-        return (values > centre - 0.5).astype(np.float64)
-    return (values - (centre - 0.5)) / (width - 1) + 0.5
+        return (values > center - 0.5).astype(np.float64)
+    return (values - (center - 0.5)) / (width - 1) + 0.5
 
 
 def _spread(values: NDArray[np.float64], shown: NDArray[np.bool_]) -> NDArray[np.float64]:

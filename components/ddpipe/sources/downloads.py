@@ -73,7 +73,7 @@ def fetched(name: str) -> str:
     """The folder with the files of a data set, fetched once into this machine's cache.
 
     Raises:
-        SourceError: The network says no, or the files are not what they should be.
+        SourceError: The download fails, or a file has another hash.
     """
     folder = default_cache() / "downloads" / name
     for file, md5 in DOWNLOADS[name].md5.items():

@@ -140,7 +140,7 @@ class Folder:
             )
 
     def _too_few(self, found: Sequence[Placed], classes: Sequence[str], *, has_splits: bool) -> SourceError:
-        """There are no two classes to tell apart; perhaps they lie one folder deeper."""
+        """The error for fewer than two classes; perhaps they are one folder deeper."""
         do = "Give a folder, or s3://bucket/prefix, with one folder of images per class."
         if not classes:
             return refused(self.path, "it holds no image in a class folder", do)

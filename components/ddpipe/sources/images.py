@@ -1,4 +1,4 @@
-"""From an image file's bytes to upright pixels of 8 bits, grey or colour, of the size wanted."""
+"""Decodes image files to upright pixels of 8 bits, gray or color, of the size wanted."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ Shape = tuple[int, int, int]
 
 
 class Probed(NamedTuple):
-    """What decides how an image is kept.
+    """What the encoding of an image depends on.
 
     Attributes:
         shape: Upright.
-        depth: Bits that the values of a 16-bit image use, at least 8, as files do not tell: those of medicine
-            often have 10 or 12; 0: the image has no 16 bits.
+        depth: Bits that the values of a 16-bit image use, at least 8: medical ones often 10 or 12, which no
+            header says. 0: the image has 8 bits.
     """
 
     shape: Shape
@@ -66,7 +66,7 @@ def probe(data: bytes) -> Probed:
     """Look at an image's header, and through its pixels only where there are 16 bits that no header explains.
 
     Raises:
-        Unreadable: This is no image, or one of absurd size.
+        Unreadable: This is not an image, or one of absurd size.
     """
     if _is_dicom(data):
         with _refused(data):
@@ -76,17 +76,17 @@ def probe(data: bytes) -> Probed:
         if image.getexif().get(ORIENTATION) in SIDEWAYS:
             width, height = height, width
         depth = max(8, int(np.asarray(image).max()).bit_length()) if _is_deep(image) else 0
-        return Probed((height, width, 1 if _is_grey(image) else 3), depth)
+        return Probed((height, width, 1 if _is_gray(image) else 3), depth)
 
 
 def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEFAULT) -> Image.Image:
-    """An image file, upright, scaled to this shape with its proportions kept, and cropped around the centre.
+    """An image file, upright, scaled to this shape with its proportions kept, and cropped around the center.
 
     Args:
         data: The file.
         shape: Wanted.
         depth: Bits that values of 16-bit images use, of which the upper 8 are kept; 0: all 16.
-        reading: Of a DICOM file.
+        reading: How the file is read.
 
     Raises:
         Unreadable: The file is truncated or damaged.
@@ -100,7 +100,7 @@ def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEF
 
 
 def shrink(data: bytes, side: int, depth: int = 0, reading: ReadOptions = DEFAULT) -> Image.Image:
-    """An image file, upright, grey or colour, its shorter side scaled to `side` pixels; the rest as `decode`.
+    """An image file, upright, gray or color, its shorter side scaled to `side` pixels; the rest as `decode`.
 
     Raises:
         Unreadable: The file is truncated or damaged.
@@ -116,7 +116,7 @@ def shrink(data: bytes, side: int, depth: int = 0, reading: ReadOptions = DEFAUL
 
 
 def scaled(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """An image of mode L or RGB in this size, by `FILTER`: as Pillow's own, but for rounding."""
+    """An image of mode L or RGB in this size, by `FILTER`: equal to Pillow's own, except for rounding."""
     if Resizer is None:
         return image.resize(size, FILTER)
     result = Image.new(image.mode, size)
@@ -128,8 +128,8 @@ def scaled(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 def wrapped(pixels: NDArray[np.uint8]) -> bytes:
     """Bare pixels, (H, W) or (H, W, 3), as the simplest of image files (netpbm)."""
-    height, width, *colour = pixels.shape
-    return f"{'P6' if colour else 'P5'} {width} {height} 255\n".encode() + pixels.tobytes()
+    height, width, *color = pixels.shape
+    return f"{'P6' if color else 'P5'} {width} {height} 255\n".encode() + pixels.tobytes()
 
 
 def _upright(file: Image.Image, factor: Callable[[tuple[int, int]], float], depth: int) -> Image.Image:
@@ -149,12 +149,12 @@ def _upright(file: Image.Image, factor: Callable[[tuple[int, int]], float], dept
 
 
 def plain(image: Image.Image, depth: int = 0) -> Image.Image:
-    """The image in mode L or RGB: 16 bits keep the upper 8 of those in use, what is transparent shows white.
+    """The image in mode L or RGB: 16 bits keep the upper 8 of those in use; transparent pixels become white.
 
     Raises:
-        Unreadable: The pixels are numbers whose range nobody knows.
+        Unreadable: The pixels are numbers of an unknown range.
     """
-    mode = "L" if _is_grey(image) else "RGB"
+    mode = "L" if _is_gray(image) else "RGB"
     if _is_deep(image):
         # Pillow's own conversion clips: all above 255 would become white.
         upper = np.asarray(image) >> (depth or 16) - 8
@@ -168,7 +168,7 @@ def plain(image: Image.Image, depth: int = 0) -> Image.Image:
 
 
 def bare(data: bytes) -> tuple[Shape, bytes] | None:
-    """The shape and pixels of what `wrapped` made, at once; None for any other file."""
+    """Shape and pixels of a file that `wrapped` made, without a decoder; None for any other file."""
     if wrapping := WRAPPING.match(data):
         channels, (width, height) = CHANNELS[wrapping[1]], map(int, wrapping.groups()[1:])
         pixels = data[wrapping.end() :]
@@ -199,7 +199,7 @@ def _opened(data: bytes, reading: ReadOptions = DEFAULT) -> Iterator[Image.Image
 
 @contextmanager
 def _refused(data: bytes) -> Iterator[None]:
-    """Say in one way what is wrong with a file."""
+    """Turn any exception of a decoder into `Unreadable`."""
     try:
         yield
     except Unreadable:
@@ -255,11 +255,11 @@ def _reason(data: bytes, error: Exception) -> str:
     if not data:
         return "it is empty"
     if isinstance(error, UnidentifiedImageError):
-        return "it is no image"
+        return "it is not an image"
     return str(error) or type(error).__name__
 
 
-def _is_grey(image: Image.Image) -> bool:
+def _is_gray(image: Image.Image) -> bool:
     return image.mode in {"1", "L", "LA", "La", "I", "F"} or _is_deep(image)
 
 

@@ -1,4 +1,4 @@
-"""The files of raw data, in a folder or a bucket: which there are, and what cannot be read."""
+"""Lists and reads the files of raw data, in a folder or a bucket."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ddpipe.storage import ObjectInfo, Store, open_store
 from ddpipe.storage.files import info_of
 
 LOST = "lost+found"
-"""What a file system keeps in its topmost folder, for the administrator only."""
+"""A folder that file systems keep for the administrator."""
 
 MAC = "__MACOSX"
 """A folder in every zip archive from a Mac, with no data."""
 
 Identity = tuple[int, int]
-"""Device and inode: what a folder is, by whichever name."""
+"""Device and inode: the same for a folder under all of its names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,14 @@ def read_file(path: str, key: str) -> bytes:
     """A file below a path.
 
     Raises:
-        Unreadable: It alone cannot be read: it vanished, or this user may not read it.
+        Unreadable: Only this file cannot be read: it was removed, or this user may not read it.
         StoreError: Nothing there can be read.
     """
     store = open_store(path)
     try:
         return store.read(key)
     except NoSuchObject as error:
-        raise Unreadable("it vanished") from error
+        raise Unreadable("it was removed meanwhile") from error
     except NoAccess as error:
         if store.local_path(key) is None:  # the credentials, for all objects alike
             raise
@@ -122,16 +122,16 @@ def _walked(root: Path) -> Iterator[ObjectInfo | tuple[str, str] | str]:
 
 
 def _visible(folder: str, prefix: str) -> Iterator[tuple[str, DirEntry[str]]]:
-    """What is in a folder, by its key."""
+    """The entries of a folder, except hidden ones, with their keys."""
     for entry in scandir(folder):
         if not entry.name.startswith(".") and entry.name != MAC and prefix + entry.name != LOST:
             yield prefix + entry.name, entry
 
 
 def _reason(status: stat_result) -> str:
-    """Why this is nothing to read or to walk through."""
+    """Why this cannot be read, nor be searched as a folder."""
     if S_ISDIR(status.st_mode):
-        return "it is a link to a folder that it lies in"
+        return "it is a link to a folder that contains it"
     return "it is neither a file nor a folder, but a pipe, a socket or a device"
 
 

@@ -85,7 +85,7 @@ SOURCES: Mapping[str, Opener] = {
 """Each kind of source, and how it is opened."""
 
 BUILT_IN = frozenset({"digits"})
-"""Sources that no path leads to."""
+"""Sources without a path."""
 
 
 def open_source(name: str, path: str, table: Table) -> Source:

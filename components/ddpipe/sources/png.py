@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 
 CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""By colour type."""
+"""By color type."""
 
 SIGNATURE = 8
 """Bytes before the first chunk."""
@@ -24,8 +24,8 @@ PIECE = 2**20
 
 def missing_bytes(data: bytes) -> int:
     """How many bytes of pixels a PNG lacks; it is one that Pillow has read, and not interlaced."""
-    width, height, depth, colour = struct.unpack(">IIBB", data[16:26])
-    expected: int = height * (1 + -(-width * depth * CHANNELS[colour] // 8))
+    width, height, depth, color = struct.unpack(">IIBB", data[16:26])
+    expected: int = height * (1 + -(-width * depth * CHANNELS[color] // 8))
     packed = b"".join(_chunks(data, b"IDAT"))[HEADER:]
     found, stream = 0, zlib.decompressobj(-zlib.MAX_WBITS)
     while packed and found < expected:

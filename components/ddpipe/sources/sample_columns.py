@@ -1,4 +1,4 @@
-"""The samples of a source as columns, as a million of them are too much for objects."""
+"""The samples of a source as columns: a million objects would need too much memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Samples(Columns):
 
     @classmethod
     def of(cls, samples: Iterable[Sample]) -> Samples:
-        """Samples that a source tells one by one."""
+        """Columns of samples that a source yields one by one."""
         pieces = [
             cls(
                 text(sample.id for sample in piece),
@@ -58,19 +58,19 @@ class Samples(Columns):
 
     @property
     def units(self) -> Text:
-        """What must not be torn apart: the group of each sample, or its id."""
+        """What stays in one split: the group of each sample, or its id."""
         return np.where(self.groups == b"", self.ids, self.groups)
 
 
 class Finder:
-    """From ids to the numbers of their samples."""
+    """Finds samples by their ids."""
 
     def __init__(self, ids: Text) -> None:
         self._order = np.argsort(ids, kind="stable")
         self._sorted = ids[self._order]
 
     def rows(self, ids: Text) -> Rows:
-        """The number of each sample; -1 where there is none of this id."""
+        """The row of each id; -1 where no sample has it."""
         if not len(self._sorted):
             return np.full(len(ids), -1)
         places = np.minimum(np.searchsorted(self._sorted, ids), len(self._sorted) - 1)

@@ -1,4 +1,4 @@
-"""A CSV file that says what its images show: one column of classes, or several of 0 and 1."""
+"""Labels from a CSV file: one column of classes, or several of 0 and 1."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ UNLABELLED = frozenset({"", "nan", "na", "null", "none"})
 BINARY: Mapping[str, int] = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 
 UNCERTAIN = frozenset({"-1", "-1.0"})
-"""A label that a report hedges about, as in CheXpert and MIMIC-CXR."""
+"""The label -1, for findings that a report calls uncertain, as in CheXpert and MIMIC-CXR."""
 
 DECISIONS: Mapping[str, str] = {"zero": "0", "one": "1", "drop": "-1"}
 """What an uncertain label becomes; rows that still have one are left out."""
@@ -53,7 +53,7 @@ class Csv:
     table: Table
 
     def survey(self) -> Survey:
-        """Match the rows with the images; whatever is wrong with the file is told at once."""
+        """Match the rows with the images; one error lists everything that is wrong with the file."""
         file, data = self._content()
         header, rows = parsed(file, data)
         columns = _named(file, header, self.table)
@@ -80,7 +80,7 @@ class Csv:
             for _, _, cells in rows
             if not isinstance(place := places[cells[columns.image]], str)
         )
-        self._tell_unnamed(found, {place.key for place in named.values() if not isinstance(place, str)})
+        self._warn_of_unnamed(found, {place.key for place in named.values() if not isinstance(place, str)})
         return Survey(
             classes=classes,
             samples=samples,
@@ -106,7 +106,7 @@ class Csv:
             name, f"there is no {' and no '.join(places)}", f"Name the CSV file with {option('table')}."
         )
 
-    def _tell_unnamed(self, found: Mapping[str, Sequence[ObjectInfo]], used: set[str]) -> None:
+    def _warn_of_unnamed(self, found: Mapping[str, Sequence[ObjectInfo]], used: set[str]) -> None:
         keys = {info.key for infos in found.values() for info in infos}
         if unnamed := sorted(key for key in keys - used if not key.endswith(".csv")):
             log.warning(
@@ -145,7 +145,7 @@ def _named(file: str, header: Sequence[str], wanted: Table) -> Table:
 
 
 def _decided(rows: list[Row], columns: Table) -> tuple[list[Row], dict[str, Any]]:
-    """The rows with 0 or 1 for what is uncertain or blank, if so asked, and what the manifest says of it."""
+    """The rows with uncertain and blank labels replaced, if there is a policy, and facts for the manifest."""
     if columns.uncertain not in DECISIONS:
         return rows, {}
     decision, counts = DECISIONS[columns.uncertain], Counter[str]()
@@ -168,7 +168,7 @@ def _decided(rows: list[Row], columns: Table) -> tuple[list[Row], dict[str, Any]
 
 
 def _chosen(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], dict[str, int]]:
-    """Without the rows that are to be left out, and how many these are, by the reason."""
+    """The rows that are used, and the number of those that are not, by reason."""
     reasons: list[tuple[str, Callable[[Row, Table], bool]]] = []
     if newest := _newest(rows, columns):
         reason = f"rows {columns.newest_days:g} days or more before the newest, of {newest:%Y-%m-%d %H:%M}"
@@ -194,7 +194,7 @@ def _chosen(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], dict
 def _newest(rows: Sequence[Row], columns: Table) -> datetime | None:
     """The time of the newest row, if only the newest days are asked for.
 
-    Counted back from it, not from a clock: the same table gives the same rows whenever it is prepared.
+    Days are counted back from it, not from a clock: the same table always gives the same rows.
     """
     if not columns.newest_days:
         return None
@@ -220,7 +220,7 @@ def _problems(
 ) -> Iterator[str]:
     """What is wrong with the rows, each kind with its lines.
 
-    Images that are missing or ambiguous are among it only beside something else: alone, they can be skipped.
+    Missing and ambiguous images are listed only together with other problems: alone, they can be skipped.
     """
     named = {name: name if isinstance(place, str) else place.key for name, place in places.items()}
     counts = Counter(named[name] for row in rows if (name := row.cells.get(columns.image)))
@@ -231,7 +231,7 @@ def _problems(
             continue
         name = named.get(row.cells[columns.image], "")
         if counts[name] > 1:
-            lines[f"the image {name!r} is there {counts[name]} times"].append(row.line)
+            lines[f"the image {name!r} is listed {counts[name]} times"].append(row.line)
         for problem in _in_cells(row.cells, columns):
             lines[problem].append(row.line)
     for row in rows if lines else ():
@@ -302,7 +302,7 @@ def _label(cells: Mapping[str, str], columns: Table, numbers: Mapping[str, int])
 
 
 def _by_name(infos: Iterable[ObjectInfo]) -> dict[str, list[ObjectInfo]]:
-    """All files by each of the ways in which a table may name them."""
+    """All files by each name that a table may use for them."""
     found: dict[str, list[ObjectInfo]] = defaultdict(list)
     for info in infos:
         path = PurePosixPath(info.key)
@@ -312,11 +312,11 @@ def _by_name(infos: Iterable[ObjectInfo]) -> dict[str, list[ObjectInfo]]:
 
 
 def _match(name: str, found: Mapping[str, list[ObjectInfo]]) -> ObjectInfo | str:
-    """The one image of this name, or what is the matter."""
+    """The one image of this name, or the problem."""
     infos = found.get(name) or [info for top in SPLIT_FOLDERS for info in found.get(f"{top}/{name}", ())]
     infos = [info for info in infos if info.key == name] or infos  # a whole path is unambiguous
     if len(infos) == 1:
         return infos[0]
     if not infos:
-        return "there is no such image, although the table names it"
+        return "the table names this image, but it does not exist"
     return f"it could be {infos[0].key} or {infos[1].key}: give its path"

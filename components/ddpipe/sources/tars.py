@@ -49,7 +49,7 @@ class _Member:
 
     @property
     def problem(self) -> str:
-        """Why it cannot be used; empty if it can."""
+        """Why it cannot be used; "" if it can."""
         return "; ".join(self._problems())
 
     def _problems(self) -> Iterator[str]:
@@ -77,7 +77,7 @@ class Tars:
     path: str
 
     def survey(self) -> Survey:
-        """Walk through the tars once, for names, places and labels."""
+        """List the tars once, for names, places and labels."""
         listed = listed_files(self.path)
         infos = [info for info in listed.infos if info.key.endswith(".tar")]
         if not infos:
@@ -193,7 +193,7 @@ def _buffered(store: Store, info: ObjectInfo) -> io.BufferedReader:
 
 
 def _note_label(member: _Member, ending: str, tar: tarfile.TarFile, item: tarfile.TarInfo) -> None:
-    """Note what a label file says, if it says anything."""
+    """Record the label in a file, if there is one."""
     if item.size > LABEL_BYTES:
         member.problems.append(f"its .{ending} has {item.size:,} bytes, a label's at most {LABEL_BYTES:,}")
         return
@@ -215,12 +215,12 @@ def _label(ending: str, content: bytes) -> str | None:
 
 
 def _place(name: str) -> tuple[bool, int, str]:
-    """Where a class comes: numbers in their order, then names."""
+    """Sort key of a class: numbers in their order, then names."""
     is_number = name.isdecimal() and len(name) < LONGEST_NUMBER
     return not is_number, int(name) if is_number else 0, name
 
 
 def _split(key: str) -> str:
-    """The split that a path tells: val/000.tar, imagenet-train-000012.tar."""
+    """The split that a path names: val/000.tar, imagenet-train-000012.tar."""
     words = re.split(r"[/_.-]", key.lower())
     return next((SPLIT_FOLDERS[word] for word in words if word in SPLIT_FOLDERS), "")

@@ -1,4 +1,4 @@
-"""What every store can do, as a protocol."""
+"""The protocol of all stores."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class ObjectInfo:
 class Store(Protocol):
     """A place where objects are kept by key.
 
-    Every method raises `NoSuchBucket`, `NoAccess` or `Unreachable` where that is the reason; what is
-    particular to one method is told there.
+    Every method raises `NoSuchBucket`, `NoAccess` or `Unreachable` for these reasons; what else a
+    method raises is documented there.
     """
 
     @property
@@ -47,10 +47,10 @@ class Store(Protocol):
         """Exactly `length` bytes from `start`; raises `CorruptObject` if the object is shorter."""
 
     def write(self, key: str, data: bytes) -> None:
-        """Put an object in place of whatever was there; raises `NotWritable`."""
+        """Create or replace an object; raises `NotWritable`."""
 
     def upload(self, path: Path, key: str) -> None:
-        """Put a file's content in place of whatever was there; raises `NotWritable`."""
+        """Create or replace an object with a file's content; raises `NotWritable`."""
 
     def download(self, key: str, path: Path) -> None:
         """Put an object's verified content into a file, atomically."""
@@ -71,4 +71,4 @@ class Store(Protocol):
         """Write and remove a small object, so that a read-only store is refused before any expensive work."""
 
     def local_path(self, key: str) -> Path | None:
-        """Where the object lies on this machine, or None if it has to be fetched."""
+        """The object's path on this machine, or None if it has to be fetched."""

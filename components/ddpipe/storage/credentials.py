@@ -1,4 +1,4 @@
-"""Who asks the object store, and how those credentials stay fresh in a long run.
+"""Credentials for the object store, and how they stay fresh in a long run.
 
 The first of these that is there:
 
@@ -49,11 +49,11 @@ _ROLES = {
     "AWS_CONTAINER_CREDENTIALS_FULL_URI": "",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "",
 }
-"""What says that there is a role, and what names another server to get its credentials from."""
+"""Variables that announce a role, and those that name another server for its credentials."""
 
 
 def identity(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """All of an environment that decides who asks."""
+    """Everything in an environment that determines the credentials."""
     return tuple(
         (name, value)
         for name, value in sorted(environment.items())
@@ -62,7 +62,7 @@ def identity(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def provider(endpoint: str) -> Provider | None:
-    """What gives this process its credentials; None if requests are not to be signed.
+    """The provider of this process's credentials; None if requests are not signed.
 
     Raises:
         NoAccess: The mounted secret is not there.
@@ -113,7 +113,7 @@ class MountedSecret(Provider):
 
 
 class Role(Provider):
-    """A role whose credentials a server gives for some time."""
+    """A role with temporary credentials from a server."""
 
     def __init__(self, name: str, server: str | None) -> None:
         self._name = name
@@ -122,7 +122,7 @@ class Role(Provider):
         self._provider = IamAwsProvider(custom_endpoint=server, http_client=pool)
 
     def retrieve(self) -> Credentials:
-        """Those that are valid now; new ones shortly before they expire."""
+        """Valid credentials; renewed shortly before they expire."""
         try:
             return self._provider.retrieve()
         except (ValueError, KeyError, OSError, ParseError, HTTPError) as error:

@@ -6,7 +6,7 @@ import time
 import zlib
 
 GZIP = 16 + zlib.MAX_WBITS
-"""How zlib is told to expect gzip's header."""
+"""The window size with which zlib expects a gzip header."""
 
 PROGRESS = 8 * 2**20
 """Bytes after which earlier breaks of a download are forgotten."""

@@ -50,13 +50,13 @@ def _not_writable(path: Path, error: OSError) -> NotWritable:
 
 
 def info_of(key: str, status: os.stat_result) -> ObjectInfo:
-    """A file as a listing tells it."""
+    """The listing entry of a file."""
     modified = datetime.fromtimestamp(status.st_mtime, UTC)
     return ObjectInfo(key, status.st_size, f"{status.st_mtime_ns:x}-{status.st_size:x}", modified)
 
 
 def _cannot_be_listed(error: OSError) -> None:
-    """What is not seen would be taken for not there, and what it needs cleaned up."""
+    """Files that are not listed would count as missing, and what they need as garbage."""
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):  # none, or none any more
         return
     raise NoAccess(
@@ -102,12 +102,12 @@ class FileStore:
         return data
 
     def write(self, key: str, data: bytes) -> None:
-        """Put a file in place of whatever was there."""
+        """Create or replace a file."""
         with replacing(self._path(key)) as partial:
             partial.write_bytes(data)
 
     def upload(self, path: Path, key: str) -> None:
-        """Put a copy of a file in place of whatever was there."""
+        """Create or replace a file with a copy of another."""
         with path.open("rb") as source, replacing(self._path(key)) as partial, partial.open("wb") as target:
             shutil.copyfileobj(source, target)
 

@@ -1,8 +1,8 @@
-"""A lease on a folder: one process at a time works on it, on whatever machine.
+"""A lease on a folder: one process at a time works on it, on any machine.
 
 Each process that wants the folder writes a lease into it, an object of its own, and looks for those of
 others. A lease that is renewed has a living holder. One that is not renewed for a while, or whose process
-ended on this machine, is void: who comes next deletes it. All ages are by the store's own times, so clocks
+ended on this machine, is void: the next process deletes it. All ages are by the store's own times, so clocks
 need not agree.
 
 A holder that was paused for longer than that (a suspended laptop, a stopped process) finds its lease deleted

@@ -1,6 +1,6 @@
 """Objects in a bucket of any S3 server, through the MinIO client.
 
-Where the server is comes from the environment; who asks, see credentials.py:
+The environment names the server; for credentials see credentials.py:
 
     S3_ENDPOINT            host:port or URL; default: inside Kubernetes Kubeflow's MinIO, elsewhere AWS
     S3_SECURE              "true" for https where the endpoint names no scheme
@@ -135,11 +135,11 @@ class S3Store:
         return data
 
     def write(self, key: str, data: bytes) -> None:
-        """Put an object in place of whatever was there."""
+        """Create or replace an object."""
         self._put(key, io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest())
 
     def upload(self, path: Path, key: str) -> None:
-        """Put a file's content in place of whatever was there."""
+        """Create or replace an object with a file's content."""
         with path.open("rb") as file:
             checksum = hashlib.file_digest(file, "sha256").hexdigest()
             size = file.tell()

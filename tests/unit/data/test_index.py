@@ -56,7 +56,7 @@ def test_an_index_is_mapped_into_memory_and_cannot_be_changed(tmp_path: Path) ->
         assert not column.flags.writeable
 
 
-def test_a_column_that_changed_or_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_changed_or_missing_column_is_reported(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     split = a_split(5, store=store)
     store.write(object_key(split.labels), b"something else")

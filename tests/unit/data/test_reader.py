@@ -194,7 +194,7 @@ def test_a_damaged_proof_proves_nothing(left: str, tmp_path: Path) -> None:
     assert {proof: proof.read_text() for proof in whole} == whole
 
 
-def test_a_store_on_disk_is_read_without_a_cache_that_can_be_written_to(tmp_path: Path) -> None:
+def test_a_store_on_disk_is_read_without_a_writable_cache(tmp_path: Path) -> None:
     """A claim in a pod whose user has no home."""
     uri = _dataset(str(tmp_path / "store"))
     (tmp_path / "file").touch()

@@ -19,7 +19,7 @@ def saved(image: Image.Image, quality: int) -> Image.Image:
     return Image.open(buffer)
 
 
-def test_a_picture_that_was_scaled_brightened_or_saved_again_is_found_and_no_other() -> None:
+def test_a_scaled_brightened_or_resaved_picture_is_found() -> None:
     pictures = [a_picture(seed) for seed in range(40)]
     again = [
         saved(pictures[3], 60),

@@ -25,7 +25,7 @@ def toys(tmp_path: Path) -> PrepareSpec:
     return PrepareSpec(source="folder", source_path=str(tmp_path / "toys"), store=str(tmp_path / "store"))
 
 
-def test_exact_shares_are_met_and_told(toys: PrepareSpec) -> None:
+def test_exact_shares_are_met_and_reported(toys: PrepareSpec) -> None:
     manifest = prepare(replace(toys, stratify="exact")).manifest
     counts = {name: split.per_class for name, split in manifest.splits.items()}
     assert counts == {"train": (16, 8), "validation": (2, 1), "test": (2, 1)}
@@ -116,7 +116,7 @@ def _chest_x_rays(root: Path, rows: list[str]) -> PrepareSpec:
 ROWS = [*["1.0,"] * 8, *[",1.0"] * 8, *["0.0,1"] * 8, "-1.0,1", "1,-1", "-1,-1.0"]
 
 
-def test_uncertain_labels_are_refused_with_all_rows_counted_and_the_way_out(tmp_path: Path) -> None:
+def test_uncertain_labels_are_refused_with_their_rows_and_a_way_out(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as caught:
         prepare(_chest_x_rays(tmp_path / "raw", [*ROWS, ","]))
     assert "a label is -1, uncertain (lines 26, 27, 28: 3 in all)" in caught.value.seen
@@ -148,7 +148,7 @@ def test_uncertain_labels_become_what_the_user_says(
     assert ("<li>3 rows with an uncertain label</li>" in page) == (policy == "drop")
 
 
-def test_a_row_that_is_blank_throughout_has_no_label_whatever_the_policy(tmp_path: Path) -> None:
+def test_a_blank_row_has_no_label_under_any_policy(tmp_path: Path) -> None:
     spec = replace(_chest_x_rays(tmp_path / "raw", [*ROWS, ",", "nan,"]), uncertain="zero")
     with pytest.raises(SourceError, match="no label"):
         prepare(spec)
@@ -283,7 +283,7 @@ def test_names_in_tars_say_groups_as_well(tmp_path: Path) -> None:
     assert all(len(splits) == 1 for splits in groups.values())
 
 
-def test_a_pattern_that_is_not_found_in_each_path_is_refused_with_the_paths(tmp_path: Path) -> None:
+def test_a_pattern_that_matches_only_some_paths_is_refused(tmp_path: Path) -> None:
     spec = _scans(tmp_path / "scans")
     an_image(tmp_path / "scans/a/unknown.png")
     with pytest.raises(SourceError) as caught:
@@ -291,7 +291,7 @@ def test_a_pattern_that_is_not_found_in_each_path_is_refused_with_the_paths(tmp_
     assert "1 problem:\n  - a/unknown.png" in caught.value.seen
 
 
-def test_a_pattern_that_is_none_or_has_no_path_to_look_at_is_refused_before_any_work(
+def test_an_invalid_pattern_is_refused_before_any_work(
     toys: PrepareSpec,
 ) -> None:
     with pytest.raises(ParameterError, match="not a regular expression of RE2: missing \\)"):

@@ -227,7 +227,7 @@ def test_a_damaged_manifest_is_written_again(
     store.write(key, whole[: len(whole) // 2])
     again = prepare(spec)
     assert (again.reused, again.encoded, again.dataset_id) == (False, 0, first.dataset_id)
-    assert f"damaged: {key} is not as it was published" in caplog.text
+    assert f"damaged: {key} differs from what was published" in caplog.text
     assert store.read(key) == whole
     assert prepare(spec).reused
 
@@ -248,7 +248,7 @@ def _flip(spec: PrepareSpec, key: str) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, -1])
-def test_damaged_shards_are_found_and_mended_when_verifying(place: int, sharded: PrepareSpec) -> None:
+def test_verify_repairs_damaged_shards(place: int, sharded: PrepareSpec) -> None:
     """The version stays what it was, also for who trained on it."""
     first = prepare(sharded)
     shard, before = first.manifest.splits["train"].shards[place], _objects(sharded)
@@ -262,7 +262,7 @@ def test_damaged_shards_are_found_and_mended_when_verifying(place: int, sharded:
     assert prepare(replace(sharded, verify=True)).reused
 
 
-def test_a_shard_that_is_cut_off_is_mended(sharded: PrepareSpec) -> None:
+def test_verify_repairs_a_shard_that_is_cut_off(sharded: PrepareSpec) -> None:
     """Its size tells."""
     first = prepare(sharded)
     open_store(sharded.store).write(shard_key(first.manifest.splits["train"].shards[1]), b"cut")
@@ -278,7 +278,7 @@ def test_no_image_is_taken_from_a_damaged_shard(sharded: PrepareSpec) -> None:
     assert _content(prepare(replace(other, verify=True))) == _content(fresh)
 
 
-def test_a_damaged_shard_whose_image_cannot_be_read_any_more_is_told(toys: PrepareSpec) -> None:
+def test_a_damaged_shard_without_its_image_is_reported(toys: PrepareSpec) -> None:
     """The file hides its change, as far as it can."""
     shard = prepare(toys).manifest.splits["train"].shards[0]
     open_store(toys.store).delete(shard_key(shard))
@@ -286,7 +286,7 @@ def test_a_damaged_shard_whose_image_cannot_be_read_any_more_is_told(toys: Prepa
         status = path.stat()
         path.write_bytes(bytes(status.st_size))
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    with pytest.raises(SourceError, match="it is no image"):
+    with pytest.raises(SourceError, match="it is not an image"):
         prepare(toys)
 
 
@@ -349,7 +349,7 @@ def test_two_prepares_at_once_agree(toys: PrepareSpec, monkeypatch: pytest.Monke
     assert (again.reused, again.dataset_id) == (True, first.dataset_id)
 
 
-def test_a_shard_cleaned_up_while_the_others_are_written_is_told(
+def test_a_shard_deleted_while_others_are_written_is_reported(
     toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No manifest names what is not there; the next prepare makes it anew."""
@@ -493,7 +493,7 @@ def _refused(spec: PrepareSpec, kind: type[DdpipeError]) -> DdpipeError:
     return caught.value
 
 
-def test_a_spec_that_cannot_work_is_refused_before_anything_is_written(toys: PrepareSpec) -> None:
+def test_an_impossible_spec_is_refused_before_anything_is_written(toys: PrepareSpec) -> None:
     _refused(replace(toys, image_size=-1), ParameterError)
     _refused(replace(toys, source_path=""), ParameterError)
 
@@ -529,14 +529,14 @@ def test_unreadable_images_are_all_named(toys: PrepareSpec) -> None:
     for problem in (
         "3 problems",
         "ball/cut.png: ",
-        "ball/text.jpg: it is no image",
+        "ball/text.jpg: it is not an image",
         "kite/void.png: it is empty",
     ):
         assert problem in error.seen
     assert "skip_bad" in error.do
 
 
-def test_a_folder_without_one_readable_image_says_what_is_wrong_with_each(toys: PrepareSpec) -> None:
+def test_a_folder_without_a_readable_image_lists_all_reasons(toys: PrepareSpec) -> None:
     for path in _folder(toys).rglob("*.png"):
         path.write_text("not an image")
     assert "16 problems" in _refused(toys, SourceError).seen
@@ -574,7 +574,7 @@ def test_skipping_may_not_empty_a_class(toys: PrepareSpec) -> None:
     assert "'pairs' has 2" in _refused(replace(toys, skip_bad=True), SourceError).seen
 
 
-def test_a_store_that_cannot_be_written_is_refused_before_the_data_is_read(
+def test_a_read_only_store_is_refused_before_the_data_is_read(
     toys: PrepareSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -665,7 +665,7 @@ def test_photographs_are_kept_as_small_jpegs_and_read_as_squares(photographs: Pr
     assert "data:image/png" in _page(prepared)
 
 
-def test_large_images_become_jpegs_by_themselves_and_small_ones_pixels(photographs: PrepareSpec) -> None:
+def test_large_images_become_jpegs_and_small_ones_pixels(photographs: PrepareSpec) -> None:
     found = prepare(replace(photographs, image_format="auto", image_size=0)).manifest
     assert found.source["encoding"] == {"kind": "raw", "shape": [90, 120, 3]}
     for number in range(31):
@@ -791,9 +791,7 @@ def test_an_earlier_state_of_the_data_is_its_earlier_version(toys: PrepareSpec) 
     assert (again.dataset_id, again.reused) == (first.dataset_id, True)
 
 
-def test_an_interrupted_prepare_goes_on_where_it_was(
-    photographs: PrepareSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_prepare_resumes(photographs: PrepareSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards, "SHARD_BYTES", 10_000)
     real, left = packing.write_entry, [3]
 
@@ -821,7 +819,9 @@ def test_a_damaged_entry_of_the_index_is_ignored(toys: PrepareSpec) -> None:
     assert prepare(toys).dataset_id == first.dataset_id
 
 
-def test_the_same_file_in_two_splits_is_told(toys: PrepareSpec, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_file_in_two_splits_is_a_warning(
+    toys: PrepareSpec, caplog: pytest.LogCaptureFixture
+) -> None:
     for number in range(30):
         shutil.copy(_folder(toys) / "ball" / "0000.png", _folder(toys) / "ball" / f"copy{number}.png")
     prepared = prepare(toys)
@@ -830,7 +830,7 @@ def test_the_same_file_in_two_splits_is_told(toys: PrepareSpec, caplog: pytest.L
     assert "<code>ball/copy7.png</code> (" in _page(prepared)
 
 
-def test_pictures_that_look_alike_in_two_splits_are_told(
+def test_pictures_that_look_alike_in_two_splits_are_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(60):
@@ -845,7 +845,7 @@ def test_pictures_that_look_alike_in_two_splits_are_told(
     assert "look alike: 30</h2>" in page
 
 
-def test_the_page_tells_the_sizes_of_the_files(photographs: PrepareSpec) -> None:
+def test_the_page_lists_the_sizes_of_the_files(photographs: PrepareSpec) -> None:
     page = _page(prepare(photographs))
     assert "<li>120 × 90: 30</li>" in page  # noqa: RUF001
     assert "more than once" not in page
@@ -872,7 +872,7 @@ def test_the_page_tells_the_sizes_of_the_files(photographs: PrepareSpec) -> None
         ({"given": ["test", "train", "validation"]}, "The source says which split each image is in."),
     ],
 )
-def test_a_page_tells_how_the_split_was_made(rule: dict[str, Any], told: str) -> None:
+def test_the_page_says_how_the_split_was_made(rule: dict[str, Any], told: str) -> None:
     assert how_split(a_manifest(split_rule=rule, seed=3)) == told
 
 

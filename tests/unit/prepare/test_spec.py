@@ -29,7 +29,7 @@ def test_the_defaults_prepare_the_digits() -> None:
     assert all(item.help.endswith(".") for item in declared(PrepareSpec))
 
 
-def test_a_dataset_is_named_like_its_source_unless_it_has_a_name_of_its_own() -> None:
+def test_a_dataset_is_named_after_its_source_by_default() -> None:
     assert PrepareSpec().name == "digits"
     assert PrepareSpec(dataset_name="mine").name == "mine"
 
@@ -73,7 +73,7 @@ def test_a_value_that_cannot_be_is_refused_by_name(name: str, value: object) -> 
     assert f"{name} is {value!r}, not " in _problems(replace(PrepareSpec(), **{name: value}))
 
 
-def test_what_cannot_be_together_is_told_at_once() -> None:
+def test_all_conflicts_are_in_one_message() -> None:
     spec = replace(
         FOLDER, dataset_name="No Name", validation_fraction=0.6, test_fraction=0.4, folds=3, fold=3, store=""
     )

@@ -44,7 +44,7 @@ def test_the_order_of_the_samples_does_not_matter() -> None:
     assert assign(ids[::-1], [0] * 50, RULE) == forwards[::-1]
 
 
-def test_the_order_of_the_samples_does_not_matter_where_classes_are_small() -> None:
+def test_the_order_of_samples_does_not_matter_in_small_classes() -> None:
     """So small that most have to be moved into some split; some samples show two of them."""
     ids = [f"{index}.png" for index in range(60)]
     labels = [

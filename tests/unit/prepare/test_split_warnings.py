@@ -40,7 +40,7 @@ def test_the_interval_of_an_accuracy_narrows_with_the_images(count: int, width: 
     assert interval_width(count) == pytest.approx(width, abs=0.01)
 
 
-def test_a_split_of_few_images_is_told_with_what_that_means() -> None:
+def test_a_split_of_few_images_is_a_warning() -> None:
     (only,) = warnings_of(validation=10)
     assert only.startswith("the validation split has 10 images")
     assert "up to 0.53 wide" in only
@@ -48,13 +48,13 @@ def test_a_split_of_few_images_is_told_with_what_that_means() -> None:
     assert warnings_of(validation=0) == []
 
 
-def test_groups_of_one_image_each_are_told() -> None:
+def test_groups_of_one_image_each_are_a_warning() -> None:
     (only,) = warnings_of(groups=PLENTY)
     assert "'patient 0'" in only
 
 
 @pytest.mark.parametrize("alike", [("cat", "Cat"), ("guinea pig", "guineapig"), ("cat", "cat ")])
-def test_classes_that_differ_by_case_or_spaces_are_told(alike: tuple[str, str]) -> None:
+def test_classes_that_differ_by_case_or_spaces_are_a_warning(alike: tuple[str, str]) -> None:
     (only,) = warnings_of(classes=("dog", *alike))
     assert all(repr(name) in only for name in alike)
     assert "'dog'" not in only

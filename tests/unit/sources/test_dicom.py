@@ -315,7 +315,7 @@ def test_a_table_names_dicom_files_however_deep_they_lie(tmp_path: Path) -> None
     assert np.array_equal(reader.images([0])[0, ..., 0], own if number % 2 else 255 - own)
 
 
-def test_class_folders_of_dicom_files_are_prepared_with_another_window_as_another_version(
+def test_another_window_of_dicom_files_is_another_version(
     tmp_path: Path,
 ) -> None:
     for number in range(20):

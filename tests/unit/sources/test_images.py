@@ -146,7 +146,7 @@ def test_bare_pixels_come_back_as_they_went(shape: tuple[int, ...]) -> None:
     ("data", "reason"),
     [
         (b"", "empty"),
-        (b"hello", "no image"),
+        (b"hello", "not an image"),
         (_file(Image.effect_noise((60, 40), 50), "PNG")[:500], "truncated"),
         (_file(Image.effect_noise((60, 40), 50), "JPEG")[:500], "truncated"),
     ],

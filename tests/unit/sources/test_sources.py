@@ -82,7 +82,7 @@ def test_an_unchanged_bucket_is_listed_but_not_read(proxy: Proxy, tmp_path: Path
     assert len(proxy.requests) == 1
 
 
-def test_a_bucket_that_fails_in_the_middle_stops_cleanly_and_goes_on(proxy: Proxy, tmp_path: Path) -> None:
+def test_a_bucket_that_fails_in_the_middle_can_be_resumed(proxy: Proxy, tmp_path: Path) -> None:
     spec = _spec(tmp_path, "folder", _uploaded(a_folder(tmp_path / "toys", {"ball": 40, "kite": 40})))
     proxy.faults.extend([""] * 20 + [503] * 200)
     with pytest.raises(Unreachable):
@@ -91,7 +91,7 @@ def test_a_bucket_that_fails_in_the_middle_stops_cleanly_and_goes_on(proxy: Prox
     assert prepare(spec).encoded == 80
 
 
-def test_given_splits_are_kept_and_the_missing_one_comes_out_of_training(tmp_path: Path) -> None:
+def test_a_missing_split_comes_out_of_the_given_training_split(tmp_path: Path) -> None:
     a_folder(tmp_path / "toys" / "train", {"ball": 30, "kite": 30})
     a_folder(tmp_path / "toys" / "test", {"ball": 4, "kite": 5}, start=50)
     prepared = prepare(_spec(tmp_path, "folder", tmp_path / "toys"))
@@ -173,7 +173,7 @@ def test_one_class_in_splits_is_refused_with_its_own_folders(tmp_path: Path) -> 
     assert "move them up by one folder, out of 'images'" in caught.value.do
 
 
-def test_a_name_that_is_no_utf_8_is_told_and_can_be_skipped(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf_8_is_reported_and_can_be_skipped(tmp_path: Path) -> None:
     folder = a_folder(tmp_path / "toys", {"ball": 5, "kite": 5})
     (folder / "ball" / "0000.png").rename(folder / "ball" / os.fsdecode(b"caf\xe9.png"))
     spec = _spec(tmp_path, "folder", folder)
@@ -203,7 +203,7 @@ def test_a_class_folder_may_be_a_link(tmp_path: Path) -> None:
     assert "ball/more.png" in _places(prepared)
 
 
-def test_what_is_no_file_is_told_at_once_and_can_be_skipped(tmp_path: Path) -> None:
+def test_pipes_and_bad_links_are_reported_and_can_be_skipped(tmp_path: Path) -> None:
     """Reading a pipe would wait for ever, and following the circle never end."""
     folder = _class_folders(tmp_path)
     os.mkfifo(folder / "ball" / "pipe.png")
@@ -216,7 +216,7 @@ def test_what_is_no_file_is_told_at_once_and_can_be_skipped(tmp_path: Path) -> N
     for problem in (
         "5 problems",
         "ball/pipe.png: it is neither a file nor a folder",
-        "ball/circle: it is a link to a folder that it lies in",
+        "ball/circle: it is a link to a folder that contains it",
         "kite/itself.png: it cannot be read: Too many levels of symbolic links",
         "kite/gone.png: it is a link to nothing",
         "puppet: it is a link to nothing",
@@ -225,7 +225,7 @@ def test_what_is_no_file_is_told_at_once_and_can_be_skipped(tmp_path: Path) -> N
     assert len(_places(prepare(replace(spec, skip_bad=True)))) == 10
 
 
-def test_what_this_user_may_not_read_is_told_and_can_be_skipped(
+def test_files_without_permission_are_reported_and_can_be_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As root may read everything, the system is made to say no."""
@@ -257,7 +257,7 @@ def test_what_this_user_may_not_read_is_told_and_can_be_skipped(
     for problem in (
         "ball/0000.png: it cannot be read: Permission denied",
         "ball/0001.png: it cannot be read: Input/output error",
-        "ball/0002.png: it vanished",
+        "ball/0002.png: it was removed meanwhile",
     ):
         assert problem in seen
 
@@ -283,7 +283,7 @@ def test_one_class_is_refused_from_every_source(tmp_path: Path) -> None:
     )
 
 
-def test_folds_and_a_validation_split_of_the_source_exclude_each_other(tmp_path: Path) -> None:
+def test_folds_exclude_a_given_validation_split(tmp_path: Path) -> None:
     for split in ("train", "val", "test"):
         a_folder(tmp_path / "toys" / split, {"ball": 6, "kite": 6})
     spec = _spec(tmp_path, "folder", tmp_path / "toys", folds=3)
@@ -316,7 +316,7 @@ def _table(root: Path, rows: list[list[object]], separator: str = ",", encoding:
     (root / "train.csv").write_bytes(text.encode(encoding))
 
 
-def test_ranzcr_is_prepared_by_its_name_and_no_patient_is_in_two_splits(tmp_path: Path) -> None:
+def test_ranzcr_keeps_each_patient_in_one_split(tmp_path: Path) -> None:
     rows = _ranzcr(tmp_path / "xrays")
     prepared = prepare(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
     assert (prepared.manifest.task, prepared.manifest.classes) == ("multilabel", LABELS)
@@ -338,7 +338,7 @@ def test_other_separators_and_encodings_say_the_same(separator: str, encoding: s
     assert list(open_source("ranzcr", str(tmp_path / "xrays"), Table()).survey().samples) == plain
 
 
-def test_one_column_of_labels_are_classes_and_a_column_can_give_the_split(tmp_path: Path) -> None:
+def test_one_label_column_gives_classes_and_another_the_split(tmp_path: Path) -> None:
     lines = ["file,kind,part"]
     for number in range(12):
         an_image(tmp_path / "pictures" / f"{number}.png", seed=number)
@@ -352,7 +352,7 @@ def test_one_column_of_labels_are_classes_and_a_column_can_give_the_split(tmp_pa
     assert Counter(_places(prepared).values()) == {"train": 4, "validation": 4, "test": 4}
 
 
-def test_all_that_is_wrong_in_a_table_is_told_at_once(tmp_path: Path) -> None:
+def test_all_problems_of_a_table_are_in_one_message(tmp_path: Path) -> None:
     rows = _ranzcr(tmp_path / "xrays")
     rows[3][1], rows[4][2], rows[5][-1], rows[6][0] = 2, "NaN", "", rows[7][0]
     _table(tmp_path / "xrays", rows)
@@ -362,7 +362,7 @@ def test_all_that_is_wrong_in_a_table_is_told_at_once(tmp_path: Path) -> None:
         "'ETT - Abnormal' is '2', not 0 or 1 (line 5: 1 in all)",
         "'NGT - Normal' is 'NaN': no label (line 6",
         "'PatientID' is empty (line 7",
-        "the image 'train/1.2.826.7.jpg' is there 2 times (lines 8, 9",
+        "the image 'train/1.2.826.7.jpg' is listed 2 times (lines 8, 9",
     ):
         assert problem in seen
 
@@ -373,7 +373,7 @@ def test_missing_images_are_all_named(tmp_path: Path) -> None:
         (tmp_path / "xrays" / "train" / f"{row[0]}.jpg").unlink()
     seen = _seen(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
     assert "25 problems" in seen
-    assert "1.2.826.0: there is no such image, although the table names it" in seen
+    assert "1.2.826.0: the table names this image, but it does not exist" in seen
 
 
 def test_images_that_the_table_does_not_name_are_counted(
@@ -480,17 +480,17 @@ def test_control_characters_are_refused(tmp_path: Path) -> None:
 
 def test_one_image_under_two_names_is_refused(tmp_path: Path) -> None:
     refusal = _refusal(tmp_path, "file,kind\n0,a\n0.png,b\n1.png,b\n")
-    assert "the image '0.png' is there 2 times (lines 2, 3: 2 in all)" in refusal
+    assert "the image '0.png' is listed 2 times (lines 2, 3: 2 in all)" in refusal
 
 
-def test_labels_and_images_that_are_missing_are_told_together(tmp_path: Path) -> None:
+def test_missing_labels_and_images_are_in_one_message(tmp_path: Path) -> None:
     an_image(tmp_path / "old" / "2.png")
     refusal = _refusal(tmp_path, "file,kind\n0.png,\n1.png,NA\n7.png,a\n8.png,b\n2,a\n3.png,b\n")
     for problem in (
         "4 problems",
         "'kind' is '': no label (line 2: 1 in all)",
         "'kind' is 'NA': no label (line 3: 1 in all)",
-        "there is no such image, although the table names it (lines 4, 5: 2 in all)",
+        "the table names this image, but it does not exist (lines 4, 5: 2 in all)",
         "it could be 2.png or old/2.png: give its path (line 6: 1 in all)",
         "skip_unlabelled leaves out those without a label",
     ):
@@ -541,7 +541,7 @@ def test_a_table_without_one_label_is_refused_even_so(tmp_path: Path) -> None:
     assert "no row has a label" in _refusal(tmp_path, "file,kind\n0.png,\n1.png,\n", skip_unlabelled=True)
 
 
-def test_rows_of_training_do_not_become_test_rows_behind_the_table_s_back(tmp_path: Path) -> None:
+def test_rows_of_training_never_become_test_rows(tmp_path: Path) -> None:
     text = "file,kind,part\n0.png,a,train\n1.png,b,val\n2.png,b,train\n"
     assert "'part' puts no row into test" in _refusal(tmp_path, text, split="part")
     assert "'part' puts no row into train" in _refusal(tmp_path, text.replace("train", "test"), split="part")
@@ -619,7 +619,7 @@ def test_an_idx_file_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.Monke
     ]
 
 
-def test_an_idx_file_that_changes_while_it_is_read_is_told(tmp_path: Path) -> None:
+def test_an_idx_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
     _mnist(tmp_path / "idx", packed=False)
     source = open_source("mnist", str(tmp_path / "idx"), Table())
     sample = next(iter(source.survey().samples))
@@ -728,9 +728,7 @@ def test_the_classes_of_cifar_are_ten_and_a_hundred() -> None:
     assert (len(set(CIFAR10)), len(set(CIFAR100))) == (10, 100)
 
 
-def test_a_network_that_says_no_is_told_with_the_file_to_get(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_download_names_the_file_to_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The address of a server that is not there."""
     from ddpipe.sources import downloads  # noqa: PLC0415
 
@@ -838,13 +836,13 @@ def test_tars_without_files_are_refused(tmp_path: Path) -> None:
     assert "its 2 .tar hold no files" in _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
 
 
-def test_data_of_which_nothing_can_be_read_is_refused_also_with_skip_bad(tmp_path: Path) -> None:
+def test_data_without_a_readable_image_is_refused_with_skip_bad(tmp_path: Path) -> None:
     _tar(tmp_path / "tars" / "a.tar", {"1.cls": b"0", "2.cls": b"1"})
     spec = _spec(tmp_path, "webdataset", tmp_path / "tars", skip_bad=True)
     assert "a.tar/1: it has no image" in _seen(spec)
 
 
-def test_a_name_that_stands_for_two_samples_in_a_tar_is_told(tmp_path: Path) -> None:
+def test_a_name_of_two_samples_in_a_tar_is_reported(tmp_path: Path) -> None:
     image = an_image(tmp_path / "x.png").read_bytes()
     path = tmp_path / "tars" / "a.tar"
     _tar(path, {"1.png": image, "1.cls": b"cat", "2.png": image, "2.jpg": image, "2.cls": b"cat"})

@@ -215,7 +215,7 @@ def test_no_secret_shows_where_a_connection_is_shown() -> None:
 
 
 @pytest.mark.parametrize("name", ["AWS_PROFILE", "MINIO_ACCESS_KEY", "S3_CREDENTIALS_DIR", "HOME"])
-def test_whatever_can_name_an_identity_makes_a_connection_of_its_own(name: str) -> None:
+def test_each_variable_of_an_identity_makes_another_connection(name: str) -> None:
     assert Connection.from_environment({name: "a"}) != Connection.from_environment({name: "b"})
 
 
@@ -242,7 +242,7 @@ def test_a_role_is_renewed_before_it_expires(role: Roles, bucket: Proxy) -> None
     assert len(signers) == 3
 
 
-def test_a_role_that_is_refused_is_told_with_what_names_it(role: Roles, bucket: Proxy) -> None:
+def test_a_refused_role_is_reported_with_its_variable(role: Roles, bucket: Proxy) -> None:
     role.broken = True
     with pytest.raises(NoAccess) as refused:
         open_store(URI).read("a")
@@ -260,7 +260,7 @@ def test_an_instance_of_aws_has_its_own_role(roles: Roles, monkeypatch: pytest.M
     assert provider("http://minio:9000") is None, "elsewhere no instance is asked"
 
 
-def test_where_nothing_gives_credentials_all_ways_to_give_them_are_told(
+def test_without_credentials_all_ways_to_give_them_are_listed(
     roles: Roles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     roles.broken = True

@@ -129,7 +129,7 @@ def _await(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_of_another_machine_s_processes_nobody_knows_whether_they_live(tmp_path: Path) -> None:
+def test_a_lease_of_another_machine_may_be_alive(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()

@@ -59,7 +59,7 @@ def test_a_writer_that_dies_over_an_older_folder_leaves_none(
 
 
 @pytest.mark.parametrize("seal", [b"{", b"[]", b'{"schema": 3}', b'{"schema": 3, "facts": {}}'])
-def test_a_damaged_seal_is_told(seal: bytes, store: Store) -> None:
+def test_a_damaged_seal_is_reported(seal: bytes, store: Store) -> None:
     store.write(PARCEL.seal, seal)
     with pytest.raises(CorruptObject, match="seal of a parcel is damaged") as caught:
         PARCEL.open(store.uri)
@@ -67,7 +67,7 @@ def test_a_damaged_seal_is_told(seal: bytes, store: Store) -> None:
     assert caught.value.which.endswith("/parcel.json")
 
 
-def test_a_folder_of_another_schema_is_told(store: Store) -> None:
+def test_a_folder_of_another_schema_is_reported(store: Store) -> None:
     Format("parcel", "parcel.json", 4, "ddpipe pack").publish(store, FILES, {})
     with pytest.raises(ParameterError, match="its schema is 4, this ddpipe reads 3"):
         PARCEL.open(store.uri)

@@ -192,7 +192,7 @@ def test_a_uri_that_cannot_be_one_is_refused(uri: str, seen: str, s3: Server) ->
 
 
 @pytest.mark.parametrize("answer", ["1", "true", "YES", "True"])
-def test_the_environment_asks_for_an_encrypted_connection_and_names_a_region(answer: str) -> None:
+def test_the_environment_sets_encryption_and_region(answer: str) -> None:
     environment = {"S3_ENDPOINT": "minio:9000/", "S3_SECURE": answer, "AWS_REGION": "eu-central-1"}
     connection = Connection.from_environment(environment)
     assert (connection.endpoint, connection.region) == ("https://minio:9000", "eu-central-1")
@@ -293,7 +293,7 @@ def test_a_home_folder_may_be_named_by_its_sign(monkeypatch: pytest.MonkeyPatch,
     assert open_store("~/store").uri == str(tmp_path / "store")
 
 
-def test_times_are_told_in_utc(store_uri: str) -> None:
+def test_times_are_in_utc(store_uri: str) -> None:
     store = open_store(store_uri)
     store.write("a", b"")
     (info,) = store.list()
@@ -358,7 +358,7 @@ def test_a_read_only_store_is_not_writable() -> None:
         open_store("/proc/self/store").check_writable()
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     """A limit on the size of files fails a write in its middle, as a full disk does."""
     script = (
         "import resource, sys; from ddpipe.errors import NotWritable; from ddpipe.storage import open_store\n"
@@ -393,7 +393,7 @@ METHODS = ["read", "read_range", "write", "upload", "download", "exists", "list"
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_missing_bucket_is_told_and_not_created(method: str, s3: Server, tmp_path: Path) -> None:
+def test_a_missing_bucket_is_reported_and_not_created(method: str, s3: Server, tmp_path: Path) -> None:
     store = open_store("s3://nobody-made-this/x")
     with pytest.raises(NoSuchBucket, match="nobody-made-this"):
         _every_method(store, tmp_path)[method]()
@@ -401,13 +401,13 @@ def test_a_missing_bucket_is_told_and_not_created(method: str, s3: Server, tmp_p
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_wrong_credentials_are_told(method: str, s3: Server, tmp_path: Path) -> None:
+def test_wrong_credentials_are_reported(method: str, s3: Server, tmp_path: Path) -> None:
     store = open_store(f"s3://{BUCKET}/x")
     with s3.denying_everyone(), pytest.raises(NoAccess, match="AWS_ACCESS_KEY_ID"):
         _every_method(store, tmp_path)[method]()
 
 
-def test_an_unreachable_server_is_told_within_the_time_for_retries(
+def test_an_unreachable_server_is_reported_within_the_retry_time(
     s3: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("S3_ENDPOINT", f"http://127.0.0.1:{s3_server.free_port()}")
@@ -443,14 +443,14 @@ def test_who_may_write_need_not_be_allowed_to_delete(proxy: Proxy) -> None:
         store.check_writable()
 
 
-def test_a_server_that_keeps_failing_is_told(proxy: Proxy) -> None:
+def test_a_server_that_keeps_failing_is_reported(proxy: Proxy) -> None:
     store = open_store(f"s3://{BUCKET}")
     proxy.faults.extend([500] * 9)
     with pytest.raises(Unreachable, match="500"):
         store.read("a")
 
 
-def test_a_refusal_without_a_class_of_its_own_is_told(proxy: Proxy) -> None:
+def test_an_unknown_refusal_is_reported(proxy: Proxy) -> None:
     proxy.faults.append("InvalidObjectState")
     with pytest.raises(StoreError, match="InvalidObjectState: as told") as caught:
         open_store(f"s3://{BUCKET}").read("a")
@@ -458,14 +458,14 @@ def test_a_refusal_without_a_class_of_its_own_is_told(proxy: Proxy) -> None:
     assert caught.value.which.startswith(f"s3://{BUCKET}/a at ")
 
 
-def test_something_else_than_an_s3_server_is_told(proxy: Proxy) -> None:
+def test_a_server_that_is_not_s3_is_reported(proxy: Proxy) -> None:
     store = open_store(f"s3://{BUCKET}")
     proxy.faults.extend([404] * 9)
     with pytest.raises(Unreachable, match="404"):
         store.read("a")
 
 
-def test_a_download_goes_on_where_the_connection_broke(proxy: Proxy, tmp_path: Path) -> None:
+def test_a_download_resumes_where_the_connection_broke(proxy: Proxy, tmp_path: Path) -> None:
     store, content = open_store(f"s3://{BUCKET}"), os.urandom(3 * 2**20)
     store.write("a", content)
     proxy.requests.clear()
@@ -475,9 +475,7 @@ def test_a_download_goes_on_where_the_connection_broke(proxy: Proxy, tmp_path: P
     assert len(proxy.requests) == 2
 
 
-def test_an_object_replaced_during_its_download_is_not_mixed_with_the_new_one(
-    proxy: Proxy, s3: Server, tmp_path: Path
-) -> None:
+def test_an_object_replaced_during_a_download_is_not_mixed(proxy: Proxy, s3: Server, tmp_path: Path) -> None:
     """Both without a checksum, as other tools write them."""
     old, new = bytes(3 * 2**20), b"1" * (3 * 2**20)
     s3.client.put_object(BUCKET, "a", BytesIO(old), len(old))
@@ -582,7 +580,7 @@ def test_what_another_tool_packed_is_unpacked_when_it_is_read(s3: Server, tmp_pa
     assert [info.size for info in store.list()] == [len(data)]
 
 
-def test_packed_content_goes_on_where_the_connection_broke(proxy: Proxy, s3: Server) -> None:
+def test_packed_content_resumes_where_the_connection_broke(proxy: Proxy, s3: Server) -> None:
     content = os.urandom(3 * 2**20)
     store = _packed_by_another_tool(s3, gzip.compress(content))
     proxy.faults.append("cut")
@@ -606,7 +604,7 @@ def test_an_upload_whose_last_answer_got_lost_is_done(proxy: Proxy, two_parts: P
     assert store.read("a") == two_parts.read_bytes()
 
 
-def test_an_upload_that_somebody_ended_otherwise_is_told(proxy: Proxy, two_parts: Path) -> None:
+def test_an_upload_that_another_process_ended_is_reported(proxy: Proxy, two_parts: Path) -> None:
     store = open_store(f"s3://{BUCKET}")
     store.write("a", b"old")
     proxy.faults.extend(["", "", "", "NoSuchUpload"])
