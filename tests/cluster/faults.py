@@ -795,9 +795,7 @@ def pod_replaced(place: Place) -> Ended:
     return step.end(90)
 
 
-@fault(
-    "a pod is evicted while it runs", code=48, words=("worker-1 of", "taken away", "EvictionByEvictionAPI")
-)
+@fault("a pod is evicted while it runs", code=48, words=("worker-1 of", "removed", "EvictionByEvictionAPI"))
 def pod_evicted(place: Place) -> Ended:
     step = running(place, SLEEPER)
     # With a master, which ours has not, the second pod is worker-0.

@@ -9,16 +9,16 @@ BACKENDS: Mapping[str, str] = {
     "pytorchjob": "ddpipe.jobs.pytorchjob",
     "indexedjob": "ddpipe.jobs.indexedjob",
 }
-"""The module of each backend, by name, in the order in which `auto` takes them.
+"""The module of each backend, by name, in the order in which `auto` tries them.
 
 Its `BACKEND` is a `jobs.backend.Backend`.
 """
 
 AUTO = "auto"
-"""Whichever of these fits."""
+"""The first of these that fits."""
 
 LOCAL = "local"
-"""In place of a backend: processes of this machine."""
+"""Instead of a backend: processes on this machine."""
 
 CONTAINER = "pytorch"
-"""The container that trains, in every kind of job, so that the same patch fits; PyTorchJobs insist on it."""
+"""The container that trains, in every kind of job, so that one patch fits all; PyTorchJobs require it."""

@@ -1,4 +1,4 @@
-"""One way to run a training job's pods, as a value: all that the launch protocol needs to know of it."""
+"""One way to run the pods of a training job, as a value: all that the launch protocol needs to know."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Controller:
     """What acts on a kind of job.
 
     Attributes:
-        name: What people call it.
+        name: Its name in messages.
         find: The command that shows its pods.
         webhook: What the names of its webhooks have in common; empty if it has none.
         install: How it gets onto a cluster: an imperative sentence without a full stop.
-        refusals: The reasons of its events that tell of pods that it may not create.
-        pods: Where people can set what their pods may be lacking.
+        refusals: The reasons of its events about pods that it may not create.
+        pods: Where a user can set what the pods lack.
     """
 
     name: str
@@ -46,7 +46,7 @@ def _names(found: Object, event: Object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Companion:
-    """An object that a job needs beside it; it belongs to the job, and goes with it.
+    """A further object that a job needs; the job owns it, so that the cluster deletes it with the job.
 
     Attributes:
         resource: The kind of object.
@@ -76,22 +76,22 @@ def _no_companions(_job: TrainingJob) -> tuple[Companion, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One way to run a training job: pure functions, an address, and what people need to know of it.
+    """One way to run a training job: pure functions, a resource, and what messages say about it.
 
     Attributes:
         resource: The kind of object that stands for a job.
         controller: What acts on it.
         manifest: (job, what the CRD knows of `spec`, or None if unknown) -> the object to create.
         pod: (job) -> the template of its pods.
-        phase: (object) -> how far the job is, by the object's own word.
+        phase: (object) -> how far the job is according to the object.
         status: (job, object, pods, reader of pods) -> what it is doing.
         owns: (object, pod) -> whether the pod is one of this job's.
-        selector: (job) -> the labels by which its pods are found, as a query has them.
+        selector: (job) -> the label selector of its pods.
         concerns: (object, event) -> whether the event is about the job, or what makes its pods.
         expires: Whether the cluster itself removes a job some time after its end.
         lacks: (job, what the CRD knows of `spec`) -> what is against choosing it for this job unasked.
         needs_schema: Whether the manifest is a guess without what the CRD knows.
-        companions: (job) -> what it needs beside it.
+        companions: (job) -> the further objects that it needs.
     """
 
     resource: Resource

@@ -33,6 +33,6 @@ def current_and_replaced(
 
 
 def _age(pod: Object) -> tuple[str, bool]:
-    """Older ones first; of those of one second, one that has ended."""
+    """Older pods first; of pods created in the same second, one that has ended first."""
     is_over = pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
     return pod["metadata"]["creationTimestamp"], not is_over

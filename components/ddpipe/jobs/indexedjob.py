@@ -1,12 +1,12 @@
 """Indexed Job (batch/v1): job -> manifest, object and pods -> status. Pure functions; no operator is needed.
 
-Every pod has a number and, by a headless service of the job's name, a host name that outlives it: the ranks
-meet at that of pod 0. One pod alone needs no service: a plain Job.
+Every pod has a number and, through a headless service with the job's name, a host name that outlives it. The
+ranks meet at the host name of pod 0. A single pod needs no service: a plain Job.
 
-What restarts is the whole group, for a rank that goes breaks the collective of all others, which then fail
-and are started again as well. So the restarts of all pods count together (`backoffLimit`), once for each pod
-of the group. Limits per index would let the others go on without a rank. torchrun's own restarts do not help
-where the pod is what fails (out of memory, a lost node); PET_MAX_RESTARTS asks for them.
+A restart restarts every rank: a lost rank breaks the collective of all others, which fail and are restarted
+as well. So the restarts of all pods count together (`backoffLimit`), once for each pod of the group. Limits
+per index would let the others continue without a rank. torchrun's own restarts do not help when the pod fails
+(out of memory, a lost node); PET_MAX_RESTARTS enables them.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CONTROLLER = Controller(
 )
 PORT = 29500
 _PROGRAM_FAILED = list(range(1, 128))
-"""Exit codes of a program's own; above them are signals."""
+"""Exit codes of the program itself; higher ones are signals."""
 
 
 def manifest(job: TrainingJob, _schema: Object | None = None) -> dict[str, Any]:
     """The Job that runs `job`; the same job always gives the same manifest.
 
     Raises:
-        ParameterError: No Job can do what is asked for.
+        ParameterError: A Job does not support an option.
     """
     if job.scheduling:
         raise ParameterError(
@@ -117,7 +117,7 @@ def pod(job: TrainingJob) -> dict[str, Any]:
 
 
 def phase(found: Object) -> Phase:
-    """How far the job is; what it will end as is told before the last pods have gone."""
+    """How far the job is; its result is known before its last pods have ended."""
     if condition(found, "Failed") or condition(found, "FailureTarget"):
         return Phase.FAILED
     if condition(found, "Complete") or condition(found, "SuccessCriteriaMet"):

@@ -16,11 +16,11 @@ from ddpipe.parameters import Between, OneOf, Parameters, parameter
 from ddpipe.spelling import option
 
 RUNTIME = "torch-distributed"
-"""The training runtime that Kubeflow Trainer brings along."""
+"""The training runtime that comes with Kubeflow Trainer."""
 
 
 class Keep(StrEnum):
-    """Which finished jobs stay on the cluster for a person to look at."""
+    """Which finished jobs stay on the cluster, to be examined."""
 
     NEVER = "never"
     FAILED = "failed"
@@ -39,7 +39,7 @@ class Success(StrEnum):
 
 
 class Restart(StrEnum):
-    """When a failed replica is started again in place of failing the job."""
+    """When a failed replica is restarted instead of failing the job."""
 
     NEVER = "Never"
     ON_FAILURE = "OnFailure"
@@ -48,7 +48,7 @@ class Restart(StrEnum):
 
 
 class Preflight(StrEnum):
-    """What becomes of a job that preflight finds something wrong with."""
+    """What happens to a job that fails preflight."""
 
     ENFORCE = "enforce"
     WARN = "warn"
@@ -59,9 +59,10 @@ class S3Access:
     """Where object-store credentials come from: keys of a secret, never values.
 
     Attributes:
-        secret: The secret's name, in the job's namespace; where it does not exist, credentials come from
-            elsewhere, such as the pod's role.
-        endpoint: Host and port as the pods reach it; empty: Kubeflow's own.
+        secret: The secret's name, in the job's namespace. Empty means none: credentials come from elsewhere,
+            such as the pod's role. Kubeflow's own, mlpipeline-minio-artifact, is the default of the
+            pipelines, whose default store is Kubeflow's own as well.
+        endpoint: Host and port as the pods reach it; empty means Kubeflow's own.
         access_key: The secret's key that holds the access key.
         secret_key: The secret's key that holds the secret key.
     """
@@ -74,14 +75,14 @@ class S3Access:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Seconds that each stage may take; the clock stands still while the job is suspended.
+    """Seconds that each stage may take; no clock runs while the job is suspended.
 
     Attributes:
         reconciled: Until the operator reacts to the new job.
         scheduled: Until every pod has a node.
         pulled: Until every image is there.
         running: Until every container has started.
-        finished: Until the job ends; None waits for ever.
+        finished: Until the job ends; None means no limit.
         hopeless: How long a state must last that cannot pass by itself, such as an image that does not exist;
             one that may pass must last six times as long.
     """
@@ -99,7 +100,7 @@ STAGES = tuple(stage.name for stage in fields(Deadlines))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions(Parameters):
-    """What a person chooses about a training job, whatever runs it; requests equal limits."""
+    """What a person chooses about a training job of any kind; requests equal limits."""
 
     what: ClassVar[str] = "the training job cannot work"
     heading: ClassVar[str] = "Cluster job"
@@ -218,7 +219,7 @@ class JobOptions(Parameters):
 
     @property
     def mounts(self) -> tuple[Volume, ...]:
-        """What is mounted into every pod."""
+        """The volumes that are mounted into every pod."""
         return tuple(map(Volume.parsed, self.volumes))
 
     @property
@@ -232,7 +233,7 @@ class JobOptions(Parameters):
         return Deadlines(**self.deadlines)
 
     def conflicts(self) -> Iterator[str]:
-        """What each value says beyond its type: quantities, volumes, deadlines."""
+        """What is wrong with values that have the right type: quantities, volumes, deadlines."""
         if not self.image:
             yield f"{option('image')} is empty"
         if self.min_nodes > self.nodes:
@@ -280,7 +281,7 @@ class JobOptions(Parameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions(JobOptions):
-    """What a person chooses about a job that runs their own command."""
+    """What a person chooses about a job that runs a command of their own."""
 
     command: Sequence[str] = parameter(
         [], "Command and arguments of the pods (default: the image's own).", form="job_command"

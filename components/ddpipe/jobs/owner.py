@@ -1,4 +1,4 @@
-"""Who a job belongs to: one step of one run. The job's name is made of it, so that a retry finds the job."""
+"""The owner of a job: one step of one run. The job's name is made of it, so that a retry finds the job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME_LIMIT = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner(Parameters):
-    """One step of one run: it owns exactly one job, however often the step is retried."""
+    """One step of one run, which owns exactly one job, even if the step is retried."""
 
     heading: ClassVar[str] = "Identity"
 
@@ -29,12 +29,16 @@ class Owner(Parameters):
 
     @property
     def key(self) -> str:
-        """The identity as one line, kept on the job as an annotation."""
+        """The identity as one line, stored as an annotation of the job."""
         return json.dumps([self.pipeline, self.run_id, self.task_id, self.step])
 
     @classmethod
     def of_key(cls, key: str) -> Owner:
-        """The owner that `key` was made of; ValueError if it is not such a key."""
+        """The owner with this key.
+
+        Raises:
+            ValueError: It is not the key of an owner.
+        """
         match json.loads(key):
             case [str(pipeline), str(run), str(task), str(step)]:
                 return cls(pipeline=pipeline, run_id=run, task_id=task, step=step)
@@ -43,7 +47,7 @@ class Owner(Parameters):
 
     @property
     def job_name(self) -> str:
-        """A DNS-1035 label: the step's name to be read, a hash of the identity to be unique."""
+        """A DNS-1035 label: the step's name, to be readable, and a hash of the identity, to be unique."""
         readable = re.sub(r"[^a-z0-9]+", "-", self.step.lower()).strip("-")
         if not readable[:1].isalpha():
             readable = f"job-{readable}".rstrip("-")

@@ -28,7 +28,7 @@ def template(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]] 
         env: What the kind of job adds: ranks and addresses.
 
     Raises:
-        ParameterError: The patch cannot be applied, or takes away the container that trains.
+        ParameterError: The patch cannot be applied, or removes the container that trains.
     """
     # A sidecar never ends, so neither would the pod; and it intercepts gloo's and NCCL's ports.
     annotations = {"sidecar.istio.io/inject": "false", **job.annotations}
@@ -38,16 +38,16 @@ def template(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]] 
     names = [item["name"] for item in patched["spec"]["containers"]]
     if container not in names:
         raise ParameterError(
-            what="the patch takes away the container that trains",
+            what="the patch removes the container that trains",
             which="containers of the pod template",
             seen=f"there are {', '.join(names) or 'none'}, and none of them is {container}",
-            do=f"Let the container {container} be.",
+            do=f"Keep the container {container}.",
         )
     return patched
 
 
 def ranks(job: TrainingJob, address: str, port: int, index: str) -> list[dict[str, Any]]:
-    """Who a pod is among the others: for torchrun (PET_*) and for scripts without it.
+    """The rank of a pod and where rank 0 is: for torchrun (PET_*) and for scripts without it.
 
     Args:
         job: The job.
@@ -79,7 +79,7 @@ def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) ->
         "runtimeClassName": job.runtime_class,
         "topologySpreadConstraints": _spread(job),
         "hostNetwork": job.host_network,
-        # In the node's network, names of services are resolved only where this is asked for.
+        # In the node's network, service names are resolved only with this policy.
         "dnsPolicy": "ClusterFirstWithHostNet" if job.host_network else "",
     }
     return {
@@ -128,7 +128,7 @@ def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dic
         {"name": "LOGNAME", "value": "ddpipe"},
         # torchrun copies the first failing process's error to here.
         {"name": "TORCHELASTIC_ERROR_FILE", "value": "/dev/termination-log"},
-        # The training notes them: the model that is made of it can be traced.
+        # The training records them: its model can be traced.
         {"name": "DDPIPE_RUN", "value": job.owner.run_id},
         {"name": "DDPIPE_JOB", "value": job.name},
         {"name": "DDPIPE_IMAGE", "value": job.image},
@@ -143,8 +143,8 @@ def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dic
 def _data(mounts: Sequence[Volume]) -> list[dict[str, Any]]:
     """The volumes that data may come from, for the lineage."""
     kinds = {VolumeKind.CLAIM, VolumeKind.SNAPSHOT}
-    told = [f"{mount.kind.value} {mount.name} at {mount.path}" for mount in mounts if mount.kind in kinds]
-    return [{"name": "DDPIPE_VOLUMES", "value": ", ".join(told)}] if told else []
+    names = [f"{mount.kind.value} {mount.name} at {mount.path}" for mount in mounts if mount.kind in kinds]
+    return [{"name": "DDPIPE_VOLUMES", "value": ", ".join(names)}] if names else []
 
 
 def threads(job: TrainingJob) -> int:
@@ -207,7 +207,7 @@ def _volume_name(volume: Volume) -> str:
 
 
 def volume_name(name: str) -> str:
-    """A DNS-1123 label, as volumes need, of its own for each name; where a name is none, its digest tells."""
+    """A DNS-1123 label, as volumes need, unique for each name; a name that is not a label gets a digest."""
     if len(name) <= _LABEL and "." not in name:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]

@@ -4,11 +4,11 @@ Where the operator allows it (1.4 and later) a job has workers only. With a Mast
 init container that needs a public image and breaks the *restricted* Pod Security level, and the job would
 succeed as soon as rank 0 does. Without one the operator sets no ranks: they come from the pods' labels.
 
-    1.9, 1.8, 1.7   workers only; the operator itself tells torchrun of nodes and processes
-    1.6, 1.5, 1.4   workers only; torchrun is told here, and no queue can hold a job
-    before          with a master; what is of `runPolicy` today stood at the top of the spec, or still does
+    1.9, 1.8, 1.7   workers only; the operator sets torchrun's variables for nodes and processes
+    1.6, 1.5, 1.4   workers only; we set torchrun's variables, and no queue can hold a job
+    before          with a master; the fields of `runPolicy` were, or still are, at the top of the spec
 
-What somebody asks for and the cluster's operator does not know is refused: it would be ignored.
+An option that the cluster's operator does not know is rejected: the operator would ignore it.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
         schema: The properties of `spec` that the cluster's CRD knows; None stands for a current one.
 
     Raises:
-        ParameterError: The cluster's operator cannot do what is asked for; all of it is listed.
+        ParameterError: The cluster's operator does not support some options; all of them are listed.
     """
     problems = list(_conflicts(job, schema))
     if problems:
         raise ParameterError(
-            what="the operator of this cluster cannot do what is asked for",
+            what="the operator of this cluster does not support some options",
             which=f"PyTorchJob {job.namespace}/{job.name}",
             seen=listed(problems),
             do="Leave it out, update the Training Operator, or choose another backend.",
@@ -84,10 +84,10 @@ def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:
         return
     policy = schema.get("runPolicy", {}).get("properties", {})
     if job.queue and "suspend" not in policy:
-        yield f"queue ({job.queue}): it cannot be told to wait, so no queue can hold it"
+        yield f"queue ({job.queue}): it cannot be suspended, so no queue can hold it"
     asked = {"schedulingPolicy": dict(job.scheduling)} if job.scheduling else {}
     for path, value in misfits(asked, {"properties": policy}):
-        yield f"runPolicy.{path} ({json.dumps(value)}): its CRD has no place for this"
+        yield f"runPolicy.{path} ({json.dumps(value)}): its CRD does not have this field"
 
 
 def _has_master(job: TrainingJob, known: set[str]) -> bool:
@@ -113,25 +113,25 @@ def _replica_specs(job: TrainingJob, known: set[str]) -> dict[str, Any]:
     def replicas(count: int, env: Sequence[Object]) -> dict[str, Any]:
         return {"replicas": count, "restartPolicy": job.restart, "template": template(job, CONTAINER, env)}
 
-    told_by_operator = "nprocPerNode" in known
+    set_by_operator = "nprocPerNode" in known
     if not _has_master(job, known):
         env = ranks(job, f"{job.name}-worker-0", PORT, INDEX)
-        return {"Worker": replicas(job.nodes, env if told_by_operator else [*env, *_group(job)])}
-    env = [] if told_by_operator else [*_group(job), *_meeting(job)]
+        return {"Worker": replicas(job.nodes, env if set_by_operator else [*env, *_group(job)])}
+    env = [] if set_by_operator else [*_group(job), *_meeting(job)]
     others = {"Worker": replicas(job.nodes - 1, env)} if job.nodes > 1 else {}
     return {"Master": replicas(1, env), **others}
 
 
 def _group(job: TrainingJob) -> list[dict[str, Any]]:
-    """How many train together: what operators tell torchrun from 1.7 on."""
+    """The size of the group, which operators set themselves since 1.7."""
     values = {"PET_NNODES": str(job.nodes), "PET_NPROC_PER_NODE": str(job.processes_per_pod)}
     return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def _meeting(job: TrainingJob) -> list[dict[str, Any]]:
-    """Where they meet to agree on their ranks, which no field of a pod holds where there is a master.
+    """Where the pods meet to agree on their ranks, which no field of a pod contains if there is a master.
 
-    The agreement is in the order of host names, by which the master comes first.
+    Ranks follow the order of host names, in which the master is first.
     """
     values = {
         "PET_RDZV_BACKEND": "c10d",
@@ -148,7 +148,7 @@ def pod(job: TrainingJob) -> Object:
 
 
 def phase(found: Object) -> Phase:
-    """How far the job is, by the operator's own word."""
+    """How far the job is according to the operator."""
     if condition(found, "Failed"):
         return Phase.FAILED
     if condition(found, "Succeeded"):
@@ -163,12 +163,12 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read =
     """What the job is doing."""
     own = (item for item in pods if owns(found, item))
     replicas = tuple(sorted((read(item, _rank(found, item), CONTAINER) for item in own), key=_rank_order))
-    told = phase(found)
+    current = phase(found)
     ending = condition(found, "Failed") or condition(found, "Succeeded") or {}
     message = ending.get("message", "")
-    if told is Phase.SUCCEEDED and job.success == Success.ALL:
-        told, message = _judged(job, found, replicas, message)
-    return JobStatus(phase=told, stage=_stage(job, found, replicas), message=message, replicas=replicas)
+    if current is Phase.SUCCEEDED and job.success == Success.ALL:
+        current, message = _judged(job, found, replicas, message)
+    return JobStatus(phase=current, stage=_stage(job, found, replicas), message=message, replicas=replicas)
 
 
 def _rank(found: Object, item: Object) -> str:
@@ -184,7 +184,7 @@ def _rank_order(replica: Replica) -> tuple[bool, int]:
 def _judged(job: TrainingJob, found: Object, replicas: Sequence[Replica], message: str) -> tuple[Phase, str]:
     """The phase of a job that the operator calls Succeeded, and why.
 
-    With a master the operator looks at nothing else: the workers' pods, which then stay, tell.
+    With a master the operator considers only the master: the workers' pods, which are kept, show the rest.
     """
     if any(replica.over and replica.has_failed for replica in replicas):
         return Phase.FAILED, message

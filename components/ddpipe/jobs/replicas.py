@@ -1,4 +1,4 @@
-"""What a pod is doing, as a `Replica`: the only reader of the objects that the API server shows of pods."""
+"""What a pod is doing, as a `Replica`. Nothing else interprets the pods that the API server shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ddpipe.jobs.status import CONTAINER_TROUBLE, Ending, Replica, Stage, condit
 from ddpipe.kube.resources import Object
 
 Read = Callable[[Object, str, str], Replica]
-"""(pod, what people call it, name of the container that trains) -> the replica."""
+"""(pod, its rank in messages, name of the container that trains) -> the replica."""
 
 
 class Cache:
@@ -23,7 +23,7 @@ class Cache:
 
         Args:
             pod: The pod.
-            rank: What people call it: "worker-1".
+            rank: Its rank in messages, such as "worker-1".
             container: Name of the container that trains.
         """
         metadata = pod["metadata"]
@@ -44,7 +44,7 @@ def replica_of(pod: Object, rank: str, container: str) -> Replica:
 
     Args:
         pod: The pod.
-        rank: How people call it: "worker-1".
+        rank: Its rank in messages, such as "worker-1".
         container: Name of the container that trains.
     """
     main = _named(pod.get("status", {}).get("containerStatuses"), container)
@@ -61,7 +61,7 @@ def replica_of(pod: Object, rank: str, container: str) -> Replica:
         stage=_stage(pod, main),
         over=_is_over(pod),
         removed=_removal(pod, terminated),
-        removed_at=_asked_to_go(pod["metadata"]),
+        removed_at=_deletion_requested(pod["metadata"]),
         grace=float(pod["metadata"].get("deletionGracePeriodSeconds") or 0),
         has_begun=_has_begun(main),
         waiting=_waiting(pod),
@@ -98,20 +98,20 @@ def _is_over(pod: Object) -> bool:
 
 
 def _waiting(pod: Object) -> str:
-    """Why nothing runs: the scheduler's word, else the first waiting container's, init containers first."""
+    """Why nothing runs: the scheduler's reason, or the first waiting container's; init containers first."""
     status = pod.get("status", {})
     for item in status.get("conditions") or ():
         if item["type"] == "PodScheduled" and item["status"] == "False":
-            return _words(item)
+            return _reason(item)
     for item in [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]:
         waiting = item.get("state", {}).get("waiting")
         if waiting:
-            return _words(waiting)
+            return _reason(waiting)
     return ""
 
 
-def _words(told: Object) -> str:
-    return ": ".join(filter(None, (told.get("reason"), told.get("message"))))
+def _reason(state: Object) -> str:
+    return ": ".join(filter(None, (state.get("reason"), state.get("message"))))
 
 
 def _ending(terminated: Object) -> Ending:
@@ -124,29 +124,32 @@ def _ending(terminated: Object) -> Ending:
 
 
 def _removal(pod: Object, terminated: Object | None) -> str:
-    """Who took the pod away before its work was done: an eviction, the node's end, or somebody's deletion."""
+    """Why the pod was removed before its work was done: evicted, lost with its node, or deleted."""
     status, metadata = pod.get("status", {}), pod["metadata"]
     disruption = condition(pod, "DisruptionTarget") or {}
     reason = status.get("reason") or disruption.get("reason")
     if reason and status.get("phase") != "Succeeded":
         message = status.get("message") or disruption.get("message") or ""
-        return f"its pod was taken away ({reason}: {message})"
-    asked = _asked_to_go(metadata)
-    if asked and not _ended_before(asked, terminated):
+        return f"its pod was removed ({reason}: {message})"
+    requested = _deletion_requested(metadata)
+    if requested and not _ended_before(requested, terminated):
         return "somebody deleted its pod"
     return ""
 
 
-def _asked_to_go(metadata: Object) -> float:
-    """When its deletion was asked for, in seconds since 1970; 0: never. The timestamp is the grace's end."""
+def _deletion_requested(metadata: Object) -> float:
+    """When its deletion was requested, in seconds since 1970; 0 means never.
+
+    A deletion timestamp is the end of the grace period.
+    """
     if "deletionTimestamp" not in metadata:
         return 0
     limit = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp()
     return limit - float(metadata.get("deletionGracePeriodSeconds") or 0)
 
 
-def _ended_before(asked: float, terminated: Object | None) -> bool:
-    """Whether the container had ended when the deletion was asked for: so does an operator tidy up."""
+def _ended_before(requested: float, terminated: Object | None) -> bool:
+    """Whether the container had ended when the deletion was requested, as when an operator cleans up."""
     if not terminated or not terminated.get("finishedAt"):
         return False
-    return datetime.fromisoformat(terminated["finishedAt"]).timestamp() < asked
+    return datetime.fromisoformat(terminated["finishedAt"]).timestamp() < requested

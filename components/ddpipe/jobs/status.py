@@ -49,7 +49,7 @@ class Ending:
 
     Attributes:
         code: Exit code.
-        reason: The kubelet's word: Error, OOMKilled, StartError.
+        reason: The kubelet's reason: Error, OOMKilled, StartError.
         message: The termination message: the error file, or the last lines of the log.
         finished: When, as RFC 3339.
     """
@@ -69,7 +69,7 @@ class Replica:
     """One pod.
 
     Attributes:
-        rank: What people call it: "worker-1".
+        rank: Its rank in messages, such as "worker-1".
         pod: The pod's name.
         container: Name of the container that trains.
         uid: The pod's uid: a replaced pod has another one.
@@ -82,7 +82,7 @@ class Replica:
         grace: How many seconds a deletion gives it to end.
         has_begun: Whether its container runs or ran, in its present run.
         waiting: Why the container does not run, as "Reason: message"; empty if it does.
-        restarts: How often its container was started again.
+        restarts: How often its container was restarted.
         ending: How its container ended; None before.
         previous: How the container before the last restart ended.
         memory: The memory limit of its container.
@@ -108,7 +108,7 @@ class Replica:
 
     @property
     def failure(self) -> Ending | None:
-        """How its container failed: now, or before it was started again; None if it succeeded since."""
+        """How its container failed: now, or before its restart; None if it succeeded since."""
         last = self.ending or self.previous
         return last if last and last.code != 0 else None
 

@@ -1,17 +1,17 @@
 """TrainJob (trainer.kubeflow.org/v1alpha1): job -> manifest, object and pods -> status. Pure functions.
 
-A TrainJob names a runtime, which has the template of the pods, and says what is to be different: `trainer`
-for the container that trains, an override for the rest of the pod. The override's name and fields are read
-from the CRD; whatever of our pod has a place in it is sent:
+A TrainJob names a runtime, which has the template of the pods, and what differs from it: `trainer` for the
+container that trains, an override for the rest of the pod. The override's name and fields are read from the
+CRD; every field of our pod that it supports is sent:
 
     2.0   podSpecOverrides       service account, node selector, tolerations, volumes and their mounts
     2.1   podTemplateOverrides   also labels, annotations, affinity, pull secrets
     2.2   runtimePatches         also security contexts
 
-In none of them is there a place for restarts, priority class, pull policy or termination message: the
-runtime has these, as in images/runtime.yaml. What somebody asks for and has no place is refused.
+None of them supports restarts, priority class, pull policy or termination message: the runtime has these, as
+in images/runtime.yaml. An option that is not supported is rejected.
 
-Restarts are judged here too: the Job beneath starts a failed pod again unless its runtime forbids it.
+Restarts are also judged here: the Job below restarts a failed pod unless its runtime forbids it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ TRAINER = Controller(
     pods="its training runtime (runtime=TrainingRuntime/ddpipe, of images/runtime.yaml)",
 )
 STEP = "node"
-"""Every runtime calls the Job that trains so, and its container too."""
+"""The name of the Job that trains, and of its container, in every runtime."""
 PORT = 29500
 MANAGER = "ddpipe.dev/launcher"
 _OF_TRAINER = ("image", "command", "args", "env")
@@ -59,12 +59,12 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
         schema: The properties of `spec` that the cluster's CRD knows; None stands for a current one.
 
     Raises:
-        ParameterError: No TrainJob of this cluster can do what is asked for; all of it is listed.
+        ParameterError: TrainJobs of this cluster do not support some options; all of them are listed.
     """
     problems = list(_conflicts(job, schema))
     if problems:
         raise ParameterError(
-            what="a TrainJob of this cluster cannot do what is asked for",
+            what="TrainJobs of this cluster do not support some options",
             which=f"TrainJob {job.namespace}/{job.name}",
             seen=listed(problems),
             do="Leave it out, let the training runtime have it, or choose another backend.",
@@ -82,7 +82,7 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
                 "name": name,
             },
             "trainer": {
-                # Without a command the image's own is meant, and not the runtime's.
+                # Without a command the image's own is used, not the runtime's.
                 **{field: container.get(field, []) for field in _OF_TRAINER},
                 "numNodes": job.nodes,
                 "numProcPerNode": job.processes_per_pod,
@@ -98,36 +98,36 @@ def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:
     if job.scheduling:
         yield "scheduling: gang scheduling is set up in the training runtime (podGroupPolicy)"
     if job.success == Success.RANK0 and job.keep == Keep.ALWAYS:
-        yield "success=rank0 with keep=always: the other ranks would go on for ever"
+        yield "success=rank0 with keep=always: the other ranks would run forever"
     plain = TrainingJob(
         owner=job.owner, namespace=job.namespace, image=job.image, service_account=job.service_account
     )
     without = list(_misfits(plain, schema))
     for path, value in _misfits(job, schema):
         if (path, value) not in without:
-            yield f"{path} ({json.dumps(value)}): its CRD has no place for this"
+            yield f"{path} ({json.dumps(value)}): its CRD does not have this field"
 
 
 def _misfits(job: TrainingJob, schema: Object | None) -> Iterator[tuple[str, Any]]:
-    """What of the pod this cluster's TrainJobs have no place for."""
+    """The fields of the pod that this cluster's TrainJobs do not support."""
     if schema is not None:
         pod, _ = _parts(job)
         yield from misfits(pod, _schema_of_pod(schema))
 
 
 def lacks(job: TrainingJob, schema: Object | None) -> tuple[str, ...]:
-    """What pods of the common runtime would be without that many clusters insist on; nothing with another."""
+    """What many clusters require and pods of the common runtime would lack; nothing with another runtime."""
     if job.runtime != RUNTIME:
         return ()
     vital = {"spec.securityContext", "metadata"}
     missing = ", ".join(path for path, _ in _misfits(job, schema) if path in vital)
     way_out = "name a runtime that has it, such as TrainingRuntime/ddpipe of images/runtime.yaml"
-    return (f"its CRD has no place for the pods' {missing} ({way_out})",) if missing else ()
+    return (f"its CRD does not have the pods' {missing} ({way_out})",) if missing else ()
 
 
 def _parts(job: TrainingJob) -> tuple[dict[str, Any], dict[str, Any]]:
     """The pod's template but for what `trainer` says, and the container that trains."""
-    # The controller itself sets PET_*, and refuses any that others set.
+    # The controller sets PET_* itself, and rejects any that others set.
     env = [
         item
         for item in ranks(job, f"{job.name}-{STEP}-0-0.{job.name}", PORT, f"metadata.annotations['{INDEX}']")
@@ -171,12 +171,12 @@ def pod(job: TrainingJob) -> Object:
 
 
 def selector(job: TrainingJob) -> str:
-    """Pods have our own labels only where the CRD has a place for them."""
+    """Pods have our own labels only if the CRD supports labels."""
     return f"jobset.sigs.k8s.io/jobset-name={job.name}"
 
 
 def phase(found: Object) -> Phase:
-    """How far the job is, by the controller's own word."""
+    """How far the job is according to the controller."""
     if condition(found, "Failed"):
         return Phase.FAILED
     if condition(found, "Complete"):
@@ -191,13 +191,13 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read =
     """What the job is doing."""
     own = [item for item in pods if owns(found, item) and item["metadata"]["labels"][_PART] == STEP]
     replicas, replaced = current_and_replaced(own, STEP, read)
-    told = phase(found)
+    current = phase(found)
     ending = condition(found, "Failed") or condition(found, "Complete") or {}
     message = ending.get("message", "")
-    if told is Phase.ACTIVE:
-        told, message = _judged(job, replicas, replaced)
+    if current is Phase.ACTIVE:
+        current, message = _judged(job, replicas, replaced)
     return JobStatus(
-        phase=told,
+        phase=current,
         stage=_stage(job, found, replicas),
         message=message,
         replicas=replicas,
@@ -214,7 +214,7 @@ def _judged(job: TrainingJob, replicas: Sequence[Replica], replaced: Sequence[Re
         return Phase.FAILED, ""
     restarts = len(replaced) + sum(replica.restarts for replica in replicas)
     if restarts > job.max_restarts * job.nodes:
-        return Phase.FAILED, f"its pods were started again {restarts} times"
+        return Phase.FAILED, f"its pods were restarted {restarts} times"
     return Phase.ACTIVE, ""
 
 
@@ -236,8 +236,8 @@ def _stage(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Stag
 def owns(found: Object, item: Object) -> bool:
     """Whether a pod is one of this job's present run.
 
-    A pod's owner is a Job of a JobSet, so only time tells it from the pods of an earlier job of this name, or
-    of the time before this one was suspended.
+    A pod's owner is a Job of a JobSet, so only its age distinguishes it from the pods of an earlier job of
+    this name, or from the time before this one was suspended.
     """
     created: str = item["metadata"]["creationTimestamp"]
     return created >= _began(found)

@@ -1,4 +1,4 @@
-"""What can be mounted into the pods of a job, and how it is written."""
+"""The volumes that can be mounted into the pods of a job, and their notation."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import StrEnum
 from ddpipe.kube.quantities import quantity
 
 VOLUME = "KIND:NAME:/PATH[:ro], or for a snapshot KIND:NAME:/PATH:SIZE[:ro]"
-"""How a volume is written."""
+"""The notation of a volume."""
 
 
 class VolumeKind(StrEnum):
-    """What a volume shows."""
+    """The source of a volume."""
 
     CLAIM = "claim"
     SECRET = "secret"  # noqa: S105 - a kind of volume
@@ -23,14 +23,14 @@ class VolumeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """Something mounted into every replica.
+    """A volume that is mounted into every replica.
 
     Attributes:
-        kind: Claim, secret, config map, or volume snapshot, of which each pod gets a copy of its own.
+        kind: Claim, secret, config map, or volume snapshot; each pod gets its own copy of a snapshot.
         name: The object's name.
         path: Where it appears in the container.
-        read_only: Secrets and config maps always are.
-        size: Of the copy of a snapshot.
+        read_only: Whether it is mounted read-only; secrets and config maps always are.
+        size: The size of a snapshot's copy.
     """
 
     kind: VolumeKind
@@ -41,10 +41,10 @@ class Volume:
 
     @classmethod
     def parsed(cls, text: str) -> Volume:
-        """The volume of KIND:NAME:PATH, of a snapshot also :SIZE, with :ro at the end for reading only.
+        """The volume that `text` names: KIND:NAME:PATH, for a snapshot also :SIZE, with :ro if read-only.
 
         Raises:
-            ValueError: It is none.
+            ValueError: The text does not name a volume.
         """
         parts = text.split(":")
         if read_only := parts[-1] == "ro":

@@ -37,7 +37,7 @@ _PULLS = 6
 _FAILED_PULL = "ErrImagePull"
 _CERTAIN_REASONS = {"ErrImageNeverPull", "InvalidImageName"}
 _CERTAIN_PULL = re.compile(
-    r"not found|no such image|(manifest|name) unknown|unauthori[sz]ed|authentication required|denied"
+    r"not found|no such (image|host)|(manifest|name) unknown|unauthori[sz]ed|authentication required|denied"
     r"|forbidden|invalid reference|no match for platform|no matching manifest",
     re.IGNORECASE,
 )

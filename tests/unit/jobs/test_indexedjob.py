@@ -141,7 +141,7 @@ def test_a_patch_may_change_what_a_job_s_pods_need() -> None:
 
 def test_a_patch_must_leave_the_container_that_trains() -> None:
     containers = [{"name": "pytorch", "$patch": "delete"}, {"name": "other", "image": "other:1"}]
-    with pytest.raises(ParameterError, match=r"takes away.*none of them is pytorch"):
+    with pytest.raises(ParameterError, match=r"removes.*none of them is pytorch"):
         manifest(a_job(patch={"spec": {"containers": containers}}))
 
 

@@ -94,7 +94,7 @@ def test_a_disruption_is_told_in_its_own_words() -> None:
     words = {"reason": "DeletionByTaintManager", "message": "node unreachable"}
     disrupted = {"conditions": [{"type": "DisruptionTarget", "status": "True", **words}]}
     found = replica(phase="Failed", status=disrupted)
-    assert found.removed == "its pod was taken away (DeletionByTaintManager: node unreachable)"
+    assert found.removed == "its pod was removed (DeletionByTaintManager: node unreachable)"
 
 
 def test_a_disruption_that_was_called_off_is_none() -> None:

@@ -160,7 +160,7 @@ def test_what_a_version_has_a_place_for_is_sent() -> None:
         ({"pull_policy": "Always"}, "000", f'spec.containers.{STEP}.imagePullPolicy ("Always")'),
         ({"patch": {"spec": {"containers": [{"name": "aid", "image": "b"}]}}}, "000", "aid.image"),
         ({"scheduling": {"minAvailable": 2}}, "000", "podGroupPolicy"),
-        ({"success": Success.RANK0, "keep": Keep.ALWAYS}, "000", "would go on for ever"),
+        ({"success": Success.RANK0, "keep": Keep.ALWAYS}, "000", "would run forever"),
     ],
 )
 def test_what_is_asked_for_and_has_no_place_is_refused(
@@ -191,7 +191,7 @@ def test_a_patch_names_the_container_as_in_any_other_kind_of_job() -> None:
 
 def test_a_patch_cannot_take_away_what_trains() -> None:
     patch = {"spec": {"containers": [{"name": CONTAINER, "$patch": "delete"}]}}
-    with pytest.raises(ParameterError, match="takes away the container that trains"):
+    with pytest.raises(ParameterError, match="removes the container that trains"):
         manifest(a_job(patch=patch))
 
 
@@ -337,7 +337,7 @@ def test_restarts_have_their_limit_for_the_group_as_a_whole() -> None:
     assert seen(*pods, **options).phase is Phase.ACTIVE
     once_more = seen(*pods, a_pod(1, "Failed", ended(1), created=10), **options)
     assert once_more.phase is Phase.FAILED
-    assert once_more.message == "its pods were started again 3 times"
+    assert once_more.message == "its pods were restarted 3 times"
 
 
 def test_rank_0_can_be_all_that_counts() -> None:

@@ -74,7 +74,7 @@ def test_a_trainer_without_the_fields_needs_a_runtime() -> None:
     server = a_server("trainjob", "pytorchjob", trainer=OLD)
     kind, said = chosen(server)
     assert kind == KINDS["pytorchjob"]
-    assert "no place for the pods' metadata, spec.securityContext" in said
+    assert "does not have the pods' metadata, spec.securityContext" in said
     assert chosen(server, a_job(backend=AUTO, runtime="ours"))[0] == TRAINJOBS
 
 

@@ -136,7 +136,7 @@ def test_without_a_log_the_termination_message_is_shown() -> None:
 
 def test_an_evicted_pod_is_told_from_a_failed_training() -> None:
     error = failure(replica(status={"reason": "Evicted", "message": "node was low on memory"}, state={}))
-    assert "taken away (Evicted: node was low on memory)" in error.seen
+    assert "removed (Evicted: node was low on memory)" in error.seen
 
 
 def test_a_pod_that_somebody_deleted_is_told_from_one_that_is_tidied_up() -> None:

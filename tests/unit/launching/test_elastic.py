@@ -230,7 +230,7 @@ def test_when_a_pod_is_lost_the_job_goes_on_with_one_fewer() -> None:
     made = Made(evicted, succeeds)
     outcome, text = made.launched(ELASTIC)
     assert (made.sizes, outcome.nodes) == ([2, 1], 1)
-    assert "worker-1 was lost: its pod was taken away (Evicted: the node is short of memory)" in text
+    assert "worker-1 was lost: its pod was removed (Evicted: the node is short of memory)" in text
 
 
 def test_a_job_never_has_fewer_pods_than_it_may() -> None:

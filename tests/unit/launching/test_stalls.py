@@ -98,6 +98,7 @@ def test_a_registry_that_stays_away_fails_the_job() -> None:
         "pull access denied, repository does not exist or may require authorization",
         'Head "https://r/v2/": denied: requested access to the resource is denied',
         "manifest unknown",
+        "dial tcp: lookup registry.invalid: no such host",
         "no match for platform in manifest",
     ],
 )
