@@ -95,7 +95,7 @@ def lines_of(
             yield line.seen(finished=True)
             line = _Unfinished()
         line.add(rest)
-        if line.is_rewritten and clock() >= due:
+        if line.has_state and clock() >= due:
             due = clock() + STATE_SECONDS
             yield line.seen(finished=False)
     if complete and not line.is_empty:
@@ -106,7 +106,7 @@ class _Unfinished:
     """A line that is being written: its time, and a bounded part of what a terminal would show."""
 
     def __init__(self) -> None:
-        self.is_rewritten = False
+        self._is_rewritten = False
         self._start: bytes | None = b""  # until it holds the whole time
         self._time: Instant | None = None
         self._text, self._omitted = bytearray(), 0
@@ -116,6 +116,11 @@ class _Unfinished:
     def is_empty(self) -> bool:
         """Whether nothing has come of it yet."""
         return self._start == b""
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the line was rewritten, so that a whole state of it has come."""
+        return bool(self._overwritten)
 
     def add(self, data: bytes) -> None:
         """Take in what comes next."""
@@ -128,7 +133,7 @@ class _Unfinished:
         for state in rewritten:
             self._append(state)
             self._overwritten = self._shown() or self._overwritten
-            self._text, self._omitted, self.is_rewritten = bytearray(), 0, True
+            self._text, self._omitted, self._is_rewritten = bytearray(), 0, True
         self._append(last)
 
     def seen(self, *, finished: bool) -> Line:
@@ -139,7 +144,7 @@ class _Unfinished:
             # What follows the last carriage return may be half of a state: the one before it is whole.
             return Line(self._time, self._overwritten, finished=False)
         text = self._shown()
-        return Line(self._time, self._overwritten if self.is_rewritten and not text else text)
+        return Line(self._time, self._overwritten if self._is_rewritten and not text else text)
 
     def _begin(self, start: bytes) -> bytes:
         """Take the time off the line; returns the rest."""
@@ -160,7 +165,7 @@ class _Unfinished:
             omitted += len(text) - LONGEST
             text = text[: LONGEST // 2] + text[-LONGEST // 2 :]
         if not omitted:
-            return "" if self.is_rewritten and text.isspace() else text.decode(errors="replace")
+            return "" if self._is_rewritten and text.isspace() else text.decode(errors="replace")
         begin, end = text[: LONGEST // 2], text[LONGEST // 2 :]
         return f"{begin.decode(errors='replace')} [{omitted} bytes] {end.decode(errors='replace')}"
 

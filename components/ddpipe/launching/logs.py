@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import count, islice
 from threading import Condition, Thread
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from ddpipe.jobs.rank_selection import RankSelection
@@ -30,7 +30,7 @@ _LONGEST_PAUSE = 30
 MOST_FOLLOWED = 64
 # Failed ranks whose last lines are read: many fail for the reason of the first.
 MOST_FAILED = 16
-_LAST_LINES = 100
+_LAST_LINES, _ATTEMPTS = 100, 10
 # Pods whose last lines are kept, those that are gone included.
 _MOST_KEPT = 256
 # Names come from the training's own lines.
@@ -67,22 +67,22 @@ class Logs:
         self.cluster, self.pods = cluster, pods
         self.metrics: dict[str, float] = {}
         self._write, self._ranks, self._say = write, ranks, say
-        self._followed: dict[str, _Follower] = {}
+        self._followed: dict[str, _PodLog] = {}
         self._failed: dict[str, _LastLines] = {}
         self._has_master = self._is_limited = False
 
     def see(self, replicas: Iterable[Replica]) -> None:
         """Follow these pods' logs as far as they are chosen; pods no longer among them are gone."""
         present = {replica.uid: replica for replica in replicas}
-        for uid, follower in self._followed.items():
-            follower.see(present.get(uid))
+        for uid, log in self._followed.items():
+            log.see(present.get(uid))
         self._has_master |= any(replica.rank.startswith("master-") for replica in present.values())
-        running = sum(follower.thread.is_alive() for follower in self._followed.values())
+        running = sum(log.thread.is_alive() for log in self._followed.values())
         for uid, replica in present.items():
             if uid in self._followed or replica.stage is not Stage.FINISHED:
                 continue
-            if self._is_chosen(replica) and running < MOST_FOLLOWED:
-                self._followed[uid] = _Follower(self, replica)
+            if self._is_chosen(replica) and running < MOST_FOLLOWED and uid not in self._failed:
+                self._followed[uid] = _PodLog(self, replica)
                 running += 1
                 continue
             if self._is_chosen(replica) and not self._is_limited:
@@ -115,7 +115,7 @@ class Logs:
         Returns:
             The ranks whose log was not read to its end.
         """
-        readers: list[_Follower | _LastLines] = [*self._followed.values(), *self._failed.values()]
+        readers: list[_PodLog | _LastLines] = [*self._followed.values(), *self._failed.values()]
         read, until = -1, 0.0
         while behind := [reader for reader in readers if reader.is_behind]:
             lines = sum(reader.lines for reader in behind)
@@ -147,7 +147,7 @@ def _forget(readers: dict[str, Any], present: Collection[str], most: int) -> Non
         del readers[uid]
 
 
-class _Follower:
+class _PodLog:
     """Reads one pod's log: each run of its container to its end, one after the other.
 
     The kubelet keeps the log of the present run and of the one before. Which these are may have changed since
@@ -223,7 +223,7 @@ class _Follower:
             self._changed.wait_for(lambda: not had_ended and self.has_ended(run), seconds)
 
     def _read_run(self, number: int) -> None:
-        run = _Run(self, number, self._earlier)
+        run = _RunLog(self, number, self._earlier)
         pause = partial(self._pause, number)
         for line in reconnected(lambda: run.read(self._log), run.is_over, pause, _LONGEST_PAUSE):
             self.lines += 1
@@ -235,22 +235,22 @@ class _Follower:
         return self._logs.cluster.pieces(path, {"container": self._replica.container, **query}, _SILENCE)
 
 
-class _Run:
+class _RunLog:
     """The log of one run of a container: read to an end that came after the container's.
 
     Until then an end of the log may be only a cut.
     """
 
-    def __init__(self, follower: _Follower, number: int, earlier: Iterable[Mark]) -> None:
-        self._follower, self._number = follower, number
+    def __init__(self, pod: _PodLog, number: int, earlier: Iterable[Mark]) -> None:
+        self._pod, self._number = pod, number
         self._earlier = list(earlier)
         self.mark = Mark()
         self._has_ended = self._is_previous = False
 
     def read(self, log: Callable[[Query], Iterator[bytes]]) -> Iterator[Line]:
         """The lines that were not read yet, until the log ends or is cut."""
-        self._has_ended = self._follower.has_ended(self._number)
-        if self._follower.is_previous(self._number) and not self._is_previous:
+        self._has_ended = self._pod.has_ended(self._number)
+        if self._pod.is_previous(self._number) and not self._is_previous:
             self._earlier.append(self.mark)
             self.mark, self._is_previous = Mark(), True
         which = {"previous": "true"} if self._is_previous else {"follow": "true"}
@@ -265,8 +265,8 @@ class _Run:
     def is_over(self, error: ApiError | None) -> bool:
         """Whether there is nothing more to read."""
         if error is None:
-            return self._has_ended or not self._follower.is_kept(self._number)
-        return not is_transient(error) or not self._follower.is_kept(self._number)
+            return self._has_ended or not self._pod.is_kept(self._number)
+        return not is_transient(error) or not self._pod.is_kept(self._number)
 
 
 class _LastLines:
@@ -279,7 +279,6 @@ class _LastLines:
         self.tail: deque[str] = deque(maxlen=_TAIL)
         self.lines = 0
         self._attempts = count(1)
-        self._changed = Condition()
         self.thread = Thread(target=self._read, name=f"last lines of {replica.rank}", daemon=True)
         self.thread.start()
 
@@ -289,7 +288,7 @@ class _LastLines:
         return self.thread.is_alive()
 
     def _read(self) -> None:
-        for line in reconnected(self._open, self._is_over, self._wait):
+        for line in reconnected(self._open, self._is_over, sleep):
             self.lines += 1
             self._logs.take(self.rank, line, self.tail)
 
@@ -307,8 +306,4 @@ class _LastLines:
         return iter(list(lines_of(pieces, complete=True)))
 
     def _is_over(self, error: ApiError | None) -> bool:
-        return error is None or not is_transient(error) or next(self._attempts) > _LONGEST_PAUSE
-
-    def _wait(self, seconds: float) -> None:
-        with self._changed:
-            self._changed.wait(seconds)
+        return error is None or not is_transient(error) or next(self._attempts) == _ATTEMPTS

@@ -267,3 +267,20 @@ def test_logs_of_replaced_pods_are_forgotten_in_the_end(monkeypatch: pytest.Monk
         logs.finish()
     kept = [number for number in range(20) if logs.tail(f"uid-{number}")]
     assert kept == [15, 16, 17, 18, 19]
+
+
+def test_a_failed_rank_is_not_read_again_once_there_is_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_FOLLOWED", 1)
+    server = a_large_server(2)
+    server.logs[f"{PODS}/{JOB.name}-worker-1/log"] = [[line_of(1, "boom")]]
+    written: list[str] = []
+    logs = Logs(server, PODS, written.append)
+    logs.see(pods_of(2))
+    logs.see(pods_of(2, 1))
+    assert logs.finish() == ()
+    logs.see(pods_of(2, 0, 1))
+    server.logs[f"{PODS}/{JOB.name}-worker-0/log"] = [[]]
+    logs.finish(silence=2)
+    logs.see(pods_of(2, 0, 1))
+    logs.finish(silence=2)
+    assert written.count("[worker-1] boom") == 1
