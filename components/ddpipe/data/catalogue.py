@@ -141,7 +141,16 @@ def _subject(key: str) -> str | None:
 
 
 def clean_up(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
-    """Delete `garbage` and return it; see there for the arguments."""
+    """Delete `garbage`.
+
+    Args:
+        store: See `garbage`.
+        grace: See `garbage`.
+        now: See `garbage`.
+
+    Returns:
+        What was deleted.
+    """
     found = garbage(store, grace, now)
     with intent(store, CLEANINGS, {PurePosixPath(info.key).stem for info in found}):
         # A prepare that started before our intent was written has its claim by now.

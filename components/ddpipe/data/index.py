@@ -47,7 +47,17 @@ class SampleIndex:
 def described(
     shards: Sequence[ShardRef], sample_ids: Text, labels: Labels, classes: int
 ) -> tuple[Split, Mapping[str, bytes]]:
-    """A split for a manifest, and the objects that have to be stored for it, by their keys."""
+    """Describe a split for a manifest.
+
+    Args:
+        shards: Of the split, in the order of the samples.
+        sample_ids: Of each sample, (samples,).
+        labels: int64, (samples,) or (samples, classes).
+        classes: Number of classes.
+
+    Returns:
+        The split, and the objects that have to be stored for it, by their keys.
+    """
     ids, ids_data = _encoded(trimmed(sample_ids))
     shown, shown_data = _encoded(labels.astype(np.int64, copy=False))
     split = Split(tuple(shards), ids, shown, tuple(counted(labels, classes).tolist()))

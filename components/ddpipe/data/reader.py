@@ -56,7 +56,18 @@ def open_split(
 def open_shards(
     shards: Sequence[ShardRef], shape: tuple[int, int, int], store: Store, cache: Path | None = None
 ) -> list[Shard]:
-    """Shards of images of this shape, verified; see `open_split`."""
+    """Open shards, verified.
+
+    Args:
+        shards: What the manifest says of them.
+        shape: Height, width and channels of every image.
+        store: Where they are.
+        cache: See `open_split`.
+
+    Raises:
+        DatasetError: A shard is damaged.
+        StoreError: A shard cannot be fetched.
+    """
     folder = cache or default_cache()
 
     def opened(shard: ShardRef) -> Shard:

@@ -16,7 +16,16 @@ from ddpipe.spelling import option
 
 
 def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Samples) -> None:
-    """There must be two classes, each with a unit for every split or fold that the source does not fill."""
+    """There must be two classes, each with a unit for every split or fold that the source does not fill.
+
+    Args:
+        spec: For its split rule and for messages.
+        classes: Names of the classes.
+        samples: All samples.
+
+    Raises:
+        SourceError: There is one class only, or some are too small; all of them are listed.
+    """
     if len(classes) < 2:  # noqa: PLR2004
         raise SourceError(
             what="the raw data cannot become a dataset",
@@ -45,7 +54,16 @@ def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Sam
 
 
 def refuse_if_none_is_left(spec: PrepareSpec, rows: Rows, problems: Mapping[str, str]) -> None:
-    """At least one image must be readable."""
+    """At least one image must be readable.
+
+    Args:
+        spec: For messages.
+        rows: Samples that can be used.
+        problems: Reasons of the others, by id.
+
+    Raises:
+        SourceError: No sample is left.
+    """
     if not len(rows):
         raise SourceError(
             what="the raw data cannot become a dataset",
@@ -82,7 +100,16 @@ def refuse_given_validation(spec: PrepareSpec, samples: Samples) -> None:
 
 
 def refuse_torn_groups(spec: PrepareSpec, samples: Samples, places: Places) -> None:
-    """The source itself may put one group into several splits."""
+    """The source itself must not put one group into several splits.
+
+    Args:
+        spec: For messages.
+        samples: All samples.
+        places: Their splits.
+
+    Raises:
+        SourceError: It does; all such groups are listed.
+    """
     names, unit = numbered_units(samples)
     in_splits = np.zeros((len(names), len(SPLITS)), np.bool_)
     in_splits[unit, places] = True

@@ -99,7 +99,16 @@ class Entry:
 
 
 def write_entry(store: Store, name: str, entry: Entry) -> None:
-    """Store an entry next to the dataset `name`."""
+    """Store an entry next to a dataset.
+
+    Args:
+        store: Of the dataset.
+        name: Of the dataset.
+        entry: Of a shard that is stored already.
+
+    Raises:
+        StoreError: It cannot be written.
+    """
     store.write(f"{_folder(name)}{entry.shard.sha256}{ENDING}", encoded(entry))
 
 

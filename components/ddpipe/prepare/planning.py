@@ -34,7 +34,14 @@ class Known:
     def note(
         self, rows: Rows, sha256: NDArray[np.bytes_], shapes: NDArray[np.uint32], depths: NDArray[np.uint8]
     ) -> None:
-        """Record facts about some files."""
+        """Record facts about some files; see the attributes.
+
+        Args:
+            rows: Their samples.
+            sha256: S32, (rows,).
+            shapes: uint32, (rows, 3).
+            depths: uint8, (rows,).
+        """
         self.sha256[rows], self.shapes[rows], self.depths[rows] = sha256, shapes, depths
         self.there[rows] = True
 

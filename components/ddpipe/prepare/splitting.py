@@ -125,7 +125,16 @@ def given_splits(samples: Samples) -> list[str]:
 
 
 def shown_by_units(samples: Samples, unit: Rows, classes: int) -> tuple[Rows, Rows]:
-    """Pairs of a unit that is ours to assign and a class that it shows, each pair once."""
+    """Pairs of a unit that is ours to assign and a class that it shows, each pair once.
+
+    Args:
+        samples: All samples.
+        unit: The unit of each, (samples,).
+        classes: Number of classes.
+
+    Returns:
+        The units and the classes of the pairs, both int64, (pairs,).
+    """
     free = np.flatnonzero(_is_ours(samples))
     labels = samples.labels[free]
     if labels.ndim > 1:

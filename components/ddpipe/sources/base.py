@@ -150,5 +150,11 @@ def store_of(path: str) -> Store:
 
 
 def refused(which: str, seen: str, do: str) -> SourceError:
-    """The error for raw data that cannot be used; see `DdpipeError` for its parts."""
+    """The error for raw data that cannot be used.
+
+    Args:
+        which: The path.
+        seen: What is wrong with it.
+        do: What to do about it.
+    """
     return SourceError(what="the raw data cannot become a dataset", which=which, seen=seen, do=do)

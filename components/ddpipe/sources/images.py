@@ -100,7 +100,13 @@ def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEF
 
 
 def shrink(data: bytes, side: int, depth: int = 0, reading: ReadOptions = DEFAULT) -> Image.Image:
-    """An image file, upright, gray or color, its shorter side scaled to `side` pixels; the rest as `decode`.
+    """An image file, upright, gray or color, scaled to a length of its shorter side; never smaller.
+
+    Args:
+        data: The file.
+        side: Length of the shorter side, in pixels.
+        depth: Bits that values of 16-bit images use, of which the upper 8 are kept; 0: all 16.
+        reading: How the file is read.
 
     Raises:
         Unreadable: The file is truncated or damaged.

@@ -89,7 +89,12 @@ BUILT_IN = frozenset({"digits"})
 
 
 def open_source(name: str, path: str, table: Table) -> Source:
-    """The source of this name; a well-known data set without a path is downloaded.
+    """Open a source; a well-known data set without a path is downloaded.
+
+    Args:
+        name: One of `SOURCES`.
+        path: Folder or s3://bucket/prefix of the raw data, or "".
+        table: What the columns of a CSV file mean, for sources that have one.
 
     Raises:
         SourceError: The data set cannot be downloaded.

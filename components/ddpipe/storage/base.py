@@ -44,7 +44,16 @@ class Store(Protocol):
         """The whole object; raises `NoSuchObject`, or `CorruptObject` if it is not what was uploaded."""
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        """Exactly `length` bytes from `start`; raises `CorruptObject` if the object is shorter."""
+        """A part of an object.
+
+        Args:
+            key: Of the object.
+            start: First byte.
+            length: Number of bytes; exactly as many are returned.
+
+        Raises:
+            CorruptObject: The object is shorter.
+        """
 
     def write(self, key: str, data: bytes) -> None:
         """Create or replace an object; raises `NotWritable`."""

@@ -88,7 +88,7 @@ class FileStore:
             return self._path(key).read_bytes()
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        """Exactly `length` bytes from `start`."""
+        """A part of an object; see `Store.read_range`."""
         with self._reading(key), self._path(key).open("rb") as file:
             file.seek(start)
             data = file.read(length)

@@ -125,7 +125,7 @@ class S3Store:
             return b"".join(self._pieces(key))
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        """Exactly `length` bytes from `start`."""
+        """A part of an object; see `Store.read_range`."""
         if not length:
             return b""
         with self._translated(key):

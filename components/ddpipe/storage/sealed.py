@@ -66,7 +66,16 @@ class Format:
     maker: str
 
     def publish(self, store: Store, files: Mapping[str, bytes], facts: Mapping[str, Any]) -> Folder:
-        """Write the files, then the seal; an older folder in this place loses its seal first."""
+        """Write the files, then the seal; an older folder in this place loses its seal first.
+
+        Args:
+            store: The folder.
+            files: Contents by key.
+            facts: What the seal says besides the hashes.
+
+        Returns:
+            The folder as `open` would return it.
+        """
         store.delete(self.seal)
         for key, content in files.items():
             store.write(key, content)

@@ -415,7 +415,7 @@ def test_what_is_being_cleaned_up_is_not_published(
     def prepared_before(self: FileStore, key: str) -> None:
         if key.startswith("shards/") and not refusals:
             refusals.append("")
-            with pytest.raises(DatasetError, match="gc` is deleting"):
+            with pytest.raises(DatasetError, match="clean-up` is deleting"):
                 prepare(forsaken)
         real(self, key)
 
@@ -428,7 +428,7 @@ def test_what_is_being_cleaned_up_is_not_published(
     assert len(_content(prepare(forsaken))) == 16
 
 
-def test_the_note_of_who_was_killed_does_not_count_for_ever(forsaken: PrepareSpec) -> None:
+def test_the_intent_of_a_killed_process_expires(forsaken: PrepareSpec) -> None:
     for folder in ("claims", "cleanings"):
         note = Path(forsaken.store) / folder / "old.json"
         FileStore(note.parent).write(note.name, b'["damaged')
