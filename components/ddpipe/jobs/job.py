@@ -10,7 +10,7 @@ from ddpipe.jobs.owner import Owner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingJob(LaunchOptions):
-    """One training job, whatever runs it: what was chosen about it, and what it is.
+    """One training job of any kind: what was chosen about it, and what it is.
 
     Attributes:
         owner: The step of the run that owns it; gives the name.

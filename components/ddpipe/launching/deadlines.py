@@ -1,4 +1,4 @@
-"""How long each state of a job may last, and when to look again."""
+"""How long each stage of a job may last, and when the next look is due."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ddpipe.jobs.options import Deadlines
 from ddpipe.jobs.status import Stage
 
-# After the job's end its pods' last states may still be on their way.
+# After the job's end, the last states of its pods may arrive later.
 _SETTLING = 2.0
 _LONGEST_WAIT = 60.0
 _SHORTEST_WAIT = 0.02
@@ -77,16 +77,16 @@ class Limits:
         return Limits(self.deadlines, self.worked)
 
     def has_settled(self, now: float) -> bool:
-        """Whether a job that has ended can be judged though its pods' last states are not all in."""
-        self._ended_since = self._ended_since or now
+        """Whether a job that has ended can be judged although the last states of some pods are unknown."""
+        self._ended_since = now if self._ended_since is None else self._ended_since
         return now - self._ended_since > _SETTLING
 
     def patience(self, now: float, others: Iterable[float] = ()) -> float:
-        """Seconds until something could be too late, whatever is heard until then.
+        """Seconds until the next look is due, even if nothing changes until then.
 
         Args:
             now: The time.
-            others: Further moments that must not be missed.
+            others: Further times at which a look is due.
         """
         waits = [_LONGEST_WAIT, *(moment - now for moment in others)]
         if self._running:

@@ -38,7 +38,7 @@ def await_free_names(attempt: Attempt) -> None:
     """Wait for the rest of a removed job: an operator that finds old pods takes long to recover.
 
     Pods that do not end, on a lost node, are waited for no longer than others: they are reported, and the
-    job is created beside them.
+    job is created in spite of them.
 
     Raises:
         NameTaken: The removed job still exists after a while.

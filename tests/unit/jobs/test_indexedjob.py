@@ -95,7 +95,7 @@ def test_a_pod_alone_is_a_plain_job_that_needs_nothing_beside_it() -> None:
     assert "subdomain" not in pod(job)["spec"]
 
 
-def test_a_job_knows_its_owner_again_and_the_cluster_removes_what_has_finished() -> None:
+def test_a_job_has_an_owner_and_expires_after_its_end() -> None:
     assert owner_of(manifest(a_job())) == a_job().owner
     assert spec_of(a_job(finished_ttl=60))["ttlSecondsAfterFinished"] == 60
 
@@ -119,7 +119,7 @@ def test_containers_restart_in_place_as_often_as_the_whole_group_may(restart: Re
     assert not spec.keys() & {"backoffLimitPerIndex", "maxFailedIndexes"}
 
 
-def test_pods_that_were_killed_or_taken_away_are_replaced_and_programs_that_failed_are_not() -> None:
+def test_killed_and_removed_pods_are_replaced_failed_ones_not() -> None:
     spec = spec_of(a_job(nodes=2, restart=Restart.EXIT_CODE, max_restarts=3))
     taken_away, failed = spec["podFailurePolicy"]["rules"]
     assert (taken_away["action"], taken_away["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
@@ -188,7 +188,7 @@ def test_of_the_pods_of_one_rank_the_newest_counts() -> None:
     assert [replica.uid for replica in found.replaced] == ["1-5"]
 
 
-def test_of_two_pods_of_one_second_the_one_that_has_not_ended_is_the_newer() -> None:
+def test_the_newer_of_two_pods_of_a_second_has_not_ended() -> None:
     job = a_job()
     gone = a_pod(1, "Failed", ended(1))
     gone["metadata"]["uid"] = "gone"

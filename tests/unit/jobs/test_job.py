@@ -110,6 +110,6 @@ def test_the_keep_policy_decides_by_how_a_job_ended() -> None:
     assert [keep.keeps(failed=False) for keep in Keep] == [False, False, True]
 
 
-def test_own_training_is_started_by_torchrun_which_reads_the_pods_variables() -> None:
+def test_our_training_is_started_by_torchrun() -> None:
     command = training_command("s3://b/manifest.json", "s3://b/out", "{}")
     assert command[:5] == ("python", "-m", "ddpipe.torchrun", "-m", "ddpipe.train")

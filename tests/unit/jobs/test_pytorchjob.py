@@ -34,7 +34,7 @@ def test_the_same_job_always_gives_the_same_manifest() -> None:
     assert manifest(a_job()) == manifest(a_job())
 
 
-def test_a_job_knows_its_owner_again_and_a_copy_of_its_labels_does_not() -> None:
+def test_a_copy_of_the_labels_has_no_owner() -> None:
     body = manifest(a_job())
     assert owner_of(body) == a_job().owner
     assert owner_of({"metadata": {**body["metadata"], "name": "strangers"}}) is None
@@ -61,7 +61,7 @@ def test_a_current_operator_gets_workers_only_that_know_their_rank() -> None:
     assert "replica-index" in environment["PET_NODE_RANK"]["fieldRef"]["fieldPath"]
 
 
-def test_an_old_operator_gets_a_master_and_nothing_that_it_does_not_know() -> None:
+def test_an_old_operator_gets_a_master_and_known_fields_only() -> None:
     spec = manifest(a_job(restart=Restart.ON_FAILURE), {"pytorchReplicaSpecs": {}})["spec"]
     assert set(spec) == {"pytorchReplicaSpecs", "cleanPodPolicy", "ttlSecondsAfterFinished", "backoffLimit"}
     assert {name: item["replicas"] for name, item in spec["pytorchReplicaSpecs"].items()} == {
@@ -79,7 +79,7 @@ def test_what_becomes_of_a_job_lies_where_its_operator_looks_for_it() -> None:
     assert {name: old[name] for name in policy} == policy | {"cleanPodPolicy": "None"}
 
 
-def test_an_operator_that_tells_torchrun_nothing_has_it_told_by_the_pod() -> None:
+def test_pods_set_torchrun_s_variables_if_no_operator_does() -> None:
     older = {"pytorchReplicaSpecs": {}, "runPolicy": {}, "elasticPolicy": {}}
     job = a_job(nodes=3, processes=2)
     (workers,) = manifest(job, older)["spec"]["pytorchReplicaSpecs"].values()
@@ -310,7 +310,7 @@ def test_a_job_goes_on_while_a_worker_does_though_its_master_is_done() -> None:
     assert status(only_rank_0, an_object(only_rank_0, "Succeeded"), pods).phase is Phase.SUCCEEDED
 
 
-def test_a_worker_that_vanished_after_its_master_s_success_is_no_success() -> None:
+def test_a_worker_that_vanished_is_not_a_success() -> None:
     job = a_job()
     found = status(job, with_master(job, "Succeeded"), [a_pod(job, "master-0", "Succeeded", state=ended(0))])
     assert found.phase is Phase.FAILED
@@ -322,7 +322,7 @@ def test_without_a_master_the_operator_has_seen_all_workers_succeed() -> None:
     assert status(job, an_object(job, "Succeeded"), []).phase is Phase.SUCCEEDED
 
 
-def test_a_replica_that_was_restarted_and_then_succeeded_has_not_failed() -> None:
+def test_a_replica_that_succeeded_after_a_restart_has_not_failed() -> None:
     job = a_job()
     again = {"restartCount": 1, "lastState": ended(1)}
     pods = [
@@ -350,7 +350,7 @@ def test_restarts_of_all_replicas_count() -> None:
     assert status(job, an_object(job, "Running"), pods).restarts == 5
 
 
-def test_the_object_alone_tells_how_far_it_is() -> None:
+def test_the_phase_depends_on_the_object_alone() -> None:
     job = a_job()
     phases = {words: phase(an_object(job, *words)) for words in ((), ("Failed", "Succeeded"), ("Succeeded",))}
     assert list(phases.values()) == [Phase.ACTIVE, Phase.FAILED, Phase.SUCCEEDED]

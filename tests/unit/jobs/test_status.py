@@ -19,7 +19,7 @@ def replica(**changes: Any) -> Replica:
     return replica_of(a_pod(JOB, **changes), "worker-0", "pytorch")
 
 
-def test_a_pod_that_was_just_made_waits_for_a_node_and_has_done_nothing() -> None:
+def test_a_new_pod_waits_for_a_node() -> None:
     pod = {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [{"name": "pytorch"}]}}
     found = replica_of(pod, "worker-0", "pytorch")
     assert (found.stage, found.waiting, found.restarts, found.memory) == (Stage.SCHEDULED, "", 0, "")
@@ -52,13 +52,13 @@ def test_a_pod_waits_for_what_it_has_not_reached_yet(pod: dict[str, Any], stage:
         ({}, ""),
     ],
 )
-def test_why_a_pod_waits_is_told_as_far_as_it_is_known(told: dict[str, str], words: str) -> None:
+def test_the_reason_why_a_pod_waits_is_shown_if_known(told: dict[str, str], words: str) -> None:
     assert replica(phase="Pending", state={"waiting": told}).waiting == words
     scheduler = {"conditions": [{"type": "PodScheduled", "status": "False", **told}]}
     assert replica(phase="Pending", node="", status=scheduler).waiting == words
 
 
-def test_a_container_of_which_nothing_is_known_yet_waits_without_a_word() -> None:
+def test_a_container_without_a_status_waits_without_a_reason() -> None:
     unknown = {"phase": "Pending", "containerStatuses": [{"name": "pytorch", "restartCount": 0}]}
     assert replica(status=unknown).waiting == ""
 
@@ -84,7 +84,7 @@ def test_an_end_without_words_or_time_is_a_failure_all_the_same() -> None:
     )
 
 
-def test_a_container_that_was_started_again_and_succeeded_has_not_failed() -> None:
+def test_a_container_that_succeeded_after_a_restart_is_fine() -> None:
     again = {"restartCount": 1, "lastState": ended(1)}
     assert replica(container=again, state={"running": {}}).failure is not None
     assert replica(phase="Succeeded", container=again, state=ended(0)).failure is None
@@ -124,9 +124,7 @@ def test_a_pod_without_a_time_to_go_was_asked_to_go_at_once() -> None:
         ("7", "7", None),
     ],
 )
-def test_an_error_file_of_torch_is_read_and_anything_else_is_taken_as_it_is(
-    message: str, text: str, time: float | None
-) -> None:
+def test_a_torch_error_file_is_read_other_text_is_kept(message: str, text: str, time: float | None) -> None:
     assert torch_error(message) == (text, time)
 
 

@@ -89,13 +89,13 @@ def environment_of(job: TrainingJob) -> dict[str, Any]:
 
 
 @VERSIONS
-def test_the_same_job_always_gives_the_same_manifest_and_knows_its_owner(version: str) -> None:
+def test_the_same_job_gives_the_same_manifest_with_its_owner(version: str) -> None:
     body = manifest(a_job(), SCHEMAS[version])
     assert body == manifest(a_job(), SCHEMAS[version])
     assert owner_of(body) == a_job().owner
 
 
-def test_what_trains_is_told_by_the_trainer() -> None:
+def test_the_trainer_has_image_command_and_resources() -> None:
     job = a_job(nodes=3, processes=2, command=["python", "train.py"], cpu="2", memory="8Gi", gpus=2)
     trainer = trainer_of(job)
     assert (trainer["numNodes"], trainer["numProcPerNode"]) == (3, 2)
@@ -109,7 +109,7 @@ def test_the_image_s_own_command_is_not_replaced_by_the_runtime_s() -> None:
     assert trainer_of(a_job())["args"] == []
 
 
-def test_torchrun_s_variables_are_left_to_the_controller_and_scripts_without_it_have_their_own() -> None:
+def test_the_controller_sets_torchrun_s_variables_we_the_others() -> None:
     job = a_job(nodes=3, processes=2)
     told = environment_of(job)
     assert not [name for name in told if name.startswith("PET_")]
@@ -195,13 +195,13 @@ def test_a_patch_cannot_take_away_what_trains() -> None:
         manifest(a_job(patch=patch))
 
 
-def test_what_the_pods_lack_is_the_runtime_s_affair_once_one_was_chosen() -> None:
+def test_a_chosen_runtime_may_lack_what_the_common_one_must_have() -> None:
     assert [len(lacks(a_job(), schema)) for schema in SCHEMAS.values()] == [1, 1, 0]
     assert "the pods' spec.securityContext (name a runtime" in lacks(a_job(), SCHEMAS["2.1"])[0]
     assert not lacks(a_job(runtime="ours"), SCHEMAS["2.0"])
 
 
-def test_a_crd_that_may_not_be_read_is_known_from_the_description_of_its_group() -> None:
+def test_a_crd_that_may_not_be_read_is_known_by_its_openapi() -> None:
     server = a_server()
     assert spec_schema(server, RESOURCE, needed=True) is None
     server.describe(RESOURCE, suspend=ANY)
@@ -267,7 +267,7 @@ def seen(*pods: dict[str, Any], found: dict[str, Any] | None = None, **options: 
         (an_object("Suspended=False"), Phase.ACTIVE),
     ],
 )
-def test_the_object_alone_tells_how_far_it_is(found: dict[str, Any], expected: Phase) -> None:
+def test_the_phase_depends_on_the_object_alone(found: dict[str, Any], expected: Phase) -> None:
     assert phase(found) is expected
     assert seen(found=found).phase is expected
 
@@ -283,7 +283,7 @@ def test_a_job_without_a_running_condition_runs_as_its_pods_do() -> None:
     assert [replica.rank for replica in running.replicas] == ["worker-0", "worker-1"]
 
 
-def test_pods_of_an_earlier_job_and_of_the_time_before_a_suspension_are_not_its_own() -> None:
+def test_pods_from_before_the_job_or_a_suspension_are_not_its_own() -> None:
     assert not owns(an_object(), a_pod(created=9))
     assert owns(an_object(), a_pod(created=10))
     assert not owns(an_object("Suspended=False"), a_pod(created=29))
@@ -300,7 +300,7 @@ def test_a_runtime_s_other_steps_are_no_replicas() -> None:
     assert seen(a_pod(0, part="dataset-initializer")).replicas == ()
 
 
-def test_a_replica_that_failed_fails_the_job_before_anybody_starts_it_again() -> None:
+def test_a_failed_replica_fails_the_job_before_it_is_restarted() -> None:
     again = a_pod(1, container={"restartCount": 1, "lastState": ended(3)})
     assert seen(a_pod(0), again).phase is Phase.FAILED
     assert seen(a_pod(0), a_pod(1, "Failed", ended(3))).phase is Phase.FAILED

@@ -112,7 +112,7 @@ def test_a_stranger_s_is_left_alone_and_the_job_is_removed() -> None:
     assert server.get(JOBS.path("team"))["items"] == []
 
 
-def test_an_earlier_job_s_that_never_goes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_earlier_job_s_that_never_goes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(companions, "_COLLECTION_SECONDS", 0.2)
     server = a_server()
     server.put(SERVICES.path("team"), service(name=JOB.name, uid="of-an-earlier-attempt"))

@@ -15,7 +15,7 @@ def limits() -> Limits:
     return Limits(DEADLINES)
 
 
-def test_a_stage_that_lasts_too_long_is_noticed_and_names_its_deadline() -> None:
+def test_a_stage_that_lasts_too_long_names_its_deadline() -> None:
     clock = limits()
     assert clock.exceeded(Stage.RECONCILED, 100, running=True) is None
     assert clock.exceeded(Stage.RECONCILED, 110, running=True) is None
@@ -90,7 +90,7 @@ def test_the_last_states_of_pods_are_waited_for_two_seconds() -> None:
     assert [clock.has_settled(now) for now in (100, 101, 102, 102.1)] == [False, False, False, True]
 
 
-def test_where_nothing_can_be_too_late_somebody_looks_once_a_minute_and_never_at_once() -> None:
+def test_the_longest_pause_is_a_minute_and_the_shortest_not_zero() -> None:
     clock = Limits(Deadlines(reconciled=1000))
     assert clock.patience(100) == 60, "its clock does not run yet"
     clock.exceeded(Stage.FINISHED, 100, running=True)

@@ -32,7 +32,7 @@ def failure(*replicas: Replica, tail: tuple[str, ...] = (), notes: tuple[str, ..
     return diagnosis.failure(JOB, BACKEND, "it failed", replicas=replicas, tail=lambda _: tail, notes=notes)
 
 
-def test_of_two_that_were_removed_in_one_second_the_one_that_ended_first_is_the_cause() -> None:
+def test_the_cause_of_two_removals_in_a_second_ended_first() -> None:
     """The operator takes the others away when the first is gone."""
     going = {"deletionTimestamp": "2026-01-01T00:00:39Z", "deletionGracePeriodSeconds": 30}
     first = replica("worker-1", state=ended(143, at="2026-01-01T00:00:09Z"), metadata=going)
@@ -43,9 +43,7 @@ def test_of_two_that_were_removed_in_one_second_the_one_that_ended_first_is_the_
 
 @pytest.mark.parametrize("asked", ["2026-01-01T00:00:39Z", "2026-01-01T00:00:45Z"])
 @pytest.mark.parametrize("state", [{"running": {}}, ended(143, at="2026-01-01T00:00:45Z")])
-def test_a_pod_that_the_operator_took_away_after_a_failure_is_not_its_cause(
-    asked: str, state: dict[str, Any]
-) -> None:
+def test_a_pod_removed_after_a_failure_is_not_its_cause(asked: str, state: dict[str, Any]) -> None:
     going = {"deletionTimestamp": asked, "deletionGracePeriodSeconds": 30}
     tidied = replica("worker-0", "Running", state=state, metadata=going)
     error = failure(tidied, replica("worker-1", state=ended(1, at="2026-01-01T00:00:09Z")))
@@ -72,7 +70,7 @@ def test_of_two_in_one_second_the_killed_one_is_the_cause() -> None:
     assert "killed by SIGKILL (exit code 137)" in error.seen
 
 
-def test_torch_s_own_error_file_tells_the_time_and_the_words() -> None:
+def test_torch_s_error_file_has_the_time_and_the_message() -> None:
     message = {"message": {"message": "RuntimeError: bad", "extraInfo": {"timestamp": "1767225601"}}}
     early = replica("worker-1", state=ended(1, at="2026-01-01T00:00:30Z", message=json.dumps(message)))
     error = failure(replica("worker-0", state=ended(1, at="2026-01-01T00:00:20Z")), early, tail=("a", "b"))
@@ -119,7 +117,7 @@ def test_of_two_ends_the_one_that_has_a_time_came_first() -> None:
     assert "then worker-0: exit code 3" in error.seen
 
 
-def test_of_a_failure_and_a_removal_in_one_second_the_failure_is_the_cause() -> None:
+def test_a_failure_is_the_cause_of_a_removal_in_its_second() -> None:
     asked = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
     removed = replica("worker-0", "Running", state={"running": {}}, metadata=asked)
     error = failure(removed, replica("worker-1", state=ended(1, at="2026-01-01T00:00:10Z")))
@@ -134,12 +132,12 @@ def test_without_a_log_the_termination_message_is_shown() -> None:
     assert failure(replica(state=ended(1, message="last words"))).seen.endswith("    last words")
 
 
-def test_an_evicted_pod_is_told_from_a_failed_training() -> None:
+def test_an_evicted_pod_differs_from_a_failed_training() -> None:
     error = failure(replica(status={"reason": "Evicted", "message": "node was low on memory"}, state={}))
     assert "removed (Evicted: node was low on memory)" in error.seen
 
 
-def test_a_pod_that_somebody_deleted_is_told_from_one_that_is_tidied_up() -> None:
+def test_a_deleted_pod_differs_from_one_that_is_cleaned_up() -> None:
     asked = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
     mourned = replica(metadata=asked, state=ended(143, at="2026-01-01T00:00:11Z"))
     tidied = replica(metadata=asked, state=ended(143, at="2026-01-01T00:00:05Z"))
@@ -246,6 +244,6 @@ def test_a_pod_that_succeeded_was_not_taken_away() -> None:
     assert replica("worker-0", "Failed", state=ended(143), status=disruption).removed
 
 
-def test_a_container_that_waits_after_a_restart_is_running_not_starting() -> None:
+def test_a_container_that_waits_after_a_restart_is_running() -> None:
     again = a_pod(JOB, state={"waiting": {"reason": "CrashLoopBackOff"}}, container={"restartCount": 1})
     assert status(JOB, an_object(JOB, "Running"), [again, a_pod(JOB, "worker-1")]).stage is Stage.FINISHED

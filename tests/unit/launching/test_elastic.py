@@ -111,7 +111,7 @@ class Made:
 # --- asked for --------------------------------------------------------------------------------------------
 
 
-def test_a_job_that_is_scaled_is_made_anew_with_as_many_pods_under_its_name() -> None:
+def test_a_scaled_job_is_created_again_under_its_name() -> None:
     made = Made(scaled(3), succeeds)
     outcome, text = made.launched()
     assert made.sizes == [2, 3]
@@ -147,7 +147,7 @@ def test_a_scaled_job_whose_launcher_died_is_adopted_as_it_is() -> None:
     assert "3 of 3 pods" in text
 
 
-def test_a_launcher_that_died_before_it_could_scale_leaves_that_to_the_next() -> None:
+def test_a_request_to_scale_survives_its_launcher() -> None:
     made = Made(succeeds)
     found = a_job_of(2, **{REQUESTED_NODES: "3"})
     with_pods(made.server, found)
@@ -156,7 +156,7 @@ def test_a_launcher_that_died_before_it_could_scale_leaves_that_to_the_next() ->
     assert (made.sizes, outcome.nodes) == ([3], 3)
 
 
-def test_after_a_launcher_that_died_in_between_the_job_has_the_declared_size() -> None:
+def test_a_job_that_was_being_resized_has_its_declared_size() -> None:
     made = Made(scaled(3), succeeds)
     creates_again = lambda request: request == Request("POST", JOBS) and len(made.sizes) == 1  # noqa: E731
     made.server.fail(creates_again, Refused(422, "Invalid", "died"), times=1)
@@ -175,7 +175,7 @@ def test_a_scaled_job_that_is_asked_for_differently_is_left_alone() -> None:
     assert made.server.get(PATH)
 
 
-def test_more_pods_than_can_be_are_told_and_the_job_goes_on_as_before() -> None:
+def test_an_impossible_size_leaves_the_job_as_it_was() -> None:
     made = Made(scaled(3), succeeds)
     made.nodes("2")
     outcome, text = made.launched()
@@ -185,11 +185,11 @@ def test_more_pods_than_can_be_are_told_and_the_job_goes_on_as_before() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "10001", "many", "2.5", ""])
-def test_a_wish_that_no_job_can_have_is_none(text: str) -> None:
+def test_a_number_that_no_job_can_have_is_ignored(text: str) -> None:
     assert elastic.requested(a_job_of(2, **{REQUESTED_NODES: text}), 2) is None
 
 
-def test_a_job_that_somebody_deletes_is_not_made_anew() -> None:
+def test_a_job_that_somebody_deletes_is_not_created_again() -> None:
     going = {"deletionTimestamp": "2026-01-01T00:01:00Z"}
     found = a_job_of(2, **{REQUESTED_NODES: "3"})
     assert elastic.requested({**found, "metadata": {**found["metadata"], **going}}, 2) is None
@@ -226,7 +226,7 @@ def test_a_pod_alone_gets_a_service_when_others_join_it() -> None:
 # --- lost -------------------------------------------------------------------------------------------------
 
 
-def test_when_a_pod_is_lost_the_job_goes_on_with_one_fewer() -> None:
+def test_a_job_that_lost_a_pod_continues_with_one_fewer() -> None:
     made = Made(evicted, succeeds)
     outcome, text = made.launched(ELASTIC)
     assert (made.sizes, outcome.nodes) == ([2, 1], 1)
@@ -246,7 +246,7 @@ def test_where_nodes_can_be_seen_it_goes_on_with_as_many_as_fit() -> None:
     assert made.sizes == [3, 3]
 
 
-def test_a_job_goes_on_so_as_often_as_it_may_restart() -> None:
+def test_a_job_survives_as_many_losses_as_restarts_are_allowed() -> None:
     made = Made(evicted, evicted, evicted)
     with pytest.raises(ReplicaFailed, match="Evicted") as caught:
         made.launched(replace(JOB, min_nodes=2, max_restarts=2))
@@ -254,7 +254,7 @@ def test_a_job_goes_on_so_as_often_as_it_may_restart() -> None:
     assert "min_nodes" not in str(caught.value)
 
 
-def test_without_leave_to_have_fewer_pods_a_lost_one_fails_the_job_and_the_way_out_is_told() -> None:
+def test_a_lost_pod_fails_a_job_that_is_not_elastic() -> None:
     made = Made(evicted)
     with pytest.raises(ReplicaFailed, match="With min_nodes or restart=ExitCode it would continue by itself"):
         made.launched()
@@ -265,7 +265,7 @@ GOING = {"deletionTimestamp": "2026-01-01T00:00:50Z", "deletionGracePeriodSecond
 
 
 @pytest.mark.parametrize(("second", "goes_on"), [(10, False), (20, True), (21, True)])
-def test_a_pod_that_was_taken_away_after_another_failed_was_not_lost(second: int, goes_on: bool) -> None:
+def test_a_pod_removed_after_another_failed_was_not_lost(second: int, goes_on: bool) -> None:
     """In the same second the others lost contact with it."""
 
     def fate(server: FakeApiServer, found: dict[str, Any]) -> None:
@@ -284,14 +284,14 @@ def test_a_pod_that_was_taken_away_after_another_failed_was_not_lost(second: int
 # --- never given a node -----------------------------------------------------------------------------------
 
 
-def test_pods_that_get_no_node_in_time_are_done_without() -> None:
+def test_a_job_continues_without_pods_that_get_no_node() -> None:
     made = Made(has_nodes_for(2), succeeds)
     outcome, text = made.launched(replace(ELASTIC, nodes=4))
     assert (made.sizes, outcome.nodes) == ([4, 2], 2)
     assert "not all pods got a node in time (2 of 4 have a node): removing" in text
 
 
-def test_pods_that_are_not_even_accepted_are_done_without() -> None:
+def test_a_job_continues_without_pods_that_are_rejected() -> None:
     def refused(server: FakeApiServer, found: dict[str, Any]) -> None:
         has_nodes_for(2)(server, found)
         server.drop(f"{PODS}/{JOB.name}-worker-2")
@@ -311,7 +311,7 @@ def test_too_few_pods_with_a_node_are_no_job() -> None:
             Made(has_nodes_for(1)).launched(job)
 
 
-def test_a_job_scaled_beyond_what_was_asked_for_falls_back_to_that() -> None:
+def test_a_job_scaled_up_too_far_falls_back_to_what_fits() -> None:
     made = Made(scaled(4), has_nodes_for(3), succeeds)
     assert made.launched()[0].nodes == 3
     assert made.sizes == [2, 4, 3]
@@ -346,7 +346,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["scale", *arguments])
 
 
-def test_scaling_notes_the_wish_on_the_job(running: FakeApiServer) -> None:
+def test_scaling_annotates_the_job(running: FakeApiServer) -> None:
     done = run(JOB.name, "--nodes", "3")
     assert done.exit_code == 0, done.output
     assert f"requested: PyTorchJob team/{JOB.name}, nodes from 2 to 3" in done.stdout
@@ -354,7 +354,7 @@ def test_scaling_notes_the_wish_on_the_job(running: FakeApiServer) -> None:
     assert (found[REQUESTED_NODES], found[NODES]) == ("3", "2")
 
 
-def test_a_wish_that_is_so_already_changes_nothing(running: FakeApiServer) -> None:
+def test_a_request_for_the_present_size_changes_nothing(running: FakeApiServer) -> None:
     done = run(JOB.name, "--nodes", "2", "--json")
     assert json.loads(done.stdout) == {
         "job": f"PyTorchJob team/{JOB.name}",
@@ -367,7 +367,7 @@ def test_a_wish_that_is_so_already_changes_nothing(running: FakeApiServer) -> No
     assert running.methods(PATH).count("PATCH") == 1
 
 
-def test_a_wish_may_be_taken_back(running: FakeApiServer) -> None:
+def test_a_request_may_be_withdrawn(running: FakeApiServer) -> None:
     run(JOB.name, "--nodes", "3")
     assert run(JOB.name, "--nodes", "2").exit_code == 0
     assert elastic.requested(running.get(PATH), 2) is None
@@ -391,7 +391,7 @@ def test_a_job_of_any_kind_is_found(running: FakeApiServer, kind: resources.Reso
         ((JOB.name, "--nodes", "3"), told(a_job_of(2), "Failed"), ParameterError, "it has failed"),
     ],
 )
-def test_what_cannot_be_scaled_is_told(
+def test_a_job_that_cannot_be_scaled_is_an_error(
     running: FakeApiServer,
     arguments: tuple[str, ...],
     found: dict[str, Any],

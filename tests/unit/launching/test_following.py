@@ -168,7 +168,7 @@ def test_a_pod_that_is_tidied_up_after_the_end_is_not_the_cause(at: str) -> None
     assert error.seen == "exit code 3"
 
 
-def test_a_pod_whose_removal_ended_the_job_is_the_cause_though_it_is_heard_of_later() -> None:
+def test_a_removal_that_is_seen_after_the_end_may_be_the_cause() -> None:
     error = failure_of(
         looked_at(
             picture("pods", a_pod(JOB), a_pod(JOB, "worker-1")),
@@ -195,7 +195,7 @@ def test_a_failed_job_is_judged_when_its_pods_states_are_in() -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_of_two_pods_removed_within_one_second_the_first_seen_is_the_cause(first: int) -> None:
+def test_the_cause_of_two_removals_in_a_second_is_seen_first(first: int) -> None:
     """Timestamps have whole seconds."""
     pods = [a_pod(JOB, f"worker-{rank}", metadata=GOING) for rank in range(2)]
     one = [pods[rank] if rank == first else a_pod(JOB, f"worker-{rank}") for rank in range(2)]
@@ -215,7 +215,7 @@ def test_a_success_waits_for_the_ends_of_the_pods_that_count() -> None:
         assert isinstance(looked_at(found, both, job=job), Ended)
 
 
-def test_a_replaced_pod_is_told_and_the_job_may_succeed_nevertheless() -> None:
+def test_a_replaced_pod_is_reported_and_the_job_may_succeed() -> None:
     followed = Followed(replace(JOB, restart="ExitCode"))
     followed.lose(1, state=ended(143, at="2026-01-01T00:00:20Z"))
     followed.saw("worker-1 is replaced")
@@ -254,7 +254,7 @@ def test_nothing_but_the_job_its_pods_and_warnings_is_asked_for() -> None:
     followed.outcome()
 
 
-def test_restarts_are_told_while_they_happen() -> None:
+def test_restarts_are_reported_while_they_happen() -> None:
     followed = Followed()
     followed.pod(1, container={"restartCount": 2})
     followed.saw("running: 2 of 2 pods, 2 restarts")
@@ -284,7 +284,7 @@ def test_changes_that_come_together_are_looked_at_together() -> None:
     assert received(runs, *[BOTH, runs, picture("events")] * 100) == [1, 300]
 
 
-def test_what_came_before_another_phase_of_the_job_is_looked_at_before() -> None:
+def test_changes_before_a_new_phase_are_looked_at_before_it() -> None:
     failed, gone = picture("job", an_object(JOB, "Failed")), picture("pods")
     assert received(RUNS, BOTH, BOTH, failed, gone, gone) == [1, 2, 1, 2]
 
@@ -386,7 +386,7 @@ def test_events_from_before_their_outage_do_not_count() -> None:
     assert looked_at(*pictures, AWAY, seconds, job=HURRIED) is None
 
 
-def test_each_trouble_is_told_once_in_an_outage() -> None:
+def test_each_trouble_is_reported_once_in_an_outage() -> None:
     said: list[str] = []
     away, refused = Trouble("pods", Unanswered("cut")), Trouble("job", Refused(403, "Forbidden", "no list"))
     healthy = picture("pods", a_pod(JOB), a_pod(JOB, "worker-1")), picture("job", an_object(JOB, "Running"))
@@ -400,7 +400,7 @@ def test_each_trouble_is_told_once_in_an_outage() -> None:
     assert said[3:].count(lost) == 1
 
 
-def test_of_several_refusals_the_latest_counts_in_whatever_order_they_are_shown() -> None:
+def test_the_latest_rejection_counts_in_any_order_of_events() -> None:
     for events in (
         (refusal("10", "second"), refusal("9", "first")),
         (refusal("9", "first"), refusal("10", "second")),
@@ -435,7 +435,7 @@ def replaced(phase: str = "Failed", **last: Any) -> tuple[Picture, Picture]:
     return left, picture("pods", a_pod(JOB), a_pod(JOB, "worker-1", metadata={"uid": "another"}))
 
 
-def test_a_pod_that_must_not_be_restarted_and_is_replaced_ends_the_job() -> None:
+def test_a_pod_that_is_replaced_against_the_rules_ends_the_job() -> None:
     """An operator that did not see it fail makes another one."""
     left, again = replaced(state=ended(143, at="2026-01-01T00:00:20Z"))
     assert looked_at(RUNS, BOTH, left) is None, "the operator may call it failed yet"
@@ -488,9 +488,7 @@ def test_a_pod_that_goes_while_its_job_is_suspended_may_be_replaced() -> None:
 
 
 @pytest.mark.parametrize(("condition", "phase"), [("Succeeded", Phase.SUCCEEDED), ("Failed", Phase.FAILED)])
-def test_a_job_that_another_launcher_removed_after_its_end_is_judged_by_it(
-    condition: str, phase: Phase
-) -> None:
+def test_a_job_removed_after_its_end_is_judged_by_its_last_state(condition: str, phase: Phase) -> None:
     code = int(condition == "Failed")
     over = (a_pod(JOB, f"worker-{rank}", condition, state=ended(code)) for rank in range(2))
     gone = picture("job", gone=an_object(JOB, condition))
@@ -517,7 +515,7 @@ def test_only_rank_0_is_waited_for_where_only_it_counts() -> None:
     assert followed.outcome().name == JOB.name
 
 
-def test_a_job_whose_pods_last_states_do_not_come_is_judged_after_a_while() -> None:
+def test_a_job_is_judged_without_its_pods_last_states_in_the_end() -> None:
     followed = Followed()
     followed.job_is("Failed")
     assert followed.error(ReplicaFailed).seen.startswith("it is Failed")

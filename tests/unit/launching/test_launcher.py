@@ -211,7 +211,7 @@ def test_a_quota_that_still_counts_removed_pods_is_waited_for(
     assert "waiting for the pods of an earlier attempt to leave the quota: quota small" in text
 
 
-def test_a_server_that_is_busy_when_old_pods_are_looked_for_is_asked_again() -> None:
+def test_a_busy_server_is_asked_again_for_old_pods() -> None:
     job = a_job()
     server = operated(job)
     server.fail(
@@ -271,7 +271,7 @@ def test_a_job_that_was_asked_for_differently_is_left_alone() -> None:
     assert "DELETE" not in server.methods(path(job))
 
 
-def test_a_failed_job_s_cause_is_told_before_it_is_removed() -> None:
+def test_a_failed_job_s_cause_is_known_before_it_is_removed() -> None:
     job = a_job()
     server = operated(job, code=3)
     with pytest.raises(ReplicaFailed, match="exit code 3"):
@@ -293,7 +293,7 @@ def test_a_clean_up_that_fails_does_not_turn_a_success_red(error: Exception) -> 
 
 
 @pytest.mark.parametrize("error", [Refused(500, "", "etcd"), FORBIDDEN])
-def test_a_clean_up_that_fails_is_told_after_the_real_cause(error: Refused) -> None:
+def test_a_clean_up_that_fails_is_reported_after_the_cause(error: Refused) -> None:
     job = a_job()
     server = operated(job, code=3)
     server.fail(deletes(job), error)
@@ -303,7 +303,7 @@ def test_a_clean_up_that_fails_is_told_after_the_real_cause(error: Refused) -> N
     assert text.index("exit code 3") < text.index(f"could not be removed: {error}")
 
 
-def test_a_job_that_may_not_be_followed_any_more_is_removed_and_the_right_is_named() -> None:
+def test_a_job_that_may_no_longer_be_followed_is_removed() -> None:
     job = a_job(deadlines={"hopeless": 0.3})
     server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
     server.fail(lambda request: request.path == PODS and "watch" in request.query, FORBIDDEN)
@@ -315,7 +315,7 @@ def test_a_job_that_may_not_be_followed_any_more_is_removed_and_the_right_is_nam
     assert server.methods(path(job))[-1] == "DELETE"
 
 
-def test_a_refusal_before_the_kind_of_job_is_known_names_the_job_all_the_same() -> None:
+def test_a_rejection_before_a_backend_is_chosen_names_the_job() -> None:
     server = a_server()
     server.fail(lambda _: True, Refused(400, "BadRequest", "not in this way"))
     with pytest.raises(PodRefused) as caught:
@@ -336,9 +336,7 @@ def test_a_refusal_of_a_moment_is_ridden_out() -> None:
     ("error", "expected"),
     [(Unanswered("refused"), ClusterUnreachable), (Refused(401, "Unauthorized", "expired"), Forbidden)],
 )
-def test_a_job_that_cannot_be_reached_any_more_is_left_for_the_next_attempt(
-    error: Exception, expected: type[Exception]
-) -> None:
+def test_a_job_out_of_reach_is_left_for_the_next_attempt(error: Exception, expected: type[Exception]) -> None:
     job = a_job()
     server = a_server(an_object(job, "Running"), a_pod(job), a_pod(job, "worker-1"))
     server.fail(lambda request: "watch" in request.query or request.path == PODS, error)  # type: ignore[arg-type]
@@ -414,7 +412,7 @@ def test_a_stranger_s_webhook_is_not_the_operator() -> None:
         launched(job, server)
 
 
-def test_a_refused_create_is_told_in_the_server_s_words() -> None:
+def test_a_rejected_create_is_reported_in_the_server_s_words() -> None:
     job = a_job()
     server = a_server()
     server.fail(creates, Refused(422, "Invalid", "spec.x: Required value"))
@@ -422,7 +420,7 @@ def test_a_refused_create_is_told_in_the_server_s_words() -> None:
         launched(job, server)
 
 
-def test_what_is_wrong_in_itself_is_told_before_the_first_request() -> None:
+def test_wrong_options_are_reported_before_the_first_request() -> None:
     server = a_server()
     nameless = {"spec": {"containers": [{"image": "other:1"}]}}
     wrong = [a_job(patch=nameless), a_job(deadlines={"running": float("nan")}), a_job(outage=float("nan"))]
@@ -442,7 +440,7 @@ def test_what_is_wrong_in_itself_is_told_before_the_first_request() -> None:
         (["train", "--backend", "pytorchjob", "--image", "trainer:1", "--epochs", "0"], "epochs is 0"),
     ],
 )
-def test_wrong_options_are_told_before_a_cluster_is_looked_for(
+def test_wrong_options_are_reported_before_a_cluster_is_sought(
     command: list[str], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
@@ -452,12 +450,12 @@ def test_wrong_options_are_told_before_a_cluster_is_looked_for(
     assert result.exit_code == ParameterError.exit_code
 
 
-def test_a_log_that_is_not_read_to_its_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_is_not_read_to_its_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher.Logs, "finish", lambda _: ("worker-1",))
     assert "the log of worker-1 could not be read to its end" in told(a_job(), finished(a_job()))[1]
 
 
-def test_what_earlier_runs_of_the_pipeline_left_is_removed_before_the_job_is_made() -> None:
+def test_jobs_of_earlier_runs_are_removed_before_the_new_one() -> None:
     earlier = a_job(owner=replace(a_job().owner, run_id="run-0"))
     left = an_object(earlier, "Running")
     left["metadata"] |= {"uid": "left", "ownerReferences": [{"kind": "Pod", "name": "gone", "uid": "gone"}]}
@@ -480,7 +478,7 @@ def test_that_nothing_can_be_swept_is_no_reason_to_fail() -> None:
     assert "could not look for jobs of earlier runs: HTTP 403" in text
 
 
-def test_a_right_that_is_missing_for_the_first_look_is_told_with_all_others() -> None:
+def test_a_right_missing_at_once_is_listed_with_all_others() -> None:
     job = a_job()
     server = a_server()
     server.fail(lambda request: request.path == path(job), FORBIDDEN)

@@ -85,13 +85,13 @@ def test_what_is_over_in_a_moment_is_tried_again(error: ApiError) -> None:
     assert not is_there(server)
 
 
-def test_a_missing_right_is_told() -> None:
+def test_a_missing_right_is_reported() -> None:
     server = a_server(an_object(JOB, "Running"))
     server.fail(deletes, Refused(403, "Forbidden", "no"))
     assert "the job cannot be deleted: HTTP 403 no" in _stop(server, TARGET)
 
 
-def test_a_server_that_stays_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_stays_away_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "_GIVE_UP", 0.1)
     server = a_server(an_object(JOB, "Running"))
     server.fail(lambda _: True, Unanswered("refused"))
@@ -99,7 +99,7 @@ def test_a_server_that_stays_away_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_when_its_own_pod_has_to_go_the_job_stays_for_the_next_attempt(gone: bool) -> None:
+def test_the_job_stays_when_the_launcher_s_pod_is_deleted(gone: bool) -> None:
     server = a_server(an_object(JOB, "Running"))
     if not gone:
         server.put(PODS, step(deletionTimestamp="2026-01-01T00:01:00Z"))
@@ -240,7 +240,7 @@ def test_a_process_that_is_done_waits_for_the_deletion() -> None:
         assert process.wait(10) == 143
 
 
-def test_a_signal_ends_the_process_after_the_job_though_nobody_listens() -> None:
+def test_a_signal_deletes_the_job_although_nobody_listens() -> None:
     """With a launcher's pod that never was: outside of a cluster, POD_NAME may be anything."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
     with subprocess.Popen(
