@@ -117,7 +117,7 @@ def test_a_job_without_identity_is_rejected_by_the_step() -> None:
 
 
 @pytest.mark.parametrize("step", OFFERED, ids=lambda step: step.name)
-def test_a_component_says_what_the_official_catalogue_wants(step: Step) -> None:
+def test_component_metadata_passes_the_official_catalogue(step: Step) -> None:
     facts = yaml.safe_load((COMPILED / "components" / step.name / "metadata.yaml").read_text())
     assert list(facts) == ["name", "stability", "dependencies", "lastVerified", "tags"]
     assert facts["name"] == step.name

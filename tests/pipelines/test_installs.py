@@ -99,7 +99,7 @@ def test_launch_gets_as_far_as_the_missing_cluster(install: Callable[[str], Inst
     assert "no cluster is configured" in told
 
 
-def test_a_command_of_another_extra_says_what_is_missing(install: Callable[[str], Install]) -> None:
+def test_a_missing_extra_is_named(install: Callable[[str], Install]) -> None:
     command = ("evaluate", "--run", "first", "--dataset", "manifest.json")
     told = install("launch").ddpipe(*command, code=ParameterError.exit_code)
     assert re.search("the command cannot run here: ddpipe evaluate: the package .* is not installed", told)
@@ -133,7 +133,7 @@ _MESSAGES = """if True:
 
 
 @pytest.mark.parametrize("release", ["2.15.0", "2.15.2", "2.16.0", "2.16.1", "2.17.0", "2.17.3"])
-def test_every_release_that_the_readme_names_can_read_the_packages(release: str, tmp_path: Path) -> None:
+def test_every_supported_release_reads_the_packages(release: str, tmp_path: Path) -> None:
     wanted = (f"kfp-pipeline-spec=={release}", f"kfp-kubernetes=={release}")
     _run([UV, "pip", "install", "--quiet", "--no-deps", "--target", tmp_path, *wanted])
     for path in COMMITTED.glob("*.yaml"):

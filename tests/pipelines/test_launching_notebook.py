@@ -52,7 +52,7 @@ def test_what_cannot_travel_is_named(shown: list[NotebookNode]) -> None:
 
 
 @pytest.mark.slow
-def test_a_restarted_kernel_attaches_to_what_goes_on(tmp_path: Path) -> None:
+def test_a_restarted_kernel_attaches_to_the_running_job(tmp_path: Path) -> None:
     cells = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
     settings, functions, launching = cells[:3]
     launching = launching.replace("status = handle.wait()", "").replace("runs=runs", "runs=runs, name='kept'")

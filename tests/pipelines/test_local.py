@@ -51,12 +51,12 @@ def test_it_learns_digits(first: dict[str, Any]) -> None:
     assert first["metrics"]["test"]["accuracy"]["value"] >= 0.97
 
 
-def test_a_run_goes_on_where_nobody_listens(folder: Path, first: dict[str, Any]) -> None:
+def test_a_run_continues_after_its_output_is_closed(folder: Path, first: dict[str, Any]) -> None:
     assert (folder / first["model"] / "model.onnx").is_file()
     assert list(first["seconds"]) == ["prepare", "train", "evaluate", "export"]
 
 
-def test_the_exported_model_is_whole(folder: Path, first: dict[str, Any]) -> None:
+def test_the_exported_model_is_complete(folder: Path, first: dict[str, Any]) -> None:
     package = load_package(str(folder / first["model"]))
     assert package.lineage["dataset"]["id"] == first["dataset_id"]
     accuracy = package.metrics.scores["accuracy"].value
@@ -71,9 +71,7 @@ def test_a_report_is_one_file_that_fetches_nothing(folder: Path, first: dict[str
         assert fetching not in page
 
 
-def test_a_run_on_unchanged_data_ends_at_once_with_the_model_that_is_there(
-    folder: Path, first: dict[str, Any]
-) -> None:
+def test_a_run_on_unchanged_data_reuses_the_model(folder: Path, first: dict[str, Any]) -> None:
     done = ddpipe_run(folder, "--run", "again", "--processes", "2", "--if-unchanged", "reuse")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
@@ -85,7 +83,7 @@ def test_a_run_on_unchanged_data_ends_at_once_with_the_model_that_is_there(
     assert {path.name for path in (folder / "runs/again").iterdir()} == {"data.html", "report.html", "steps"}
 
 
-def test_sigterm_saves_the_state_and_the_same_command_goes_on(folder: Path, first: dict[str, Any]) -> None:
+def test_sigterm_saves_the_state_and_the_command_resumes(folder: Path, first: dict[str, Any]) -> None:
     """The second run on this store, so it also shows that the dataset version is reused."""
     command = [*DDPIPE, "run", "--json", "--run", "stopped", "--processes", "2"]
     with subprocess.Popen(
@@ -109,7 +107,7 @@ def test_sigterm_saves_the_state_and_the_same_command_goes_on(folder: Path, firs
     assert "is unchanged" in done.stderr
 
 
-def test_a_run_that_is_being_worked_on_is_left_alone(folder: Path, first: dict[str, Any]) -> None:
+def test_only_one_process_works_on_a_run(folder: Path, first: dict[str, Any]) -> None:
     before = (folder / first["report"]).stat().st_mtime_ns
     with lease(open_store(str(folder / "runs/first"))):
         refused = ddpipe_run(folder, "--run", "first", "--processes", "2")
@@ -140,9 +138,7 @@ def test_a_dataset_version_is_used_by_its_short_id(folder: Path, first: dict[str
     assert json.loads(evaluated.stdout)["accuracy"] == summary["metrics"]["test"]["accuracy"]["value"]
 
 
-def test_a_run_of_one_dataset_does_not_go_on_with_another_that_is_given(
-    folder: Path, first: dict[str, Any]
-) -> None:
+def test_a_run_rejects_another_dataset(folder: Path, first: dict[str, Any]) -> None:
     other = subprocess.run(
         [*DDPIPE, "prepare", "--split-seed", "7"], cwd=folder, capture_output=True, text=True, check=True
     )

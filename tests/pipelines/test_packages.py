@@ -186,7 +186,7 @@ def test_every_value_reaches_the_command_unharmed_on_kfp_1(name: str, step: Step
             assert seen[item.name] == OTHERS[item.kind], item.name
 
 
-def test_the_first_step_is_given_all_that_later_steps_take_to_check(tmp_path: Path) -> None:
+def test_the_first_step_gets_all_later_parameters(tmp_path: Path) -> None:
     values = fresh_values("training", PREPARE)
     v2 = understood(v2_command(containers("training")["prepare"], values, tmp_path))
     v1 = understood(v1_command(templates("training")["prepare"], values))
@@ -202,18 +202,18 @@ def test_a_form_has_about_twenty_fields_that_sort_into_groups() -> None:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_each_parameter_has_its_place_in_the_form_or_is_settled(name: str) -> None:
+def test_each_parameter_is_in_the_form_or_set_by_the_pipeline(name: str) -> None:
     for task in (*PIPELINES[name].tasks, PIPELINES[name].last):
         assert [item.name for item in task.open if not item.form] == []
 
 
-def test_what_is_for_several_steps_says_for_which() -> None:
+def test_a_field_of_several_steps_names_them() -> None:
     texts = {item.name: item.help for item in PIPELINES["training"].parameters}
     assert texts["storage_endpoint"].endswith("For prepare, train, evaluate, export.")
     assert texts["storage_secret"].endswith("For prepare, train, evaluate, export, clean_up.")
 
 
-def test_values_by_the_command_lines_names_become_fields() -> None:
+def test_names_of_the_command_line_become_fields() -> None:
     values = {"epochs": 3, "label_smoothing": 0.1, "optimizer": "adamw", "source": "mnist"}
     assert PIPELINES["training"].filled(values) == {
         "train_epochs": 3,
@@ -225,7 +225,7 @@ def test_values_by_the_command_lines_names_become_fields() -> None:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_what_is_left_is_cleaned_up_however_the_steps_end(name: str) -> None:
+def test_clean_up_runs_even_if_steps_fail(name: str) -> None:
     cleaned = package(name)["root"]["dag"]["tasks"]["clean-up"]
     assert cleaned["dependentTasks"] == ["exit-handler-1"]
     assert cleaned["triggerPolicy"]["strategy"] == "ALL_UPSTREAM_TASKS_COMPLETED"
@@ -247,7 +247,7 @@ def test_a_retry_is_for_lost_pods_only(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_credentials_come_from_the_secret_that_the_user_names_and_from_nowhere_else(name: str) -> None:
+def test_credentials_come_from_the_named_secret_only(name: str) -> None:
     """Each variable of each container is a reference; no other container field can hold a value."""
     for template in templates(name).values():
         for variable in template["container"]["env"]:
@@ -264,9 +264,7 @@ def test_credentials_come_from_the_secret_that_the_user_names_and_from_nowhere_e
 
 
 @pytest.mark.parametrize(("name", "step"), CASES)
-def test_every_step_passes_the_restricted_level_and_has_the_pod_that_the_user_asks_for(
-    name: str, step: Step
-) -> None:
+def test_every_step_passes_the_restricted_level(name: str, step: Step) -> None:
     template = templates(name)[step.name]
     assert template["container"]["securityContext"]["runAsNonRoot"]
     assert not template["container"]["securityContext"]["allowPrivilegeEscalation"]
@@ -281,7 +279,7 @@ def test_every_step_passes_the_restricted_level_and_has_the_pod_that_the_user_as
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_what_a_task_takes_from_the_pipeline_is_handed_to_the_group_that_it_is_in(name: str) -> None:
+def test_parameters_of_a_task_reach_its_group(name: str) -> None:
     """The engine resolves nothing else: a pod's size too."""
     for component in package(name)["components"].values():
         given = component.get("inputDefinitions", {}).get("parameters", {})
@@ -298,7 +296,7 @@ def test_only_what_talks_to_the_cluster_uses_the_small_image() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_on_a_claim_all_data_is_on_the_volume_of_every_step_and_of_the_job(tmp_path: Path) -> None:
+def test_a_claim_is_mounted_in_every_step_and_the_job(tmp_path: Path) -> None:
     compile_v2(tmp_path, "photos")
     compile_v1(tmp_path, "photos")
     workflow = yaml.safe_load((tmp_path / "ddpipe-training-minikf.yaml").read_text())
@@ -330,7 +328,7 @@ def test_a_failed_compilation_leaves_the_old_files(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_no_step_is_taken_from_a_cache(name: str) -> None:
+def test_steps_are_never_cached(name: str) -> None:
     """A run whose folder was deleted would be green with nothing written: steps see for themselves."""
     groups = [package(name)["root"], *package(name)["components"].values()]
     tasks = [task for group in groups for task in group.get("dag", {}).get("tasks", {}).values()]
@@ -338,7 +336,7 @@ def test_no_step_is_taken_from_a_cache(name: str) -> None:
     assert caching == [{}] * len(package(name)["deploymentSpec"]["executors"])
 
 
-def test_only_the_package_with_drop_downs_lists_the_choices_and_nothing_else_differs() -> None:
+def test_packages_differ_in_their_menus_only() -> None:
     plain, offering = package("training"), package("training-dropdowns")
     listed = offering["root"]["inputDefinitions"]["parameters"]
     choices = {name: one.pop("literals") for name, one in listed.items() if "literals" in one}
@@ -349,7 +347,7 @@ def test_only_the_package_with_drop_downs_lists_the_choices_and_nothing_else_dif
 
 
 @pytest.mark.parametrize("name", [f"{name}{kind}" for name in PIPELINES for kind in ("", "-dropdowns")])
-def test_a_package_for_kfp_2_is_what_the_engine_s_own_messages_hold(name: str) -> None:
+def test_a_package_is_valid_for_the_engines_messages(name: str) -> None:
     path = COMPILED / f"ddpipe-{name}.yaml"
     specification, platform = yaml.safe_load_all(path.read_text())
     json_format.ParseDict(specification, PipelineSpec())

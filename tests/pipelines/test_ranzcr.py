@@ -98,7 +98,7 @@ def test_the_package_answers_as_its_signature_says(done: Done) -> None:
         assert right / scores.support == pytest.approx(scores.recall, abs=0.02)
 
 
-def test_the_report_and_the_summary_tell_of_it(done: Done) -> None:
+def test_the_report_and_the_summary_mention_reuse(done: Done) -> None:
     page = Path(done.run.report).read_text()
     assert "which of 11 labels they show" in re.sub(r"\s+", " ", page)
     assert "macro AUC by epoch" in page

@@ -44,7 +44,7 @@ def compiled(component: Any, inputs: dict[str, str], folder: Path) -> tuple[dict
 
 
 @pytest.mark.parametrize(("handing_on", "plain", "inputs"), PAIRS)
-def test_all_that_is_set_on_its_task_is_handed_on_and_only_the_environment_is_the_step_s_too(
+def test_settings_of_a_task_are_passed_to_its_job(
     handing_on: Any, plain: Any, inputs: dict[str, str], tmp_path: Path
 ) -> None:
     described, container = compiled(handing_on, inputs, tmp_path)

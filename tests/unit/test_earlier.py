@@ -135,7 +135,7 @@ def grown(data: PrepareSpec, folder: Path, classes: tuple[str, ...] = ("ball", "
     return replace(data, source_path=str(photos))
 
 
-def test_a_run_to_which_nothing_is_new_takes_over_the_earlier_one(
+def test_an_unchanged_run_reuses_the_earlier_model(
     runs: Path, toys: PrepareSpec, steps: list[Recipe], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -148,7 +148,7 @@ def test_a_run_to_which_nothing_is_new_takes_over_the_earlier_one(
     assert second.facts("prepare")["reused"]
 
 
-def test_a_run_after_that_one_names_the_run_that_trained(runs: Path, toys: PrepareSpec) -> None:
+def test_a_third_run_names_the_run_that_trained(runs: Path, toys: PrepareSpec) -> None:
     go(runs, toys, "second")
     shutil.rmtree(runs / "second")
     assert train(runs, toys, "third").origin("train").name == "first"
@@ -187,7 +187,7 @@ def test_new_images_are_encoded_alone_and_trained_on(
         (RECIPE, replace(JOB, gpus=1)),
     ],
 )
-def test_what_else_shapes_a_model_tells_runs_apart(
+def test_everything_that_shapes_a_model_is_in_its_key(
     runs: Path, toys: PrepareSpec, other: tuple[Recipe, TrainOptions]
 ) -> None:
     dataset = Run.named(str(runs), "first").facts("prepare")["dataset"]
@@ -230,7 +230,7 @@ def cut(path: Path) -> None:
         "model/model.onnx",
     ],
 )
-def test_an_earlier_run_that_is_no_longer_whole_is_not_used(
+def test_a_damaged_earlier_run_is_not_used(
     runs: Path,
     toys: PrepareSpec,
     steps: list[Recipe],
@@ -246,9 +246,7 @@ def test_an_earlier_run_that_is_no_longer_whole_is_not_used(
     assert f"{victim.relative_to(runs / 'first')} " in caplog.text
 
 
-def test_a_run_that_was_deleted_or_made_anew_with_another_recipe_is_not_used(
-    runs: Path, toys: PrepareSpec, steps: list[Recipe]
-) -> None:
+def test_a_deleted_or_replaced_run_is_not_used(runs: Path, toys: PrepareSpec, steps: list[Recipe]) -> None:
     shutil.rmtree(runs / "first")
     other = replace(RECIPE, seed=1)
     go(runs, toys, "first", other)
@@ -265,7 +263,7 @@ def test_a_run_that_was_deleted_or_made_anew_with_another_recipe_is_not_used(
         '{"run": "../first", "title": "", "finished": "", "files": {"a": "b"}}',
     ],
 )
-def test_a_damaged_note_is_not_used(
+def test_a_damaged_record_is_not_used(
     runs: Path, toys: PrepareSpec, steps: list[Recipe], content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for path in (runs / earlier.FOLDER).rglob("*.json"):
@@ -275,16 +273,14 @@ def test_a_damaged_note_is_not_used(
     assert "the record of an earlier run is damaged" in caplog.text
 
 
-def test_a_note_that_names_no_files_proves_nothing(
-    runs: Path, toys: PrepareSpec, steps: list[Recipe]
-) -> None:
+def test_a_record_without_files_is_not_used(runs: Path, toys: PrepareSpec, steps: list[Recipe]) -> None:
     for path in (runs / earlier.FOLDER).rglob("*.json"):
         path.write_text(json.dumps({**json.loads(path.read_text()), "files": {}}))
     train(runs, toys, "second")
     assert steps == [RECIPE]
 
 
-def test_a_run_of_the_same_name_after_its_folder_was_deleted_is_made_whole_again(
+def test_a_run_repeated_after_its_deletion_is_complete(
     runs: Path, toys: PrepareSpec, steps: list[Recipe]
 ) -> None:
     """No step is green with nothing written."""
@@ -296,14 +292,14 @@ def test_a_run_of_the_same_name_after_its_folder_was_deleted_is_made_whole_again
     assert Path(again.report).is_file()
 
 
-def test_what_a_run_has_begun_to_train_goes_on(runs: Path, toys: PrepareSpec, steps: list[Recipe]) -> None:
+def test_a_training_that_has_begun_is_resumed(runs: Path, toys: PrepareSpec, steps: list[Recipe]) -> None:
     begun = Run.named(str(runs), "second")
     open_store(begun.training).write("checkpoints/0001-00000000/latest.json", b"{}")
     train(runs, toys, "second")
     assert steps == [RECIPE]
 
 
-def test_of_two_runs_at_once_both_train_and_the_last_to_end_is_taken_over(
+def test_two_runs_at_once_train_and_the_last_is_reused(
     runs: Path, toys: PrepareSpec, steps: list[Recipe]
 ) -> None:
     recipe = replace(RECIPE, seed=3)
@@ -315,7 +311,7 @@ def test_of_two_runs_at_once_both_train_and_the_last_to_end_is_taken_over(
     assert train(runs, toys, "three", recipe).origin("train").name == "two"
 
 
-def test_a_run_that_never_ended_is_not_taken_over(runs: Path, toys: PrepareSpec, steps: list[Recipe]) -> None:
+def test_an_unfinished_run_is_not_reused(runs: Path, toys: PrepareSpec, steps: list[Recipe]) -> None:
     recipe = replace(RECIPE, seed=3)
     run = train(runs, toys, "one", recipe)
     workflow.evaluate(run, run.facts("prepare")["dataset"], EvaluateSpec())
@@ -323,7 +319,7 @@ def test_a_run_that_never_ended_is_not_taken_over(runs: Path, toys: PrepareSpec,
     assert steps == [recipe, recipe]
 
 
-def test_another_way_to_evaluate_is_followed_with_the_model_that_is_there(
+def test_a_reused_model_is_evaluated_with_other_views(
     runs: Path, toys: PrepareSpec, steps: list[Recipe]
 ) -> None:
     second = go(runs, toys, "second", views="flips")
@@ -333,7 +329,7 @@ def test_another_way_to_evaluate_is_followed_with_the_model_that_is_there(
     assert train(runs, toys, "third").origin("train").name == "first"
 
 
-def test_code_of_ones_own_is_known_by_the_digest_of_its_image_only(
+def test_own_code_is_identified_by_an_image_digest_only(
     runs: Path, toys: PrepareSpec, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = Run.named(str(runs), "first")
@@ -348,7 +344,7 @@ def test_code_of_ones_own_is_known_by_the_digest_of_its_image_only(
     assert earlier.reuse_keys(dataset, own, replace(JOB, image=f"trainer@sha256:{'0' * 64}")).same
 
 
-def test_weights_behind_the_same_address_may_be_others(runs: Path, tmp_path: Path) -> None:
+def test_changed_weights_behind_the_same_uri_change_the_key(runs: Path, tmp_path: Path) -> None:
     dataset = Run.named(str(runs), "first").facts("prepare")["dataset"]
     weights = tmp_path / "weights.pt"
     recipe = replace(RECIPE, pretrained=str(weights))
@@ -401,7 +397,7 @@ def test_without_a_latest_model_that_fits_training_starts_without_one(
     assert steps == [replace(recipe, warm_start="")]
 
 
-def test_a_note_holds_in_any_store_and_for_files_of_any_size(
+def test_records_work_in_any_store_and_for_large_files(
     store_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(earlier, "CHUNK", 4)

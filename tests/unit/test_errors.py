@@ -15,7 +15,7 @@ def a_bucket_error() -> NoSuchBucket:
     )
 
 
-def test_exit_codes_tell_the_errors_apart() -> None:
+def test_exit_codes_are_unique() -> None:
     codes = [kind.exit_code for kind in TREE]
     assert len(set(codes)) == len(codes)
     assert not {0, 2} & set(codes), "0 is success, 2 is click's own"
@@ -27,7 +27,7 @@ def test_the_docstring_shows_the_whole_tree_with_its_codes() -> None:
         assert any(f"{kind.__name__} " in line and f" {kind.exit_code}" in line for line in lines), kind
 
 
-def test_the_message_is_the_four_parts_in_one_sentence_after_the_other() -> None:
+def test_the_message_has_four_parts_in_order() -> None:
     assert str(a_bucket_error()) == "the store cannot be used: s3://nowhere: no such bucket. Create it."
 
 

@@ -52,12 +52,12 @@ def test_a_step_done_again_replaces_its_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "a/b", "", ".hidden", "x" * 200])
-def test_a_name_that_could_leave_the_folder_is_refused(name: str) -> None:
+def test_a_name_that_could_leave_the_folder_is_rejected(name: str) -> None:
     with pytest.raises(ParameterError):
         Run.named("runs", name)
 
 
-def test_steps_that_end_at_once_are_told_in_their_order(tmp_path: Path) -> None:
+def test_fast_steps_keep_their_order(tmp_path: Path) -> None:
     run = Run.named(str(tmp_path), "first")
     names = ["prepare", "train", "evaluate", "export"]
     for name in names:

@@ -42,14 +42,14 @@ def _facts(*arguments: str) -> Any:
     return json.loads(output)
 
 
-def test_a_page_tells_of_a_version(toys: PrepareSpec, tmp_path: Path) -> None:
+def test_the_report_describes_a_version(toys: PrepareSpec, tmp_path: Path) -> None:
     made = prepare(toys)
     page = tmp_path / "toys.html"
     assert _facts("report", made.manifest_uri, "--output", str(page)) == {"report": str(page)}
     assert "kite" in page.read_text()
 
 
-def test_a_page_that_cannot_be_written_is_told_in_four_parts(toys: PrepareSpec, tmp_path: Path) -> None:
+def test_an_unwritable_report_is_an_error_in_four_parts(toys: PrepareSpec, tmp_path: Path) -> None:
     made = prepare(toys)
     (tmp_path / "file").touch()
     output = str(tmp_path / "file" / "x.html")
@@ -93,7 +93,7 @@ def test_an_empty_store_has_no_versions(tmp_path: Path) -> None:
     assert _ddpipe("ls", "--store", str(tmp_path)) == (0, "no versions\n")
 
 
-def test_a_version_is_told_in_numbers(toys: PrepareSpec) -> None:
+def test_show_describes_a_version_in_numbers(toys: PrepareSpec) -> None:
     prepared = prepare(toys)
     facts = _facts("show", prepared.manifest_uri)
     assert sum(facts["samples"].values()) == 16
@@ -101,7 +101,7 @@ def test_a_version_is_told_in_numbers(toys: PrepareSpec) -> None:
     assert "2 classes, 4 x 6 x 1" in _ddpipe("show", prepared.manifest_uri)[1]
 
 
-def test_a_whole_version_is_verified_and_a_damaged_one_refused(toys: PrepareSpec) -> None:
+def test_verify_accepts_an_intact_version_only(toys: PrepareSpec) -> None:
     prepared = prepare(toys)
     assert _facts("verify", prepared.manifest_uri)["shards"] == 3
     store = open_store(toys.store)
@@ -114,7 +114,7 @@ def test_a_whole_version_is_verified_and_a_damaged_one_refused(toys: PrepareSpec
     assert lost in json.loads(output)["seen"]
 
 
-def test_what_differs_is_told_sample_by_sample(toys: PrepareSpec) -> None:
+def test_diff_lists_samples(toys: PrepareSpec) -> None:
     first, second = prepare(toys), _changed(toys)
     facts = _facts("diff", first.manifest_uri, second.manifest_uri)
     assert facts["added"] == ["ball/0050.png"]
@@ -124,7 +124,7 @@ def test_what_differs_is_told_sample_by_sample(toys: PrepareSpec) -> None:
 
 
 @pytest.mark.parametrize("image_format", ["raw", "jpeg"])
-def test_images_with_other_pixels_are_told_by_their_ids(toys: PrepareSpec, image_format: str) -> None:
+def test_diff_lists_images_with_changed_pixels(toys: PrepareSpec, image_format: str) -> None:
     """Others that lie in the same shards, which are written anew, are not."""
     spec = replace(toys, image_format=image_format)
     first = prepare(spec)
@@ -153,7 +153,7 @@ def test_only_shards_that_differ_are_compared(toys: PrepareSpec) -> None:
     assert _facts("diff", first.manifest_uri, second.manifest_uri)["changed"] == []
 
 
-def test_what_differs_tells_who_moved_or_has_another_label(tmp_path: Path) -> None:
+def test_diff_lists_moved_and_relabeled_samples(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     train = a_split(6, store=store)
     old = {"train": train, "validation": _one(store, "a"), "test": _one(store, "b")}
@@ -170,7 +170,7 @@ def _one(store: Store, name: str, label: int = 0) -> Split:
     return a_split(1, shards=[ShardRef(digest, 7, 1)], ids=[name], labels=[label], store=store)
 
 
-def test_only_shards_that_no_version_needs_are_garbage(toys: PrepareSpec) -> None:
+def test_only_unused_shards_are_garbage(toys: PrepareSpec) -> None:
     first, second = prepare(toys), _changed(toys)
     store = open_store(toys.store)
     assert _facts("gc", "--store", toys.store, "--grace", "0")["objects"] == []
@@ -186,7 +186,7 @@ def test_only_shards_that_no_version_needs_are_garbage(toys: PrepareSpec) -> Non
     assert prepare(toys).reused
 
 
-def test_notes_of_killed_processes_go_when_their_writers_are_certainly_dead(store_uri: str) -> None:
+def test_leftovers_go_once_their_writers_are_certainly_dead(store_uri: str) -> None:
     store, now, grace = open_store(store_uri), datetime.now(UTC), timedelta(days=30)
     notes = ["claims/1.json", "cleanings/2.json"]
     for note in notes:
@@ -198,7 +198,7 @@ def test_notes_of_killed_processes_go_when_their_writers_are_certainly_dead(stor
 
 
 @pytest.mark.parametrize("grace", ["-1", "nan", "inf"])
-def test_a_grace_that_is_no_time_is_refused(grace: str, tmp_path: Path) -> None:
+def test_an_invalid_grace_is_rejected(grace: str, tmp_path: Path) -> None:
     code, output = _ddpipe("gc", "--store", str(tmp_path), "--grace", grace, "--json")
     assert code == ParameterError.exit_code
     assert f"grace is {float(grace)}, not a number from 0" in json.loads(output)["seen"]
@@ -241,7 +241,7 @@ def test_a_removed_version_leaves_only_its_shards(toys: PrepareSpec) -> None:
     assert _ddpipe("rm", first.manifest_uri)[0] == NoSuchObject.exit_code
 
 
-def test_columns_go_when_no_version_needs_them(toys: PrepareSpec) -> None:
+def test_unused_columns_are_garbage(toys: PrepareSpec) -> None:
     first, second = prepare(toys), _changed(toys)
     _facts("rm", first.manifest_uri)
     _facts("gc", "--store", toys.store, "--grace", "0", "--delete")

@@ -35,12 +35,12 @@ def test_all_scores_have_names_that_the_engine_stores() -> None:
     assert all(re.fullmatch(METRIC_NAME, one["name"]) for one in shown)
 
 
-def test_no_more_metrics_are_sent_than_the_engine_takes() -> None:
+def test_metrics_are_limited_to_what_the_engine_stores() -> None:
     many = Scores({f"m{n}": n for n in range(60)})
     assert len(json.loads(kfp_v1.metrics([many]))["metrics"]) == 50
 
 
-def test_a_confusion_matrix_has_a_row_per_pair_of_classes_whatever_their_names() -> None:
+def test_a_confusion_matrix_has_a_row_per_pair_of_classes() -> None:
     view, _ = views(CLASSIFIED)
     assert rows_of(view) == [
         ["cat, big", "cat, big", "1"],
@@ -63,7 +63,7 @@ def test_event_files_are_shown_where_the_ui_can_reach_them() -> None:
     assert views(EventFiles("s3://b/run")) == [{"type": "tensorboard", "source": "s3://b/run"}]
 
 
-def test_kfp_2_gets_the_metadata_of_each_artifact_under_its_own_name_and_uri() -> None:
+def test_kfp_2_gets_metadata_by_name_and_uri() -> None:
     def listed(name: str) -> dict[str, Any]:
         return {"artifacts": [{"name": f"{name}-1", "uri": f"minio://b/{name}", "type": {}}]}
 
@@ -120,13 +120,13 @@ def test_a_step_writes_its_results_where_the_engine_wants_them(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("command", ["prepare", "evaluate", "export", "launch"])
-def test_a_result_that_a_command_does_not_have_is_refused_before_any_work(command: str) -> None:
+def test_unknown_results_are_rejected_before_any_work(command: str) -> None:
     told = CliRunner().invoke(cli, [command, "--write", "horoscope", "/nowhere"])
     assert told.exit_code == 2
     assert "horoscope" in told.output
 
 
-def test_a_result_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+def test_unwritable_results_are_rejected_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store, result = tmp_path / "store", tmp_path / "file" / "result"
     told = CliRunner().invoke(
@@ -137,7 +137,7 @@ def test_a_result_that_cannot_be_written_is_refused_before_any_work(tmp_path: Pa
     assert not store.exists()
 
 
-def test_what_is_wrong_with_any_step_of_a_run_is_refused_by_the_first_all_at_once(tmp_path: Path) -> None:
+def test_the_first_step_reports_problems_of_all_steps(tmp_path: Path) -> None:
     later = {
         "model": "resnet-9000",
         "epochs": "many",
@@ -159,7 +159,7 @@ def test_what_is_wrong_with_any_step_of_a_run_is_refused_by_the_first_all_at_onc
     assert not (tmp_path / "store").exists()
 
 
-def test_nobody_is_told_of_options_where_none_can_be_typed(tmp_path: Path) -> None:
+def test_messages_in_an_engine_name_parameters_not_options(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     folder = str(tmp_path / "photos")
     table = ("--source", "csv", "--source-path", folder, "--table", "none.csv")
@@ -197,7 +197,7 @@ def test_objects_of_later_options_are_checked_name_by_name(tmp_path: Path) -> No
         assert problem in told, told
 
 
-def test_options_in_an_object_are_as_good_as_given_one_by_one(tmp_path: Path) -> None:
+def test_options_in_an_object_count_like_any_other(tmp_path: Path) -> None:
     told = [
         json.loads(CliRunner().invoke(cli, ["prepare", "--store", str(tmp_path), "--json", *given]).stdout)
         for given in (["--options", '{"split_seed": 7}'], ["--split-seed", "7"])
@@ -205,7 +205,7 @@ def test_options_in_an_object_are_as_good_as_given_one_by_one(tmp_path: Path) ->
     assert [one["reused"] for one in told] == [False, True]
 
 
-def test_options_in_an_object_are_refused_like_any_other(tmp_path: Path) -> None:
+def test_options_in_an_object_are_validated_like_any_other(tmp_path: Path) -> None:
     options = json.dumps({"quality": 0, "qality": 80, "folds": 3})
     told = refused(tmp_path, "--folds", "5", "--options", options)
     for problem in (

@@ -46,7 +46,7 @@ def test_a_limit_of_the_task_is_the_limit_of_each_pod() -> None:
     assert resources["limits"] == resources["requests"] == {"cpu": "2", "memory": "16Gi"}
 
 
-def test_a_request_alone_is_the_limit_too_and_one_below_its_limit_stays_below() -> None:
+def test_a_request_without_a_limit_is_the_limit() -> None:
     asked = {"limits": {"cpu": "4"}, "requests": {"cpu": "500m", "memory": "8Gi"}}
     resources = container_of({"resources": asked})["resources"]
     assert resources["limits"] == {"cpu": "4", "memory": "8Gi"}
@@ -91,7 +91,7 @@ def test_variables_and_volumes_come_beside_those_of_the_job() -> None:
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/dev/shm", "/data"]  # noqa: S108
 
 
-def test_a_volume_called_as_its_object_gets_a_name_that_a_volume_can_have() -> None:
+def test_volumes_get_valid_names() -> None:
     volume, mount = (
         {"name": "ca.crt", "configMap": {"name": "ca.crt"}},
         {"name": "ca.crt", "mountPath": "/ca"},
@@ -113,7 +113,7 @@ def test_a_patch_of_the_component_s_user_stays() -> None:
     assert [volume["name"] for volume in pod["volumes"]] == ["v"]
 
 
-def test_settings_that_are_none_are_refused_all_at_once() -> None:
+def test_malformed_settings_are_reported_together() -> None:
     with pytest.raises(ParameterError) as caught:
         with_task_config({"nodeselector": {}, "env": {"A": "1"}, "resources": "16Gi"}, {})
     assert "3 problems" in caught.value.seen
@@ -121,7 +121,7 @@ def test_settings_that_are_none_are_refused_all_at_once() -> None:
     assert "env is {'A': '1'}, not a list of objects" in caught.value.seen
 
 
-def test_settings_that_cannot_be_a_job_s_are_refused() -> None:
+def test_settings_that_a_job_cannot_have_are_rejected() -> None:
     values = {**LaunchOptions(image="mine:1").to_dict(), "backend": "local"}
     limits = {"nvidia.com/gpu": "a few", "amd.com/gpu": "1"}
     with pytest.raises(ParameterError) as caught:
@@ -130,7 +130,7 @@ def test_settings_that_cannot_be_a_job_s_are_refused() -> None:
     assert "there is no job" in caught.value.seen
 
 
-def test_the_command_finds_them_in_the_engine_s_input_and_checks_what_becomes_of_them() -> None:
+def test_the_command_reads_settings_from_the_executor_input() -> None:
     settings = {**UNSET, "resources": {"limits": {"memory": "much"}}}
     given = json.dumps({"inputs": {"parameterValues": {"task_config": settings, "nodes": 2}}, "outputs": {}})
     ran = CliRunner().invoke(cli, ["launch", "--image", "mine:1", "--executor-input", given])
