@@ -12,6 +12,7 @@ from typing import Any
 
 from ddpipe import form, validation
 from ddpipe.components import image_of
+from ddpipe.jobs.options import NO_SECRET
 from ddpipe.parameters import Parameter, Parameters, declared, parameter
 from ddpipe.spelling import as_option, spelled
 from ddpipe.steps import Step
@@ -64,6 +65,8 @@ class StepOptions(Parameters):
 STEP_MEMORY = Given("cluster_step_memory")
 SECRET = "storage_secret"  # noqa: S105 - the name of a field
 """The field with the name of the secret whose keys every step gets."""
+_SECRET_HELP = f"Secret with the object store's accesskey and secretkey; {NO_SECRET} means no secret."
+"""A pod cannot refer to a secret with an empty name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +141,8 @@ class Pipeline:
         """A field whose help names its steps if there are several."""
         tasks = (*self.tasks, self.last)
         names = [task.step.name for task in tasks if item.form == SECRET or item.form in _given(task)]
-        return replace(item, help=f"{item.help} For {', '.join(names)}.") if len(names) > 1 else item
+        text = _SECRET_HELP if item.form == SECRET and not self.claim else item.help
+        return replace(item, help=f"{text} For {', '.join(names)}.") if len(names) > 1 else item
 
     @property
     def open(self) -> tuple[Parameter, ...]:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from ddpipe import validation
 from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
+from ddpipe.jobs.options import JobOptions
 from ddpipe.pipelines.compile import PIPELINES
 from ddpipe.spelling import as_option, spelled
 from ddpipe.steps import PresetOptions, TrainOptions
@@ -112,3 +113,8 @@ def _own(fields: dict[str, Any]) -> dict[str, str]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+@pytest.mark.parametrize("name", ["", "none"])
+def test_no_secret_is_given_by_an_empty_name_or_none(name: str) -> None:
+    assert not JobOptions(image="mine:1", s3_secret=name).s3.secret

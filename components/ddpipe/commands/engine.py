@@ -18,8 +18,10 @@ from ddpipe.engine.endpoint import EndpointOptions, resolve
 from ddpipe.engine.package import Package, read_package, read_values
 from ddpipe.engine.runs import Request
 from ddpipe.engine.versions import publish
+from ddpipe.jobs.options import NO_SECRET
 from ddpipe.parameters import Parameter, Parameters, parameter, refuse
 from ddpipe.pipelines.compile import COMPILED, PIPELINES
+from ddpipe.pipelines.wiring import SECRET
 from ddpipe.spelling import as_name, spelled
 
 Command = Callable[..., None]
@@ -112,6 +114,8 @@ def _values(package: Package, from_file: Mapping[str, Any], assigned: tuple[str,
         if ours and not problems and fields.keys() == {item.name for item in ours.parameters}:
             problems += ours.problems(values)
     refuse(f"{package.name} cannot run", dict.fromkeys(problems))
+    if ours and values.get(SECRET) == "":
+        values[SECRET] = NO_SECRET
     return values
 
 

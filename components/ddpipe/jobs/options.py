@@ -18,6 +18,9 @@ from ddpipe.spelling import option
 RUNTIME = "torch-distributed"
 """The training runtime that comes with Kubeflow Trainer."""
 
+NO_SECRET = "none"  # noqa: S105 - stands for no secret
+"""In place of a secret's name: a pipeline's steps cannot refer to a secret without one."""
+
 
 class Keep(StrEnum):
     """Which finished jobs stay on the cluster, to be examined."""
@@ -144,7 +147,7 @@ class JobOptions(Parameters):
     )
     s3_secret: str = parameter(
         "",
-        "Secret with the object store's accesskey and secretkey; empty means none.",
+        f"Secret with the object store's accesskey and secretkey; {NO_SECRET}, or empty, means no secret.",
         form="storage_secret",
     )
     node_selector: Mapping[str, str] = parameter({}, "Node labels that the pods require.")
@@ -225,7 +228,8 @@ class JobOptions(Parameters):
     @property
     def s3(self) -> S3Access:
         """Where the pods find the object store and its credentials."""
-        return S3Access(secret=self.s3_secret, endpoint=self.s3_endpoint)
+        secret = "" if self.s3_secret == NO_SECRET else self.s3_secret
+        return S3Access(secret=secret, endpoint=self.s3_endpoint)
 
     @property
     def limits(self) -> Deadlines:

@@ -328,3 +328,9 @@ def test_the_server_of_these_tests_knows_no_more_than_the_described_api() -> Non
         kfp_server.check({"nickname": "x"}, "V2beta1Run", "run")
     with pytest.raises(NotAsDescribed):
         kfp_server.check({"state": "HAPPY"}, "V2beta1Run", "run")
+
+
+def test_an_empty_secret_means_none(server: Server) -> None:
+    """The pods of a pipeline's steps cannot refer to a secret without a name."""
+    facts("submit", *assigned("storage_secret="))
+    assert parameters(server)["storage_secret"] == "none"  # noqa: S105 - a name
