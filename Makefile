@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow test-cluster pictures mutate lint format compile docs reference images bench lock clean
+.PHONY: help install run test test-slow test-gpu test-cluster pictures mutate lint format compile docs reference images bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -29,6 +29,9 @@ test: $(INSTALLED) ## the tests to run at every change: minutes, needs no cluste
 
 test-slow: $(INSTALLED) ## trainings by several processes, kills and resumes, notebooks, real data sets
 	@$(PYTEST) -m slow
+
+test-gpu: $(INSTALLED) ## trainings on the GPUs of this machine; they have not run on one yet: please report the output
+	@$(BIN)/pytest tests/gpu
 
 test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
 	@$(BIN)/pytest tests/cluster -m alone; alone=$$?; \

@@ -125,6 +125,7 @@ def record(output: str) -> dict[str, Any]:
 
 def environment_of_rank(rank: int, ranks: int, port: int, error_file: Path) -> dict[str, str]:
     group = {"RANK": rank, "WORLD_SIZE": ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    group |= {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
     own = {"TORCHELASTIC_ERROR_FILE": str(error_file)}
     return {**os.environ, **own, **({name: str(value) for name, value in group.items()} if ranks > 1 else {})}
 

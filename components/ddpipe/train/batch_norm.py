@@ -59,7 +59,7 @@ class SyncBatchNorm(nn.BatchNorm2d):
         if not self.training:
             return super().forward(input)
         values = input.float()
-        count = values.new_tensor([values.numel() // values.shape[1]])
+        count = values.new_full((1,), values.numel() // values.shape[1])
         sums = _GlobalSum.apply(torch.cat([values.sum((0, 2, 3)), count]))
         total = sums[-1]
         mean = sums[:-1] / total
