@@ -25,7 +25,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from ddpipe.data.manifest import DatasetManifest, load_manifest
+from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
+from ddpipe.data.seen import TRAINED_ON, counted, from_bytes, held_out_seen
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, StoreError
 from ddpipe.jobs import LOCAL
 from ddpipe.model import is_own_function
@@ -193,15 +194,17 @@ def unchanged_since(run: Run, keys: ReuseKeys) -> Earlier | None:
     return _find(run, keys.same)
 
 
-def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys) -> Recipe:
+def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys, dataset: str) -> Recipe:
     """The recipe with the URI of a model in place of `latest`, the same one for every attempt of the run.
 
-    Without an earlier model, training starts as if `latest` were not given.
+    Without an earlier model, or with one that was trained on images that are to judge this one, training
+    starts as if `latest` were not given.
 
     Args:
         run: This run.
         recipe: How to train.
         keys: Its keys.
+        dataset: URI of the dataset version's manifest.
 
     Raises:
         StoreError: The store does not answer, or cannot be written to.
@@ -212,6 +215,9 @@ def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys) -> Recipe:
     start = _started(store)
     if start.get("for") != keys.latest:
         found = _find(run, keys.latest, below="model/")
+        if found and (seen := _seen(found.run.model, dataset)):
+            _log.warning("the latest model is not used: it was trained on %s of this version", seen)
+            found = None
         start = {"for": keys.latest, "warm_start": found.run.model if found else ""}
         store.write(START, json.dumps(start).encode())
     if not start["warm_start"]:
@@ -224,6 +230,16 @@ def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys) -> Recipe:
             recipe.pretrained,
         )
     return replace(recipe, warm_start=start["warm_start"], pretrained="")
+
+
+def _seen(package: str, dataset: str) -> str:
+    """How many validation and test images the model was trained on; empty: none, or unknown."""
+    store, manifest = open_store(package), load_manifest(dataset)
+    try:
+        known = from_bytes(store.read(TRAINED_ON), f"{store.uri}/{TRAINED_ON}")
+    except NoSuchObject:  # exported before packages recorded it
+        return ""
+    return counted(held_out_seen(manifest, store_of(dataset), known), manifest)
 
 
 def _started(store: Store) -> dict[str, str]:

@@ -111,7 +111,7 @@ def train(
             facts.update(same_as=found.run.name, since=found.title)
             record = training_record(found.run)
         else:
-            recipe = earlier.with_latest_weights(run, recipe, keys)
+            recipe = earlier.with_latest_weights(run, recipe, keys, dataset)
             if options.backend == LOCAL:
                 _train_here(run, dataset, recipe, options)
                 facts.update(processes=options.processes_per_pod)

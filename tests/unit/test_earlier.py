@@ -15,17 +15,20 @@ import pytest
 from click.testing import CliRunner
 from evaluation_runs import a_training
 from safetensors.torch import save
-from samples import a_folder
+from samples import a_folder, sample_ids
 
 from ddpipe import earlier, workflow
 from ddpipe.__main__ import cli
 from ddpipe.data.catalogue import difference
+from ddpipe.data.columns import text
 from ddpipe.data.manifest import load_manifest, store_of
+from ddpipe.data.seen import hashed, to_bytes
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.jobs.owner import Owner
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.package import ModelPackage, Signature, load_package, publish
 from ddpipe.model.trained import load_model
+from ddpipe.prepare.prepare import prepare as prepare_dataset
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
@@ -379,7 +382,10 @@ def test_each_attempt_of_a_run_starts_from_the_same_model(
     assert [recipe.warm_start for recipe in steps] == [f"{runs}/first/model", "", f"{runs}/first/model"]
 
 
-@pytest.mark.parametrize("why", ["no run yet", "another class", "another split", "its model is damaged"])
+@pytest.mark.parametrize(
+    "why",
+    ["no run yet", "another class", "another split", "its model is damaged", "it saw a test image"],
+)
 def test_without_a_latest_model_that_fits_training_starts_without_one(
     runs: Path, toys: PrepareSpec, steps: list[Recipe], tmp_path: Path, why: str
 ) -> None:
@@ -390,6 +396,9 @@ def test_without_a_latest_model_that_fits_training_starts_without_one(
         data = grown(toys, tmp_path, ("ball", "kite", "kiwi"))
     elif why == "another split":
         data = replace(toys, split_seed=1)
+    elif why == "it saw a test image":
+        tested = sample_ids(prepare_dataset(toys).manifest_uri, "test")[:1]
+        (runs / "first/model/trained_on.npy").write_bytes(to_bytes(hashed(text(tested))))
     else:
         cut(runs / "first/model/model.safetensors")
     recipe = replace(RECIPE, warm_start=LATEST, pretrained="torchvision", seed=5)

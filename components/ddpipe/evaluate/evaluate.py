@@ -14,6 +14,7 @@ from torch import nn
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
+from ddpipe.data.seen import counted, held_out_seen
 from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.metrics import best_thresholds, measure
@@ -23,7 +24,7 @@ from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation, publish
 from ddpipe.model.scoring import logits_of
 from ddpipe.model.tasks import TASKS, Task
-from ddpipe.model.trained import load_model
+from ddpipe.model.trained import load_model, samples_seen
 from ddpipe.model.views import with_views
 from ddpipe.storage import open_store
 
@@ -75,6 +76,7 @@ def evaluate(
             store.check_writable()
         classifier, checkpoint = load_model(training_uri, network=network)
         _check(checkpoint, manifest, training_uri, manifest_uri)
+        world.decided(lambda: _check_unseen(manifest, training_uri, manifest_uri))
         task, has_views = TASKS[manifest.task], spec.test_time_views != "plain"
         wanted = (SPLIT,) if task.exclusive and not has_views else (SPLIT, VALIDATION)
         splits = {name: open_split((manifest, store_of(manifest_uri)), name) for name in wanted}
@@ -172,6 +174,20 @@ def _check(checkpoint: Checkpoint, manifest: DatasetManifest, training_uri: str,
             which=manifest_uri,
             seen=f"its {SPLIT} split is empty",
             do=f"Prepare it again with a larger {SPLIT} fraction.",
+        )
+
+
+def _check_unseen(manifest: DatasetManifest, training_uri: str, manifest_uri: str) -> None:
+    """Reject a model that was trained, itself or before a warm start, on what judges it."""
+    known = samples_seen(training_uri)
+    if known is None:
+        _log.warning("%s does not say which samples it was trained on: they are not compared", training_uri)
+    elif seen := held_out_seen(manifest, store_of(manifest_uri), known):
+        raise CheckpointError(
+            what="a model cannot be evaluated on this dataset",
+            which=training_uri,
+            seen=f"it was trained on {counted(seen, manifest)}",
+            do="Train from random weights, or from a model that has not seen these images.",
         )
 
 

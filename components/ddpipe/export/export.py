@@ -30,7 +30,7 @@ from ddpipe.model.lineage import surroundings
 from ddpipe.model.onnx import NotExportable, Session, to_onnx
 from ddpipe.model.package import ModelPackage, Signature, publish
 from ddpipe.model.tasks import TASKS
-from ddpipe.model.trained import load_model
+from ddpipe.model.trained import load_model, samples_seen
 from ddpipe.model.views import with_views
 from ddpipe.storage import open_store
 from ddpipe.templates import environment
@@ -103,6 +103,7 @@ def export(
         metrics=evaluation.metrics,
         lineage=lineage,
         card=_card(signature, manifest, evaluation, lineage),
+        seen=samples_seen(training_uri),
     )
 
 

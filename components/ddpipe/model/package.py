@@ -2,6 +2,7 @@
 
 <package>/model.onnx          uint8 images (batch, H, W, C) -> logits, preprocessing inside, any batch size;
                               not there for a function of the user's own that ONNX cannot express
+<package>/trained_on.npy      hashes of the ids that it was trained on, see data/seen.py
 <package>/model.safetensors   weights of `architectures.Classifier`
 <package>/signature.json      Signature
 <package>/metrics.json        evaluation.Metrics
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from ddpipe.data.seen import TRAINED_ON, Hashes, from_bytes, to_bytes
 from ddpipe.model import VIEWS, ModelNames
 from ddpipe.model.evaluation import Metrics, corrupt, read_json
 from ddpipe.model.tasks import TASKS
@@ -136,6 +138,7 @@ def publish(
     metrics: Metrics,
     lineage: Mapping[str, Any],
     card: str,
+    seen: Hashes | None = None,
 ) -> ModelPackage:
     """Write a package into a folder of its own.
 
@@ -147,6 +150,7 @@ def publish(
         metrics: How good it is.
         lineage: What it was made from, and with.
         card: The model card, in Markdown.
+        seen: The samples that it was trained on; None if that is not known.
 
     Raises:
         StoreError: It cannot be written.
@@ -158,9 +162,22 @@ def publish(
         METRICS: to_json(metrics.to_dict()),
         LINEAGE: to_json(lineage),
         CARD: card.encode(),
+        **({} if seen is None else {TRAINED_ON: to_bytes(seen)}),
     }
     folder = FORMAT.publish(store, files, facts={"dataset_id": lineage["dataset"]["id"]})
     return ModelPackage(signature=signature, metrics=metrics, lineage=lineage, folder=folder)
+
+
+def seen_by(folder: Folder) -> Hashes | None:
+    """The samples that a package's model was trained on; None if it was exported without them.
+
+    Raises:
+        CorruptObject: They are malformed, or not what was published.
+        StoreError: They cannot be read.
+    """
+    if TRAINED_ON not in folder.sha256:
+        return None
+    return from_bytes(folder.read(TRAINED_ON), f"{folder.store.uri}/{TRAINED_ON}")
 
 
 def load_package(uri: str) -> ModelPackage:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ddpipe.errors import CheckpointError, ParameterError, listed
+from ddpipe.data.seen import TRAINED_ON, Hashes, from_bytes
+from ddpipe.errors import CheckpointError, NoSuchObject, ParameterError, listed
 from ddpipe.model import AUTO, ModelNames, is_own_function
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import RECORD, Checkpoint, finished, load
@@ -47,6 +48,20 @@ def load_model(training_uri: str, *, network: str = "") -> tuple[Classifier, Che
         )
     checkpoint = load(store, saved)
     return classifier_of(checkpoint, network=network, origin=f"{store.uri}/{saved.file}"), checkpoint
+
+
+def samples_seen(training_uri: str) -> Hashes | None:
+    """The samples that a training's model was trained on; None if the training did not record them.
+
+    Raises:
+        CorruptObject: They are malformed.
+        StoreError: The store does not answer.
+    """
+    store = open_store(training_uri)
+    try:
+        return from_bytes(store.read(TRAINED_ON), f"{store.uri}/{TRAINED_ON}")
+    except NoSuchObject:
+        return None
 
 
 def classifier_of(checkpoint: Checkpoint, *, network: str = "", origin: str = "checkpoint") -> Classifier:

@@ -21,11 +21,13 @@ import torch
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import open_split
+from ddpipe.data.seen import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
 from ddpipe.distributed import World, process_group, rank
-from ddpipe.errors import CheckpointError, DatasetError, listed
+from ddpipe.errors import CheckpointError, DatasetError, ParameterError, listed
 from ddpipe.model.checkpoint import RECORD, Checkpoint, Saved, claim, finished, load, newest
 from ddpipe.model.lineage import surroundings
-from ddpipe.model.package import load_package
+from ddpipe.model.package import FORMAT as PACKAGE
+from ddpipe.model.package import load_package, seen_by
 from ddpipe.storage import Store, open_store
 from ddpipe.train.choices import Determinism
 from ddpipe.train.determinism import determinism
@@ -74,7 +76,7 @@ def train(
         watching(recipe.validated().checkpoint_minutes) as watch,
         process_group(_card(recipe, manifest)) as world,
     ):
-        start = world.decided(lambda: _start(store, recipe, manifest))
+        start = world.decided(lambda: _start(store, recipe, manifest, store_of(dataset)))
         if start is None:
             _say("%s is trained already: nothing to do", store.uri)
             return
@@ -131,7 +133,7 @@ class _Start:
     checkpoint: Checkpoint | None
 
 
-def _start(store: Store, recipe: Recipe, manifest: DatasetManifest) -> _Start | None:
+def _start(store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store) -> _Start | None:
     """Where all ranks begin; None if the training has finished, and its result is whole."""
     done = finished(store)
     if done and (result := _whole(store, done)):
@@ -141,9 +143,34 @@ def _start(store: Store, recipe: Recipe, manifest: DatasetManifest) -> _Start | 
     if checkpoint:
         _check_same(checkpoint, recipe, manifest, store)
     store.check_writable()
+    if not checkpoint:
+        _record_samples(store, recipe, manifest, data)
     if done:
         store.delete(RECORD)  # what it names is no result any more
     return _Start(saved, checkpoint)
+
+
+def _record_samples(store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store) -> None:
+    """Record what the model will have been trained on, and reject weights that have seen what judges it."""
+    before = None
+    if recipe.warm_start:
+        before = seen_by(PACKAGE.open(recipe.warm_start))
+        if before is None:
+            _log.warning(
+                "%s does not say what it was trained on: test images may be among it", recipe.warm_start
+            )
+            store.delete(TRAINED_ON)  # of an earlier attempt: what is not known is not claimed
+            return
+        if seen := held_out_seen(manifest, data, before):
+            raise ParameterError(
+                what="training cannot start from these weights",
+                which=recipe.warm_start,
+                seen=f"they were trained on {counted(seen, manifest)} of this dataset version: its scores "
+                "would be too good",
+                do="Start from random weights, or prepare the version so that images stay in their splits "
+                "(the same split rule and seed).",
+            )
+    store.write(TRAINED_ON, to_bytes(trained_on(manifest, data, before)))
 
 
 def _whole(store: Store, result: Saved) -> Checkpoint | None:
