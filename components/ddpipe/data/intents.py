@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from ddpipe.errors import NoAccess, NoSuchObject
+from ddpipe.errors import DatasetError, NoAccess, NoSuchObject
 from ddpipe.storage import ObjectInfo, Store
 
 CLAIMS = "claims/"
@@ -55,13 +55,33 @@ def intent(store: Store, folder: str, shards: Iterable[str]) -> Iterator[None]:
 
 
 def intended_shards(store: Store, folder: str) -> set[str]:
-    """Hashes of the shards of all intents that count."""
+    """Hashes of the shards of all intents that count.
+
+    Raises:
+        DatasetError: One of them is damaged.
+    """
     now, shards = datetime.now(UTC), set[str]()
     for info in store.list(folder):
         if now - info.modified < VALID:
             with suppress(NoSuchObject):  # removed since it was listed
-                shards.update(json.loads(store.read(info.key)))
+                shards |= _hashes(store, info.key)
     return shards
+
+
+def _hashes(store: Store, key: str) -> set[str]:
+    try:
+        found = json.loads(store.read(key))
+        if isinstance(found, list) and all(isinstance(item, str) for item in found):
+            return set(found)
+        seen = "it is not a list of hashes"
+    except (ValueError, RecursionError) as error:
+        seen = str(error)
+    raise DatasetError(
+        what="the store cannot be changed safely: an intent is damaged",
+        which=f"{store.uri}/{key}",
+        seen=seen,
+        do="Delete this file if no ddpipe process is writing to the store, or wait for an hour.",
+    )
 
 
 def stale_intents(store: Store, now: datetime) -> list[ObjectInfo]:

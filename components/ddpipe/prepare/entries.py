@@ -33,7 +33,8 @@ from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 4
+SCHEMA = 5
+"""Increase it when a decoder changes, too: all files are read again, and equal images give equal shards."""
 
 ENDING = ".npz.gz"
 

@@ -39,11 +39,11 @@ class Folder:
     def read(self, key: str) -> bytes:
         """A file's content, proven to be what was sealed; raises `CorruptObject`."""
         content = self.store.read(key)
-        if sha256(content) != self.sha256[key]:
+        if sha256(content) != self.sha256.get(key):
             raise CorruptObject(
                 what="a file was changed after it was published",
                 which=f"{self.store.uri}/{key}",
-                seen=f"its hash is {sha256(content)}, the seal says {self.sha256[key]}",
+                seen=f"its hash is {sha256(content)}, the seal says {self.sha256.get(key, 'nothing')}",
                 do="Make the whole folder again.",
             )
         return content

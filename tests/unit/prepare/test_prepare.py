@@ -436,6 +436,19 @@ def test_the_intent_of_a_killed_process_expires(forsaken: PrepareSpec) -> None:
     assert prepare(forsaken).encoded == 0
 
 
+@pytest.mark.parametrize("content", [b'["cut', b"7", b"[1]", b"{}"])
+def test_a_damaged_intent_stops_what_it_may_protect(content: bytes, forsaken: PrepareSpec) -> None:
+    store = open_store(forsaken.store)
+    for folder, act in (
+        ("cleanings", lambda: prepare(forsaken)),
+        ("claims", lambda: clean_up(store, DAY, datetime.now(UTC))),
+    ):
+        store.write(f"{folder}/other.json", content)
+        with pytest.raises(DatasetError, match=f"{folder}/other.json"):
+            act()
+        store.delete(f"{folder}/other.json")
+
+
 def test_an_entry_that_vanishes_while_it_is_read_is_no_error(
     toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

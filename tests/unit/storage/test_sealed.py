@@ -38,6 +38,13 @@ def test_a_changed_file_is_not_read(store: Store) -> None:
     assert folder.sha256["a.txt"] in caught.value.seen
 
 
+def test_a_file_that_the_seal_does_not_name_is_not_read(store: Store) -> None:
+    folder = PARCEL.publish(store, FILES, {})
+    store.write("c.txt", b"more")
+    with pytest.raises(CorruptObject, match="the seal says nothing"):
+        folder.read("c.txt")
+
+
 def test_a_writer_that_dies_over_an_older_folder_leaves_none(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,7 +65,17 @@ def test_a_writer_that_dies_over_an_older_folder_leaves_none(
     assert "ddpipe pack" in caught.value.do
 
 
-@pytest.mark.parametrize("seal", [b"{", b"[]", b'{"schema": 3}', b'{"schema": 3, "facts": {}}'])
+@pytest.mark.parametrize(
+    "seal",
+    [
+        b"{",
+        b"[]",
+        b'{"schema": 3}',
+        b'{"schema": 3, "facts": {}}',
+        b'{"schema": 3, "facts": [1], "sha256": {}}',
+        b'{"schema": 3, "facts": {}, "sha256": 7}',
+    ],
+)
 def test_a_damaged_seal_is_reported(seal: bytes, store: Store) -> None:
     store.write(PARCEL.seal, seal)
     with pytest.raises(CorruptObject, match="seal of a parcel is damaged") as caught:
