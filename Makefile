@@ -60,7 +60,7 @@ format: $(INSTALLED) ## format the code, and fix what ruff can fix
 compile: $(INSTALLED) ## write the compiled packages to pipelines/compiled; REGISTRY=… TAG=… for your own images
 	@DDPIPE_REGISTRY=$(REGISTRY) DDPIPE_TAG=$(TAG) $(BIN)/ddpipe compile
 
-docs: $(INSTALLED) ## build docs/ into a site: build/site/index.html; stops at a broken link
+docs: $(INSTALLED) ## build docs/ into build/site, strict about links; read it with search: .venv/bin/zensical serve
 	@$(BIN)/zensical build --clean --strict
 
 reference: $(INSTALLED) ## write the generated pages of docs/, after a change of parameters, commands, errors or results

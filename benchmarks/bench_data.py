@@ -1,10 +1,10 @@
-"""Preparing beside what one would write instead, on photographs made of the real images in $DDPIPE_IMAGES.
+"""Preparing, compared with a plain loop, on photographs made of the real images in $DDPIPE_IMAGES.
 
     DDPIPE_IMAGES=... [DDPIPE_MNIST=...] python benchmarks/bench_data.py [--count 2000] [--rounds 3]
 
-$DDPIPE_MNIST names a folder with MNIST's test images, of which as many are made as ImageNet has. Writes
-benchmarks/results/data.md. The contenders take turns, each in a process of its own; rates are for a second
-of CPU time, of all threads together, so that ratios hold although the machine is busy.
+$DDPIPE_MNIST names a folder with MNIST's test images, which are repeated up to the size of ImageNet. Writes
+benchmarks/results/data.md. The programs take turns, each in its own process; rates are per second of CPU
+time, summed over all threads, so that ratios hold on a busy machine.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The launcher beside what a user would pick instead, on the cluster of KUBECONFIG.
+"""The launcher, compared with the official client, on the cluster of KUBECONFIG.
 
     python benchmarks/bench_launcher.py [figures] [quiet] [faults] [--quiet-minutes 5]
 
-Writes benchmarks/results/launcher-*.md, beside the official client (which polls).
-That is installed from PyPI into an environment of its own, under the user's cache folder.
+Writes benchmarks/results/launcher-*.md. The official client, which polls, is installed from PyPI into a
+separate environment in the user's cache folder.
 """
 
 from __future__ import annotations

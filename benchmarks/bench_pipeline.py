@@ -1,4 +1,4 @@
-"""What the engine costs: a whole run on Argo, from submission to end, beside its containers' own time.
+"""The overhead of the engine: a whole run on Argo, from submission to end, and the time of its containers.
 
     DDPIPE_TEST_IMAGES=... S3_ENDPOINT=... python benchmarks/bench_pipeline.py [--runs 3]
 

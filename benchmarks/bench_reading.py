@@ -1,9 +1,9 @@
-"""Reading beside what one would use instead, and training on what is read beside training on nothing.
+"""Reading, compared with other loaders, and training on what is read, compared with training from memory.
 
     DDPIPE_IMAGES=... [DDPIPE_BENCH_PYTHON=...] python benchmarks/bench_reading.py [--count 1000]
 
-Writes benchmarks/results/reading.md. $DDPIPE_BENCH_PYTHON is the python of an environment of its own with
-torch, webdataset and litdata; without it these two are left out. All read the same photographs, squares of
+Writes benchmarks/results/reading.md. $DDPIPE_BENCH_PYTHON is the Python of a separate environment with
+torch, webdataset and litdata; without it, these two are skipped. All read the same photographs, squares of
 256 pixels, in batches of 64 in random order, in one process; they take turns.
 """
 

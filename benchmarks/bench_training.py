@@ -1,12 +1,11 @@
-"""Training beside the loops that one would write instead, and what the loop itself costs.
+"""Training, compared with other training loops, and the overhead of the loop itself.
 
     DDPIPE_IMAGES=cifar10.tar.gz [DDPIPE_BENCH_PYTHON=...] python benchmarks/bench_training.py
 
 Writes benchmarks/results/training.md. $DDPIPE_IMAGES is an archive of train/<class>/*.jpg and
 test/<class>/*.jpg, 32 by 32 pixels. $DDPIPE_BENCH_PYTHON is the python of an environment with torch,
-torchvision, accelerate and lightning; without it the last two are left out. All use the same CPUs and take
-turns of a few seconds, and the accuracy is always that on all of test/. `--quick` shows that it works, on a
-few images.
+torchvision, accelerate and lightning; without it the last two are skipped. All use the same CPUs and take
+turns of a few seconds; accuracy is measured on all of test/. `--quick` is a trial run on a few images.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What one would write today with the official client (PyPI `kubeflow-training`): create, wait, show the log.
+"""A program for the official client (PyPI `kubeflow-training`): create, wait, print the log.
 
     python official.py MANIFEST SECONDS
 
-Runs in an environment of its own, that has kubeflow-training 1.9.4; by default it would wait for 600 s.
+Runs in a separate environment with kubeflow-training 1.9.4, whose default timeout is 600 s.
 """
 
 import json

@@ -16,7 +16,7 @@ TILES = 4
 
 
 def real_images() -> list[Path]:
-    """The JPEGs below the folder that $DDPIPE_IMAGES names; ends with a word if there is none."""
+    """The JPEGs below the folder that $DDPIPE_IMAGES names; exits with a message if there is none."""
     folder = os.environ.get("DDPIPE_IMAGES")
     if not folder:
         sys.exit("set DDPIPE_IMAGES to a folder of small JPEGs, such as CIFAR-10 in class folders")

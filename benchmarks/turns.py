@@ -1,7 +1,7 @@
-"""Programs that take turns on one machine, so that a slow minute of it falls on all of them alike.
+"""Programs that take turns on one machine, so that a slow minute affects all of them equally.
 
-Each runs for a few seconds while the others are stopped (SIGSTOP to all of its processes). Its clock counts
-its own turns only.
+Each runs for a few seconds while the others are stopped (SIGSTOP to all of its processes). Its clock
+counts only its own turns.
 """
 
 from __future__ import annotations

@@ -71,6 +71,10 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
             "the step's own output contains the cause."
         ),
     ),
+    "scale-replicas.md": (
+        "Launching large jobs",
+        "Simulated pods on a real API server: the cost of following a job, by its number of pods.",
+    ),
     "data.md": ("Preparing", "Compared with a plain loop over the files, each on one CPU."),
     "reading.md": ("Reading", "Squares of 256 pixels in random order, in batches of 64."),
     "training.md": (
@@ -143,8 +147,9 @@ def _parameters() -> Iterator[str]:
     groups = dict.fromkeys(group for step in (*steps, TRAIN_ANYWHERE, PYTORCH_JOB) for group in step.groups)
     yield from ("# Parameters", "", NOTE, "")
     yield "On the command line a parameter is spelled with hyphens (`--label-smoothing`), in Python, in "
-    yield "components and in an options object with underscores (`label_smoothing`). *Form* is the field of "
-    yield "a compiled pipeline that holds it; an `…_options` field holds a JSON object."
+    yield "components and in an options object with underscores (`label_smoothing`). Parameters are text "
+    yield "unless another type is given. *Form* is the field of a compiled pipeline that holds it. "
+    yield "An `…_options` field holds a JSON object."
     yield ""
     seen: set[str] = set()
     for group in groups:
@@ -152,17 +157,16 @@ def _parameters() -> Iterator[str]:
         seen |= {item.name for item in declared(group)}
         if rows:
             yield from (f"## {group.heading}: {group.__name__}", "", _prose(_first(group)), "")
-            yield "| parameter | type | default | form | description |"
-            yield from ("|---|---|---|---|---|", *rows, "")
+            yield "| parameter | default | description |"
+            yield from ("|---|---|---|", *rows, "")
 
 
 def _parameter_row(item: Parameter) -> str:
     default = "required" if item.required else f"`{json.dumps(item.default, ensure_ascii=False)}`"
     default = "" if item.default == "" else default
-    form = f"`{item.form}`" if item.form else ""
-    return (
-        f"| `{item.name}` | {item.kind.__name__} | {default} | {form} | {_cell(item.help)}{_values(item)} |"
-    )
+    form = f" Form: `{item.form}`." if item.form else ""
+    kind = "" if item.kind is str else f" ({item.kind.__name__})"
+    return f"| `{item.name}`{kind} | {default} | {_cell(item.help)}{_values(item)}{form} |"
 
 
 def _values(item: Parameter) -> str:

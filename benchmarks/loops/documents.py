@@ -1,4 +1,4 @@
-"""The loop of many a first tutorial: one process, a folder of images, SGD, fp32.
+"""The training loop of a typical first tutorial: one process, a folder of images, SGD, fp32.
 
 python documents.py FOLDER EPOCHS
 """

@@ -1,4 +1,4 @@
-"""Handwritten digits with Hugging Face Accelerate: a training script that knows nothing of ddpipe."""
+"""Handwritten digits with Hugging Face Accelerate: a training script that does not know about ddpipe."""
 
 import argparse
 

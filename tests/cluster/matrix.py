@@ -11,9 +11,9 @@ from ddpipe.jobs import BACKENDS
 
 MATRIX_HEAD = """# What happens when something goes wrong
 
-`pytest tests/cluster/test_faults.py --matrix docs/faults.md` plays these faults on a cluster. Right: the
-colour is that of the training, the cause is named, and nothing is left behind but what
-tests/cluster/faults.py says; with the seconds until the launcher ended.
+`pytest tests/cluster/test_faults.py --matrix docs/faults.md` injects these faults on a cluster. *Right*: the
+step succeeded or failed as the training did, the cause is named, and nothing is left behind except what
+`tests/cluster/faults.py` lists. The seconds are those until the launcher ended.
 """
 
 _CASE = re.compile(r"::test_fault\[(\w+): (.+)\]$")

@@ -71,6 +71,11 @@ def test_generated_pages_are_current(path: Path) -> None:
     assert path.read_text() == GENERATED[path]
 
 
+def test_every_result_of_a_benchmark_is_on_the_page() -> None:
+    named = runpy.run_path(str(ROOT / "tools/reference.py"))["BENCHMARKS"]
+    assert set(named) == {path.name for path in (ROOT / "benchmarks/results").glob("*.md")}
+
+
 def test_the_layout_is_the_tree() -> None:
     layout = PAGES["CONTRIBUTING.md"].partition("## Layout")[2].partition("```text\n")[2].partition("```")[0]
     named = re.findall(r"^( *)([\w./-]+)  ", layout, re.MULTILINE)

@@ -47,7 +47,7 @@ def test_it_is_found_again_by_its_name(shown: list[NotebookNode]) -> None:
 
 
 @pytest.mark.slow
-def test_what_cannot_travel_is_named(shown: list[NotebookNode]) -> None:
+def test_a_variable_that_cannot_be_shipped_is_named(shown: list[NotebookNode]) -> None:
     assert "the variable 'lock', a lock" in shown[7][0].text
 
 

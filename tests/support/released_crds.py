@@ -194,13 +194,13 @@ def page() -> str:
 
 _HEAD = """# What is sent to which operator
 
-Made from the CRDs of the releases, by `python tests/released_crds.py`; `pytest -m installs` checks it, and
-that every field that is sent is one that the release's CRD knows.
+Generated from the CRDs of each release by `python tests/support/released_crds.py`. `pytest -m installs`
+checks that the page is current, and that every field that is sent exists in the CRD of the release.
 
-What an operator has no place for is left to the runtime if it is one of ddpipe's own defaults, and refused,
-by its name, if it was asked for.
+If an operator has no field for one of ddpipe's defaults, the runtime has to provide it. If it has none for
+an option that was requested, the option is rejected by name.
 
-| release | fields of `spec` | defaults of the pod that the runtime must have | options that are refused |
+| release | fields of `spec` | pod defaults that the runtime must have | options that are rejected |
 |---|---|---|---|"""
 
 
