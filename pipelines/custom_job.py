@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ddpipe import steps
 from ddpipe.components import image_of
-from ddpipe.pipelines.wiring import DAY, HOUR, STORE_SECRET, Engine, Pipeline, Task
+from ddpipe.pipelines.wiring import DAY, HOUR, STORE_SECRET, Pipeline, Placeholder, Task
 from ddpipe.storage.base import KUBEFLOW_ENDPOINT
 
 NAME = "ddpipe-custom-job"
-_OWNER = {"pipeline": NAME, "run_id": Engine.RUN_ID, "task_id": Engine.TASK_ID, "step": "job"}
-_SWEPT = {"pipeline": NAME, "run_id": Engine.RUN_ID}
+_OWNER = {"pipeline": NAME, "run_id": Placeholder.RUN_ID, "task_id": Placeholder.TASK_ID, "step": "job"}
+_SWEPT = {"pipeline": NAME, "run_id": Placeholder.RUN_ID}
 
 CUSTOM_JOB = Pipeline(
     name=NAME,

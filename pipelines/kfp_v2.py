@@ -10,12 +10,12 @@ from kfp import dsl, kubernetes
 
 from ddpipe.components import argument, component, described
 from ddpipe.parameters import OneOf
-from ddpipe.pipelines.wiring import MOUNT, SECRET, Engine, Given, Made, Pipeline, Task, Value
+from ddpipe.pipelines.wiring import MOUNT, SECRET, Given, Made, Pipeline, Placeholder, Task, Value
 
 _PLACEHOLDERS = {
-    Engine.RUN_ID: dsl.PIPELINE_JOB_ID_PLACEHOLDER,
-    Engine.RUN_TITLE: dsl.PIPELINE_JOB_NAME_PLACEHOLDER,
-    Engine.TASK_ID: dsl.PIPELINE_TASK_ID_PLACEHOLDER,
+    Placeholder.RUN_ID: dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+    Placeholder.RUN_TITLE: dsl.PIPELINE_JOB_NAME_PLACEHOLDER,
+    Placeholder.TASK_ID: dsl.PIPELINE_TASK_ID_PLACEHOLDER,
 }
 _CREDENTIALS = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}
 
@@ -46,7 +46,7 @@ def _task(
                 return given[name]
             case Made(earlier, result):
                 return done[earlier].outputs[result]
-            case Engine():
+            case Placeholder():
                 return _PLACEHOLDERS[value]
         return value
 

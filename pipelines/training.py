@@ -7,13 +7,23 @@ from __future__ import annotations
 
 from ddpipe import steps
 from ddpipe.components import image_of
-from ddpipe.pipelines.wiring import DAY, HOUR, STEP_MEMORY, STORE_SECRET, Engine, Made, Pipeline, Task, Value
+from ddpipe.pipelines.wiring import (
+    DAY,
+    HOUR,
+    STEP_MEMORY,
+    STORE_SECRET,
+    Made,
+    Pipeline,
+    Placeholder,
+    Task,
+    Value,
+)
 from ddpipe.storage.base import KUBEFLOW_ENDPOINT
 
 NAME = "ddpipe-training"
-_RUN: dict[str, Value] = {"run": "", "run_id": Engine.RUN_ID, "run_title": Engine.RUN_TITLE}
+_RUN: dict[str, Value] = {"run": "", "run_id": Placeholder.RUN_ID, "run_title": Placeholder.RUN_TITLE}
 _DATASET: dict[str, Value] = {**_RUN, "dataset": Made("prepare", "dataset")}
-_OWNER: dict[str, Value] = {**_DATASET, "pipeline": NAME, "task_id": Engine.TASK_ID, "step": "train"}
+_OWNER: dict[str, Value] = {**_DATASET, "pipeline": NAME, "task_id": Placeholder.TASK_ID, "step": "train"}
 
 TRAINING = Pipeline(
     name=NAME,
@@ -27,7 +37,7 @@ TRAINING = Pipeline(
     ),
     last=Task(
         step=steps.CLEAN_UP,
-        settled={"run_id": Engine.RUN_ID, "pipeline": NAME},
+        settled={"run_id": Placeholder.RUN_ID, "pipeline": NAME},
         cpu="100m",
         memory="512Mi",
         timeout=HOUR,

@@ -27,7 +27,7 @@ STORE_SECRET = "mlpipeline-minio-artifact"  # noqa: S105 - the name of a secret
 """Kubeflow's own secret, with the keys of its object store."""
 
 
-class Engine(StrEnum):
+class Placeholder(StrEnum):
     """A value that the engine fills in."""
 
     RUN_ID = "run_id"
@@ -50,7 +50,7 @@ class Made:
     result: str
 
 
-Value = Given | Made | Engine | str
+Value = Given | Made | Placeholder | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +236,7 @@ def _plain(value: Value) -> object:
             return {"given": name}
         case Made(task, result):
             return {"made": [task, result]}
-        case Engine():
+        case Placeholder():
             return {"engine": value.value}
     return value
 

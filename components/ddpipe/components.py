@@ -112,8 +112,7 @@ def component(
     )
     names = [one.name for one in arguments]
     described(container, step.name, step.help, arguments, (*taken, *step.results))
-    made = StepComponent(dsl.container_component(container).component_spec, container)
-    made.step = step
+    made = StepComponent(step, container)
     if task_config:
         made.component_spec.task_config_passthroughs = _PASSED_ON
     return made
@@ -125,22 +124,22 @@ class StepComponent(ContainerComponent):  # type: ignore[misc]
     KFP 2.17.0 does not fill in defaults, and resolves the placeholders of the identity only as inputs.
     """
 
-    step: Step
+    def __init__(self, step: Step, function: Callable[..., object]) -> None:
+        super().__init__(dsl.container_component(function).component_spec, function)
+        self._step = step
 
     def __call__(self, *args: Any, **given: Any) -> dsl.PipelineTask:  # noqa: ANN401 - channels and values
         """The task with these inputs, by their names."""
         inputs = self.component_spec.inputs or {}
         defaults = {name: item.default for name, item in inputs.items() if item.default is not None}
         identity = {name: value for name, value in _identity().items() if name in inputs}
-        if Owner not in self.step.groups:
-            identity.pop(
-                "pipeline", None
-            )  # the last step removes the run's jobs, whatever pipeline made them
+        if Owner not in self._step.groups:
+            identity.pop("pipeline", None)  # clean_up also removes the jobs of nested pipelines
         return super().__call__(*args, **{**defaults, **identity, **given})
 
 
 def _identity() -> dict[str, str]:
-    """What tells a task from all others; the same for every attempt of it.
+    """What identifies a task among all others, the same for every attempt.
 
     A job belongs to run ID + task ID + step: the engine's task ID is that of the enclosing group, which
     differs between loop iterations but not between siblings, whose names differ.

@@ -4,7 +4,7 @@
     form of a pipeline       train_learning_rate is -1
     Python, a pod of a job   learning_rate is -1
 
-An entry point chooses the spelling; whatever writes a message calls `option`.
+An entry point chooses the spelling; code that writes a message calls `option`.
 """
 
 from __future__ import annotations

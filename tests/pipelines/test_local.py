@@ -177,6 +177,6 @@ def test_a_damaged_shard_ends_the_run_with_the_steps_own_error(
     (tmp_path / "store/datasets").symlink_to(folder / "store/datasets")
     done = ddpipe_run(tmp_path, "--run", "damaged")
     assert done.returncode == DatasetError.exit_code, done.stderr
-    told = json.loads(done.stdout)
-    assert told["error"] == "DatasetError"
+    ended = json.loads(done.stdout)
+    assert ended["error"] == "DatasetError"
     assert "Traceback" not in done.stderr

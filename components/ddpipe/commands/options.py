@@ -230,7 +230,7 @@ def _mapped(given: tuple[str, ...], item: Parameter) -> dict[str, Any]:
     return values
 
 
-def _json(text: str) -> Any:  # noqa: ANN401 - whatever it holds
+def _json(text: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
         return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
     except (OSError, ValueError) as error:

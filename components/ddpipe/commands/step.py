@@ -1,4 +1,4 @@
-"""A step as a command: its options come from its declaration, its results go to whoever called."""
+"""A step as a command: its options come from its declaration, its results go to the caller."""
 
 from __future__ import annotations
 

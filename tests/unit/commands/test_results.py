@@ -102,11 +102,11 @@ def test_a_step_writes_its_results_where_the_engine_wants_them(tmp_path: Path) -
     wanted = ("dataset", "dataset_id", "dataset_version", "data_report", "mlpipeline-ui-metadata")
     writing = [part for name in wanted for part in ("--write", name, str(tmp_path / "outputs" / name))]
     store, runs = str(tmp_path / "store"), str(tmp_path / "runs")
-    told = CliRunner().invoke(
+    ended = CliRunner().invoke(
         cli, ["prepare", "--run", "a", "--runs", runs, "--store", store, *writing], catch_exceptions=False
     )
-    assert told.exit_code == 0, told.output
-    last = told.stdout.splitlines()[-1]
+    assert ended.exit_code == 0, ended.output
+    last = ended.stdout.splitlines()[-1]
     assert re.fullmatch(
         r"dataset version [0-9a-f]{12} \(new: 1,797 images encoded\): train 1\d+, validation \d+, test \d+",
         last,
@@ -121,19 +121,19 @@ def test_a_step_writes_its_results_where_the_engine_wants_them(tmp_path: Path) -
 
 @pytest.mark.parametrize("command", ["prepare", "evaluate", "export", "launch"])
 def test_unknown_results_are_rejected_before_any_work(command: str) -> None:
-    told = CliRunner().invoke(cli, [command, "--write", "horoscope", "/nowhere"])
-    assert told.exit_code == 2
-    assert "horoscope" in told.output
+    ended = CliRunner().invoke(cli, [command, "--write", "horoscope", "/nowhere"])
+    assert ended.exit_code == 2
+    assert "horoscope" in ended.output
 
 
 def test_unwritable_results_are_rejected_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     store, result = tmp_path / "store", tmp_path / "file" / "result"
-    told = CliRunner().invoke(
+    ended = CliRunner().invoke(
         cli, ["prepare", "--run", "a", "--store", str(store), "--write", "dataset", str(result)]
     )
-    assert told.exit_code == NotWritable.exit_code
-    assert f"cannot be written to: {tmp_path}/file: " in told.output
+    assert ended.exit_code == NotWritable.exit_code
+    assert f"cannot be written to: {tmp_path}/file: " in ended.output
     assert not store.exists()
 
 
@@ -146,8 +146,10 @@ def test_the_first_step_reports_problems_of_all_steps(tmp_path: Path) -> None:
         "backend": "pytorchjob",
     }
     checks = [part for pair in later.items() for part in ("--check", *pair)]
-    told = CliRunner().invoke(cli, ["prepare", "--store", str(tmp_path / "store"), "--quality", "0", *checks])
-    assert told.exit_code == ParameterError.exit_code
+    ended = CliRunner().invoke(
+        cli, ["prepare", "--store", str(tmp_path / "store"), "--quality", "0", *checks]
+    )
+    assert ended.exit_code == ParameterError.exit_code
     for problem in (
         "quality is 0",
         "model is 'resnet-9000'",
@@ -155,7 +157,7 @@ def test_the_first_step_reports_problems_of_all_steps(tmp_path: Path) -> None:
         "batch_size is 0",
         "image is",
     ):
-        assert problem in told.output, told.output
+        assert problem in ended.output, ended.output
     assert not (tmp_path / "store").exists()
 
 
@@ -171,20 +173,20 @@ def test_messages_in_an_engine_name_parameters_not_options(tmp_path: Path) -> No
 
 def refused(tmp_path: Path, *arguments: str) -> str:
     """What prepare says; it has not begun."""
-    told = CliRunner().invoke(cli, ["prepare", "--store", str(tmp_path / "store"), *arguments])
-    assert told.exit_code == ParameterError.exit_code
+    ended = CliRunner().invoke(cli, ["prepare", "--store", str(tmp_path / "store"), *arguments])
+    assert ended.exit_code == ParameterError.exit_code
     assert not (tmp_path / "store").exists()
-    return told.output
+    return ended.output
 
 
 def test_a_pipeline_cannot_train_where_its_steps_run(tmp_path: Path) -> None:
-    told = refused(tmp_path, "--check", "backend", "local", "--check", "image", "mine:1")
-    assert "backend is 'local'" in told
+    ended = refused(tmp_path, "--check", "backend", "local", "--check", "image", "mine:1")
+    assert "backend is 'local'" in ended
 
 
 def test_objects_of_later_options_are_checked_name_by_name(tmp_path: Path) -> None:
     train = {"label_smothing": 0.1, "momentum": 2, "epochs": 3, "keep": "failed"}
-    told = refused(
+    ended = refused(
         tmp_path, "--check", "train_options", json.dumps(train), "--check", "cluster_options", "[1]"
     )
     for problem in (
@@ -194,23 +196,23 @@ def test_objects_of_later_options_are_checked_name_by_name(tmp_path: Path) -> No
         "cluster_options is '[1]', not an object of names and values",
         "momentum is 2, not a number of at least 0 and less than 1",
     ):
-        assert problem in told, told
+        assert problem in ended, ended
 
 
 def test_options_in_an_object_count_like_any_other(tmp_path: Path) -> None:
-    told = [
+    ended = [
         json.loads(CliRunner().invoke(cli, ["prepare", "--store", str(tmp_path), "--json", *given]).stdout)
         for given in (["--options", '{"split_seed": 7}'], ["--split-seed", "7"])
     ]
-    assert [one["reused"] for one in told] == [False, True]
+    assert [one["reused"] for one in ended] == [False, True]
 
 
 def test_options_in_an_object_are_validated_like_any_other(tmp_path: Path) -> None:
     options = json.dumps({"quality": 0, "qality": 80, "folds": 3})
-    told = refused(tmp_path, "--folds", "5", "--options", options)
+    ended = refused(tmp_path, "--folds", "5", "--options", options)
     for problem in (
         "quality is 0, not a whole number from 1 to 95",
         "'qality' is not a parameter here; did you mean quality?",
         "folds is given twice: as an option of its own, and in --options",
     ):
-        assert problem in told, told
+        assert problem in ended, ended

@@ -18,7 +18,7 @@ def test_a_second_training_of_a_run_is_rejected_while_the_first_works(tmp_path: 
     dataset = published(open_store(str(tmp_path / "data")), splits)
     given = ("--dataset", dataset, "--runs", str(tmp_path / "runs"), "--run", "first")
     with lease(open_store(str(tmp_path / "runs" / "first")), renewal=0.05):
-        told = CliRunner().invoke(cli, ("train", *given), catch_exceptions=False)
-    assert told.exit_code == ParameterError.exit_code
-    assert "another process works on the run" in told.output
+        ended = CliRunner().invoke(cli, ("train", *given), catch_exceptions=False)
+    assert ended.exit_code == ParameterError.exit_code
+    assert "another process works on the run" in ended.output
     assert not (tmp_path / "runs" / "first" / "training").exists()
