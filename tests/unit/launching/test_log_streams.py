@@ -91,6 +91,7 @@ def test_a_bar_is_shown_before_its_epoch_ends(monkeypatch: pytest.MonkeyPatch) -
         logs.see([replica(over=True)])
         logs.finish()
     assert written[-1] == "[worker-0] 100%|###|"
+    assert logs.tail("worker-0-uid") == ("100%|###|",), "states on the way are not last lines"
 
 
 def test_a_broken_connection_loses_and_repeats_nothing() -> None:

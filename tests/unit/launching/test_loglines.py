@@ -219,6 +219,13 @@ def test_a_rotated_log_continues_after_what_was_read_of_it() -> None:
     ) == ["d"]
 
 
+def test_the_first_line_identifies_a_log_before_its_times_do() -> None:
+    longer, same = Mark(), Mark()
+    read([line("01", "a"), line("50", "z")], longer)
+    read([line("10", "b")], same)
+    assert read([line("10", "b"), line("11", "c")], Mark(), (longer, same), was_rotated=True) == ["c"]
+
+
 def test_the_state_of_an_unfinished_line_moves_no_mark() -> None:
     def states() -> Iterator[Line]:
         yield Line((1, 0), "1%", finished=False)
