@@ -95,7 +95,7 @@ class Format:
         which = f"{store.uri}/{self.seal}"
         try:
             seal = json.loads(store.read(self.seal))
-            schema, folder = seal["schema"], Folder(store, seal["facts"], _hashes(seal["sha256"]))
+            schema, folder = seal["schema"], Folder(store, {**seal["facts"]}, _hashes(seal["sha256"]))
         except NoSuchObject as error:
             raise NoSuchObject(
                 what=f"there is no finished {self.kind}",
