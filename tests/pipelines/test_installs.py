@@ -95,24 +95,24 @@ def test_an_extra_brings_nothing_that_is_anothers(
 
 def test_launch_gets_as_far_as_the_missing_cluster(install: Callable[[str], Install]) -> None:
     command = ("launch", "--image", "busybox:1", "--", "true")
-    told = install("launch").ddpipe(*command, code=ClusterUnreachable.exit_code)
-    assert "no cluster is configured" in told
+    shown = install("launch").ddpipe(*command, code=ClusterUnreachable.exit_code)
+    assert "no cluster is configured" in shown
 
 
 def test_a_missing_extra_is_named(install: Callable[[str], Install]) -> None:
     command = ("evaluate", "--run", "first", "--dataset", "manifest.json")
-    told = install("launch").ddpipe(*command, code=ParameterError.exit_code)
-    assert re.search("the command cannot run here: ddpipe evaluate: the package .* is not installed", told)
+    shown = install("launch").ddpipe(*command, code=ParameterError.exit_code)
+    assert re.search("the command cannot run here: ddpipe evaluate: the package .* is not installed", shown)
 
 
 def test_prepare_prepares_digits(install: Callable[[str], Install], tmp_path: Path) -> None:
-    told = install("prepare").ddpipe("prepare", "--run", "first", "--json", folder=tmp_path)
-    assert (tmp_path / json.loads(told)["dataset"]).exists()
+    shown = install("prepare").ddpipe("prepare", "--run", "first", "--json", folder=tmp_path)
+    assert (tmp_path / json.loads(shown)["dataset"]).exists()
 
 
 def test_train_runs_all_four_steps(install: Callable[[str], Install], tmp_path: Path) -> None:
-    told = install("train").ddpipe("run", "--run", "first", "--epochs", "1", "--json", folder=tmp_path)
-    assert (tmp_path / json.loads(told)["model"] / "model.onnx").exists()
+    shown = install("train").ddpipe("run", "--run", "first", "--epochs", "1", "--json", folder=tmp_path)
+    assert (tmp_path / json.loads(shown)["model"] / "model.onnx").exists()
 
 
 _MESSAGES = """if True:

@@ -1,4 +1,4 @@
-"""Recurring runs: nothing is trained twice, and no earlier run is believed that is no longer whole."""
+"""Recurring runs: nothing is trained twice, and only complete earlier runs are reused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ddpipe data`: what a store holds, what is damaged, what differs, what nobody needs."""
+"""`ddpipe data`: what a store holds, what is damaged, what differs, what is unused."""
 
 from __future__ import annotations
 

@@ -84,9 +84,9 @@ def test_variables_and_volumes_come_beside_those_of_the_job() -> None:
     options = {"env": {"MODE": "slow", "MORE": "1"}, "s3_secret": "store"}
     pod = pod_of(settings, **options)
     (container,) = pod["containers"]
-    told = {item.pop("name"): item for item in container["env"]}
-    assert (told["MODE"], told["MORE"]) == ({"value": "fast"}, {"value": "1"})
-    assert (told["HOME"], told["AWS_ACCESS_KEY_ID"]) == ({"valueFrom": SECRET}, {"value": "me"})
+    variables = {item.pop("name"): item for item in container["env"]}
+    assert (variables["MODE"], variables["MORE"]) == ({"value": "fast"}, {"value": "1"})
+    assert (variables["HOME"], variables["AWS_ACCESS_KEY_ID"]) == ({"valueFrom": SECRET}, {"value": "me"})
     assert [volume["name"] for volume in pod["volumes"]] == ["shm", "data"]
     assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/dev/shm", "/data"]  # noqa: S108
 
