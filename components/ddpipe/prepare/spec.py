@@ -83,12 +83,12 @@ class PrepareSpec(Parameters):
     )
     first_frame: bool = parameter(
         default=False,
-        help="Use the first frame of DICOM files with several frames, instead of rejecting them.",
+        help="Use the first frame of files with several (DICOM, GIF, TIFF), instead of rejecting them.",
     )
     group_pattern: str = parameter(
         "",
-        "Regular expression for the image paths of folders and tars; its match, or its first group (...), "
-        "identifies images to keep in the same split.",
+        "Regular expression (RE2) for the image paths of folders and tars; its match, or its first group "
+        "(...), identifies images to keep in the same split.",
     )
     quality: int = parameter(90, "JPEG quality.", Between(1, 95))
     folds: int = parameter(0, "Number of folds for cross-validation; 0 disables it.", Between(0, 100))
