@@ -169,7 +169,7 @@ class Record:
             self._failed.pop(replica.uid, None)
             return
         # A container that was restarted shows the failure of the run before.
-        run = replica.restarts if replica.removed or replica.ending else replica.restarts - 1
+        run = replica.restarts if replica.ending else replica.restarts - 1
         if self._failed.get(replica.uid) != (replica.uid, run):
             self._failed[replica.uid] = replica.uid, run
             self._complete_since = None

@@ -126,6 +126,16 @@ def test_a_recovered_restart_is_not_the_cause_of_a_later_failure() -> None:
     assert "worker-1" not in error.seen
 
 
+def test_a_restart_between_two_looks_delays_the_recovery() -> None:
+    watched = Watched(replace(JOB, restart="OnFailure"))
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0, run=1), pod(1, run=1))
+    watched.sees(pod(0, run=1), pod(1, run=2), after=20)
+    late = ended(1, at="2026-01-01T05:00:00Z")
+    watched.sees(pod(0, run=1, phase="Failed", state=late), pod(1, run=2), found=FAILED, after=15)
+    assert watched.cause().which.startswith("worker-1 of")
+
+
 def test_a_container_that_fails_again_after_a_recovery_is_the_cause() -> None:
     watched = Watched(replace(JOB, restart="OnFailure"))
     watched.sees(pod(0), pod(1))
@@ -145,6 +155,17 @@ def test_pods_removed_by_a_suspension_are_not_the_cause() -> None:
     watched.sees(another(0, phase="Failed", state=ended(3)), another(1), found=FAILED)
     assert watched.cause().which.startswith("worker-0 of")
     assert watched.cause().seen.startswith("exit code 3")
+
+
+def test_a_job_that_is_suspended_again_and_again_needs_no_more_memory() -> None:
+    watched = Watched()
+    for number in range(100):
+        alive = [pod(0, metadata={"uid": f"a{number}"}), pod(1, metadata={"uid": f"b{number}"})]
+        watched.sees(*alive, found=RUNS)
+        watched.sees(*alive, found=SUSPENDED)
+        watched.sees(found=SUSPENDED)
+    assert watched.record.replicas == ()
+    assert not watched.record._excused
 
 
 def test_a_pod_that_vanished_unseen_counts_as_replaced() -> None:
