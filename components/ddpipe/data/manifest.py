@@ -176,7 +176,7 @@ class DatasetManifest:
 
 
 def manifest_key(name: str, dataset_id: str) -> str:
-    """Where a version's manifest lies in its store."""
+    """The key of a version's manifest in its store."""
     return f"datasets/{name}/{dataset_id}/manifest.json"
 
 

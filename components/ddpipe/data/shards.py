@@ -84,12 +84,12 @@ def _named(data: bytes, count: int, kind: str) -> tuple[ShardRef, bytes]:
 
 
 def shard_key(shard: ShardRef) -> str:
-    """Where a shard lies in its store."""
+    """The key of a shard in its store."""
     return f"shards/{shard.sha256}.{ENDINGS[shard.kind]}"
 
 
 def object_key(item: ShardRef | ColumnRef) -> str:
-    """Where something that is named by its content lies in its store."""
+    """The key of an object that is named by its content."""
     return shard_key(item) if isinstance(item, ShardRef) else f"columns/{item.sha256}.npy"
 
 

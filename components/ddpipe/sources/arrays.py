@@ -165,7 +165,7 @@ class Digits(Arrays):
 
 
 class Idx(Arrays):
-    """The four files of MNIST and its kin, gzipped or not; a single pair of them is split by our rule.
+    """The four files of MNIST and similar data sets, gzipped or not; a single pair is split by our rule.
 
     Attributes:
         path: Their folder.
@@ -205,7 +205,7 @@ class Idx(Arrays):
         return np.frombuffer(data, np.uint8, offset=start).reshape(shape)
 
     def _mapped(self, path: Path) -> FileImages:
-        """The images of a file that lies here bare."""
+        """The images of an unpacked file on this machine."""
         with path.open("rb") as file:
             start, shape = _header(str(path), file.read(HEADER), path.stat().st_size)
         return FileImages(path, start, shape)
@@ -305,7 +305,7 @@ def _columns(part: Part, number: int, *, given: bool) -> Samples:
     for start, some in zip(range(0, count, CHUNK), batched(part.images, CHUNK), strict=True):
         stamps[start : start + CHUNK] = [hashlib.sha256(image.data).hexdigest()[:STAMP] for image in some]
     numbers = np.arange(count).astype(f"S{len(str(count))}")
-    names = np.char.zfill(numbers, len(str(count - 1)))  # they sort as the images lie
+    names = np.char.zfill(numbers, len(str(count - 1)))  # they sort in the order of the images
     return Samples(
         ids=np.char.add(f"{split}/".encode(), names) if given else names,
         labels=part.labels,

@@ -78,7 +78,7 @@ class Source(Protocol):
         """List the samples; raises `SourceError` if there are none that can be used."""
 
     def read(self, sample: Sample) -> bytes:
-        """The image file of a sample; a source of bare pixels wraps them in one (`images.wrapped`).
+        """The image file of a sample; a source of raw pixels wraps them in one (`images.wrapped`).
 
         Raises:
             Unreadable: This file cannot be read.

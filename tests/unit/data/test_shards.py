@@ -101,7 +101,7 @@ def test_jpegs_come_back_as_they_went_and_by_any_tar_reader(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("L", 3), ("RGB", 3)])
-def test_jpegs_are_handed_out_cut_from_the_centre(mode: str, channels: int, tmp_path: Path) -> None:
+def test_jpegs_are_read_from_their_center(mode: str, channels: int, tmp_path: Path) -> None:
     shard, data = encode_jpegs([*_jpegs(3, (9, 7), mode), *_jpegs(2, (7, 20), mode)])
     (tmp_path / "s.tar").write_bytes(data)
     opened = open_shard(tmp_path / "s.tar", shard, (7, 7, channels))
