@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import functools
 import os
 import re
 import runpy
@@ -154,6 +155,25 @@ def test_every_command_has_the_options_that_are_shown(command: str) -> None:
     # An option that prints and exits, such as --list-presets, ends the parsing.
     with contextlib.suppress(click.exceptions.Exit):
         found.make_context(name, arguments, parent=context)
+
+
+@pytest.mark.parametrize("page", [page for page, text in PAGES.items() if "`--" in text])
+def test_options_in_the_text_exist(page: str) -> None:
+    named = set(re.findall(r"`(--[a-z0-9-]+)", PAGES[page])) - {"--build-arg"}
+    assert named <= every_option()
+
+
+@functools.cache
+def every_option() -> set[str]:
+    found: set[str] = set()
+    groups: list[tuple[click.Command, click.Context]] = [(cli, click.Context(cli))]
+    while groups:
+        command, context = groups.pop()
+        found |= {name for item in command.get_params(context) for name in item.opts}
+        if isinstance(command, click.Group):
+            children = [command.get_command(context, name) for name in command.list_commands(context)]
+            groups += [(child, click.Context(child, parent=context)) for child in children if child]
+    return found
 
 
 @pytest.mark.parametrize("page", [page for page, text in PAGES.items() if blocks(text, "py")])
