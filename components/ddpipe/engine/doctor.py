@@ -1,13 +1,13 @@
 """Whether a package would run: server, login, namespace, version, rights, images, store; each with its fix.
 
-What cannot be seen from here (no kubeconfig, no keys of the store) is said to be unknown, and is no failure.
+What cannot be seen from here (no kubeconfig, no keys of the store) is unknown, which is not a failure.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
@@ -15,18 +15,23 @@ from typing import Any
 
 from ddpipe.engine.client import ONE_USER, Engine
 from ddpipe.engine.package import Package
-from ddpipe.errors import DdpipeError, EngineForbidden, LoginRequired, ParameterError
+from ddpipe.errors import DdpipeError, EngineForbidden, InputError, LoginRequired, ParameterError
 from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.backend import Backend, all_backends, backend
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.owner import Owner
 from ddpipe.kube.api import ApiError, Cluster, Refused
 from ddpipe.kube.discovery import is_served
 from ddpipe.kube.resources import SECRETS
 from ddpipe.kube.rights import may, needed
 from ddpipe.storage import open_store
 
+# Two nodes: some kinds of job need a Service for them.
+_EXAMPLE = TrainingJob(owner=Owner(), namespace="default", image="any", nodes=2)
+
 
 class State(StrEnum):
-    """How a check ended."""
+    """Result of a check."""
 
     OK = "ok"
     FAIL = "fail"
@@ -35,13 +40,13 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """One check.
 
     Attributes:
-        name: Of the thing.
-        state: How it is.
+        name: What was checked.
+        state: Its result.
         seen: What was observed.
-        fix: What to do; empty if nothing.
+        fix: What to do; empty if there is nothing to do.
     """
 
     name: str
@@ -52,12 +57,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would run, and as whom.
+    """What would run, and with which account.
 
     Attributes:
         package: The package.
-        least: The oldest version of the server that takes it.
-        account: Service account of the steps; empty: the server's default.
+        least: Oldest version of the server that accepts it.
+        account: Service account of the steps; empty for the server's default.
     """
 
     package: Package
@@ -66,7 +71,7 @@ class Plan:
 
 
 def examine(reach: Callable[[], Engine], see: Callable[[], Cluster], plan: Plan) -> Iterator[Check]:
-    """All checks, one after the other; after a server that cannot be used, nothing more is known.
+    """Run all checks; if the server cannot be used, the others are left out.
 
     Args:
         reach: Connects to the pipeline server.
@@ -84,7 +89,7 @@ def examine(reach: Callable[[], Engine], see: Callable[[], Cluster], plan: Plan)
 
 
 def _server(reach: Callable[[], Engine]) -> Iterator[tuple[Check, Engine | None]]:
-    """Address, login and namespace; with the engine once all three are well."""
+    """Check address, login and namespace; the server follows once all three are right."""
     try:
         engine = reach()
         engine.client.list_experiments(page_size=1, namespace=engine.namespace)
@@ -93,14 +98,14 @@ def _server(reach: Callable[[], Engine]) -> Iterator[tuple[Check, Engine | None]
         yield _failed("login", error), None
     except EngineForbidden as error:
         yield Check("endpoint", State.OK, error.which), None
-        yield Check("login", State.OK, "somebody is logged in"), None
+        yield Check("login", State.OK, "the login is valid"), None
         yield _failed("namespace", error), None
     except ParameterError as error:
         yield _failed("namespace" if "namespace" in error.which else "endpoint", error), None
     except DdpipeError as error:
         yield _failed("endpoint", error), None
     else:
-        many = engine.namespace or "one user's server: it needs none"
+        many = engine.namespace or "none needed: a single-user server"
         yield Check("endpoint", State.OK, engine.endpoint.shown), engine
         yield Check("login", State.OK, "experiments can be listed"), engine
         yield Check("namespace", State.OK, many), engine
@@ -110,7 +115,7 @@ def _version(engine: Engine, least: str) -> Check:
     found = tuple(map(int, re.findall(r"\d+", engine.version)[:3]))
     if not found:
         return Check(
-            "version", State.UNKNOWN, "the server does not tell it", f"It has to be {least} or later."
+            "version", State.UNKNOWN, "the server does not report it", f"It must be {least} or later."
         )
     if found < tuple(map(int, least.split("."))):
         return Check("version", State.FAIL, engine.version, f"Upgrade it to {least} or later.")
@@ -123,8 +128,11 @@ def _cluster(see: Callable[[], Cluster], engine: Engine, plan: Plan) -> Iterator
     try:
         cluster = see()
         cluster.get("/version")
+    except InputError as error:
+        yield _failed("cluster", error)
+        return
     except (ApiError, DdpipeError) as error:
-        seen = f"Kubernetes cannot be asked from here: {getattr(error, 'seen', error)}"
+        seen = f"Kubernetes cannot be reached from here: {getattr(error, 'seen', error)}"
         for name in ("rights", "images", "secret"):
             yield Check(name, State.UNKNOWN, seen, "Set KUBECONFIG to see more.")
         return
@@ -139,27 +147,28 @@ def _backends(package: Package) -> tuple[Backend, ...]:
     return (backend(name),) if name in BACKENDS else all_backends()
 
 
-def _rights(cluster: Cluster, namespace: str, account: str, backends: Iterable[Backend]) -> Check:
+def _rights(cluster: Cluster, namespace: str, account: str, backends: Sequence[Backend]) -> Check:
     """Which kinds of job the steps' account may launch; one is enough."""
     who, resources = f"{account} in {namespace}", [item.resource for item in backends]
+    beside = {item.resource: [one.resource for one in item.companions(_EXAMPLE)] for item in backends}
     try:
         served = [resource for resource in resources if is_served(cluster, resource)]
         lacking = {
             resource.kind: [
                 f"{verb} {right.name}"
-                for right in needed(resource)
+                for right in needed(resource, *beside.get(resource, ()))
                 for verb in right.verbs
                 if not may(cluster, namespace, right, verb, account)
             ]
             for resource in served
         }
     except ApiError as error:
-        return Check("rights", State.UNKNOWN, f"of {who}: {error}", "Ask somebody who may review access.")
+        return Check("rights", State.UNKNOWN, f"of {who}: {error}", "Ask someone who may review access.")
     if not lacking:
         kinds = ", ".join(resource.kind for resource in resources)
         return Check("rights", State.UNKNOWN, f"no {kinds} can be seen here", "Install what runs them.")
     if able := [kind for kind, missing in lacking.items() if not missing]:
-        return Check("rights", State.OK, f"{who} may launch by {', '.join(able)}")
+        return Check("rights", State.OK, f"{who} may launch {', '.join(able)}")
     missing = dict.fromkeys(item for each in lacking.values() for item in each)
     fix = f"kubectl apply -n {namespace} -f images/rbac.yaml, and bind it to {account} (see the README)."
     return Check("rights", State.FAIL, f"{who} may not: {', '.join(missing)}", fix)
@@ -172,12 +181,17 @@ def _images(package: Package) -> list[str]:
 
 
 def _image(cluster: Cluster, image: str) -> Check:
-    """Whether some node has it; whether the others can pull it shows when they do."""
+    """Whether some node has the image; whether others can pull it is not known before they do."""
     try:
         nodes = cluster.get("/api/v1/nodes")["items"]
     except ApiError as error:
         return Check("image", State.UNKNOWN, f"{image}: {error}")
-    names = {name for node in nodes for found in node["status"].get("images", ()) for name in found["names"]}
+    names = {
+        name
+        for node in nodes
+        for found in node["status"].get("images") or ()
+        for name in found.get("names") or ()
+    }
     if any(name == image or name.endswith(f"/{image}") for name in names):
         return Check("image", State.OK, f"{image} is on a node")
     fix = "If it is nowhere: make images, push them, and make compile, all with your REGISTRY and TAG."

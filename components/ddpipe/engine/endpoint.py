@@ -1,11 +1,11 @@
-"""Where the pipeline server is, and who asks: from options, from the environment, from the pod one is in.
+"""Address and credentials of the pipeline server: from options, the environment, or the pod.
 
-| what           | option           | environment      | inside a cluster                                   |
+| setting        | option           | environment      | inside a cluster                                   |
 |----------------|------------------|------------------|----------------------------------------------------|
 | address        | --endpoint       | KFP_ENDPOINT     | the service ml-pipeline of the namespace kubeflow  |
 | namespace      | --namespace      | KFP_NAMESPACE    | the pod's own                                      |
 | token          | --token-file     | KFP_TOKEN        | KF_PIPELINES_SA_TOKEN_PATH, or where KFP mounts it |
-| login's cookies| --cookies-file   | KFP_COOKIES      |                                                    |
+| login cookies  | --cookies-file   | KFP_COOKIES      |                                                    |
 | certificates   | --ca-file        | KFP_CA_FILE      |                                                    |
 
 Tokens and cookies are never options themselves: other users of a machine see a command's arguments.
@@ -59,15 +59,15 @@ class EndpointOptions(Parameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """A pipeline server, and what is sent to it.
+    """Address and credentials of a pipeline server.
 
     Attributes:
         url: Without a slash at the end.
-        namespace: Of the runs, if the server has several; empty: unknown.
-        token_file: Read again for each request, because tokens are renewed; empty: none.
-        token: A token that stays; empty: none.
-        cookies: As in the header; empty: none.
-        ca_file: Certificates to trust; empty: the public ones.
+        namespace: Namespace of the runs, if the server has several; empty if unknown.
+        token_file: Read again for each request, because tokens are renewed; empty for none.
+        token: A fixed token; empty for none.
+        cookies: As in the header; empty for none.
+        ca_file: Certificates to trust; empty for the public ones.
         verify_tls: Whether certificates are checked at all.
     """
 
@@ -87,19 +87,23 @@ class Endpoint:
 
 
 def resolve(options: EndpointOptions, environment: Mapping[str, str]) -> Endpoint:
-    """What the options say, or else the environment, or else the pod that this is.
+    """Take each setting from the options, else from the environment, else from the pod.
+
+    Args:
+        options: Of the command line.
+        environment: Environment variables.
 
     Raises:
-        ParameterError: No address, one that is none, or a file that cannot be read.
+        ParameterError: There is no address, or it is not a URL; a file or a token cannot be used.
     """
     url = _url(options, environment)
-    token = "" if options.token_file else environment.get("KFP_TOKEN", "")
+    token = "" if options.token_file else _header("KFP_TOKEN", environment.get("KFP_TOKEN", ""))
     return Endpoint(
         url=_checked(url),
         namespace=options.namespace or environment.get("KFP_NAMESPACE", "") or _own_namespace(),
-        token_file=_readable(options.token_file) if options.token_file else _mounted(token, environment),
+        token_file=_token_file(options.token_file) or _mounted(token, environment),
         token=token,
-        cookies=_cookies(options.cookies_file) or environment.get("KFP_COOKIES", ""),
+        cookies=_cookies(options.cookies_file) or _header("KFP_COOKIES", environment.get("KFP_COOKIES", "")),
         ca_file=_readable(options.ca_file or environment.get("KFP_CA_FILE", "")),
         verify_tls=options.verify_tls,
     )
@@ -116,12 +120,17 @@ def _url(options: EndpointOptions, environment: Mapping[str, str]) -> str:
 
 
 def _checked(url: str) -> str:
-    if urlsplit(url).scheme in {"http", "https"} and urlsplit(url).hostname:
+    try:
+        parts = urlsplit(url)
+        is_url = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # half an IPv6 address, a port that is not a number
+        is_url = False
+    if is_url and url.isprintable() and " " not in url:
         return url.rstrip("/")
     raise ParameterError(
         what=EndpointOptions.what,
         which="--endpoint",
-        seen=f"{url!r} is no URL with http:// or https://" if url else "no address of a server is given",
+        seen="it is not a URL with http:// or https://" if url else "no address of a server is given",
         do="Give it, or set KFP_ENDPOINT; for a port-forward: "
         "kubectl port-forward -n kubeflow svc/ml-pipeline 8888, then http://127.0.0.1:8888",
     )
@@ -140,10 +149,45 @@ def _mounted(token: str, environment: Mapping[str, str]) -> str:
 
 def _cookies(path: str) -> str:
     """A file's lines, as one header."""
-    if not path:
-        return ""
-    lines = Path(_readable(path)).read_text().splitlines()
-    return "; ".join(line.strip().rstrip(";") for line in lines if line.strip())
+    lines = _text(path).splitlines() if path else []
+    return _header(path, "; ".join(line.strip().rstrip(";") for line in lines if line.strip()))
+
+
+def _token_file(path: str) -> str:
+    """The path itself, once its content has been checked."""
+    if path:
+        _header(path, _text(path))
+    return path
+
+
+def _header(source: str, text: str) -> str:
+    """A token or cookies without the line break at the end that files and Secrets have.
+
+    Args:
+        source: Where it is from; the text itself is never shown.
+        text: What it says.
+    """
+    value = text.strip()
+    if value.isascii() and value.isprintable():
+        return value
+    raise ParameterError(
+        what=EndpointOptions.what,
+        which=source,
+        seen="it has line breaks inside, or characters that an HTTP header cannot have",
+        do="Write the token or the cookies on one line, in plain ASCII.",
+    )
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(_readable(path)).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ParameterError(
+            what=EndpointOptions.what,
+            which=path,
+            seen=f"it is not a readable text file: {error}",
+            do="Correct it.",
+        ) from error
 
 
 def _readable(path: str) -> str:

@@ -46,7 +46,7 @@ _MEANING: Mapping[int, tuple[type[EngineError], str]] = {
     HTTPStatus.TOO_MANY_REQUESTS: (EngineUnreachable, _FAILING),
 }
 _STRANGE = {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
-_SHORT = 100
+_SHORT, _LONGEST = 100, 400
 _POOL = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): ")
 """What urllib3 says first: the host, which is told anyway."""
 
@@ -91,6 +91,11 @@ def no_json(url: str, landed: str) -> EngineError:
             what=WHAT, which=url, seen=f"the server sent a login page ({landed})", do=_LOG_IN
         )
     return _no_engine(url, "the server sent a web page")
+
+
+def not_described(url: str, problem: Exception) -> NotAnEngine:
+    """The error behind an answer that is none of Kubeflow Pipelines 2."""
+    return _no_engine(url, f"the answer is not as Kubeflow Pipelines describes it: {problem}"[:_LONGEST])
 
 
 def _no_engine(url: str, seen: str) -> NotAnEngine:

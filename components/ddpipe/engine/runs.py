@@ -10,13 +10,15 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from ddpipe.engine.client import ONE_USER, Engine, every, silent
+from ddpipe.engine.client import MOST_BYTES, ONE_USER, Engine, every, named, silent
 from ddpipe.engine.package import steps_of
+from ddpipe.engine.refusals import not_described
 from ddpipe.engine.versions import Version
 from ddpipe.errors import (
     DdpipeError,
     EngineError,
     EngineUnreachable,
+    NotAnEngine,
     RunFailed,
     RunStopped,
     UnknownToEngine,
@@ -35,7 +37,7 @@ _ENGINES_OWN = re.compile(r"""[IWE]\d{4} [\d:.]+ +\d+ \w+\.go:\d+\] |time="\S+" 
 _OVER = {SUCCEEDED, FAILED, "CANCELED", "SKIPPED"}
 _PAUSE = 2.0
 _OUTAGE = 600.0
-_TAIL = 40
+_TAIL, _TAIL_LINES, _TAIL_BYTES = 40, 200, 2**16
 _IDLE = 10.0
 _LAUNCHER = "system-container-impl"
 """What KFP 2 calls the template of every step's pod."""
@@ -138,10 +140,17 @@ class Request:
 
 
 def experiment_id(engine: Engine, name: str) -> str:
-    """The experiment of this name, made if there is none."""
+    """ID of the experiment of this name, which is created if there is none."""
+    listed = every(
+        engine.client.list_experiments, "experiments", namespace=engine.namespace, filter=named(name)
+    )
+    for item in listed:
+        if item.display_name == name:
+            found: str = item.experiment_id
+            return found
     with silent():
-        found: str = engine.client.create_experiment(name, namespace=engine.namespace).experiment_id
-    return found
+        made: str = engine.client.create_experiment(name, namespace=engine.namespace).experiment_id
+    return made
 
 
 def start(engine: Engine, request: Request, name: str) -> str:
@@ -173,7 +182,7 @@ def look(engine: Engine, run_id: str) -> RunState:
         UnknownToEngine: There is none of this id.
     """
     run = engine.client.get_run(run_id)
-    return _state(engine, run, steps_of(_spec(engine, run)))
+    return _state(engine, run, _steps(engine, run))
 
 
 def follow(
@@ -185,9 +194,9 @@ def follow(
     while True:
         try:
             run = engine.client.get_run(run_id)
-            steps = steps_of(_spec(engine, run)) if steps is None else steps
+            steps = _steps(engine, run) if steps is None else steps
             state, seen = _state(engine, run, steps), clock()
-        except EngineUnreachable:
+        except (EngineUnreachable, NotAnEngine):  # what restarts may answer with a page for a moment
             if clock() - seen > _OUTAGE:
                 raise
         else:
@@ -271,15 +280,21 @@ def retry(engine: Engine, run_id: str) -> None:
     engine.client.runs.run_service_retry_run(run_id)
 
 
-def step_log(engine: Engine, run_id: str, step: StepState) -> str:
-    """What a step has written so far: from the server, or else from its pod by way of Kubernetes.
+def step_log(engine: Engine, run_id: str, step: StepState, last: int = MOST_BYTES) -> str:
+    """The log of a step so far: from the server, or else from its pod through Kubernetes.
+
+    Args:
+        engine: The server.
+        run_id: ID of the run.
+        step: The step.
+        last: Only so many bytes at its end; memory does not grow with the log.
 
     Raises:
         UnknownToEngine: The step has no pod, or its log cannot be had from here.
     """
     for pod in step.pods:
         for source in (_from_server, _from_page, _from_cluster):
-            if (text := source(engine, run_id, pod)) is not None:
+            if (text := source(engine, run_id, pod, last)) is not None:
                 return text
     gone = "neither the server nor, from here, Kubernetes has a log of it"
     raise UnknownToEngine(
@@ -292,40 +307,44 @@ def step_log(engine: Engine, run_id: str, step: StepState) -> str:
 
 def _tail(engine: Engine, run_id: str, step: StepState) -> str:
     try:
-        text = step_log(engine, run_id, step)
+        text = step_log(engine, run_id, step, _TAIL_BYTES)
     except EngineError as error:
         return f"  ({error.seen})\n"
     lines = [line for line in text.rstrip().splitlines() if not _ENGINES_OWN.match(line)]
     return "".join(f"  {line}\n" for line in lines[-_TAIL:])
 
 
-def _from_server(engine: Engine, run_id: str, pod: str) -> str | None:
-    """By an address that the described API leaves out; 2.17 cannot, on a server of one user."""
-    return _text(engine, f"/apis/v1alpha1/runs/{run_id}/nodes/{pod}/log", {})
+def _from_server(engine: Engine, run_id: str, pod: str, last: int) -> str | None:
+    """From a path that the API's description lacks; a single-user server of version 2.17 does not have it."""
+    return _text(engine, f"/apis/v1alpha1/runs/{run_id}/nodes/{pod}/log", {}, last)
 
 
-def _from_page(engine: Engine, run_id: str, pod: str) -> str | None:
-    """By that of the web page, where the endpoint is the page's."""
+def _from_page(engine: Engine, run_id: str, pod: str, last: int) -> str | None:
+    """From the path that the web page uses, if the endpoint is the page's."""
     namespace = {"podnamespace": engine.namespace} if engine.namespace else {}
-    return _text(engine, "/k8s/pod/logs", {"podname": pod, "runid": run_id, **namespace})
+    return _text(engine, "/k8s/pod/logs", {"podname": pod, "runid": run_id, **namespace}, last)
 
 
-def _text(engine: Engine, path: str, query: Mapping[str, str]) -> str | None:
+def _text(engine: Engine, path: str, query: Mapping[str, str], last: int) -> str | None:
     try:
-        text = engine.client.text(path, query)
+        text = engine.client.text(path, query, last)
     except EngineError:
         return None
-    # The server says 200, and then why there is no log.
+    # The server answers 200 with the reason why there is no log.
     return None if text.startswith('{"error_message"') else text
 
 
-def _from_cluster(engine: Engine, _run_id: str, pod: str) -> str | None:
-    path = PODS.path(engine.namespace or ONE_USER, pod)
+def _from_cluster(engine: Engine, _run_id: str, pod: str, last: int) -> str | None:
+    path, kept = PODS.path(engine.namespace or ONE_USER, pod), bytearray()
+    end = {"tailLines": str(_TAIL_LINES)} if last < MOST_BYTES else {}
     try:
-        lines = connect().lines(f"{path}/log", {"container": "main"}, _IDLE)
-        return "".join(f"{line.decode(errors='replace')}\n" for line in lines)
+        for line in connect().lines(f"{path}/log", {"container": "main", **end}, _IDLE):
+            kept += line + b"\n"
+            if len(kept) > 2 * last:
+                del kept[:-last]
     except (ApiError, DdpipeError):
         return None
+    return kept[-last:].decode(errors="replace")
 
 
 def _state(engine: Engine, run: Any, names: Iterable[str]) -> RunState:  # noqa: ANN401 - kfp's model
@@ -366,6 +385,14 @@ def _pod(node: str) -> str:
     """Argo's name of the pod of one of its nodes, `workflow-hash`."""
     workflow, _, digits = node.rpartition("-")
     return f"{workflow}-{_LAUNCHER}-{digits}"
+
+
+def _steps(engine: Engine, run: Any) -> tuple[str, ...]:  # noqa: ANN401 - kfp's model
+    """The steps of a run's pipeline; raises `NotAnEngine` if the server sends something else."""
+    try:
+        return steps_of(_spec(engine, run))
+    except (AttributeError, KeyError, TypeError) as error:
+        raise not_described(f"the pipeline of run {run.run_id}", error) from error
 
 
 def _spec(engine: Engine, run: Any) -> Mapping[str, Any]:  # noqa: ANN401 - kfp's model

@@ -18,7 +18,7 @@ ZONE = (
 )
 """The API takes no time zone."""
 
-_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
+_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 6))
 _SECONDS = ("second", 0, 59)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _PART = re.compile(r"(\*|\?|(?P<low>\w+)(-(?P<high>\w+))?)(/(?P<step>\d+))?")
@@ -96,7 +96,8 @@ def cron(text: str) -> Trigger:
     six = fields if len(fields) > len(_FIELDS) else ["0", *fields]
     for field, (name, low, high) in zip(six, (_SECONDS, *_FIELDS), strict=True):
         if not all(_fits(part, name, low, high) for part in field.split(",")):
-            raise _no_time("--cron", f"{field!r} is no {name}: {low} to {high}, *, */2, 1-5 or 1,3")
+            sunday = " (Sunday is 0)" if name == "weekday" else ""
+            raise _no_time("--cron", f"{field!r} is no {name}: {low} to {high}{sunday}, *, */2, 1-5 or 1,3")
     return Trigger(cron=" ".join(six))
 
 

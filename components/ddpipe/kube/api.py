@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 
 import urllib3
 
-from ddpipe.errors import ClusterUnreachable
+from ddpipe.errors import ClusterUnreachable, InputError
 from ddpipe.kube.cluster import ApiError, Cluster, Query, Refused, Unanswered, whole_lines
 
 __all__ = ["ApiError", "ApiServer", "Cluster", "Query", "Refused", "Unanswered", "connect", "whole_lines"]
@@ -185,12 +185,14 @@ def connect(kubeconfig: str | None = None) -> ApiServer:
 
     Raises:
         ClusterUnreachable: There are no credentials.
+        InputError: There is a file, but it is not a kubeconfig.
     """
     # The client library reads the variable once, on import: a notebook may set it later.
     kubeconfig = kubeconfig or os.environ.get("KUBECONFIG")
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and (_ACCOUNT / "token").exists()
     if in_pod and not kubeconfig:
         return ApiServer(_log_in_as_pod, (_ACCOUNT / "namespace").read_text().strip())
+    import yaml  # noqa: PLC0415 - as below
     from kubernetes import config  # noqa: PLC0415 - the expensive import
 
     try:
@@ -198,6 +200,13 @@ def connect(kubeconfig: str | None = None) -> ApiServer:
         # By its name from now on: `kubectl config use-context` must not move a running launcher elsewhere.
         name, namespace = current["name"], current["context"].get("namespace", "default")
         return ApiServer(lambda: _log_in_by_kubeconfig(kubeconfig, name), namespace)
+    except (TypeError, AttributeError, KeyError, ValueError, yaml.YAMLError) as error:
+        raise InputError(
+            what="the kubeconfig cannot be read",
+            which=kubeconfig or "~/.kube/config",
+            seen=f"{type(error).__name__}: {' '.join(str(error).split())}",
+            do="Correct the file, or set KUBECONFIG to another one: kubectl config view",
+        ) from error
     except (config.ConfigException, OSError) as error:
         raise ClusterUnreachable(
             what="no cluster is configured",

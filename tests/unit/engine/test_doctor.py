@@ -50,7 +50,10 @@ class Kubernetes:
         if path.startswith("/apis/"):
             raise Refused(404, "NotFound", "no such API")
         if path == "/api/v1/nodes":
-            return {"items": [{"status": {"images": [{"names": list(self.images)}]}}]}
+            unnamed = {"names": None, "sizeBytes": 7}  # as a kubelet reports an image whose tag was rebuilt
+            return {
+                "items": [{"status": {"images": [unnamed, {"names": list(self.images)}]}}, {"status": {}}]
+            }
         name = path.rpartition("/")[2]
         if "/secrets/" in path and name not in self.secrets:
             raise Refused(404, "NotFound", f"secrets {name} not found")
@@ -139,7 +142,12 @@ def test_missing_rights_are_named_with_the_file_that_grants_them(server: Server)
 
 def test_one_kind_of_job_that_the_account_may_launch_is_enough(server: Server) -> None:
     found = checks(server, Kubernetes(denied=("create pytorchjobs",)))["rights"]
-    assert (found.state, found.seen.endswith("may launch by Job")) == (State.OK, True)
+    assert (found.state, found.seen.endswith("may launch Job")) == (State.OK, True)
+
+
+def test_indexed_jobs_need_the_right_to_create_services(server: Server) -> None:
+    found = checks(server, Kubernetes(denied=("create services",), served={JOBS: "jobs"}))["rights"]
+    assert (found.state, "create services" in found.seen) == (State.FAIL, True)
 
 
 def test_a_cluster_without_any_kind_of_job_cannot_be_judged(server: Server) -> None:

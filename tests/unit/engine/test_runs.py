@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from engine_commands import ddpipe, facts, refusal
 from kfp_server import Server
@@ -138,3 +140,37 @@ def test_waiting_ends_when_the_server_is_away_for_too_long(server: Server, train
     server.faults.extend([500] * 50)
     with pytest.raises(EngineUnreachable):
         runs.follow(engine, training, print, clock=lambda: float(next(times)))
+
+
+def test_waiting_survives_outages_that_together_are_too_long(server: Server, training: str) -> None:
+    """Each of them is counted from the last answer, not from the start."""
+    engine, now = connect(Endpoint(url=server.url)), 0.0
+
+    def clock() -> float:
+        nonlocal now
+        now += 150
+        return now
+
+    server.ends = ("RUNNING",) * 8 + ("SUCCEEDED",)
+    for _ in range(6):
+        server.faults.extend([500, 500, 0, 0])
+    assert runs.follow(engine, training, print, clock=clock).state == "SUCCEEDED"
+    assert now > 2 * runs._OUTAGE
+
+
+def test_only_the_end_of_a_failed_steps_log_is_read(
+    server: Server, training: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries: list[dict[str, str]] = []
+
+    class Kubernetes:
+        def lines(self, _path: str, query: dict[str, str], _idle: float) -> Iterator[bytes]:
+            queries.append(query)
+            return (b"line %d" % number for number in range(100_000))
+
+    monkeypatch.setattr(runs, "connect", Kubernetes)
+    server.ends = ("FAILED",)
+    told = refusal(RunFailed, "runs", "show", training, "--wait")
+    assert "line 99999" in told["seen"]
+    assert told["seen"].count("\n") < 50
+    assert queries == [{"container": "main", "tailLines": "200"}]

@@ -122,7 +122,17 @@ def test_a_crontab_gets_the_seconds_that_the_server_wants(text: str, six: str) -
 
 @pytest.mark.parametrize(
     "text",
-    ["", "2", "61 * * * *", "0 24 * * *", "0 0 0 * *", "* * * 13 *", "5-2 * * * *", "*/0 * * * *"],
+    [
+        "",
+        "2",
+        "61 * * * *",
+        "0 24 * * *",
+        "0 0 0 * *",
+        "* * * 13 *",
+        "5-2 * * * *",
+        "*/0 * * * *",
+        "0 2 * * 7",
+    ],
 )
 def test_what_is_no_crontab_is_refused(text: str) -> None:
     with pytest.raises(ParameterError, match="--cron"):

@@ -220,6 +220,21 @@ def test_a_token_from_a_file_is_read_again_when_it_changes(server: Server, tmp_p
     assert len(runs.latest(reached, 5)) == 1
 
 
+def test_token_file_is_used_instead_of_the_environment(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.token = SECRET
+    (tmp_path / "token").write_text(SECRET)
+    monkeypatch.setenv("KFP_TOKEN", "another")
+    facts("submit", "custom-job", "--token-file", str(tmp_path / "token"))
+
+
+def test_line_break_after_a_token_is_left_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.token = SECRET
+    monkeypatch.setenv("KFP_TOKEN", f"{SECRET}\n")
+    facts("runs", "ls")
+
+
 def test_a_token_and_cookies_may_be_in_the_environment(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
