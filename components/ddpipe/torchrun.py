@@ -1,6 +1,6 @@
-"""torchrun, started and ended faster: `python -m ddpipe.torchrun` takes what `torchrun` takes.
+"""torchrun with a faster start and end: `python -m ddpipe.torchrun` accepts the options of `torchrun`.
 
-And nodes can join a training that runs: `--nnodes=1:4 --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT`.
+Nodes can join a running training: `--nnodes=1:4 --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def main() -> None:
     """Start the ranks, and wait for them."""
     search_rarely()
     if "--standalone" not in sys.argv:
-        # With the agents' store shared, a node that joins waits for an address that only the first round is
-        # told (torch 2.15, dynamic_rendezvous.py): everybody hangs.
+        # With the agents' store shared, a node that joins waits for an address that only the first round
+        # gets (torch 2.15, dynamic_rendezvous.py): all nodes hang.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     from torch.distributed.run import main as torchrun  # noqa: PLC0415 - torch, after `search_rarely`
 
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _stop_without(parent: int) -> None:
-    """Stop, and the ranks too, once who started this is gone: killed, it could not pass that on."""
+    """Stop this process and the ranks when the parent is gone: a killed parent cannot forward a signal."""
     while is_alive(parent):
         time.sleep(_LOOK_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -46,12 +46,12 @@ def _stop_without(parent: int) -> None:
 
 @contextmanager
 def _error_file_kept() -> Iterator[None]:
-    """Write the error into the file that is there: torch would remove it first.
+    """Write the error into the existing file: torch would remove it first.
 
     A pod's termination log can be written but not removed, and the error would be lost.
     """
-    told = os.environ.get(_ERROR_FILE)
-    if not told:
+    given = os.environ.get(_ERROR_FILE)
+    if not given:
         yield
         return
     with TemporaryDirectory(prefix="ddpipe-") as folder:
@@ -61,7 +61,7 @@ def _error_file_kept() -> Iterator[None]:
             yield
         finally:
             if own.exists():
-                Path(told).write_bytes(own.read_bytes())
+                Path(given).write_bytes(own.read_bytes())
 
 
 if __name__ == "__main__":

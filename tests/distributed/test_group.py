@@ -71,7 +71,7 @@ def error_of(folder: Path, processes: Sequence[Process], rank: int) -> dict[str,
     ("act", "stall", "said"),
     [
         ("die", 600, "rank 1 does not answer any more: it ended, was killed, or its machine is gone"),
-        ("stall", 2, "rank 1 answered but did not come along: rank 1 at group_ranks.py:"),
+        ("stall", 2, "rank 1 answered but did not keep up: rank 1 at group_ranks.py:"),
         ("freeze", 2, "rank 1 does not answer any more"),
     ],
 )
@@ -91,8 +91,8 @@ def test_a_stuck_rank_is_shown_where_it_is_stuck(tmp_path: Path) -> None:
 
 def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
     with ranks(tmp_path, ["come along"] * 2, sizes=[4, 4], join=3) as processes:
-        assert "ranks 2, 3 did not come" in error_of(tmp_path, processes, 0)["seen"]
-        assert "ranks 2, 3 did not come" in error_of(tmp_path, processes, 1)["seen"]
+        assert "ranks 2, 3 did not join" in error_of(tmp_path, processes, 0)["seen"]
+        assert "ranks 2, 3 did not join" in error_of(tmp_path, processes, 1)["seen"]
 
 
 def test_without_rank_0_the_others_say_so(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_ranks_that_differ_are_told_in_what_before_they_begin(
     began = time.monotonic()
     with ranks(tmp_path, ["come along"] * 2, sizes=sizes, cards=cards) as processes:
         assert said in error_of(tmp_path, processes, 0)["seen"]
-        assert error_of(tmp_path, processes, 1)["what"] == "the processes do not fit together"
+        assert error_of(tmp_path, processes, 1)["what"] == "the processes do not match"
     assert time.monotonic() - began < SOON
 
 

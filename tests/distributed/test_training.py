@@ -119,7 +119,7 @@ def test_all_ranks_save_and_stop_when_one_is_told_to(
     output = str(tmp_path / "training")
     ended = run(dataset, output, ranks=2, meddling=[SignalAtStep(1, 23, number)])
     assert ended.codes == [Interrupted.exit_code] * 2
-    assert ended.errors[0]["seen"] == "told to stop at step 24 of 38; the state is saved"
+    assert ended.errors[0]["seen"] == "stop requested at step 24 of 38; the state is saved"
     assert final(output).step == 24
     assert same_bits(trained(dataset, output, ranks=2), uninterrupted(2))
     assert record(output)["resumed_from"] == 24

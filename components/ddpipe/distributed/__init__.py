@@ -1,4 +1,4 @@
-"""The processes that work together: how they start, find each other, agree, exchange values and fail.
+"""The processes that work together: how they start, join, compare facts, exchange values and fail.
 
 One process is one rank. `python -m ddpipe.train …` alone is the only rank; started by torchrun, by the
 Training Operator or by `spawn`, a process finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR

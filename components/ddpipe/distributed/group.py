@@ -1,4 +1,4 @@
-"""The process group: joined once everybody is there and the same; whoever breaks it is named."""
+"""The process group: joined when all ranks are present and equal; a rank that breaks it is named."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ JOIN = 900.0
 """Seconds that ranks wait for each other before they begin: a pod's image may have to be pulled."""
 
 STALL = 900.0
-"""Seconds that ranks wait for each other at work: rank 0 may wait 600 for the store."""
+"""Seconds that ranks wait for each other during the work: rank 0 may wait 600 for the store."""
 
 
 @contextmanager
 def process_group(
-    card: Mapping[str, str] | None = None, *, join: float = JOIN, stall: float = STALL
+    facts: Mapping[str, str] | None = None, *, join: float = JOIN, stall: float = STALL
 ) -> Iterator[World]:
-    """Join the other ranks, and part from them at the end.
+    """Join the other ranks, and leave the group at the end.
 
     Tensors on a GPU travel by nccl, tensors on the CPU by gloo.
 
     Args:
-        card: What has to be the same on all ranks, by name, beside their number.
-        join: Seconds to wait for all ranks to come.
+        facts: What has to be the same on all ranks, by name, besides their number.
+        join: Seconds to wait for all ranks to join.
         stall: Seconds that a rank may keep the others waiting.
 
     Raises:
         ParameterError: More processes than GPUs on this machine.
-        TrainingError: A rank did not come, differs from the others, went away, or is stuck: which, is told.
+        TrainingError: A rank did not join, differs from the others, ended, or is stuck; the error names it.
     """
     size, device = int(os.environ.get("WORLD_SIZE", "1")), _device()
     world = World(rank(), size, device)
     if size == 1:
         yield world
         return
-    own = {"number of processes": str(size), "code": code_version(), **(card or {})}
+    own = {"number of processes": str(size), "code": code_version(), **(facts or {})}
     roll_call = meet(_store(join, world), world.rank, size, own, join)
     with roll_call.answering():
         try:
@@ -87,7 +87,7 @@ def _store(patience: float, world: World) -> Store:
             wait_for_workers=False,
         )
     except DistError as error:
-        raise _broke(world, f"rank 0 did not come: {error}") from error
+        raise _broke(world, f"rank 0 did not join: {error}") from error
 
 
 def _broke(world: World, seen: str) -> TrainingError:
@@ -95,7 +95,7 @@ def _broke(world: World, seen: str) -> TrainingError:
         what="the process group broke",
         which=f"rank {world.rank} of {world.size}",
         seen=seen,
-        do="Look at the other ranks: the first that failed says why.",
+        do="Look at the other ranks: the error of the first that failed is the cause.",
     )
 
 

@@ -1,4 +1,4 @@
-"""A process that is a rank: who it is, what it says, and how it ends."""
+"""A process that is a rank: its number, its log, and how it ends."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def run_rank(body: Callable[[], object]) -> NoReturn:
     TORCHELASTIC_ERROR_FILE names: torchrun sets it; in a pod it is the termination message. Its layout is
     torch's, with the four parts of a DdpipeError in `message.extraInfo`.
 
-    The interpreter is not wound up. That takes a second with torch; and a rank that failed still has its
-    place in the process group: gloo's threads, of which one may be waiting for a peer that is gone, would
-    abort the process and take the exit code along.
+    The interpreter is not finalized. That takes a second with torch; and a failed rank is still a member of
+    the process group: one of gloo's threads may be waiting for a peer that is gone, and would abort the
+    process with another exit code.
     """
     log_as_rank()
     try:
@@ -42,7 +42,7 @@ def run_rank(body: Callable[[], object]) -> NoReturn:
         _record(str(error), error.exit_code, dict(error.as_dict()))
         sys.stderr.write(f"{error}\n")
         leave(error.exit_code)
-    except Exception as error:  # noqa: BLE001 - a bug: the whole traceback is wanted, here and in the error file
+    except Exception as error:  # noqa: BLE001 - a bug: print the whole traceback, here and in the error file
         _record(f"{type(error).__name__}: {error}", 1, {"py_callstack": traceback.format_exc()[-_MOST:]})
         traceback.print_exc()
         leave(1)
@@ -50,7 +50,7 @@ def run_rank(body: Callable[[], object]) -> NoReturn:
 
 
 def log_as_rank() -> None:
-    """Log to standard output; ranks other than 0 say who speaks, and repeat no library's warnings."""
+    """Log to standard output; ranks other than 0 prefix their number and do not repeat library warnings."""
     form = f"[rank {rank()}] %(message)s" if rank() else "%(message)s"
     logging.basicConfig(stream=sys.stdout, level=logging.ERROR if rank() else logging.WARNING, format=form)
     logging.getLogger("ddpipe").setLevel(logging.INFO)

@@ -1,10 +1,10 @@
-"""Who is there, and whether all are about the same: asked before the work begins, and when it broke.
+"""Which ranks are present, and whether they do the same: checked before the work, and when it failed.
 
 The ranks talk through torch's key-value store: it works before there is a process group, and after it broke.
 
-meet     each rank leaves a card; rank 0 compares them, and says who did not come and whose card differs
-answer   a thread of each rank answers when somebody calls the roll, whatever the rank's work is stuck in
-call     a rank that lost contact learns who does not answer, and who answers but does not come along
+meet     each rank writes its facts; rank 0 compares them and names ranks that did not join or that differ
+answer   a thread of each rank answers a roll call even if the main thread is stuck
+call     a rank that lost contact finds out which ranks do not answer, and which answer but are stuck
 """
 
 from __future__ import annotations
@@ -28,109 +28,114 @@ POLL = 0.1
 """Seconds between two looks into the store."""
 
 ANSWER = 2.0
-"""Seconds in which a rank answers. Torchrun takes the first failure that it sees for the cause, and looks for
-killed ranks ten times a second: it sees one before another rank tells of it."""
+"""Seconds in which a rank answers. Torchrun reports the first failure that it finds as the cause, and polls
+for killed ranks ten times a second: it finds one before another rank reports it."""
 
 FRAMES = 2
-"""Of a rank that is stuck: how many of the innermost calls are told."""
+"""How many of the innermost calls of a stuck rank are reported."""
 
 
-def meet(store: Store, rank: int, size: int, card: Mapping[str, str], patience: float) -> RollCall:
-    """Wait until all ranks are here, and make sure that they are about the same.
+def meet(store: Store, rank: int, size: int, facts: Mapping[str, str], patience: float) -> RollCall:
+    """Wait until all ranks have joined, and check that their facts are equal.
 
     The store may hold what the ranks of an earlier start left: torchrun keeps it when it starts them again.
-    So rank 0 gives this start a name, and tells it to whoever knocks; who is no more does not come in.
+    So rank 0 gives this start a random name and sends it to each rank that requests it. A rank of an earlier
+    start has ended and requests nothing, so what it left under another name is never read:
+
+        rank 1 (old start)   request/1 = a3…  ended
+        rank 0 (new start)   answer/a3… = 7f…   nobody reads it
+        rank 1 (new start)   request/2 = c9…  ──▶  answer/c9… = 7f…  ──▶  7f…/facts/1
 
     Args:
         store: That all ranks reach.
         rank: Of this process.
         size: How many ranks there are.
-        card: What has to be the same on all ranks, by name.
+        facts: What has to be the same on all ranks, by name.
         patience: Seconds to wait.
 
     Raises:
-        TrainingError: A rank does not come, is here twice, or differs.
+        TrainingError: A rank does not join, joins twice, or differs.
     """
     deadline = time.monotonic() + patience
     if rank == 0:
-        return _Host(store, size, card).receive(deadline)
-    return _enter(store, rank, size, card, deadline)
+        return _Host(store, size, facts).receive(deadline)
+    return _enter(store, rank, size, facts, deadline)
 
 
 class _Host:
-    """Rank 0, which lets the others in."""
+    """Rank 0, which admits the others."""
 
-    def __init__(self, store: Store, size: int, card: Mapping[str, str]) -> None:
-        self._door, self._size, self._card = store, size, card
+    def __init__(self, store: Store, size: int, facts: Mapping[str, str]) -> None:
+        self._store, self._size, self._facts = store, size, facts
         self._name, self._counted = uuid4().hex, 0
         self._unanswered: list[int] = []
-        self._room = PrefixStore(self._name, store)
+        self._channel = PrefixStore(self._name, store)
 
     def receive(self, deadline: float) -> RollCall:
-        """Compare each rank as it comes: who differs is told at once, not after the last one has come."""
-        self._room.set("card/0", json.dumps(dict(self._card)))
+        """Compare each rank as it joins: report a difference at once, not after the last one has joined."""
+        self._channel.set("facts/0", json.dumps(dict(self._facts)))
         missing = list(range(1, self._size))
         while True:
             self._answer()
-            come = [other for other in missing if self._room.check([f"card/{other}"])]
-            missing = [other for other in missing if other not in come]
-            problems = [problem for other in come for problem in self._differences(other)]
+            joined = [other for other in missing if self._channel.check([f"facts/{other}"])]
+            missing = [other for other in missing if other not in joined]
+            problems = [problem for other in joined for problem in self._differences(other)]
             if not problems and missing and time.monotonic() > deadline:
-                problems = [f"{_names(missing)} did not come"]
+                problems = [f"{_names(missing)} did not join"]
             if problems:
-                self._room.set("verdict", json.dumps(problems))
+                self._channel.set("verdict", json.dumps(problems))
                 time.sleep(2 * POLL)  # this process may hold the store that the others read it from
                 raise _refused(0, self._size, problems)
             if not missing:
-                self._room.set("verdict", "[]")
-                return RollCall(self._room, 0, self._size)
+                self._channel.set("verdict", "[]")
+                return RollCall(self._channel, 0, self._size)
             time.sleep(POLL)
 
     def _answer(self) -> None:
-        counted = self._door.add("knocks", 0)
+        counted = self._store.add("requests", 0)
         self._unanswered += range(self._counted + 1, counted + 1)
         self._counted = counted
-        # A knock is counted before it is written, and its writer may die in between.
-        for number in [one for one in self._unanswered if self._door.check([f"knock/{one}"])]:
-            self._door.set(f"answer/{self._door.get(f'knock/{number}').decode()}", self._name)
+        # A request is counted before it is written, and its writer may die in between.
+        for number in [one for one in self._unanswered if self._store.check([f"request/{one}"])]:
+            self._store.set(f"answer/{self._store.get(f'request/{number}').decode()}", self._name)
             self._unanswered.remove(number)
 
     def _differences(self, other: int) -> list[str]:
-        return _differences(self._card, 0, json.loads(self._room.get(f"card/{other}")), other)
+        return _differences(self._facts, 0, json.loads(self._channel.get(f"facts/{other}")), other)
 
 
-def _enter(store: Store, rank: int, size: int, card: Mapping[str, str], deadline: float) -> RollCall:
-    """A rank other than 0 knocks, shows its card, and hears whether all of them fit together."""
+def _enter(store: Store, rank: int, size: int, facts: Mapping[str, str], deadline: float) -> RollCall:
+    """Join as a rank other than 0: request the name of this start, write the facts, read the verdict."""
     token = uuid4().hex
     try:
-        store.set(f"knock/{store.add('knocks', 1)}", token)
+        store.set(f"request/{store.add('requests', 1)}", token)
         store.wait([f"answer/{token}"], _until(deadline))
-        room = PrefixStore(store.get(f"answer/{token}").decode(), store)
-        if room.add(f"place/{rank}", 1) > 1:
+        channel = PrefixStore(store.get(f"answer/{token}").decode(), store)
+        if channel.add(f"place/{rank}", 1) > 1:
             raise _refused(rank, size, [f"there is another rank {rank}"])
-        room.set(f"card/{rank}", json.dumps(dict(card)))
-        problems = _differences(card, rank, json.loads(room.get("card/0")), 0)
+        channel.set(f"facts/{rank}", json.dumps(dict(facts)))
+        problems = _differences(facts, rank, json.loads(channel.get("facts/0")), 0)
         if not problems:
-            room.wait(["verdict"], _until(deadline + ANSWER))
-            problems = json.loads(room.get("verdict"))
+            channel.wait(["verdict"], _until(deadline + ANSWER))
+            problems = json.loads(channel.get("verdict"))
     except DistError as error:
-        raise _refused(rank, size, ["rank 0 did not come, or has left"]) from error
+        raise _refused(rank, size, ["rank 0 did not join, or has left"]) from error
     if problems:
         raise _refused(rank, size, problems)
-    return RollCall(room, rank, size)
+    return RollCall(channel, rank, size)
 
 
-def _differences(own: Mapping[str, str], rank: int, card: Mapping[str, str], other: int) -> list[str]:
+def _differences(own: Mapping[str, str], rank: int, facts: Mapping[str, str], other: int) -> list[str]:
     return [
-        f"{name}: {card.get(name)} on rank {other}, {own.get(name)} on rank {rank}"
-        for name in sorted({*own, *card})
-        if own.get(name) != card.get(name)
+        f"{name}: {facts.get(name)} on rank {other}, {own.get(name)} on rank {rank}"
+        for name in sorted({*own, *facts})
+        if own.get(name) != facts.get(name)
     ]
 
 
 def _refused(rank: int, size: int, problems: list[str]) -> TrainingError:
     return TrainingError(
-        what="the processes do not fit together",
+        what="the processes do not match",
         which=f"rank {rank} of {size}",
         seen=listed(problems),
         do="Start every rank once, from the same image, with the same arguments.",
@@ -151,7 +156,7 @@ class RollCall:
 
     @contextmanager
     def answering(self) -> Iterator[None]:
-        """Answer when the roll is called, telling what the main thread does at that moment."""
+        """Answer a roll call with what the main thread does at that moment."""
         ended, store, worker = threading.Event(), self.store.clone(), threading.get_ident()
 
         def answer() -> None:
@@ -188,9 +193,7 @@ class RollCall:
         if self._rank == 0:
             # The store is in this process: others that lose contact a moment later have to read it too.
             time.sleep(ANSWER)
-        return (
-            found[0] if found else "rank 0, or whoever holds the store of the ranks, does not answer any more"
-        )
+        return found[0] if found else "rank 0, or the process with the ranks' store, does not answer any more"
 
     def _absent(self) -> str:
         silent = [other for other in self._others if not self.store.check([f"here/{other}"])]
@@ -203,7 +206,7 @@ class RollCall:
         if not stuck:
             return "all ranks answer: the network between them broke"
         places = [f"rank {other} at {self.store.get(f'here/{other}').decode()}" for other in stuck]
-        return f"{_names(stuck)} answered but did not come along: {'; '.join(places)}"
+        return f"{_names(stuck)} answered but did not keep up: {'; '.join(places)}"
 
 
 def _names(ranks: list[int]) -> str:

@@ -1,4 +1,4 @@
-"""The ranks seen from one of them: who does what share of the work, and how they exchange values."""
+"""The ranks as one of them sees them: each rank's share of the work, and how they exchange values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes what all of them made."""
+        """Whether this process writes the results of all."""
         return self.rank == 0
 
     def share(self, samples: int) -> npt.NDArray[np.int64]:
@@ -88,5 +88,5 @@ class World:
         return decision
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has reached this point."""
         self.max(0)

@@ -1,4 +1,4 @@
-"""Small random changes to training images: the same for a sample in an epoch, whatever the ranks or restarts.
+"""Random changes to training images: the same for a sample in an epoch at any number of ranks.
 
 Every number drawn is a hash of (seed, epoch, sample), so there is no generator whose state would have to be
 saved. A whole batch is changed at once, as uint8, before it goes to the device; what photographs need beyond

@@ -2,9 +2,9 @@
 
 In a training step each rank normalises by the statistics of its own share of the batch. `RunningStatistics`
 keeps the running averages equal on all ranks, as the mean over them, after every step: validation and every
-checkpoint then see the same, and a resumed training goes on bit for bit, whenever the checkpoint was made.
+checkpoint then use the same values, and a resumed training is bit for bit the same.
 `SyncBatchNorm` normalises by the statistics of the global batch instead, so that the model is that of one
-process; it costs a pause in each such layer until all ranks are there.
+process; each such layer has to wait for all ranks.
 """
 
 from __future__ import annotations

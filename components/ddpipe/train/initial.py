@@ -157,7 +157,7 @@ class Backbone:
         self.frozen = False
 
     def freeze(self, *, frozen: bool) -> None:
-        """Let the weights rest, or learn."""
+        """Freeze the weights, or train them."""
         self.frozen = frozen
         for weight in self._weights:
             weight.requires_grad_(not frozen)

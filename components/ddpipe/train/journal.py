@@ -1,4 +1,4 @@
-"""What a training says while it runs, and what it leaves to read: rank 0 writes, the others are silent.
+"""What a training reports while it runs: rank 0 writes, the other ranks do not.
 
 metrics.jsonl     one JSON object per finished epoch
 tensorboard/      event files: loss and learning rate of every step, all metrics of every epoch
@@ -52,9 +52,9 @@ class Journal:
         steps: int,
         seen: Callable[[int], int],
     ) -> None:
-        """Keep event files in `folder` until they are uploaded; go on at `step` of `steps`.
+        """Keep event files in `folder` until they are uploaded; resume at `step` of `steps`.
 
-        `seen` says how many images have been seen by the end of a step.
+        `seen` returns how many images have been trained on by the end of a step.
         """
         self._store, self._uploads = store, uploads
         self._folder = folder
@@ -103,7 +103,7 @@ class Journal:
         self._uploads.put(key, partial(self._store.write, key, content))
 
     def close(self) -> None:
-        """Let go of the terminal and the files."""
+        """Close the terminal's progress bar and the files."""
         self._events.close()
         self._bar.close()
 
@@ -111,7 +111,7 @@ class Journal:
 def progress(record: Record, epochs: int) -> str:
     """An epoch in one line: how far it is, what validation found, the loss, the time."""
     validation = {name: value for name, value in record.items() if name.startswith("validation_")}
-    # The metric says more than the loss, and comes first.
+    # The metric is more informative than the loss, and comes first.
     ordered = sorted(validation, key=lambda name: name == "validation_loss")
     shown = {name.replace("validation", "val"): validation[name] for name in ordered}
     shown["train_loss"] = record["train_loss"]
@@ -148,7 +148,7 @@ def summarised(
     Args:
         history: The records of its epochs.
         attempts: `nodes` and `seconds` of each process group that trained.
-        node_hour_price: What a node costs for an hour; 0 if nobody said.
+        node_hour_price: What a node costs for an hour; 0 if unknown.
 
     Returns:
         `node_hours`, over all attempts; `cost`, if there is a price; of each quantity of `Usage.epoch` the

@@ -33,7 +33,7 @@ from ddpipe.model.architectures import Classifier
 from ddpipe.model.networks import Shape
 from ddpipe.train.augment import augmented
 from ddpipe.train.choices import AUGMENTATIONS, Augmentation, Mixing
-from ddpipe.train.order import dealt, global_batch, permutation, steps_per_epoch
+from ddpipe.train.order import global_batch, permutation, share_of, steps_per_epoch
 from ddpipe.train.recipe import Recipe
 
 _KEY = 1
@@ -73,7 +73,7 @@ def epoch_batches(
 
     def share(number: int) -> Copy:
         batch = global_batch(order, number, batch_size)
-        chosen = dealt(batch, world.rank, world.size)
+        chosen = share_of(batch, world.rank, world.size)
         images = augmented(reader.images(chosen), augmentation, seed, epoch, chosen)
         return copies.begun(images, reader.labels[chosen], len(batch))
 
@@ -185,7 +185,7 @@ def resized(images: Tensor, share: float) -> Tensor:
 
 @torch.no_grad()
 def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe) -> None:
-    """Refuse smaller images for a network that takes one size only, or not so small ones.
+    """Reject smaller images for a network that accepts only one size, or only larger ones.
 
     Raises:
         ParameterError: It does not take them.
@@ -201,8 +201,8 @@ def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe) -> No
             what="training cannot start",
             which=f"model {recipe.model!r}",
             seen=f"with initial_resolution {recipe.initial_resolution:g} it would get images of "
-            f"{smallest.shape[1]}x{smallest.shape[2]} pixels, which it does not take ({error})",
-            do="Set initial_resolution to 1, or choose a model that takes images of any size.",
+            f"{smallest.shape[1]}x{smallest.shape[2]} pixels, which it does not accept ({error})",
+            do="Set initial_resolution to 1, or choose a model that accepts images of any size.",
         ) from error
     finally:
         classifier.train()

@@ -109,7 +109,7 @@ class Trainer:
         self._epoch_began = time.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint of the same recipe and dataset."""
+        """Resume from a checkpoint of the same recipe and dataset."""
         self.step, self.history = checkpoint.step, list(checkpoint.history)
         states, strategy = checkpoint.states, self._training_step.strategy
         average = self._training_step.average
@@ -127,9 +127,9 @@ class Trainer:
         """Take all steps that are left, or as many as make the model better.
 
         Raises:
-            Interrupted: Told to stop; the state is saved.
+            Interrupted: A stop was requested; the state is saved.
             Diverged: The loss is no longer a number.
-            StoreError: The store was away for too long.
+            StoreError: The store was unavailable for too long.
         """
         patience = self._recipe.patience
         while self.step < self.steps and not out_of_patience(self.history, self._metric, patience):
@@ -154,7 +154,7 @@ class Trainer:
         return strategy
 
     def _begin_epoch(self, epoch: int) -> None:
-        """Freeze what this epoch leaves alone."""
+        """Freeze the weights that this epoch does not train."""
         frozen = epoch < self._recipe.frozen_epochs
         if frozen != self._backbone.frozen:
             self._backbone.freeze(frozen=frozen)
@@ -174,23 +174,23 @@ class Trainer:
         )
 
     def poll(self, watch: Watch) -> None:
-        """Save, or save and stop, if any rank asks for it."""
+        """Poll for a request to save or to stop: what one rank is asked for, all do."""
         if self._saver:
             self._saver.check()
         request = watch.agreed(self._world)
-        if request is Request.GO_ON:
+        if request is Request.CONTINUE:
             return
         self._save()
         watch.saved()
         if request is Request.STOP:
             if self._saver:
                 self._saver.finish()
-            # The first rank to end takes the others down with it: all wait for the one that writes.
+            # The first rank to end makes torchrun stop the others: all wait for the one that writes.
             self._world.barrier()
             raise Interrupted(
                 what="training was interrupted",
                 which=self._store.uri,
-                seen=f"told to stop at step {self.step} of {self.steps}; the state is saved",
+                seen=f"stop requested at step {self.step} of {self.steps}; the state is saved",
                 do="Run the same command again to resume from there.",
             )
 
@@ -288,7 +288,7 @@ class Trainer:
         self._saver.save(checkpoint, best=best)
 
     def _states(self) -> dict[str, Any]:
-        """What a checkpoint keeps: "model" is evaluated, training goes on from all the rest."""
+        """The states in a checkpoint: "model" is for evaluation, the others are for resuming."""
         step = self._training_step
         whole, weights = step.strategy.whole, self.classifier.state_dict()
         states = {

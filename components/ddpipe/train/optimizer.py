@@ -100,13 +100,13 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after a step, counted from 0."""
+        """Include the weights after a step, counted from 0."""
         decay = min(self._decay, (1 + step) / (10 + step))
         for name, value in self._current().items():
             self.weights[name].lerp_(value, 1 - decay)
 
     def load(self, weights: Weights) -> None:
-        """Go on from these averages."""
+        """Resume from these averages."""
         for name, value in self.weights.items():
             value.copy_(weights[name])
 

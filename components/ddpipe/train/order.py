@@ -41,12 +41,12 @@ def global_batch(order: Indices, batch: int, batch_size: int) -> Indices:
     return order[batch * batch_size : (batch + 1) * batch_size]
 
 
-def dealt(batch: Indices, rank: int, ranks: int) -> Indices:
-    """A rank's share of a global batch, dealt like cards: shares differ by one sample at most."""
+def share_of(batch: Indices, rank: int, ranks: int) -> Indices:
+    """A rank's share of a global batch: every `ranks`-th sample, so shares differ by one sample at most."""
     return batch[rank::ranks]
 
 
 def seed_of_step(seed: int, step: int, rank: int) -> int:
-    """The key of whatever a rank draws at random in one step, such as dropout: below 2**64."""
+    """The seed of a rank's random numbers in one step, such as those of dropout: below 2**64."""
     key = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8)
     return int.from_bytes(key.digest())

@@ -38,10 +38,10 @@ def patience_for(store: Store) -> float:
 
 
 class Saver:
-    """What rank 0 saves by; the other ranks have none.
+    """Saves checkpoints; rank 0 has one, the other ranks do not.
 
     Attributes:
-        lineage: What only the one who started the training knows.
+        lineage: Facts about the start of the training: run, job, image, and the model of a warm start.
     """
 
     def __init__(
@@ -54,7 +54,16 @@ class Saver:
         nodes: int,
         lineage: Mapping[str, str],
     ) -> None:
-        """Save for `attempt`, which goes on from `start`, on `nodes` machines; its time begins now."""
+        """Start measuring the time of this attempt.
+
+        Args:
+            attempt: The right to write checkpoints.
+            uploads: Writes them in the background.
+            start: The checkpoint that is resumed; None for a new training.
+            world_size: Number of processes.
+            nodes: Number of machines.
+            lineage: Facts about the start of the training, by name.
+        """
         self._attempt, self._uploads = attempt, uploads
         self.lineage = {**(start.lineage if start else {}), **lineage}
         self._earlier = start.attempts if start else []
@@ -62,7 +71,7 @@ class Saver:
         self._began = time.monotonic()
 
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
-        """Have a checkpoint written; one that is still waiting to be written makes way for it.
+        """Write a checkpoint in the background, in place of one that is still waiting to be written.
 
         Args:
             checkpoint: Its tensors may change as soon as this returns.
@@ -83,7 +92,7 @@ class Saver:
         self._uploads.put(kind, partial(self._attempt.save, whole, best=best))
 
     def check(self) -> None:
-        """Raise what saving failed with for good, if it did."""
+        """Raise the error that made saving fail permanently, if there is one."""
         self._uploads.check()
 
     def finish(self) -> None:
@@ -119,7 +128,7 @@ class Uploads:
     """Writes that wait for their turn, the newest of each kind: at most one is under way.
 
     A write that fails is tried again, or the newer one that has come meanwhile, until the store was away for
-    `patience` seconds on end. What fails otherwise fails at once. The owner's next call tells it.
+    `patience` seconds on end. Any other failure is permanent, and the next call of the owner raises it.
     """
 
     def __init__(self, patience: float = PATIENCE, pause: float = PAUSE) -> None:
@@ -137,7 +146,7 @@ class Uploads:
         """Have something written, in place of what is still waiting of its kind.
 
         Raises:
-            DdpipeError: An earlier write failed for good.
+            DdpipeError: An earlier write failed permanently.
         """
         with self._changed:
             self.check()
@@ -145,7 +154,7 @@ class Uploads:
             self._changed.notify_all()
 
     def check(self) -> None:
-        """Raise what a write failed with for good, if one did."""
+        """Raise the error of a write that failed permanently, if there is one."""
         if self._error:
             raise self._error
 
@@ -153,14 +162,14 @@ class Uploads:
         """Wait until everything is written, or for so many seconds.
 
         Raises:
-            DdpipeError: A write failed for good.
+            DdpipeError: A write failed permanently.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._error or not (self._waiting or self._busy), seconds)
             self.check()
 
     def close(self) -> None:
-        """Take up no more; what is under way may end."""
+        """Accept no more writes; the current one may end."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -191,7 +200,7 @@ class Uploads:
             self._busy = False
             if failure is None:
                 if self._away_since is not None:
-                    _log.warning("the store answers again: %s written", kind)
+                    _log.warning("the store is available again: %s written", kind)
                 self._away_since = None
             elif isinstance(failure, StoreError) and self._may_wait(failure):
                 self._waiting = {kind: write, **self._waiting}
@@ -203,7 +212,7 @@ class Uploads:
         now = time.monotonic()
         if self._away_since is None:
             self._away_since = now
-            _log.warning("not written, training goes on for up to %.0f s: %s", self._patience, failure)
+            _log.warning("not written, retrying for up to %.0f s: %s", self._patience, failure)
         return now - self._away_since < self._patience
 
 
@@ -215,7 +224,7 @@ def uploading(patience: float = PATIENCE, pause: float = PAUSE) -> Iterator[Uplo
         yield uploads
         uploads.finish()
     except BaseException:
-        # The first error is the one to tell.
+        # The first error is the cause.
         with suppress(Exception):
             uploads.finish(GRACE)
         raise

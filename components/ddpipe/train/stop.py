@@ -17,42 +17,42 @@ History = Sequence[Mapping[str, Any]]
 
 
 class Request(IntEnum):
-    """What has to be done before the next step; the larger one wins among ranks."""
+    """What to do before the next step; the largest among the ranks counts."""
 
-    GO_ON = 0
+    CONTINUE = 0
     SAVE = 1
     STOP = 2
 
 
 class Watch:
-    """Looks out for SIGTERM, SIGINT, a parent that is gone, and the time of the next checkpoint."""
+    """Watches for SIGTERM, SIGINT, a parent that is gone, and the time of the next checkpoint."""
 
     def __init__(self, minutes: float) -> None:
         """Ask for a checkpoint `minutes` after the last one."""
         self._minutes = minutes
-        self._told = False
+        self._stop_requested = False
         self._parent = os.getppid()
         self.saved()
 
-    def tell(self) -> None:
+    def request_stop(self) -> None:
         """Stop at the next step."""
-        self._told = True
+        self._stop_requested = True
 
     def saved(self) -> None:
-        """A checkpoint has been written: the clock starts anew."""
+        """A checkpoint has been written: restart the clock."""
         self._next = time.monotonic() + 60 * self._minutes
 
     def agreed(self, world: World) -> Request:
-        """What all ranks do now: what the most urgent of them asks for."""
+        """The most urgent request of any rank; the same on all ranks."""
         return Request(world.max(self._request()))
 
     def _request(self) -> Request:
-        if self._told or self._orphaned():
+        if self._stop_requested or self._orphaned():
             return Request.STOP
-        return Request.SAVE if time.monotonic() >= self._next else Request.GO_ON
+        return Request.SAVE if time.monotonic() >= self._next else Request.CONTINUE
 
     def _orphaned(self) -> bool:
-        """Whether torchrun is gone, killed before it could pass anything on."""
+        """Whether torchrun was killed before it could forward a signal."""
         return os.getppid() != self._parent
 
 
@@ -60,7 +60,7 @@ class Watch:
 def watching(minutes: float) -> Iterator[Watch]:
     """Turn SIGTERM and SIGINT into requests; a thread other than the main one gets none."""
     watch = Watch(minutes)
-    with on_stop(watch.tell):
+    with on_stop(watch.request_stop):
         yield watch
 
 

@@ -63,11 +63,11 @@ class Strategy:
         return {name: _laid_out(value, like[name]) for name, value in state.items()}
 
     def load_model(self, state: State) -> None:
-        """Take up whole weights."""
+        """Load whole weights."""
         self._classifier.load_state_dict(self.shares(state, self._classifier.state_dict()))
 
     def load_optimizer(self, optimizer: Optimizer, state: State) -> None:
-        """Take up a whole state of the optimizer."""
+        """Load a whole state of the optimizer."""
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         own = {
             number: self.shares(values, dict.fromkeys(values, parameters[number]))
@@ -140,8 +140,8 @@ class DistributedDataParallelStrategy(Strategy):
             gradient_as_bucket_view=True,
             forward_sync_buffers=False,  # the batch statistics of all ranks count: batch_norm.py
         )
-        # DDP lays out its buckets anew after the first backward pass, and with them the order in which ranks
-        # are added up. One pass before the first step that counts lets a resumed run add in the same order as
+        # DDP rebuilds its buckets after the first backward pass, and with them the order in which ranks are
+        # added up. One pass before the first step that counts lets a resumed run add in the same order as
         # one that was never interrupted. Nothing is left of it: in evaluation mode no buffer changes.
         self._classifier.eval()
         wrapped(torch.zeros(1, *shape, dtype=torch.uint8, device=device)).sum().backward()
@@ -157,7 +157,7 @@ class DistributedDataParallelStrategy(Strategy):
 def strategy_named(name: str, world: World) -> Callable[[Classifier, Shape, World], Strategy]:
     """The strategy of this name, or for "auto" the one that suits the number of processes.
 
-    One process alone has nobody to share with: ddp and fsdp are then the same as single.
+    For one process, ddp and fsdp are the same as single.
 
     Raises:
         ParameterError: It is for one process, and there are several.

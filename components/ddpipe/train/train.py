@@ -51,7 +51,7 @@ def train(
     *,
     before_step: Callable[[Trainer], None] = lambda _: None,
 ) -> None:
-    """Train, or go on where an earlier process left off; a training that has finished is left as it is.
+    """Train, or resume where an earlier process stopped; a finished training is not changed.
 
     Every process of the group calls this alike.
 
@@ -67,18 +67,18 @@ def train(
         CheckpointError: `output` holds another training, or a damaged one; or another process took it over.
         StoreError: Something cannot be read, or the store was away for too long to write to it.
         Diverged: The loss is no longer a number.
-        Interrupted: Told to stop (SIGTERM, SIGINT); the state is saved.
-        TrainingError: Another process of the group went away, is stuck, or is about something else.
+        Interrupted: SIGTERM or SIGINT; the state is saved.
+        TrainingError: Another process of the group ended, is stuck, or has other facts.
     """
     manifest, store = load_manifest(dataset), open_store(output)
     _check_trainable(manifest, dataset)
     with (
         watching(recipe.validated().checkpoint_minutes) as watch,
-        process_group(_card(recipe, manifest)) as world,
+        process_group(_shared_facts(recipe, manifest)) as world,
     ):
         start = world.decided(lambda: _start(store, recipe, manifest, store_of(dataset)))
         if start is None:
-            _say("%s is trained already: nothing to do", store.uri)
+            _log_once("%s is trained already: nothing to do", store.uri)
             return
         splits = {name: open_split((manifest, store_of(dataset)), name) for name in SPLITS}
         how, compiled = Determinism(recipe.deterministic), recipe.compile and world.device.type == "cuda"
@@ -93,7 +93,7 @@ def train(
             )
             if start.checkpoint:
                 trainer.restore(start.checkpoint)
-            _say(
+            _log_once(
                 "training %s on %s (%d images, %d classes), processes: %d, device: %s, from step %d of %d",
                 *(
                     network_facts(recipe, manifest)["name"],
@@ -110,11 +110,11 @@ def train(
                 saver.finish()
                 record = _record(dataset, manifest, recipe, world=world, trainer=trainer, saver=saver)
                 uploads.put(RECORD, partial(_conclude, store, saver, record))
-        _say("trained: %s", store.uri)
+        _log_once("trained: %s", store.uri)
         world.barrier()
 
 
-def _card(recipe: Recipe, manifest: DatasetManifest) -> dict[str, str]:
+def _shared_facts(recipe: Recipe, manifest: DatasetManifest) -> dict[str, str]:
     """What has to be the same on all ranks."""
     shaping = {f"{name} of the recipe": repr(value) for name, value in recipe.shaping().items()}
     return {"dataset version": manifest.dataset_id, **shaping}
@@ -125,7 +125,7 @@ class _Start:
     """Where a training begins.
 
     Attributes:
-        saved: The checkpoint that it goes on from, as its store names it; None to begin afresh.
+        saved: The checkpoint to resume, as its store names it; None for a new training.
         checkpoint: Its content.
     """
 
@@ -200,7 +200,7 @@ def _conclude(store: Store, saver: Saver, record: dict[str, Any]) -> None:
     store.write(RECORD, json.dumps(record, indent=2).encode())
 
 
-def _say(text: str, *values: object) -> None:
+def _log_once(text: str, *values: object) -> None:
     """Log on one rank what is the same on all."""
     if rank() == 0:
         _log.info(text, *values)
@@ -221,7 +221,7 @@ def _check_trainable(manifest: DatasetManifest, uri: str) -> None:
 
 
 def _check_same(checkpoint: Checkpoint, recipe: Recipe, manifest: DatasetManifest, store: Store) -> None:
-    """Refuse to go on from somebody else's checkpoint.
+    """Reject a checkpoint of another training.
 
     A hyperparameter that was declared after the checkpoint was written had its default in it.
     """
@@ -236,10 +236,10 @@ def _check_same(checkpoint: Checkpoint, recipe: Recipe, manifest: DatasetManifes
         problems.append(f"dataset version was {checkpoint.dataset_id}, is now {manifest.dataset_id}")
     if problems:
         raise CheckpointError(
-            what="training cannot go on",
+            what="training cannot be resumed",
             which=f"{store.uri}/checkpoints",
             seen=f"they are of another training; {listed(problems)}",
-            do="Name another output for this training, or go on with the old recipe and dataset.",
+            do="Name another output for this training, or use the old recipe and dataset.",
         )
 
 

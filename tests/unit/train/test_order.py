@@ -7,10 +7,10 @@ import pytest
 
 from ddpipe.train.order import (
     batch_sizes,
-    dealt,
     global_batch,
     permutation,
     seed_of_step,
+    share_of,
     steps_per_epoch,
 )
 
@@ -45,7 +45,7 @@ def test_the_batches_of_an_epoch_hold_every_sample_once(samples: int, batch_size
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 20])
 def test_ranks_share_a_batch_evenly_and_without_overlap(ranks: int) -> None:
     batch = permutation(0, 0, 13)
-    shares = [dealt(batch, rank, ranks) for rank in range(ranks)]
+    shares = [share_of(batch, rank, ranks) for rank in range(ranks)]
     assert sorted(np.concatenate(shares)) == sorted(batch)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 

@@ -27,16 +27,16 @@ def test_a_checkpoint_is_asked_for_so_many_minutes_after_the_last_one(clock: lis
     asked = []
     for clock[0] in (1000.0, 1119.0, 1120.0, 1121.0):
         asked.append(watch.agreed(ALONE))
-    assert asked == [Request.GO_ON, Request.GO_ON, Request.SAVE, Request.SAVE]
+    assert asked == [Request.CONTINUE, Request.CONTINUE, Request.SAVE, Request.SAVE]
     watch.saved()
-    assert watch.agreed(ALONE) is Request.GO_ON
+    assert watch.agreed(ALONE) is Request.CONTINUE
     clock[0] += 120
     assert watch.agreed(ALONE) is Request.SAVE
 
 
 def test_who_is_told_to_stop_stops_whatever_the_time(clock: list[float]) -> None:
     watch = Watch(1)
-    watch.tell()
+    watch.request_stop()
     clock[0] += 3600
     assert watch.agreed(ALONE) is Request.STOP
     watch.saved()
@@ -45,12 +45,12 @@ def test_who_is_told_to_stop_stops_whatever_the_time(clock: list[float]) -> None
 
 def test_of_several_ranks_the_most_urgent_decides() -> None:
     assert max(Request) is Request.STOP
-    assert sorted(Request) == [Request.GO_ON, Request.SAVE, Request.STOP]
+    assert sorted(Request) == [Request.CONTINUE, Request.SAVE, Request.STOP]
 
 
 def test_a_rank_whose_parent_is_gone_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = Watch(1)
-    assert watch.agreed(ALONE) is Request.GO_ON
+    assert watch.agreed(ALONE) is Request.CONTINUE
     monkeypatch.setattr(os, "getppid", lambda: 1)
     assert watch.agreed(ALONE) is Request.STOP
 
@@ -59,7 +59,7 @@ def test_a_rank_whose_parent_is_gone_stops(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_signal_is_heard_inside_and_as_before_outside(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     with watching(1) as watch:
-        assert watch.agreed(ALONE) is Request.GO_ON
+        assert watch.agreed(ALONE) is Request.CONTINUE
         os.kill(os.getpid(), number)
         assert watch.agreed(ALONE) is Request.STOP
     assert signal.getsignal(number) is before

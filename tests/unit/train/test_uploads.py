@@ -66,8 +66,8 @@ def test_a_store_that_was_away_is_ridden_out_and_said_once(caplog: pytest.LogCap
         uploads.check()
     assert write.done
     assert [record.message.partition(":")[0] for record in caplog.records] == [
-        "not written, training goes on for up to 600 s",
-        "the store answers again",
+        "not written, retrying for up to 600 s",
+        "the store is available again",
     ]
     assert "503" in caplog.records[0].message
 
