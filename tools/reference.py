@@ -220,7 +220,7 @@ def _subclasses(kind: type[errors.DdpipeError]) -> Iterator[type[errors.DdpipeEr
 
 def _formats() -> Iterator[str]:
     yield from ("# File formats", "", NOTE, "")
-    yield "Each format carries a schema number; a file of an unknown schema is rejected."
+    yield "The fields of the files that ddpipe writes. A file whose `schema` is unknown is rejected."
     yield ""
     for heading, classes in FORMATS.items():
         yield from (f"## {heading}", "")
