@@ -1,1 +1,1 @@
-"""A trained model -> how good it is on the test split, and a report for people."""
+"""A trained model -> how good it is on the test split, and an HTML report."""

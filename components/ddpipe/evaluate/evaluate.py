@@ -123,7 +123,15 @@ def evaluate(
 def score(
     model: nn.Module, splits: Mapping[str, SplitReader], world: World, classes: int, batch_size: int
 ) -> dict[str, Scored]:
-    """What the model answers to each split, on rank 0; elsewhere no logits."""
+    """Logits and labels of each split on rank 0; no logits on the other ranks.
+
+    Args:
+        model: Is moved to the device of `world`.
+        splits: By name.
+        world: The processes that share the work; each of them has to call this.
+        classes: Number of logits.
+        batch_size: Samples per batch; fewer where the images are large.
+    """
     model.to(world.device)
     cudnn = torch.backends.cudnn
     # Only TF32 changes: what flags() is not given is switched off, cuDNN itself and its determinism included.

@@ -1,10 +1,10 @@
 """Logits and labels -> how good the model is, and how sure we can be of that: pure functions.
 
-Whatever the task, a split becomes three tables of one row per sample and one column per class: what is
+For both tasks a split becomes three tables of one row per sample and one column per class: what is
 true, what the model thinks probable, what it decides (model/tasks.py). Areas and curves are scikit-learn's.
 Intervals hold 95 %: Wilson's for accuracy, which stays honest when nothing was wrong, and a seeded bootstrap
-over the samples for the others. What a split cannot tell, because a class does not occur in it, is named
-instead of guessed.
+over the samples for the others. A score that a split does not define, because a class does not occur in it,
+is named instead of guessed.
 
 Sources: Wilson, JASA 22 (1927), through scipy; Efron and Tibshirani, An Introduction to the Bootstrap (1993),
 chapter 13 (percentile interval); Guo et al., On Calibration of Modern Neural Networks, ICML 2017 (ECE).
@@ -190,14 +190,14 @@ def _undefined(task: Task, classes: Sequence[ClassScores], samples: int) -> dict
             "no sample of {} in the validation split to choose a threshold by": uncut,
         },
     }
-    told = {
+    found = {
         metric: "; ".join(
             reason.format(", ".join(map(repr, names))) for reason, names in blamed.items() if names
         )
         for metric, blamed in reasons.items()
         if metric in task.scores
     }
-    return {metric: reason for metric, reason in told.items() if reason}
+    return {metric: reason for metric, reason in found.items() if reason}
 
 
 def _values(answers: Answers, classes: Sequence[ClassScores], names: Sequence[str]) -> dict[str, float]:

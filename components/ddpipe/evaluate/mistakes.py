@@ -1,4 +1,4 @@
-"""The wrong answers of which a model was surest: what a person looks at first."""
+"""The wrong predictions with the highest confidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run -> one self-contained HTML page that a person would put in front of a colleague."""
+"""A run -> one self-contained HTML report."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ THUMBNAIL = 192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """What there is to tell of a run.
+    """The content of a report.
 
     Attributes:
         run: Its name.
-        title: What people call it.
+        title: Title of the page.
         manifest: The dataset version.
         training: The training's own record, training.json.
         evaluation: On the test split.
@@ -81,7 +81,7 @@ def gather(
         evaluation_uri: Output of the evaluation.
         package_uri: Output of the export, if it has run.
         seconds: Time of each step that has run.
-        title: What people call the run; empty: its name.
+        title: Title of the page (default: the name of the run).
         since: The earlier run that trained, if this one did not.
 
     Raises:
@@ -173,7 +173,7 @@ def picture(image: npt.NDArray[np.uint8]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As people say it: "4.6 s", "3 min 20 s", "2 h 05 min"."""
+    """In words: "4.6 s", "3 min 20 s", "2 h 05 min"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes_left = divmod(minutes, 60)
     if hours:
@@ -182,7 +182,7 @@ def duration(seconds: float) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share of one, as people say it."""
+    """A fraction as a percentage."""
     return f"{100 * share:.{digits}f}\N{NO-BREAK SPACE}%"
 
 

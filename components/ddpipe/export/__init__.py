@@ -1,1 +1,1 @@
-"""An evaluated model -> a package that serves anywhere, proven to answer as the evaluated one."""
+"""An evaluated model -> a package that serves anywhere, proven to compute the same."""

@@ -8,10 +8,10 @@ times as much as PyTorch, all features of the group move together, and the last 
 difference
 
 - is what rounding alone explains (rounding.py), or
-- moves no probability by more than 0.001 and is small beside what tells images apart.
+- moves no probability by more than 0.001 and is small beside the spread of the logits over the images.
 
-The second condition alone would pass any network whose probabilities hardly depend on the image; its second
-half, against the spread of the logits over the images, does not. Away from ties, where the best probability
+Without its second half, the second condition would pass any network whose probabilities hardly depend on the
+image. Away from ties, where the best probability
 leads by 0.002, or a label's is 0.001 away from its threshold, decisions are then the same by arithmetic.
 """
 

@@ -173,7 +173,7 @@ def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: 
             what="the exported model computes something else than the trained one",
             which=evaluation.subject.training,
             seen=f"{listed(problems)}\nwhere {allowed:.2g} in logits is what rounding explains, and "
-            f"{PROBABILITY:g} in probabilities is what nobody sees",
+            f"{PROBABILITY:g} in probabilities is not visible",
             do="Evaluate again, then export, in case training went on after the evaluation. If that does not "
             "help, use model.safetensors of the training's checkpoint: torch.onnx fails on this network.",
         )

@@ -17,7 +17,7 @@ ARCHITECTURES: Mapping[str, str] = {
     "fast-cnn": "whitening, then six convolutions, 64 to 256 channels, 2 million weights: from 16x16",
     "fast-cnn-large": "fast-cnn of 128 to 384 channels, 4.6 million weights",
 }
-"""The networks of this package: name, and what each is."""
+"""The built-in networks: name and description."""
 
 VIEWS: Mapping[str, str] = {
     "plain": "the image",
@@ -25,7 +25,7 @@ VIEWS: Mapping[str, str] = {
     "flips-and-shifts": "the image, the image moved a 32nd of its sides up and left, and down and right, and "
     "the mirror images of the three",
 }
-"""Over what an answer is the mean of the logits, by the names of the parameter."""
+"""The views of an image whose logits are averaged, by the names of the parameter `test_time_views`."""
 
 AUTO = "auto"
 
@@ -34,7 +34,7 @@ _TORCHVISION = re.compile(
     r"alexnet|googlenet|inception_v\d|(resnet|densenet)\d+|vgg\d+(_bn)?|resnext\d+_\w+|wide_resnet\d+_\d"
     r"|(mnasnet|squeezenet)\d_\d+|(convnext|efficientnet|maxvit|mobilenet|regnet|shufflenet|swin|vit)_\w+"
 )
-"""How torchvision names its classification models; which of these it has is known where torchvision is."""
+"""How torchvision names its classification models; only torchvision itself knows which exist."""
 
 
 def is_own_function(name: str) -> bool:

@@ -1,13 +1,17 @@
-"""Training state: written so that any death leaves a whole one, found again, and loaded without pickle.
+"""Training state: complete after a crash at any moment, found again, and loaded without running code.
 
 <output>/checkpoints/0002-5f0c9a1e/                     one folder for each attempt at the training
 <output>/checkpoints/0002-5f0c9a1e/step-00000120.pt     content, written first
 <output>/checkpoints/0002-5f0c9a1e/latest.json          pointer, written last: the newest, by SHA-256
 <output>/training.json                                  written by train when it has finished
 
-Whoever trains claims the next attempt and writes nowhere but in its folder, and the newest attempt's pointer
-counts. So a process that was given up for dead, and still saves, cannot overwrite the state of its successor,
-on a plain path as in a bucket; and it learns of its successor before its next save.
+A process that trains claims the next attempt and writes to its folder only, and the newest attempt's pointer
+counts. A process that was presumed dead and still saves cannot overwrite the state of its successor, in a
+folder as in a bucket, and it notices its successor before its next save. For example:
+
+    rank 0 of pod A claims 0001 and loses the network; pod B replaces it, claims 0002 and saves step 120
+    pod A returns and wants to save step 110: it lists checkpoints/, sees 0002, and raises CheckpointError
+    had it listed just before B's claim, it would have written into 0001, which no reader uses any more
 """
 
 from __future__ import annotations
@@ -42,9 +46,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """All that training needs to go on, bit for bit, and a reader to rebuild the model.
+    """All that training needs to resume bit for bit, and that rebuilds the model.
 
-    There is no state of random numbers: whatever is drawn is keyed by seed, epoch, step and rank.
+    There is no random number state: every draw is keyed by seed, epoch, step and rank.
 
     Attributes:
         step: Optimizer steps taken.
@@ -52,14 +56,14 @@ class Checkpoint:
         recipe: The hyperparameters, with the seed.
         dataset_id: Of the dataset version trained on.
         network: `name`, `shape` (H, W, C) and `classes`, as `architectures.build` takes them.
-        world_size: Processes that trained. Another number may go on; bits are equal at the same number only.
+        world_size: Processes that trained. Another number may resume; bits are equal at the same number only.
         states: State dicts of "model" and "optimizer", and what else the training loop keeps, on the CPU.
         history: One record for each finished epoch.
         seconds: Spent in the unfinished epoch.
         attempts: One record for each process group that trained so far: `step`, `world_size` and `nodes`
             it began with, and its `seconds`.
-        lineage: What only the one who started the training knows: `run`, `job`, `image`; and `warm_start`,
-            the id of the model whose weights it started from.
+        lineage: `run`, `job` and `image` from the environment; and `warm_start`, the id of the model whose
+            weights it started from.
     """
 
     step: int
@@ -101,7 +105,7 @@ class Saved:
 
 
 class Attempt:
-    """The right to write a training's checkpoints, until somebody else claims it.
+    """The right to write a training's checkpoints, until another process claims it.
 
     Attributes:
         saved: What its pointer names, the newest first.
@@ -113,16 +117,16 @@ class Attempt:
         self.saved = tuple(saved)
 
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> Saved:
-        """Write a checkpoint, then point at it, then drop those that are no longer kept.
+        """Write a checkpoint, then the pointer to it, then delete those that are no longer kept.
 
-        What is saved of this step already is left as it is.
+        A step that is saved already is not written again.
 
         Args:
-            checkpoint: With tensors that nobody changes meanwhile.
-            best: Whether it takes the place of the best one.
+            checkpoint: Its tensors must not change until this returns.
+            best: Whether it replaces the best one.
 
         Raises:
-            CheckpointError: A newer attempt goes on with this training.
+            CheckpointError: A newer attempt has taken over this training.
             StoreError: It cannot be written; the checkpoints before it remain.
         """
         stored = [item.key for item in self._store.list(_FOLDER)]
@@ -154,7 +158,7 @@ class Attempt:
         self._store.write(f"{_FOLDER}{self._name}/{_POINTER}", json.dumps(pointer).encode())
 
     def check_newest(self) -> None:
-        """Raise CheckpointError if somebody else goes on with this training."""
+        """Raise CheckpointError if another process has taken over this training."""
         self._check_newest([item.key for item in self._store.list(_FOLDER)])
 
     def _kept(self, new: Saved) -> tuple[Saved, ...]:
@@ -167,19 +171,19 @@ class Attempt:
         newest = max(_attempts(stored), default=(0, self._name))[1]
         if _order(newest) > _order(self._name):
             raise CheckpointError(
-                what="another process has taken this training over",
+                what="another process has taken over this training",
                 which=f"{self._store.uri}/{_FOLDER}{self._name}",
                 seen=f"attempt {newest} began after this one",
-                do="Let that one go on; start a training of your own in another folder.",
+                do="Let that process finish, or start another training in another folder.",
             )
 
 
 def claim(store: Store, start: Saved | None, keep: int = 2) -> Attempt:
-    """Take a training over, from the checkpoint `start` or from nothing.
+    """Take over a training, from the checkpoint `start` or from the beginning.
 
     Args:
         store: The training's folder.
-        start: Where to go on; what was saved after it is void.
+        start: The checkpoint to resume from; later ones are void.
         keep: How many of the last checkpoints are kept, beside the best.
 
     Raises:
@@ -187,8 +191,8 @@ def claim(store: Store, start: Saved | None, keep: int = 2) -> Attempt:
     """
     stored = [item.key for item in store.list(_FOLDER)]
     number = max((number for number, _ in _attempts(stored)), default=0) + 1
-    carried = _up_to(start, store, stored) if start else ()
-    attempt = Attempt(store, f"{number:04d}-{uuid4().hex[:8]}", carried, keep)
+    kept = _up_to(start, store, stored) if start else ()
+    attempt = Attempt(store, f"{number:04d}-{uuid4().hex[:8]}", kept, keep)
     attempt.point()
     return attempt
 
@@ -196,14 +200,14 @@ def claim(store: Store, start: Saved | None, keep: int = 2) -> Attempt:
 def _up_to(start: Saved, store: Store, stored: Sequence[str]) -> list[Saved]:
     """`start` and what was pointed at together with it and is not newer; no best one that is damaged."""
     together = next(entries for entries in _pointers(store, stored) if start in entries)
-    carried = [one for one in together if one.step <= start.step]
-    for best in [one for one in carried if one.best and one != start]:
+    kept = [one for one in together if one.step <= start.step]
+    for best in [one for one in kept if one.best and one != start]:
         try:
             _load(store, best)
         except _UnreadableError as problem:
             _log.warning("the best checkpoint is lost: %s/%s: %s", store.uri, best.file, problem)
-            carried.remove(best)
-    return carried
+            kept.remove(best)
+    return kept
 
 
 def newest(store: Store) -> tuple[Saved, Checkpoint] | None:
@@ -247,7 +251,7 @@ def load(store: Store, saved: Saved) -> Checkpoint:
             what="a checkpoint cannot be read",
             which=f"{store.uri}/{saved.file}",
             seen=str(problem),
-            do="Run the training again: it goes on from the checkpoint before.",
+            do="Run the training again: it resumes from the previous checkpoint.",
         ) from problem
 
 
@@ -267,7 +271,7 @@ def finished(store: Store) -> Saved | None:
             what="the record of a training is malformed",
             which=f"{store.uri}/{RECORD}",
             seen=f"it names no checkpoint ({error!r})",
-            do="Delete it and run the training again: it goes on from its last checkpoint.",
+            do="Delete it and run the training again: it resumes from its last checkpoint.",
         ) from error
 
 

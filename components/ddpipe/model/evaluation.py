@@ -40,7 +40,7 @@ TITLES = {
     "macro_average_precision": "macro average precision",
     "calibration_error": "calibration error",
 }
-"""The scores, as people write them."""
+"""Names of the scores in text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassScores:
-    """One class, or label, against all others; None where the split, or the model, cannot tell.
+    """One class, or label, against all others; None where the split, or the model, does not define it.
 
     Attributes:
         name: Of the class.

@@ -6,7 +6,7 @@ at full size; later convolutions start as the identity; the head takes the large
 so that any image size will do and early epochs can use smaller images.
 
 Source: the design of Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", arXiv:2404.00498, which
-improves on Page, "How to train your ResNet", 2018 to 2019; written anew, with a fixed first layer.
+improves on Page, "How to train your ResNet", 2018 to 2019; reimplemented, with a fixed first layer.
 """
 
 from __future__ import annotations

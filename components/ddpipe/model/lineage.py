@@ -1,4 +1,4 @@
-"""Where a model comes from, as far as only the one who started the process knows."""
+"""Where a model comes from: what only the environment of the process says."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ SURROUNDINGS = {
     "image": "DDPIPE_IMAGE",
     "volumes": "DDPIPE_VOLUMES",
 }
-"""What is told, and the environment variables that tell it: a job's pods have them."""
+"""Facts, and the environment variables that hold them; the pods of a job have them."""
 
 
 def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
-    """Run, job, image and volumes of this process, as far as they are told."""
+    """Run, job, image and volumes of this process, as far as the environment names them."""
     return {name: environment[key] for name, key in SURROUNDINGS.items() if environment.get(key)}

@@ -1,4 +1,4 @@
-"""The model package: written by export, read by whoever serves, compares or reports.
+"""The model package: written by export, read by serving, comparison, warm start and the report.
 
 <package>/model.onnx          uint8 images (batch, H, W, C) -> logits, preprocessing inside, any batch size;
                               not there for a function of the user's own that ONNX cannot express
@@ -39,7 +39,7 @@ class Signature:
         architecture: Name of the network, as `architectures.build` takes it.
         shape: Height, width and channels of an image.
         classes: Names, in the order of the logits.
-        task: "multiclass": softmax, the largest is the answer; "multilabel": sigmoid, and every label that
+        task: "multiclass": softmax, the largest wins; "multilabel": sigmoid, and every label that
             reaches its threshold is there.
         thresholds: Of a multilabel model's labels; None where none could be chosen.
         views: Over what of an image the ONNX model's logits are the mean, one of `model.VIEWS`; the weights
@@ -54,7 +54,7 @@ class Signature:
     views: str = "plain"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, fit for JSON, that also tell a stranger how to call the model."""
+        """Plain values for JSON, enough to call the model without this package."""
         return {
             "architecture": self.architecture,
             "task": self.task,

@@ -14,7 +14,7 @@ _ZIP = b"PK"
 """How files begin since torch 1.6; older ones are plain pickles, read with the same care."""
 
 
-def read_tensors(data: bytes) -> Any:  # noqa: ANN401 - whatever was saved
+def read_tensors(data: bytes) -> Any:  # noqa: ANN401 - any value can be saved
     """What `torch.save` wrote, on the CPU.
 
     Args:

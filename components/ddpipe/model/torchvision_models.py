@@ -59,11 +59,11 @@ def first_convolution(network: nn.Module) -> tuple[str, nn.Conv2d]:
 
 
 def _options(builder: Any, height: int, width: int) -> dict[str, Any]:  # noqa: ANN401 - any of torchvision's
-    """What particular models have to be told."""
-    # Weights of their own are drawn as by every other model; the slow way of these takes half a minute.
+    """Arguments that particular models need."""
+    # Initialized as every other model: their own initialization takes half a minute.
     options: dict[str, Any] = {"weights": None}
     if builder.__name__ in {"googlenet", "inception_v3"}:
-        # Second outputs that only help the training of old.
+        # Auxiliary outputs, which normalization has made unnecessary.
         options |= {"aux_logits": False, "init_weights": False}
     if builder.__name__.startswith("vit_") and height == width:
         options["image_size"] = height

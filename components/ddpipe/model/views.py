@@ -1,4 +1,4 @@
-"""Test-time views as part of a model, so that what is exported answers as what was evaluated."""
+"""Test-time views as part of a model, so that the exported model computes what was evaluated."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Averaged(nn.Module):
 
 
 def with_views(classifier: nn.Module, views: str) -> nn.Module:
-    """The classifier as it answers with these views, one of `model.VIEWS`."""
+    """The classifier that averages over these views, one of `model.VIEWS`."""
     return classifier if views == "plain" else Averaged(classifier, shifted=views == "flips-and-shifts")
 
 
 def _along_the_diagonal(images: Tensor, direction: int) -> Tensor:
-    """Images moved up and left (-1) or down and right (1); what is missing is mirrored from what is there."""
+    """Images moved up and left (-1) or down and right (1); the margin is mirrored."""
     for axis in (1, 2):
         side = images.shape[axis]
         shift = direction * max(1, round(side * SHIFT))

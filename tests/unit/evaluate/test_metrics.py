@@ -115,7 +115,7 @@ def test_what_is_resampled_is_the_same_score(probabilities: FloatArray) -> None:
     )
 
 
-def test_a_weight_is_as_many_copies_of_the_sample() -> None:
+def test_weight_is_as_many_copies_of_the_sample() -> None:
     weights = np.random.default_rng(1).integers(0, 4, len(LABELS))
     copies = np.repeat(np.arange(len(LABELS)), weights)
     for statistic in (resampled_macro_auc, macro_average_precision):
@@ -124,7 +124,7 @@ def test_a_weight_is_as_many_copies_of_the_sample() -> None:
         assert weighted == pytest.approx(copied)
 
 
-def test_a_certain_mistake_costs_what_the_library_says_and_not_infinity() -> None:
+def test_certain_mistake_has_the_finite_loss_of_the_library() -> None:
     probabilities = np.array([[1.0, 0.0], [0.5, 0.5]])
     labels = np.array([1, 0])
     losses = MULTICLASS.losses(probabilities, MULTICLASS.truth(labels, 2))
@@ -133,7 +133,7 @@ def test_a_certain_mistake_costs_what_the_library_says_and_not_infinity() -> Non
     assert one.mean() == pytest.approx(sklearn.log_loss([0], [1.0], labels=[0, 1]))
 
 
-def test_the_bootstrap_finds_the_known_interval_of_a_mean() -> None:
+def test_bootstrap_finds_the_known_interval_of_a_mean() -> None:
     values = np.random.default_rng(2).normal(size=2000)
     intervals = bootstrap({"mean": mean(values)}, samples=len(values), resamples=1000, seed=0)
     half = 1.96 * values.std() / np.sqrt(len(values))
@@ -151,7 +151,7 @@ def test_intervals_hold_the_value_and_repeat_with_the_seed() -> None:
     assert measure(LOGITS, LABELS, CLASSES, seed=4).scores != scores
 
 
-def test_a_faultless_model_is_not_called_certain() -> None:
+def test_faultless_model_is_not_called_certain() -> None:
     """Nothing wrong among 200 does not prove that nothing ever will be."""
     scores = measure(some_logits(LABELS, 3, skill=50), LABELS, CLASSES).scores
     accuracy, f1 = scores["accuracy"], scores["macro_f1"]
@@ -159,7 +159,7 @@ def test_a_faultless_model_is_not_called_certain() -> None:
     assert (f1.value, f1.low, f1.high) == (1.0, None, None)
 
 
-def test_what_a_split_can_not_tell_is_named() -> None:
+def test_score_that_a_split_does_not_define_is_named() -> None:
     labels = LABELS % 2
     logits = some_logits(labels, 3)
     logits[:, 2] = -9
@@ -173,14 +173,14 @@ def test_what_a_split_can_not_tell_is_named() -> None:
     assert (cat.precision, cat.recall, cat.f1, cat.support) == (None, None, None, 0)
 
 
-def test_a_single_sample_is_scored() -> None:
+def test_single_sample_is_scored() -> None:
     metrics = measure(LOGITS[:1], LABELS[:1], CLASSES)
     assert metrics.samples == 1
     assert "accuracy" in metrics.scores
     assert "macro_auc" in metrics.undefined
 
 
-def test_the_confusion_matrix_has_the_truth_in_its_rows() -> None:
+def test_confusion_matrix_has_the_truth_in_its_rows() -> None:
     logits = np.array([[0, 9, 0], [0, 9, 0], [0, 0, 9]], dtype=np.float32)
     metrics = measure(logits, np.array([0, 1, 2]), CLASSES)
     assert metrics.confusion_matrix == ((0, 1, 0), (0, 1, 0), (0, 0, 1))
@@ -201,7 +201,7 @@ def test_certainty_shares_the_last_bin_with_what_is_nearly_certain() -> None:
     )
 
 
-def test_a_threshold_has_the_best_f1_and_keeps_its_distance_from_the_samples() -> None:
+def test_threshold_has_the_best_f1_and_lies_between_samples() -> None:
     probabilities = np.array([[0.1], [0.2], [0.6], [0.9]])
     truth = np.array([[False], [False], [True], [True]])
     assert best_thresholds(probabilities, truth) == (pytest.approx(0.4),)
@@ -218,7 +218,7 @@ def test_no_other_threshold_has_a_better_f1() -> None:
         assert sklearn.f1_score(truth, column >= threshold) == pytest.approx(max(every))
 
 
-def test_a_label_that_nothing_shows_is_named() -> None:
+def test_label_that_nothing_shows_is_named() -> None:
     labels = SEVERAL.copy()
     labels[:, 2] = 0
     metrics = _several(labels)
@@ -231,13 +231,13 @@ def test_a_label_that_nothing_shows_is_named() -> None:
     assert metrics.classes[0].auc is not None
 
 
-def test_a_label_that_everything_shows_is_named() -> None:
+def test_label_that_everything_shows_is_named() -> None:
     labels = SEVERAL.copy()
     labels[:, 0] = 1
     assert _several(labels).undefined == {"macro_auc": "no sample without 'ant' in this split"}
 
 
-def test_a_label_without_a_threshold_is_not_decided() -> None:
+def test_label_without_a_threshold_is_not_decided() -> None:
     metrics = _several(thresholds=(0.5, None, 0.5))
     assert metrics.undefined == {
         "macro_f1": "no sample of 'bee' in the validation split to choose a threshold by"
@@ -247,13 +247,13 @@ def test_a_label_without_a_threshold_is_not_decided() -> None:
     assert bee.auc is not None
 
 
-def test_a_split_that_shows_nothing_at_all_is_still_scored() -> None:
+def test_split_that_shows_nothing_at_all_is_still_scored() -> None:
     metrics = _several(np.zeros((4, 3), np.int64), SEVERAL_LOGITS[:4])
     assert set(metrics.scores) == {"log_loss", "calibration_error"}
     assert metrics.roc.threshold == ()
 
 
-def test_the_roc_curve_runs_from_corner_to_corner_in_few_finite_points() -> None:
+def test_roc_curve_has_few_finite_points_from_corner_to_corner() -> None:
     labels = np.arange(5000) % 3
     roc = measure(some_logits(labels, 3, skill=0.5), labels, CLASSES).roc
     points = np.array([roc.false_positive_rate, roc.true_positive_rate, roc.threshold])

@@ -65,7 +65,7 @@ def _exported(record: RunRecord) -> RunRecord:
     return replace(record, package=package, seconds={"prepare": 1.5, "train": 200.0})
 
 
-def test_the_page_tells_the_whole_run() -> None:
+def test_page_tells_the_whole_run() -> None:
     page = render(_exported(a_record()))
     text = _text(page)
     for told in ("first", "digits-cnn", "toys", "95 %", "by 2 processes", "d" * 64, "cafe" * 16, "job-4711"):
@@ -76,7 +76,7 @@ def test_the_page_tells_the_whole_run() -> None:
     _assert_well_formed(page)
 
 
-def test_the_page_tells_what_the_data_lacks_and_what_was_decided_about_it() -> None:
+def test_page_names_what_the_data_lacks() -> None:
     record = a_record()
     source = {
         "kind": "csv",
@@ -94,13 +94,13 @@ def test_the_page_tells_what_the_data_lacks_and_what_was_decided_about_it() -> N
         assert told in text
 
 
-def test_the_page_of_a_run_to_which_nothing_was_new_says_whose_model_it_shows() -> None:
+def test_page_of_an_unchanged_run_names_the_run_that_trained() -> None:
     text = _text(render(replace(a_record(), since="first, 2026-11-22 17:16 UTC")))
     assert "Nothing changed since run first, 2026-11-22 17:16 UTC : its trained model is reused." in text
     assert "Nothing changed" not in render(a_record())
 
 
-def test_the_page_asks_nothing_of_anyone() -> None:
+def test_page_asks_nothing_of_anyone() -> None:
     page = render(_exported(a_record()))
     assert not re.findall(r"<script|<link|@import|<iframe|url\(\s*['\"]?\w+:|(?:src|href)=\"https?:", page)
 
@@ -129,7 +129,7 @@ def test_many_classes_are_told_by_their_confusions() -> None:
     assert "taken for</th>" in page
 
 
-def test_a_faultless_model_has_no_gallery() -> None:
+def test_faultless_model_has_no_gallery() -> None:
     page = render(a_record(skill=50))
     assert "all 60 images were named correctly" in _text(page)
     assert "<img" not in page
@@ -141,7 +141,7 @@ def test_what_can_not_be_said_is_said() -> None:
     assert "There is no macro AUC: no sample of 'unicorn' in this split." in text.replace("&#39;", "'")
 
 
-def test_a_training_of_one_epoch_has_curves() -> None:
+def test_training_of_one_epoch_has_curves() -> None:
     page = render(replace(a_record(), training=a_training_record(epochs=1)))
     assert "accuracy by epoch" in page
     assert "loss by epoch" in page
@@ -159,7 +159,7 @@ def test_curves_are_drawn_of_whatever_was_measured() -> None:
 SEVERAL = ("bone", "lung", "tube")
 
 
-def test_a_multilabel_page_has_a_row_for_each_label() -> None:
+def test_multilabel_page_has_a_row_for_each_label() -> None:
     record = a_record(SEVERAL, task="multilabel")
     page = render(record)
     text = _text(page)
@@ -175,13 +175,13 @@ def test_a_multilabel_page_has_a_row_for_each_label() -> None:
     _assert_well_formed(page)
 
 
-def test_a_label_that_cannot_be_judged_is_dashed_and_named() -> None:
+def test_label_that_cannot_be_judged_is_dashed_and_named() -> None:
     text = _text(render(a_record(SEVERAL, task="multilabel", absent=1))).replace("&#39;", "'")
     assert "tube – – – – – – 0 0.0" in text  # noqa: RUF001 - dashes, as readers see them
     assert "There is no macro AUC: no sample of 'tube' in this split." in text
 
 
-def test_a_faultless_multilabel_model_has_no_gallery() -> None:
+def test_faultless_multilabel_model_has_no_gallery() -> None:
     page = render(a_record(SEVERAL, task="multilabel", skill=50))
     assert "every answer to a label with a threshold was right" in page
     assert "<img" not in page
@@ -211,14 +211,14 @@ def test_what_a_training_took_is_told_as_far_as_it_is_known() -> None:
     assert "It cost" not in render(record)
 
 
-def test_the_page_looks_the_same_whatever_the_reader_prefers() -> None:
+def test_page_looks_the_same_whatever_the_reader_prefers() -> None:
     """Engines show it in a frame of their own on white."""
     page = render(a_record())
     assert "prefers-color-scheme" not in page
     assert "only light" in page
 
 
-def test_the_surest_mistake_comes_first(tmp_path: Path) -> None:
+def test_surest_mistake_comes_first(tmp_path: Path) -> None:
     dataset = a_dataset(str(tmp_path / "store"), test=40)
     labels = np.arange(40) % 2
     logits = some_logits(labels, 2, skill=0)
@@ -235,7 +235,7 @@ def test_the_surest_mistake_comes_first(tmp_path: Path) -> None:
         assert mistake.confidence + mistake.expected == pytest.approx(1)
 
 
-def test_the_wrong_label_farthest_from_its_threshold_comes_first(tmp_path: Path) -> None:
+def test_wrong_label_farthest_from_its_threshold_comes_first(tmp_path: Path) -> None:
     """As log-odds go: 0.01 where 0.5 is the threshold, then 0.9, and at last 0.3 where 0.2 is."""
     probabilities = np.array([[0.01, 0.1], [0.9, 0.1], [0.1, 0.3]])
     labels = np.array([[1, 0], [0, 0], [0, 0]])
@@ -246,7 +246,7 @@ def test_the_wrong_label_farthest_from_its_threshold_comes_first(tmp_path: Path)
     assert [one.expected for one in found] == [0.5, 0.5, 0.2]
 
 
-def test_a_run_is_gathered_from_what_its_steps_left(tmp_path: Path) -> None:
+def test_run_is_gathered_from_what_its_steps_left(tmp_path: Path) -> None:
     dataset, labels = a_dataset(str(tmp_path / "store"), test=20), np.arange(20) % 2
     logits, training = some_logits(labels, 2), open_store(str(tmp_path / "training"))
     training.write("training.json", to_json(a_training_record()))
@@ -270,6 +270,6 @@ def test_durations_read_as_people_say_them(seconds: float, told: str) -> None:
     assert duration(seconds) == told
 
 
-def test_a_report_does_not_wait_for_torch() -> None:
+def test_report_does_not_wait_for_torch() -> None:
     code = "import sys, ddpipe.evaluate.report; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

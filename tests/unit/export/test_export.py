@@ -54,7 +54,7 @@ def _export_to(output: Path, run: Path, **changes: str) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3, 37])
-def test_the_onnx_model_answers_as_the_trained_one(run: Path, batch: int) -> None:
+def test_onnx_model_answers_as_the_trained_one(run: Path, batch: int) -> None:
     images = open_split(_dataset(run), "test").images(range(batch))
     (logits,) = onnxruntime.InferenceSession(run / "model" / "model.onnx").run(["logits"], {"images": images})
     classifier, _ = load_model(str(run / "training"))
@@ -71,7 +71,7 @@ def test_its_accuracy_is_the_evaluated_one(run: Path) -> None:
     assert package.lineage["checks"]["same_decisions"] == len(samples)
 
 
-def test_the_weights_are_the_trained_ones(run: Path) -> None:
+def test_weights_are_the_trained_ones(run: Path) -> None:
     classifier, _ = load_model(str(run / "training"))
     weights = load_file(run / "model" / "model.safetensors")
     assert weights.keys() == classifier.state_dict().keys()
@@ -79,7 +79,7 @@ def test_the_weights_are_the_trained_ones(run: Path) -> None:
         assert torch.equal(weights[name], tensor)
 
 
-def test_the_lineage_leads_back_to_the_data(run: Path) -> None:
+def test_lineage_leads_back_to_the_data(run: Path) -> None:
     lineage = load_package(str(run / "model")).lineage
     assert lineage["dataset"]["id"] == load_manifest(_dataset(run)).dataset_id
     assert lineage["training"]["processes"] == 1
@@ -90,7 +90,7 @@ def test_the_lineage_leads_back_to_the_data(run: Path) -> None:
     assert lineage["made_by"]["versions"]["torch"] in torch.__version__
 
 
-def test_run_job_and_image_are_noted_where_they_are_told() -> None:
+def test_run_job_and_image_come_from_the_environment() -> None:
     told = made_by({"DDPIPE_JOB": "job-4711", "DDPIPE_IMAGE": "trainer@sha256:1", "DDPIPE_RUN": ""})
     assert (told["job"], told["image"]) == ("job-4711", "trainer@sha256:1")
     assert "run" not in told
@@ -111,7 +111,7 @@ def test_what_the_card_says_to_run_runs(
         assert names["model"](torch.from_numpy(images)).shape == (5, 2)  # type: ignore[operator]
 
 
-def test_the_onnx_file_is_the_same_each_time_and_tells_nothing_of_this_machine(run: Path) -> None:
+def test_onnx_file_is_reproducible_and_names_no_local_path(run: Path) -> None:
     classifier, _ = load_model(str(run / "training"))
     model = to_onnx(classifier, SIGNATURE)
     assert model == (run / "model" / "model.onnx").read_bytes()
@@ -125,7 +125,7 @@ def test_exporting_is_quiet(run: Path, tmp_path: Path, capfd: pytest.CaptureFixt
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_model_that_was_not_the_evaluated_one_is_not_published(run: Path, tmp_path: Path) -> None:
+def test_model_that_was_not_evaluated_is_not_published(run: Path, tmp_path: Path) -> None:
     """The training went on, or was made again, after the evaluation."""
     other = a_training(str(tmp_path / "training"), _dataset(run), bias=0.01)
     with pytest.raises(ExportError, match="probabilities away from the evaluated logits"):
@@ -133,7 +133,7 @@ def test_a_model_that_was_not_the_evaluated_one_is_not_published(run: Path, tmp_
     assert not list((tmp_path / "model").glob("*"))
 
 
-def test_an_onnx_model_that_answers_otherwise_is_refused(run: Path) -> None:
+def test_onnx_model_that_differs_is_rejected(run: Path) -> None:
     classifier, _ = load_model(str(run / "training"))
     torch.manual_seed(1)
     otherwise = Classifier(build("digits-cnn", SHAPE, 2), mean=[0.5], std=[0.25]).eval()
@@ -148,14 +148,14 @@ def test_an_onnx_model_that_answers_otherwise_is_refused(run: Path) -> None:
         assert f"PyTorch's logits of {size} images" in str(refused.value)
 
 
-def test_a_dataset_of_another_version_is_refused(run: Path, tmp_path: Path) -> None:
+def test_dataset_of_another_version_is_refused(run: Path, tmp_path: Path) -> None:
     other = a_dataset(str(tmp_path / "store"), test=20)
     with pytest.raises(ParameterError, match="2 problems"):
         _export_to(tmp_path / "model", run, manifest_uri=other)
 
 
 @pytest.mark.parametrize("labels", [("bone", "lung", "tube"), ("bone", "lung", "a|b", "none")])
-def test_a_multilabel_model_says_how_its_answers_are_read(
+def test_multilabel_model_says_how_its_answers_are_read(
     tmp_path: Path,
     labels: tuple[str, ...],
     monkeypatch: pytest.MonkeyPatch,
@@ -203,7 +203,7 @@ def test_what_was_evaluated_with_several_views_is_exported_with_them(
     )
 
 
-def test_a_network_that_has_learned_nothing_yet_is_exported(tmp_path: Path) -> None:
+def test_untrained_network_is_exported(tmp_path: Path) -> None:
     """Its logits are small sums of large terms: what rounding moves is a large share of the largest."""
     dataset = a_dataset(str(tmp_path / "store"))
     images = torch.from_numpy(open_split(dataset, "test").images(range(37)))
@@ -230,7 +230,7 @@ def _add_terms_that_cancel(classifier: Classifier, images: torch.Tensor, size: f
     last.weight += size * nowhere.float()
 
 
-def test_the_floor_is_a_small_part_of_what_tells_two_untrained_networks_apart() -> None:
+def test_floor_is_far_below_the_distance_of_two_networks() -> None:
     images = torch.from_numpy(some_images(64, (32, 32, 3)))
     one, other = _fresh(0), _fresh(1)
     with torch.inference_mode():
@@ -241,7 +241,7 @@ def test_the_floor_is_a_small_part_of_what_tells_two_untrained_networks_apart() 
     assert float((logits - exact).abs().max()) < allowed < apart / 100
 
 
-def test_a_network_without_layers_of_weights_has_the_share_alone() -> None:
+def test_network_without_layers_of_weights_has_the_share_alone() -> None:
     assert tolerance(torch.nn.Flatten(), torch.zeros(2, 3), largest=3.0) == 3 * SHARE
 
 

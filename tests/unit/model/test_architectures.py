@@ -46,7 +46,7 @@ def test_every_name_has_its_builder() -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_classifier_takes_stored_images_of_any_number(name: str) -> None:
+def test_classifier_takes_stored_images_of_any_number(name: str) -> None:
     classifier = a_classifier(name, SHAPES[name]).eval()
     for count in (1, 5):
         logits = classifier(some_images(count, SHAPES[name]))
@@ -55,7 +55,7 @@ def test_a_classifier_takes_stored_images_of_any_number(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"squeezenet1_1"}))  # it drops out half its features
-def test_a_few_steps_lower_the_loss(name: str) -> None:
+def test_few_steps_lower_the_loss(name: str) -> None:
     classifier = a_classifier(name, SHAPES[name])
     images, labels = some_images(12, SHAPES[name]), torch.arange(12) % 3
     classifier.initialise(images)
@@ -92,13 +92,13 @@ def test_each_channel_is_normalised_by_its_own_mean_and_deviation() -> None:
     assert classifier(pixels).tolist() == [[1.0, 2.0]]
 
 
-def test_a_channel_that_never_varies_does_not_divide_by_zero() -> None:
+def test_channel_that_never_varies_does_not_divide_by_zero() -> None:
     classifier = Classifier(torch.nn.Flatten(), mean=[1.0], std=[0.0])
     assert classifier(torch.full((1, 2, 2, 1), 255, dtype=torch.uint8)).isfinite().all()
 
 
 @pytest.mark.parametrize("name", ["digits-cnn", "fast-cnn-small"])
-def test_the_same_seed_gives_the_same_weights(name: str) -> None:
+def test_same_seed_gives_the_same_weights(name: str) -> None:
     first, second = (_weights_of_seed(name, 7) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
@@ -110,7 +110,7 @@ def _weights_of_seed(name: str, seed: int) -> list[torch.Tensor]:
     return list(classifier.state_dict().values())
 
 
-def test_the_fast_network_whitens_the_patches_of_the_images_it_starts_from() -> None:
+def test_fast_network_whitens_patches_of_its_first_images() -> None:
     images = torch.randn(200, 3, 20, 20)
     images[:, 1] += 0.9 * images[:, 0]
     network = build("fast-cnn-small", (20, 20, 3), 10)
@@ -121,7 +121,7 @@ def test_the_fast_network_whitens_the_patches_of_the_images_it_starts_from() -> 
     torch.testing.assert_close(outputs[:, 12:], -outputs[:, :12])
 
 
-def test_the_fast_network_learns_from_smaller_images_too() -> None:
+def test_fast_network_learns_from_smaller_images_too() -> None:
     network = build("fast-cnn-small", (32, 32, 3), 10)
     assert network(torch.zeros(2, 3, 20, 20)).shape == (2, 10)
 
@@ -145,12 +145,12 @@ def test_auto_chooses_by_the_size_of_the_images(shape: Shape, name: str) -> None
     "name",
     ["auto", *ARCHITECTURES, "resnet18", "vgg11_bn", "vit_b_16", "mypackage.networks:tiny", "mine:net"],
 )
-def test_a_name_that_could_be_a_network_is_taken_where_there_is_no_torch(name: str) -> None:
+def test_possible_network_name_is_accepted_without_torch(name: str) -> None:
     assert name in ModelNames()
 
 
 @pytest.mark.parametrize("name", ["", "vgg", "resnet", "resnet-18", "mine:", ":net", "../mine:net", "a b:c"])
-def test_a_name_that_no_network_can_have_is_refused(name: str) -> None:
+def test_name_that_no_network_can_have_is_rejected(name: str) -> None:
     assert name not in ModelNames()
 
 
@@ -160,7 +160,7 @@ def test_every_torchvision_classification_model_can_be_named() -> None:
     assert [name for name in names if name not in ModelNames()] == []
 
 
-def test_a_name_that_torchvision_does_not_have_is_refused_with_near_ones() -> None:
+def test_name_unknown_to_torchvision_is_rejected_with_near_ones() -> None:
     with pytest.raises(ParameterError, match=r"'resnet19'.*resnet18"):
         build("resnet19", (64, 64, 3), 10)
 
@@ -186,7 +186,7 @@ def test_simple_cnn_has_the_documents_layers() -> None:
     assert linear == [(2304, 128), (128, 10)]
 
 
-def test_a_residual_network_looks_at_every_pixel_of_small_images_only() -> None:
+def test_residual_network_looks_at_every_pixel_of_small_images_only() -> None:
     small, large = (build("resnet18", (side, side, 1), 10) for side in (32, 96))
     assert (small.conv1.kernel_size, small.conv1.stride) == ((3, 3), (1, 1))
     assert isinstance(small.maxpool, nn.Identity)
@@ -194,12 +194,12 @@ def test_a_residual_network_looks_at_every_pixel_of_small_images_only() -> None:
     assert large.conv1.in_channels == 1
 
 
-def test_a_stem_of_large_patches_keeps_their_size_but_takes_each_pixel() -> None:
+def test_stem_of_large_patches_keeps_their_size() -> None:
     stems = [first_convolution(build("squeezenet1_0", (side, side, 3), 10))[1] for side in (64, 224)]
     assert [(stem.kernel_size, stem.stride) for stem in stems] == [((7, 7), (1, 1)), ((7, 7), (2, 2))]
 
 
-def test_a_mirrored_classifier_answers_the_mean_for_an_image_and_its_mirror_image() -> None:
+def test_flips_average_an_image_and_its_mirror_image() -> None:
     images = torch.randint(0, 256, (3, 8, 8, 1), dtype=torch.uint8)
     classifier = Classifier(build("digits-cnn", (8, 8, 1), 4), [0.5], [0.2]).eval()
     mirror_images = torch.from_numpy(images.numpy()[:, :, ::-1].copy())
@@ -208,7 +208,7 @@ def test_a_mirrored_classifier_answers_the_mean_for_an_image_and_its_mirror_imag
 
 
 @pytest.mark.parametrize(("side", "pixels"), [(8, 1), (64, 2)])
-def test_shifted_views_are_the_crops_of_an_image_with_a_mirrored_margin(side: int, pixels: int) -> None:
+def test_shifted_views_are_crops_with_a_mirrored_margin(side: int, pixels: int) -> None:
     images = torch.randint(0, 256, (3, side, side, 1), dtype=torch.uint8)
     classifier = Classifier(build("digits-cnn", (side, side, 1), 4), [0.5], [0.2]).eval()
     margin = ((0, 0), (pixels, pixels), (pixels, pixels), (0, 0))
@@ -236,7 +236,7 @@ def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_network_of_ones_own_is_built_by_its_function(own_package: Path) -> None:
+def test_own_network_is_built_by_its_function(own_package: Path) -> None:
     network = build("networks_of_mine:linear", (4, 6, 1), 3, trusted="networks_of_mine:linear")
     assert network(torch.zeros(5, 1, 4, 6)).shape == (5, 3)
 
@@ -252,7 +252,7 @@ def test_a_network_of_ones_own_is_built_by_its_function(own_package: Path) -> No
         ("networks_of_mine:broken", r"KeyError: 'width' \(.*networks_of_mine.py, line 12: raise KeyError"),
     ],
 )
-def test_a_network_of_ones_own_that_cannot_be_is_refused_with_the_reason(
+def test_own_network_that_fails_is_rejected_with_the_reason(
     own_package: Path, function: str, seen: str
 ) -> None:
     with pytest.raises(ParameterError, match=seen):

@@ -88,7 +88,7 @@ def test_attempts_are_numbered_and_go_when_nothing_of_theirs_is_kept(store: Stor
         assert re.fullmatch(r"checkpoints/0003-[0-9a-f]{8}/(latest\.json|step-00000003\.pt)", key)
 
 
-def test_a_pointer_names_the_newest_first_and_gives_back_what_was_saved(store: Store) -> None:
+def test_pointer_names_the_newest_checkpoint_first(store: Store) -> None:
     every = saved(store, 1, 2, 3, best=1)
     pointer = json.loads(store.read(f"{every[0].file.rpartition('/')[0]}/latest.json"))
     named = [Saved.from_dict(entry) for entry in pointer["checkpoints"]]
@@ -112,7 +112,7 @@ def test_no_other_file_is_taken_for_a_checkpoint(file: str) -> None:
         Saved.from_dict({"file": file, "sha256": "", "step": 1, "best": False})
 
 
-def test_the_last_two_are_kept(store: Store) -> None:
+def test_last_two_are_kept(store: Store) -> None:
     saved(store, 1, 2, 3)
     assert steps(store) == [2, 3]
 
@@ -123,7 +123,7 @@ def test_as_many_are_kept_as_wanted_and_the_best_beside_them(store: Store, keep:
     assert steps(store) == [2, *range(9 - keep, 9)]
 
 
-def test_a_better_one_takes_the_place_of_the_best(store: Store) -> None:
+def test_better_one_takes_the_place_of_the_best(store: Store) -> None:
     attempt = claim(store, None)
     for step in range(1, 7):
         attempt.save(a_checkpoint(step), best=step in {2, 3})
@@ -131,7 +131,7 @@ def test_a_better_one_takes_the_place_of_the_best(store: Store) -> None:
     assert [one.step for one in attempt.saved if one.best] == [3]
 
 
-def test_a_step_is_saved_once_and_stays_the_best(store: Store) -> None:
+def test_step_is_saved_once_and_stays_the_best(store: Store) -> None:
     _, best, again, _ = saved(store, 1, 2, 2, 3, best=2)
     assert again == best
     assert steps(store) == [2, 3]
@@ -154,7 +154,7 @@ class DiesBefore:
 
 
 @pytest.mark.parametrize("ending", [".pt", "latest.json"])
-def test_a_writer_that_dies_amid_saving_leaves_the_checkpoint_before(store: Store, ending: str) -> None:
+def test_writer_that_dies_amid_saving_leaves_the_checkpoint_before(store: Store, ending: str) -> None:
     """So the pointer comes after the content, and nothing goes before the pointer no longer names it."""
     attempt = claim(store, None, keep=1)
     attempt.save(a_checkpoint(1))
@@ -166,7 +166,7 @@ def test_a_writer_that_dies_amid_saving_leaves_the_checkpoint_before(store: Stor
     assert found.step == 1
 
 
-def test_the_pointer_is_written_after_the_content(store: Store) -> None:
+def test_pointer_is_written_after_the_content(store: Store) -> None:
     attempt = claim(store, None)
     attempt._store = DiesBefore(store, ".pt")
     with pytest.raises(KeyboardInterrupt):
@@ -185,7 +185,7 @@ def test_content_without_its_pointer_is_ignored_and_swept_up(store: Store) -> No
     assert not store.exists(stray)
 
 
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+def test_damaged_checkpoint_gives_way_to_the_one_before(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, damaged = saved(store, 1, 2)
@@ -197,7 +197,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     assert "step-00000002.pt: its content has changed" in caplog.text
 
 
-def test_a_lost_checkpoint_gives_way_to_the_one_before(store: Store) -> None:
+def test_lost_checkpoint_gives_way_to_the_one_before(store: Store) -> None:
     _, lost = saved(store, 1, 2)
     store.delete(lost.file)
     found = latest(store)
@@ -205,7 +205,7 @@ def test_a_lost_checkpoint_gives_way_to_the_one_before(store: Store) -> None:
     assert found.step == 1
 
 
-def test_what_comes_after_a_damaged_checkpoint_counts_although_it_has_fewer_steps(store: Store) -> None:
+def test_newer_attempt_counts_although_it_has_fewer_steps(store: Store) -> None:
     _, damaged = saved(store, 10, 20)
     store.write(damaged.file, b"damaged")
     saved(store, 15)
@@ -215,31 +215,31 @@ def test_what_comes_after_a_damaged_checkpoint_counts_although_it_has_fewer_step
     assert steps(store) == [10, 15]
 
 
-def test_a_best_checkpoint_that_is_damaged_is_not_carried_on(store: Store) -> None:
+def test_best_checkpoint_that_is_damaged_is_not_carried_on(store: Store) -> None:
     best, *_ = saved(store, 1, 2, 3, best=1)
     store.write(best.file, b"damaged")
     assert not [one for one in claim(store, start(store)).saved if one.best]
 
 
-def test_training_does_not_start_anew_over_checkpoints_that_are_all_damaged(store: Store) -> None:
+def test_training_does_not_restart_over_damaged_checkpoints(store: Store) -> None:
     for one in saved(store, 1, 2):
         store.write(one.file, b"damaged")
     with pytest.raises(CheckpointError, match=r"step-00000002.*step-00000001"):
         latest(store)
 
 
-def test_a_process_given_up_for_dead_cannot_overwrite_its_successors_state(store: Store) -> None:
+def test_process_presumed_dead_cannot_overwrite_its_successor(store: Store) -> None:
     zombie = claim(store, None)
     zombie.save(a_checkpoint(1))
     successor = claim(store, start(store))
     ours = successor.save(replace(a_checkpoint(2), world_size=7))
-    with pytest.raises(CheckpointError, match="another process has taken this training over"):
+    with pytest.raises(CheckpointError, match="another process has taken over this training"):
         zombie.save(a_checkpoint(2))
     assert start(store) == ours
     assert load(store, ours).world_size == 7
 
 
-def test_a_zombie_that_does_not_see_its_successor_yet_still_writes_nothing_of_its(store: Store) -> None:
+def test_process_that_misses_its_successor_writes_to_its_own_folder(store: Store) -> None:
     """As on a file system that shows other machines' changes late."""
     zombie = claim(store, None)
     zombie.save(a_checkpoint(1))
@@ -277,7 +277,7 @@ def test_of_two_successors_at_once_one_goes_on(store: Store) -> None:
     assert start(store) == (ends[1] or ends[0])
 
 
-def test_a_successor_that_dies_before_it_saves_leaves_what_it_started_from(store: Store) -> None:
+def test_successor_that_dies_before_saving_leaves_its_start(store: Store) -> None:
     one, other = saved(store, 1, 2)
     claim(store, other)
     assert start(store) == other
@@ -295,14 +295,14 @@ def test_a_successor_that_dies_before_it_saves_leaves_what_it_started_from(store
         b'{"checkpoints": [{"file": "../../secret", "sha256": "", "step": 1, "best": false}]}',
     ],
 )
-def test_a_malformed_pointer_is_refused(tmp_path: Path, pointer: bytes) -> None:
+def test_malformed_pointer_is_refused(tmp_path: Path, pointer: bytes) -> None:
     store = open_store(str(tmp_path))
     store.write("checkpoints/0001-00000000/latest.json", pointer)
     with pytest.raises(CheckpointError, match=r"latest\.json is malformed"):
         latest(store)
 
 
-def test_a_checkpoint_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
+def test_checkpoint_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     claim(store, None).save(replace(a_checkpoint(), schema=99))
     with pytest.raises(CheckpointError, match="schema 99"):
@@ -325,7 +325,7 @@ def finish(store: Store, result: Saved) -> None:
     store.write("training.json", json.dumps({"checkpoint": asdict(result)}).encode())
 
 
-def test_a_finished_training_gives_the_model_that_it_names(tmp_path: Path) -> None:
+def test_finished_training_gives_the_model_that_it_names(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     best, *_ = saved(store, 1, 2, best=1)
     finish(store, best)
@@ -350,20 +350,20 @@ def test_no_older_checkpoint_stands_in_for_the_result_of_a_training(store: Store
         load_model(store.uri)
 
 
-def test_a_training_that_has_not_finished_gives_no_model(store: Store) -> None:
+def test_training_that_has_not_finished_gives_no_model(store: Store) -> None:
     saved(store, 1)
     with pytest.raises(CheckpointError, match="the training has not finished"):
         load_model(store.uri)
 
 
-def test_a_training_whose_record_names_no_checkpoint_gives_no_model(tmp_path: Path) -> None:
+def test_training_whose_record_names_no_checkpoint_gives_no_model(tmp_path: Path) -> None:
     saved(open_store(str(tmp_path)), 1)
     (tmp_path / "training.json").write_text("{}")
     with pytest.raises(CheckpointError, match="it names no checkpoint"):
         load_model(str(tmp_path))
 
 
-def test_the_last_two_are_kept_while_each_is_the_best(store: Store) -> None:
+def test_last_two_are_kept_while_each_is_the_best(store: Store) -> None:
     attempt = claim(store, None, keep=2)
     for step in range(1, 5):
         attempt.save(a_checkpoint(step), best=True)

@@ -33,7 +33,7 @@ def _publish(store: Store, onnx: bytes = b"onnx") -> ModelPackage:
     )
 
 
-def test_a_package_is_read_as_it_was_published(store_uri: str) -> None:
+def test_package_is_read_as_it_was_published(store_uri: str) -> None:
     published = _publish(open_store(store_uri))
     loaded = load_package(store_uri)
     assert (loaded.signature, loaded.metrics, loaded.lineage) == (
@@ -46,7 +46,7 @@ def test_a_package_is_read_as_it_was_published(store_uri: str) -> None:
     assert loaded.folder.read("model.onnx") == b"onnx"
 
 
-def test_the_signature_tells_a_stranger_how_to_call_the_model(tmp_path: Path) -> None:
+def test_signature_is_enough_to_call_the_model(tmp_path: Path) -> None:
     _publish(open_store(str(tmp_path)))
     signature = json.loads((tmp_path / "signature.json").read_bytes())
     assert signature["input"] == {
@@ -65,7 +65,7 @@ def test_the_signature_tells_a_stranger_how_to_call_the_model(tmp_path: Path) ->
     assert (signature["thresholds"], signature["views"]) == ([], "plain")
 
 
-def test_a_multilabel_signature_survives_json() -> None:
+def test_multilabel_signature_survives_json() -> None:
     signature = Signature(
         architecture="digits-cnn",
         shape=(8, 8, 1),
@@ -78,7 +78,7 @@ def test_a_multilabel_signature_survives_json() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_changed_file_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+def test_changed_file_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
     _publish(open_store(str(tmp_path)))
     with (tmp_path / name).open("ab") as file:
         file.write(b" ")
@@ -94,13 +94,13 @@ def test_without_its_seal_a_package_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seal", [b"{", b"[]", b"{}", b'"text"'])
-def test_a_damaged_seal_is_refused(tmp_path: Path, seal: bytes) -> None:
+def test_damaged_seal_is_refused(tmp_path: Path, seal: bytes) -> None:
     (tmp_path / "package.json").write_bytes(seal)
     with pytest.raises(CorruptObject, match=r"package\.json"):
         load_package(str(tmp_path))
 
 
-def test_a_package_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
+def test_package_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
     _publish(open_store(str(tmp_path)))
     seal = json.loads((tmp_path / "package.json").read_bytes())
     (tmp_path / "package.json").write_text(json.dumps(seal | {"schema": 4}))
@@ -108,7 +108,7 @@ def test_a_package_of_a_newer_schema_is_refused(tmp_path: Path) -> None:
         load_package(str(tmp_path))
 
 
-def test_a_publication_cut_short_leaves_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publication_cut_short_leaves_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even the older one: half of its files may be the newer's."""
     store = open_store(str(tmp_path))
     _publish(store)
@@ -126,7 +126,7 @@ def test_a_publication_cut_short_leaves_no_package(tmp_path: Path, monkeypatch: 
         load_package(str(tmp_path))
 
 
-def test_an_evaluation_is_read_as_it_was_published(store_uri: str) -> None:
+def test_evaluation_is_read_as_it_was_published(store_uri: str) -> None:
     published = an_evaluation(open_store(store_uri), LABELS, LOGITS)
     loaded = load_evaluation(store_uri)
     assert (loaded.subject, loaded.metrics) == (published.subject, published.metrics)
@@ -138,7 +138,7 @@ def test_an_evaluation_is_read_as_it_was_published(store_uri: str) -> None:
     assert loaded.summary().startswith("12 test samples, accuracy 0.")
 
 
-def test_a_changed_prediction_is_refused(tmp_path: Path) -> None:
+def test_changed_prediction_is_refused(tmp_path: Path) -> None:
     evaluation = an_evaluation(open_store(str(tmp_path)), LABELS, LOGITS)
     an_evaluation(open_store(str(tmp_path / "other")), LABELS, -LOGITS)
     (tmp_path / "other" / "predictions.npz").replace(tmp_path / "predictions.npz")

@@ -50,7 +50,7 @@ def test_everything_but_a_head_of_other_classes_is_taken(trained: nn.Module, wei
     assert torch.equal(network.fc.weight, head)
 
 
-def test_a_head_of_as_many_classes_is_taken_too(trained: nn.Module, weights: Path) -> None:
+def test_head_of_as_many_classes_is_taken_too(trained: nn.Module, weights: Path) -> None:
     network = resnet(LARGE, classes=7)
     load_pretrained(network, "resnet18", str(weights), 7)
     assert torch.equal(network.fc.weight, trained.fc.weight)
@@ -63,29 +63,27 @@ def test_weights_are_taken_from_a_bucket(trained: nn.Module, weights: Path, s3: 
     assert torch.equal(network.fc.weight, trained.fc.weight)
 
 
-def test_a_grey_image_counts_as_its_copy_in_every_channel(trained: nn.Module, weights: Path) -> None:
+def test_grey_image_counts_as_its_copy_in_every_channel(trained: nn.Module, weights: Path) -> None:
     network = resnet(LARGE, channels=1)
     load_pretrained(network, "resnet18", str(weights), 5)
     grey = torch.randn(2, 1, 40, 40)
     torch.testing.assert_close(network.conv1(grey), trained.conv1(grey.expand(-1, 3, -1, -1)))
 
 
-def test_a_stem_for_small_images_takes_the_centre_of_the_large_one(trained: nn.Module, weights: Path) -> None:
+def test_stem_for_small_images_takes_the_centre_of_the_large_one(trained: nn.Module, weights: Path) -> None:
     network = resnet(SMALL)
     load_pretrained(network, "resnet18", str(weights), 5)
     assert torch.equal(network.conv1.weight, trained.conv1.weight[:, :, 2:5, 2:5])
 
 
-def test_a_stem_for_small_grey_images_takes_the_centre_of_all_channels(
-    trained: nn.Module, weights: Path
-) -> None:
+def test_small_grey_stem_takes_the_centre_of_all_channels(trained: nn.Module, weights: Path) -> None:
     network = resnet(SMALL, channels=1)
     load_pretrained(network, "resnet18", str(weights), 5)
     centre = trained.conv1.weight[:, :, 2:5, 2:5]
     torch.testing.assert_close(network.conv1.weight, centre.sum(1, keepdim=True))
 
 
-def test_the_weights_of_a_model_package_are_taken(tmp_path: Path) -> None:
+def test_weights_of_a_model_package_are_taken(tmp_path: Path) -> None:
     before = Classifier(build("digits-cnn", (8, 8, 1), 4), [0.5], [0.2])
     (tmp_path / "model.safetensors").write_bytes(to_safetensors(before.state_dict()))
     after = build("digits-cnn", (8, 8, 1), 3)
@@ -98,7 +96,7 @@ def test_weights_of_another_network_are_refused_with_what_is_missing(weights: Pa
         load_pretrained(build("resnet34", (*LARGE, 3), 5), "resnet34", str(weights), 5)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NoSuchObject, match=r"nothing\.pth"):
         load_pretrained(resnet(SMALL), "resnet18", str(tmp_path / "nothing.pth"), 5)
 
@@ -117,7 +115,7 @@ class _Harmful:
         ("pickle.pth", pickle.dumps(_Harmful(), protocol=2)),
     ],
 )
-def test_a_file_that_holds_no_weights_is_refused_and_not_run(
+def test_file_without_weights_is_rejected_and_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -155,7 +153,7 @@ def test_what_is_no_file_is_rejected_at_once(tmp_path: Path, kind: str) -> None:
         load_pretrained(resnet(SMALL), "resnet18", source, 5)
 
 
-def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_file_of_something_else_is_rejected(tmp_path: Path) -> None:
     content = io.BytesIO()
     torch.save({"epoch": 3}, content)
     (tmp_path / "other.pth").write_bytes(content.getvalue())
@@ -163,7 +161,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         load_pretrained(resnet(SMALL), "resnet18", str(tmp_path / "other.pth"), 5)
 
 
-def test_without_internet_the_error_says_how_to_bring_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_without_internet_says_how_to_bring_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_internet(*_: object, **__: object) -> None:
         raise URLError("Name or service not known")
 
@@ -172,6 +170,6 @@ def test_without_internet_the_error_says_how_to_bring_the_weights(monkeypatch: p
         load_pretrained(resnet(SMALL), "resnet18", "torchvision", 5)
 
 
-def test_networks_of_our_own_have_no_weights_at_torchvision() -> None:
+def test_built_in_networks_have_no_weights_at_torchvision() -> None:
     with pytest.raises(ParameterError, match="there are no pretrained weights"):
         load_pretrained(build("simple-cnn", (32, 32, 3), 5), "simple-cnn", "torchvision", 5)

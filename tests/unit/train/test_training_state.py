@@ -361,7 +361,7 @@ class Flaky:
         monkeypatch.setattr(step, "patience_for", lambda _store: 600.0)
 
 
-@pytest.mark.parametrize("first", [2, 3, 12])
+@pytest.mark.parametrize("first", [3, 4, 12])
 def test_training_goes_on_while_the_store_is_away(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
@@ -389,6 +389,6 @@ def test_a_training_that_was_taken_over_stops_and_leaves_no_record(dataset: str,
         if trainer.step == 4:
             claim(open_store(output), None)
 
-    with pytest.raises(CheckpointError, match="another process has taken this training over"):
+    with pytest.raises(CheckpointError, match="another process has taken over this training"):
         train(dataset, output, RECIPE, before_step=overtake)
     assert finished(open_store(output)) is None
