@@ -51,7 +51,7 @@ lint: $(INSTALLED) ## ruff, mypy --strict, import contracts, links of the docume
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
-	@$(BIN)/zensical build --strict >/dev/null || $(BIN)/zensical build --clean --strict
+	@$(BIN)/zensical build --clean --strict
 
 format: $(INSTALLED) ## format the code, and fix what ruff can fix
 	@$(BIN)/ruff check --fix .
