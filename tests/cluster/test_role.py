@@ -49,7 +49,8 @@ class Loss:
     worse: tuple[int, str]
 
 
-LATE = ("--deadlines", "scheduled=8", "--deadlines", "running=8", *SOON)
+# A rejection for quota may pass: it counts after six times `hopeless`, that is 18 seconds.
+LATE = ("--deadlines", "scheduled=30", "--deadlines", "running=8", *SOON)
 
 
 def a_job(place: Place) -> Ended:
@@ -74,8 +75,9 @@ def naming(resource: str) -> Callable[[Place], Ended]:
 
 
 def beyond_quota(place: Place) -> Ended:
+    """Pods that run long: the quota of the first would soon be free for the second."""
     limit_pods(place, 1)
-    return launch(place, BRIEF, *LATE).end()
+    return launch(place, LONG, *LATE).end()
 
 
 def refused_later(place: Place) -> Ended:
@@ -148,11 +150,14 @@ LOSSES: dict[Verb, Loss] = {
         naming("serviceaccounts"), (44, "nope does not exist"), (52, 'serviceaccount "nope" not found')
     ),
     ("argoproj.io", "workflows", "get"): Loss(
-        left_by("argoproj.io/v1alpha1", "Workflow"), (0, r"\(over\)"), (0, r"\(end unknown\)")
+        left_by("argoproj.io/v1alpha1", "Workflow"), (0, r"\(ended\)"), (0, r"\(state unknown\)")
     ),
 }
 OF_ARGO = {("argoproj.io", "workflowtaskresults", verb) for verb in ("create", "patch")}
 """What Argo's own container in a step's pod does under the same account."""
+
+SAVES_REQUESTS = {("argoproj.io", "workflows", "list")}
+"""What only changes the number of requests, which tests/unit/launching/test_ownership.py counts."""
 
 
 def granted() -> set[Verb]:
@@ -167,7 +172,7 @@ def granted() -> set[Verb]:
 
 
 def test_the_role_grants_nothing_that_is_not_looked_at_here() -> None:
-    assert granted() == LOSSES.keys() | OF_ARGO
+    assert granted() == LOSSES.keys() | OF_ARGO | SAVES_REQUESTS
 
 
 @pytest.fixture(scope="module")
