@@ -28,7 +28,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> list[NotebookNode]:
 
 
 @pytest.mark.slow
-def test_a_function_runs_as_two_ranks_and_learns(shown: list[NotebookNode]) -> None:
+def test_function_runs_as_two_ranks_and_learns(shown: list[NotebookNode]) -> None:
     launch, result, plot, files = shown[2:6]
     (live,) = launch
     assert ">succeeded</b>" in live.data["text/html"], "the live picture has come to its end"
@@ -47,12 +47,12 @@ def test_it_is_found_again_by_its_name(shown: list[NotebookNode]) -> None:
 
 
 @pytest.mark.slow
-def test_a_variable_that_cannot_be_shipped_is_named(shown: list[NotebookNode]) -> None:
+def test_variable_that_cannot_be_shipped_is_named(shown: list[NotebookNode]) -> None:
     assert "the variable 'lock', a lock" in shown[7][0].text
 
 
 @pytest.mark.slow
-def test_a_restarted_kernel_attaches_to_the_running_job(tmp_path: Path) -> None:
+def test_restarted_kernel_attaches_to_the_running_job(tmp_path: Path) -> None:
     cells = [cell.source for cell in nbformat.read(NOTEBOOK, as_version=4).cells if cell.cell_type == "code"]
     settings, functions, launching = cells[:3]
     launching = launching.replace("status = handle.wait()", "").replace("runs=runs", "runs=runs, name='kept'")

@@ -1,4 +1,4 @@
-"""What a pipeline server's no, or its silence, means to the person who asked."""
+"""The errors for what a pipeline server rejects or leaves unanswered."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LISTS = {
     "pipelines": "`ddpipe submit` uploads the package again.",
     "experiments": "Name another with --experiment.",
 }
-_FAILING = "Try again; if it stays so, its log tells more: kubectl logs -n kubeflow deploy/ml-pipeline"
+_FAILING = "Try again; if it keeps failing, see its log: kubectl logs -n kubeflow deploy/ml-pipeline"
 _CONTRIBUTE = (
     "Check --namespace, and ask its owner to make you a contributor (Manage Contributors on Kubeflow's page)."
 )
@@ -48,26 +48,32 @@ _MEANING: Mapping[int, tuple[type[EngineError], str]] = {
 _STRANGE = {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}
 _SHORT, _LONGEST = 100, 400
 _POOL = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): ")
-"""What urllib3 says first: the host, which is told anyway."""
+"""How urllib3 begins a message: the host, which our message names already."""
 
 
 def refused(url: str, status: int, body: str) -> EngineError:
-    """The error behind an answer that is none of 2xx."""
-    told = _told(body)
-    if told == "Not Found" or (told is None and status in _STRANGE):
-        return _no_engine(url, f"the server says HTTP {status}, and not in the words of Kubeflow Pipelines")
-    if told is None and status == HTTPStatus.FORBIDDEN:
-        status = HTTPStatus.UNAUTHORIZED  # a proxy's: the server itself tells who may not do what
+    """The error for an answer whose status is not 2xx.
+
+    Args:
+        url: The request.
+        status: HTTP status of the answer.
+        body: Its text.
+    """
+    message = _message(body)
+    if message == "Not Found" or (message is None and status in _STRANGE):
+        return _no_engine(url, f"the server answers HTTP {status}, but not as Kubeflow Pipelines does")
+    if message is None and status == HTTPStatus.FORBIDDEN:
+        status = HTTPStatus.UNAUTHORIZED  # of a proxy: the server itself names the user and the right
     kind, do = _MEANING.get(status, (EngineError, "Correct what the server names."))
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         kind, do = EngineUnreachable, _FAILING
     if kind is UnknownToEngine:
         do = next((text for part, text in _LISTS.items() if f"/{part}" in url), do)
-    return kind(what=WHAT, which=url, seen=told or f"HTTP {status}{_plain(body)}", do=do)
+    return kind(what=WHAT, which=url, seen=message or f"HTTP {status}{_plain(body)}", do=do)
 
 
 def unanswered(url: str, error: Exception) -> EngineError:
-    """The error behind no answer."""
+    """The error for a request without an answer."""
     seen = _POOL.sub("", str(getattr(error, "reason", None) or error))
     if "SSL" in str(error):
         return EngineUnreachable(
@@ -80,12 +86,12 @@ def unanswered(url: str, error: Exception) -> EngineError:
         what=WHAT,
         which=url,
         seen=seen,
-        do=f"See that it runs, and that the port-forward is still up. {_ADDRESS}",
+        do=f"Check that it runs, and that the port-forward is still up. {_ADDRESS}",
     )
 
 
 def no_json(url: str, landed: str) -> EngineError:
-    """The error behind a page where data was expected: mostly that of a login."""
+    """The error for a web page instead of data: usually a login page."""
     if _LOGIN_PAGE.search(landed):
         return LoginRequired(
             what=WHAT, which=url, seen=f"the server sent a login page ({landed})", do=_LOG_IN
@@ -94,7 +100,7 @@ def no_json(url: str, landed: str) -> EngineError:
 
 
 def not_described(url: str, problem: Exception) -> NotAnEngine:
-    """The error behind an answer that is none of Kubeflow Pipelines 2."""
+    """The error for an answer that Kubeflow Pipelines 2 does not give."""
     return _no_engine(url, f"the answer is not as Kubeflow Pipelines describes it: {problem}"[:_LONGEST])
 
 
@@ -103,12 +109,12 @@ def _no_engine(url: str, seen: str) -> NotAnEngine:
 
 
 def _plain(body: str) -> str:
-    """A proxy's words, where they are not a page."""
+    """The message of a proxy, unless it is a web page."""
     return "" if "<" in body or not body.strip() else f": {body.strip()[:_SHORT]}"
 
 
-def _told(body: str) -> str | None:
-    """The server's own words, the innermost; None if it is no Kubeflow Pipelines that speaks."""
+def _message(body: str) -> str | None:
+    """The innermost message of an error; None if the answer is not from Kubeflow Pipelines."""
     try:
         answer: Any = json.loads(body)
     except ValueError:

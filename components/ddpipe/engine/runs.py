@@ -1,4 +1,4 @@
-"""Runs on the server: started, seen, followed, stopped, tried again, and what their steps wrote."""
+"""Runs on the server: start, show, follow, stop and retry them, and read the logs of their steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ddpipe.kube.resources import PODS
 SUCCEEDED, FAILED, WAITING = "SUCCEEDED", "FAILED", "PENDING"
 _STOPPED = {"CANCELED", "CANCELING"}
 _CLEAN_UP = "clean-up"
-"""The step of our pipelines that runs however the others end."""
+"""The step of our pipelines that runs after the others, also if they failed."""
 
 _ENGINES_OWN = re.compile(r"""[IWE]\d{4} [\d:.]+ +\d+ \w+\.go:\d+\] |time="\S+" level=\w+ msg=""")
 """How lines begin that the engine writes into a step's log."""
@@ -52,7 +52,7 @@ class StepState:
         state: In the server's words.
         started: When, if it has.
         seconds: How long it ran, or has been running.
-        pods: Names of its pods, as far as the server tells them.
+        pods: Names of its pods, if the server reports them.
     """
 
     name: str
@@ -68,15 +68,15 @@ class RunState:
 
     Attributes:
         id: The server's.
-        name: For people.
+        name: Its display name.
         state: In the server's words.
         created: When.
         link: Its page.
         steps: In the order in which they started; those that have not, last.
-        experiment_id: What it belongs to.
-        schedule_id: The schedule that started it; empty: a person did.
-        error: Why the server could not run it; mostly empty, steps tell their own.
-        stopped: Whether somebody stopped it.
+        experiment_id: Its experiment.
+        schedule_id: The schedule that started it; empty if a user did.
+        error: Why the server could not run it; a failed step reports its own error.
+        stopped: Whether a user stopped it.
     """
 
     id: str
@@ -101,12 +101,12 @@ class RunState:
         return tuple(step for step in self.steps if step.state == FAILED)
 
     def facts(self) -> dict[str, Any]:
-        """For scripts."""
+        """The same as JSON, for scripts."""
         return {
             "run_id": self.id,
             "name": self.name,
             "state": self.state,
-            "created": _told(self.created),
+            "created": _time(self.created),
             "link": self.link,
             "experiment_id": self.experiment_id,
             "schedule_id": self.schedule_id,
@@ -114,7 +114,7 @@ class RunState:
                 {
                     "name": step.name,
                     "state": step.state,
-                    "started": _told(step.started),
+                    "started": _time(step.started),
                     "seconds": step.seconds,
                 }
                 for step in self.steps
@@ -124,13 +124,13 @@ class RunState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is to run.
+    """A run to start.
 
     Attributes:
         version: The pipeline's version.
         arguments: Its parameters.
-        experiment: Name of the experiment, which is made if there is none.
-        account: Service account of the steps; empty: the server's default.
+        experiment: Name of the experiment, which is created if there is none.
+        account: Service account of the steps; empty for the server's default.
     """
 
     version: Version
@@ -179,7 +179,7 @@ def look(engine: Engine, run_id: str) -> RunState:
     """A run as it is now.
 
     Raises:
-        UnknownToEngine: There is none of this id.
+        UnknownToEngine: No run has this ID.
     """
     run = engine.client.get_run(run_id)
     return _state(engine, run, _steps(engine, run))
@@ -188,19 +188,29 @@ def look(engine: Engine, run_id: str) -> RunState:
 def follow(
     engine: Engine, run_id: str, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic
 ) -> RunState:
-    """Tell of every change until the run is over; the server may be away for ten minutes meanwhile."""
-    told: dict[str, str] = {}
+    """Report every change until the run is over; the server may be away for ten minutes at a time.
+
+    Args:
+        engine: The server.
+        run_id: ID of the run.
+        say: Receives a line for each change.
+        clock: Seconds, for the length of an outage.
+
+    Raises:
+        EngineError: The server was away for too long, or rejects the request.
+    """
+    reported: dict[str, str] = {}
     steps, seen = None, clock()
     while True:
         try:
             run = engine.client.get_run(run_id)
             steps = _steps(engine, run) if steps is None else steps
             state, seen = _state(engine, run, steps), clock()
-        except (EngineUnreachable, NotAnEngine):  # what restarts may answer with a page for a moment
+        except (EngineUnreachable, NotAnEngine):  # a proxy answers with a page while the server restarts
             if clock() - seen > _OUTAGE:
                 raise
         else:
-            for line in _changes(state, told):
+            for line in _changes(state, reported):
                 say(line)
             if state.over:
                 return state
@@ -211,7 +221,7 @@ def conclude(engine: Engine, state: RunState) -> None:
     """Nothing if a run that is over succeeded.
 
     Raises:
-        RunFailed: It did not; the end of the first failing step's log is told.
+        RunFailed: It did not; the error has the end of the first failed step's log.
         RunStopped: It was stopped.
     """
     if state.state == SUCCEEDED:
@@ -222,18 +232,18 @@ def conclude(engine: Engine, state: RunState) -> None:
             what="the run did not succeed",
             which=which,
             seen=_how_stopped(engine, state),
-            do=f"To go on from the last checkpoint: ddpipe runs retry {state.id}",
+            do=f"To continue from the last checkpoint: ddpipe runs retry {state.id}",
         )
     step = next(iter(state.failed), None)
     if step is None:
-        seen = state.error or f"it ended {state.state}, and no step tells why"
+        seen = state.error or f"it ended {state.state}, and no step reports why"
     else:
         seen = f"step {step.name} failed; the end of its log:\n{_tail(engine, state.id, step)}"
     raise RunFailed(
         what="the run did not succeed",
         which=which,
         seen=seen,
-        do=f"When the cause is mended: ddpipe runs retry {state.id}",
+        do=f"After fixing the cause: ddpipe runs retry {state.id}",
     )
 
 
@@ -366,7 +376,7 @@ def _state(engine: Engine, run: Any, names: Iterable[str]) -> RunState:  # noqa:
 
 
 def _was_stopped(run: Any) -> bool:  # noqa: ANN401 - kfp's model
-    """2.17 calls a run that it was told to stop failed in the end: the state before tells."""
+    """Whether a run was stopped: version 2.17 reports it as failed in the end, after a state of stopping."""
     states = [entry.state for entry in run.state_history or ()]
     return bool(_STOPPED.intersection([run.state, *states[-2:-1]]))
 
@@ -407,14 +417,14 @@ def _spec(engine: Engine, run: Any) -> Mapping[str, Any]:  # noqa: ANN401 - kfp'
     return version.pipeline_spec or {}
 
 
-def _changes(state: RunState, told: dict[str, str]) -> Iterator[str]:
-    """A line for each step, and for the run, whose state is another than the one told last."""
+def _changes(state: RunState, reported: dict[str, str]) -> Iterator[str]:
+    """A line for each step, and for the run, whose state has changed since it was reported."""
     now = {step.name: step.state for step in state.steps if step.state != WAITING} | {"run": state.state}
     for name, word in now.items():
-        if told.get(name) != word:
-            told[name] = word
+        if reported.get(name) != word:
+            reported[name] = word
             yield f"{name:<12} {word.lower()}"
 
 
-def _told(moment: datetime | None) -> str | None:
+def _time(moment: datetime | None) -> str | None:
     return moment.isoformat(timespec="seconds") if moment else None

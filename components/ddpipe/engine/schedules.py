@@ -41,7 +41,7 @@ class Trigger:
     seconds: int = 0
 
     def __str__(self) -> str:
-        """As people write it."""
+        """As a user writes it."""
         return f"cron {self.cron}" if self.cron else f"every {_duration(self.seconds)}"
 
 
@@ -51,7 +51,7 @@ class Schedule:
 
     Attributes:
         id: The server's.
-        name: For people; with its experiment, what it is known by.
+        name: Its display name, unique within its experiment.
         trigger: When.
         enabled: Whether it runs.
         experiment_id: Where its runs are.
@@ -70,7 +70,7 @@ class Schedule:
     created: datetime | None = None
 
     def facts(self) -> dict[str, Any]:
-        """For scripts."""
+        """The same as JSON, for scripts."""
         return {
             "schedule_id": self.id,
             "name": self.name,
@@ -88,7 +88,7 @@ def cron(text: str) -> Trigger:
     The server would take five fields for seconds to month: the seconds are added here.
 
     Raises:
-        ParameterError: It is no such expression.
+        ParameterError: It is not a cron expression.
     """
     fields = text.split()
     if len(fields) not in {len(_FIELDS), len(_FIELDS) + 1}:
@@ -105,7 +105,7 @@ def interval(text: str) -> Trigger:
     """A trigger from a length of time: 90s, 30m, 6h, 1d.
 
     Raises:
-        ParameterError: It is none.
+        ParameterError: It is not a length of time.
     """
     match = re.fullmatch(r"([1-9]\d{0,8})([smhd])", text)
     if not match:
@@ -114,10 +114,16 @@ def interval(text: str) -> Trigger:
 
 
 def put(engine: Engine, name: str, trigger: Trigger, request: Request) -> tuple[Schedule, bool]:
-    """Make the schedule of this name what is wanted; also whether that changed anything.
+    """Create or update the schedule of this name; also returns whether anything changed.
 
-    The API has no update: the new one is made before the old one goes, so that there is never none. One that
-    died in between is put right when it runs again. A schedule that was disabled stays so.
+    The API has no update: the new schedule is created before the old one is deleted, so that there is always
+    one. A second call repairs what a call that died in between has left. A disabled schedule stays disabled.
+
+    Args:
+        engine: The server.
+        name: Name of the schedule.
+        trigger: When to run.
+        request: What to run.
 
     Raises:
         EngineConflict: Another pipeline has a schedule of this name in this experiment.
@@ -159,29 +165,29 @@ def find(engine: Engine, name: str) -> Schedule:
     """The schedule of this name or id.
 
     Raises:
-        UnknownToEngine: There is none.
-        EngineConflict: There are several of this name.
+        UnknownToEngine: No schedule has it.
+        EngineConflict: Several schedules have this name.
     """
     found = [item for item in schedules(engine) if name in {item.name, item.id}]
     if not found:
         raise UnknownToEngine(
             what="the schedule cannot be found",
             which=name,
-            seen="there is none of this name or id",
+            seen="no schedule has this name or ID",
             do="`ddpipe schedule ls` shows all.",
         )
     if len(found) > 1:
         raise EngineConflict(
-            what="the schedule cannot be told from others",
+            what="the schedule is ambiguous",
             which=name,
             seen=f"several have this name: {', '.join(item.id for item in found)}",
-            do="Give an id.",
+            do="Give an ID.",
         )
     return found[0]
 
 
 def enable(engine: Engine, schedule: Schedule, *, enabled: bool) -> Schedule:
-    """Let a schedule run, or not."""
+    """Enable or disable a schedule."""
     client = engine.client
     act = client.enable_recurring_run if enabled else client.disable_recurring_run
     act(schedule.id)

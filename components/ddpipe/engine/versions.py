@@ -32,10 +32,10 @@ class Version:
 
 
 def publish(engine: Engine, package: Package, pipeline: str = "") -> Version:
-    """Upload a package, unless its very content is there already.
+    """Upload a package, unless the server has this content already.
 
-    The version is named by its content, so that whoever uploads the same means the same one, at any time; an
-    upload that died half-way is found and completed.
+    The hash of its content is the version's name, so the same content is always the same version; an upload
+    that died half-way is found and completed.
 
     Args:
         engine: The server.
@@ -52,7 +52,7 @@ def publish(engine: Engine, package: Package, pipeline: str = "") -> Version:
                 str(package.path), pipeline_version_name=package.version, pipeline_id=pipeline_id
             )
     except EngineConflict:
-        # Somebody else has uploaded the same a moment ago.
+        # Another process has just uploaded the same content.
         if found := _version(engine, pipeline_id, package.version):
             return Version(name, pipeline_id, package.version, found, uploaded=False)
         raise

@@ -1,9 +1,10 @@
 """What the machine of a launch has of it: the launcher process, its log, and the launch's secrets.
 
-<cache>/launches/<hash of the folder's URI>/lock      locked by the launcher as long as it lives
-                                            /pid      its process ID
-                                            /log      what it printed
-                                            /secrets  the key of the result's seal, and private options
+<cache>/launches/ID/    ID is a hash of the URI of the launch's folder
+lock                locked by the launcher as long as it lives
+pid                 its process ID
+log                 what it printed
+secrets             the key of the result's seal, and private options
 """
 
 from __future__ import annotations

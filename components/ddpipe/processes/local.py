@@ -1,7 +1,7 @@
 """Training on this machine: torchrun starts the ranks, and the first error among them is raised here.
 
 A rank's standard output is its progress: it becomes this process's standard error. Its standard error, and
-torchrun's, is kept back and shown only if a rank dies without a word.
+torchrun's, is held back and shown only if a rank dies without reporting an error.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def run_local(module: str, arguments: Sequence[str], processes: int, max_restart
     Raises:
         ParameterError: There is no torch here.
         DdpipeError: What the first failing rank raised, the last time.
-        Interrupted: The ranks were told to stop, and did.
+        Interrupted: The ranks were asked to stop, and did.
         ReplicaFailed: A rank was killed, or ended with a bug.
     """
     if not find_spec("torch"):
         raise ParameterError(
             what="training cannot run here",
             which=sys.executable,
-            seen="it has no torch: the image that launches jobs does without",
+            seen="it has no torch: the image that launches jobs does not need it",
             do="Launch a job that trains, or install ddpipe[train].",
         )
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
@@ -67,11 +67,13 @@ def run_local(module: str, arguments: Sequence[str], processes: int, max_restart
                 stderr=stderr,
                 start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on
             ) as torchrun,
-            on_stop(torchrun.terminate) as told,
+            on_stop(torchrun.terminate) as signals,
         ):
             code = torchrun.wait()
-        if code or told:
-            raise _first_error(Path(folder), kept_back.read_text(errors="replace"), code, told=bool(told))
+        if code or signals:
+            raise _first_error(
+                Path(folder), kept_back.read_text(errors="replace"), code, stopped=bool(signals)
+            )
 
 
 def _environment(processes: int) -> dict[str, str]:
@@ -80,8 +82,8 @@ def _environment(processes: int) -> dict[str, str]:
     return {**defaults, **os.environ, "DDPIPE_PARENT": str(os.getpid())}
 
 
-def _first_error(folder: Path, stderr: str, code: int, *, told: bool) -> DdpipeError:
-    """The cause among the errors: one rank's failure makes others lose contact, or be told to stop."""
+def _first_error(folder: Path, stderr: str, code: int, *, stopped: bool) -> DdpipeError:
+    """The cause among the errors: one rank's failure makes others lose contact, or be stopped."""
     starts = sorted(folder.glob("**/attempt_*"), key=lambda path: int(path.name.partition("_")[2]))
     errors = starts[-1].glob("**/error.json") if starts else ()
     files = sorted(errors, key=lambda path: path.stat().st_mtime_ns)
@@ -89,15 +91,15 @@ def _first_error(folder: Path, stderr: str, code: int, *, told: bool) -> DdpipeE
     causes = [error for error in raised if type(error) not in {TrainingError, Interrupted}]
     if causes:
         return causes[0]
-    if not told and (killed := _killed(stderr)):
+    if not stopped and (killed := _killed(stderr)):
         return killed
     if raised:
         return raised[0]
-    if told:
+    if stopped:
         return Interrupted(
             what="the work was interrupted",
             which="the processes on this machine",
-            seen="told to stop before there was anything to save",
+            seen="stopped before there was anything to save",
             do="Run the same command again.",
         )
     return ReplicaFailed(

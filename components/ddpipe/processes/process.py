@@ -46,7 +46,7 @@ def give_memory_back() -> None:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether there is such a process on this machine, whoever owns it."""
+    """Whether there is such a process on this machine, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -57,14 +57,14 @@ def is_alive(pid: int) -> bool:
 
 
 def leave(exit_code: int) -> NoReturn:
-    """End this process as it is, with all that it said said."""
+    """End this process at once, after flushing its output."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # nobody listens
+        with suppress(OSError, ValueError):  # nobody reads it
             stream.flush()
     os._exit(exit_code)
 
 
 def clean_up_and_leave(exit_code: int) -> NoReturn:
-    """End this process after what libraries asked to be done at its end: removing their temporary files."""
+    """End this process after running the exit handlers of libraries, which remove their temporary files."""
     atexit._run_exitfuncs()  # noqa: SLF001 - how multiprocessing ends its processes, too
     leave(exit_code)

@@ -74,7 +74,7 @@ def checks(server: Server, cluster: object, account: str = "", namespace: str = 
     return {one.name: one for one in examine(lambda: connect(reached), lambda: cluster, plan)}  # type: ignore[arg-type,return-value]
 
 
-def test_what_is_well_is_told_and_what_cannot_be_seen_is_no_failure(server: Server) -> None:
+def test_unknown_checks_are_no_failure(server: Server) -> None:
     told = ddpipe("doctor")
     assert told.exit_code == 0
     lines = [line.split()[:2] for line in told.stdout.splitlines()]
@@ -85,7 +85,7 @@ def test_what_is_well_is_told_and_what_cannot_be_seen_is_no_failure(server: Serv
     assert "Set KUBECONFIG" in told.stdout
 
 
-def test_an_expired_login_is_not_a_wrong_address(server: Server) -> None:
+def test_expired_login_is_not_a_wrong_address(server: Server) -> None:
     server.cookie = "authservice_session=fresh"
     told = ddpipe("doctor")
     assert told.exit_code == EngineError.exit_code
@@ -95,14 +95,14 @@ def test_an_expired_login_is_not_a_wrong_address(server: Server) -> None:
     assert "KFP_COOKIES" in told.stdout
 
 
-def test_an_address_where_nothing_is_ends_the_examination(server: Server) -> None:
+def test_address_where_nothing_is_ends_the_examination(server: Server) -> None:
     told = ddpipe("doctor", "--endpoint", "http://127.0.0.1:1")
     assert told.exit_code == EngineError.exit_code
     assert told.stdout.startswith("endpoint  fail")
     assert "rights" not in told.stdout
 
 
-def test_a_missing_or_foreign_namespace_is_told(server: Server) -> None:
+def test_missing_or_foreign_namespace_is_reported(server: Server) -> None:
     server.namespaces = ("team-a",)
     for namespace in ("", "team-b"):
         found = checks(server, Kubernetes(), namespace=namespace)
@@ -115,7 +115,9 @@ def test_a_missing_or_foreign_namespace_is_told(server: Server) -> None:
     ("version", "state"),
     [("2.17.0", State.OK), ("2.15.2", State.OK), ("2.5.0", State.FAIL), ("unknown", State.UNKNOWN)],
 )
-def test_a_server_that_is_too_old_for_the_package_is_told(server: Server, version: str, state: State) -> None:
+def test_server_that_is_too_old_for_the_package_is_reported(
+    server: Server, version: str, state: State
+) -> None:
     server.version = version
     assert checks(server, Kubernetes())["version"].state == state
 
@@ -150,12 +152,12 @@ def test_indexed_jobs_need_the_right_to_create_services(server: Server) -> None:
     assert (found.state, "create services" in found.seen) == (State.FAIL, True)
 
 
-def test_a_cluster_without_any_kind_of_job_cannot_be_judged(server: Server) -> None:
+def test_cluster_without_any_kind_of_job_cannot_be_judged(server: Server) -> None:
     found = checks(server, Kubernetes(served={}))["rights"]
     assert (found.state, "PyTorchJob" in found.seen) == (State.UNKNOWN, True)
 
 
-def test_an_image_that_no_node_has_may_still_be_pulled(server: Server) -> None:
+def test_image_that_no_node_has_may_still_be_pulled(server: Server) -> None:
     trainer = str(next(item.default for item in TRAINING.parameters if item.name == "cluster_image"))
     assert checks(server, Kubernetes(images=(trainer,)))["image"].state == State.OK
     found = checks(server, Kubernetes())["image"]
@@ -166,7 +168,7 @@ def test_an_image_that_no_node_has_may_still_be_pulled(server: Server) -> None:
     ("keys", "state"),
     [(("accesskey", "secretkey"), State.OK), (("accesskey",), State.FAIL), (None, State.FAIL)],
 )
-def test_the_secret_of_the_store_needs_both_keys(
+def test_secret_of_the_store_needs_both_keys(
     server: Server, keys: tuple[str, ...] | None, state: State
 ) -> None:
     secrets = {"mlpipeline-minio-artifact": keys} if keys else {}
@@ -179,7 +181,7 @@ def test_what_this_account_may_not_see_is_unknown(server: Server, refusal: Excep
     assert {found[name].state for name in ("rights", "image", "secret")} == {State.UNKNOWN}
 
 
-def test_a_cluster_that_is_not_there_is_unknown(server: Server) -> None:
+def test_cluster_that_is_not_there_is_unknown(server: Server) -> None:
     def nowhere() -> Any:
         raise ClusterUnreachable(what="", which="", seen="no kubeconfig", do="")
 
@@ -188,7 +190,7 @@ def test_a_cluster_that_is_not_there_is_unknown(server: Server) -> None:
     assert found["rights"].state == State.UNKNOWN
 
 
-def test_the_store_is_tried_where_its_address_is_known(server: Server, s3: s3_server.Server) -> None:
+def test_store_is_tried_where_its_address_is_known(server: Server, s3: s3_server.Server) -> None:
     assert checks(server, Kubernetes())["store"].state == State.FAIL  # no such bucket
     s3.client.make_bucket("mlpipeline")
     assert checks(server, Kubernetes())["store"].state == State.OK

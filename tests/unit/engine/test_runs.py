@@ -44,20 +44,20 @@ def test_only_the_namespaces_runs_are_asked_for(server: Server) -> None:
     assert "namespace=team-a" in server.requests[-1]
 
 
-def test_a_run_is_shown_with_its_steps_and_no_groups(server: Server, training: str) -> None:
+def test_run_is_shown_with_its_steps_and_no_groups(server: Server, training: str) -> None:
     told = ddpipe("runs", "show", training)
     assert "  train " in told.stdout
     assert "root" not in told.stdout
     assert f"/#/runs/details/{training}" in told.stdout
 
 
-def test_a_run_can_be_waited_for(server: Server, training: str) -> None:
+def test_run_can_be_waited_for(server: Server, training: str) -> None:
     assert facts("runs", "show", training, "--wait")["state"] == "SUCCEEDED"
     server.ends = ("FAILED",)
     refusal(RunFailed, "runs", "show", training, "--wait")
 
 
-def test_the_log_is_that_of_the_failed_step_or_of_the_named_one(server: Server, training: str) -> None:
+def test_log_is_that_of_the_failed_step_or_of_the_named_one(server: Server, training: str) -> None:
     server.logs.update({TRAIN: "diverged\n", PREPARE: "1797 images\n"})
     server.ends = ("FAILED",)
     assert ddpipe("runs", "logs", training).stdout == "diverged\n"
@@ -65,13 +65,13 @@ def test_the_log_is_that_of_the_failed_step_or_of_the_named_one(server: Server, 
     assert "it has prepare, train" in refusal(UnknownToEngine, "runs", "logs", training, "fly")["seen"]
 
 
-def test_the_log_is_found_through_the_web_page_too(server: Server, training: str) -> None:
+def test_log_is_found_through_the_web_page_too(server: Server, training: str) -> None:
     server.logs[PREPARE] = "1797 images\n"
     server.behind_page = True
     assert ddpipe("runs", "logs", training, "prepare").stdout == "1797 images\n"
 
 
-def test_the_log_of_a_pod_is_found_where_the_server_cannot_read_it(
+def test_log_of_a_pod_is_found_where_the_server_cannot_read_it(
     server: Server, training: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Kubernetes:
@@ -83,22 +83,20 @@ def test_the_log_of_a_pod_is_found_where_the_server_cannot_read_it(
     assert ddpipe("runs", "logs", training, "prepare").stdout == "1797 images\ndone\n"
 
 
-def test_a_log_that_is_gone_is_told(server: Server, training: str) -> None:
+def test_log_that_is_gone_is_reported(server: Server, training: str) -> None:
     told = refusal(UnknownToEngine, "runs", "logs", training, "train")
     assert "nor, from here, Kubernetes" in told["seen"]
     assert "kubectl get pods" in told["do"]
 
 
-def test_a_run_is_stopped_once(server: Server, training: str) -> None:
+def test_run_is_stopped_once(server: Server, training: str) -> None:
     server.ends = ("RUNNING",)
     assert facts("runs", "stop", training)["stopped"]
     assert not facts("runs", "stop", training)["stopped"]
     assert server.asked(":terminate") == 1
 
 
-def test_whoever_waits_for_a_run_that_was_stopped_learns_where_and_what_was_removed(
-    server: Server, training: str
-) -> None:
+def test_waiting_for_a_stopped_run_reports_where_it_was_stopped(server: Server, training: str) -> None:
     server.logs[CLEAN_UP] = "removed PyTorchJob kubeflow/train-1\n"
     server.ends = ("RUNNING",)
     facts("runs", "stop", training)
@@ -107,7 +105,7 @@ def test_whoever_waits_for_a_run_that_was_stopped_learns_where_and_what_was_remo
     assert "removed PyTorchJob kubeflow/train-1" in told["seen"]
 
 
-def test_a_failure_is_told_in_the_step_s_words_without_the_engine_s(server: Server, training: str) -> None:
+def test_failure_shows_the_steps_lines_without_the_engines(server: Server, training: str) -> None:
     server.logs[TRAIN] = (
         "I1122 17:46:55.386897      15 main.go:139] Setting log level to: '1'\n"
         "diverged\n"
@@ -118,19 +116,19 @@ def test_a_failure_is_told_in_the_step_s_words_without_the_engine_s(server: Serv
     assert told["seen"] == "step train failed; the end of its log:\n  diverged\n"
 
 
-def test_a_failed_run_is_tried_again_and_waited_for(server: Server, training: str) -> None:
+def test_failed_run_is_retried_and_waited_for(server: Server, training: str) -> None:
     server.ends = ("FAILED",)
     assert facts("runs", "retry", training, "--wait")["state"] == "SUCCEEDED"
     assert "Only failed runs" in refusal(EngineError, "runs", "retry", training)["seen"]
 
 
-def test_an_unknown_run_is_told_with_where_to_look(server: Server) -> None:
+def test_unknown_run_is_reported_with_where_to_look(server: Server) -> None:
     for act in ("show", "logs", "stop", "retry"):
         told = refusal(UnknownToEngine, "runs", act, "no-such-run")
         assert "runs ls" in told["do"]
 
 
-def test_a_version_that_somebody_deleted_is_told(server: Server, training: str) -> None:
+def test_version_that_was_deleted_is_reported(server: Server, training: str) -> None:
     server.versions.clear()
     assert "PipelineVersion" in refusal(UnknownToEngine, "runs", "show", training)["seen"]
 

@@ -29,7 +29,7 @@ def test_set_twice_it_is_one_schedule_unchanged(server: Server) -> None:
     assert len(server.schedules) == 1
 
 
-def test_a_changed_package_moves_the_schedule_to_the_newest_version(server: Server, tmp_path: Path) -> None:
+def test_changed_package_moves_the_schedule_to_the_newest_version(server: Server, tmp_path: Path) -> None:
     first = facts(*NIGHTLY)
     second = facts("schedule", "set", "nightly", changed(tmp_path), "--cron", "0 2 * * *")
     (schedule,) = server.schedules.values()
@@ -54,7 +54,7 @@ def test_other_parameters_times_or_accounts_replace_it(server: Server, change: t
     assert len(server.schedules) == 1
 
 
-def test_the_new_one_is_there_before_the_old_one_goes(server: Server) -> None:
+def test_new_one_is_there_before_the_old_one_goes(server: Server) -> None:
     facts(*NIGHTLY)
     facts(*NIGHTLY, "--set", "epochs=3")
     acts = [request.split()[0] for request in server.requests if "recurringruns" in request]
@@ -78,7 +78,7 @@ def test_another_pipelines_schedule_of_this_name_is_left_alone(server: Server) -
     assert "several" in refusal(EngineConflict, "schedule", "delete", "nightly")["seen"]
 
 
-def test_a_disabled_schedule_stays_disabled_when_it_is_set_again(server: Server) -> None:
+def test_disabled_schedule_stays_disabled_when_it_is_set_again(server: Server) -> None:
     facts(*NIGHTLY)
     assert not facts("schedule", "disable", "nightly")["enabled"]
     assert not facts(*NIGHTLY, "--set", "epochs=3")["enabled"]
@@ -86,14 +86,14 @@ def test_a_disabled_schedule_stays_disabled_when_it_is_set_again(server: Server)
     assert facts("schedule", "ls")["schedules"][0]["enabled"]
 
 
-def test_a_schedule_is_deleted_by_its_name_or_id(server: Server) -> None:
+def test_schedule_is_deleted_by_its_name_or_id(server: Server) -> None:
     made = facts(*NIGHTLY)
     assert facts("schedule", "delete", made["schedule_id"]) == {"deleted": made["schedule_id"]}
     assert facts("schedule", "ls") == {"schedules": []}
     assert "schedule ls" in refusal(UnknownToEngine, "schedule", "delete", "nightly")["do"]
 
 
-def test_people_are_told_when_and_in_which_time_zone(server: Server) -> None:
+def test_schedule_prints_times_and_time_zone(server: Server) -> None:
     told = ddpipe(*NIGHTLY)
     assert told.stdout.startswith("nightly  cron 0 0 2 * * *  enabled")
     assert "UTC, unless CRON_SCHEDULE_TIMEZONE" in told.stderr
@@ -116,7 +116,7 @@ def test_schedules_of_other_namespaces_are_not_shown(server: Server) -> None:
         ("0 0 1,15 JAN *", "0 0 0 1,15 JAN *"),
     ],
 )
-def test_a_crontab_gets_the_seconds_that_the_server_wants(text: str, six: str) -> None:
+def test_crontab_gets_the_seconds_that_the_server_wants(text: str, six: str) -> None:
     assert cron(text) == Trigger(cron=six)
 
 
@@ -134,12 +134,12 @@ def test_a_crontab_gets_the_seconds_that_the_server_wants(text: str, six: str) -
         "0 2 * * 7",
     ],
 )
-def test_what_is_no_crontab_is_refused(text: str) -> None:
+def test_what_is_no_crontab_is_rejected(text: str) -> None:
     with pytest.raises(ParameterError, match="--cron"):
         cron(text)
 
 
-def test_a_length_of_time_has_a_unit() -> None:
+def test_length_of_time_has_a_unit() -> None:
     assert [interval(text).seconds for text in ("90s", "30m", "6h", "1d")] == [90, 1800, 21600, 86400]
     assert str(interval("3600s")) == "every 1h"
     for text in ("", "6", "0h", "-1h", "6 hours"):

@@ -62,7 +62,7 @@ def changed(folder: Path) -> str:
     return str(folder / "changed.yaml")
 
 
-def test_the_same_package_twice_is_one_version_and_two_runs(server: Server) -> None:
+def test_same_package_twice_is_one_version_and_two_runs(server: Server) -> None:
     first, second = facts("submit"), facts("submit")
     assert (first["uploaded"], second["uploaded"]) == (True, False)
     assert first["version_id"] == second["version_id"]
@@ -70,20 +70,20 @@ def test_the_same_package_twice_is_one_version_and_two_runs(server: Server) -> N
     assert len(server.runs) == 2
 
 
-def test_a_changed_package_is_a_second_version_of_the_same_pipeline(server: Server, tmp_path: Path) -> None:
+def test_changed_package_is_a_second_version_of_the_same_pipeline(server: Server, tmp_path: Path) -> None:
     facts("submit")
     assert facts("submit", changed(tmp_path))["uploaded"]
     assert len(server.pipelines) == 1
     assert len({version["display_name"] for version in server.versions.values()}) == 2
 
 
-def test_an_upload_that_died_after_its_first_half_is_completed(server: Server) -> None:
+def test_upload_that_died_after_its_first_half_is_completed(server: Server) -> None:
     server.pipeline_service_create_pipeline({"display_name": "ddpipe-training"})
     assert facts("submit")["uploaded"]
     assert len(server.pipelines) == 1
 
 
-def test_a_version_is_found_among_more_than_a_page_of_pipelines(
+def test_version_is_found_among_more_than_a_page_of_pipelines(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_client, "_PAGE", 1)
@@ -104,9 +104,7 @@ def parameters(server: Server) -> dict[str, Any]:
     return given
 
 
-def test_parameters_come_from_a_file_and_from_options_with_their_types(
-    server: Server, tmp_path: Path
-) -> None:
+def test_parameters_of_file_and_options_keep_their_types(server: Server, tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text("epochs: 3\nlearning_rate: 0.5\ntrain_options: {label_smoothing: 0.1}\n")
     more = assigned("train_epochs=4", "verify=true", 'pull_secrets=["a"]', "memory=2Gi", "momentum=0.5")
@@ -121,12 +119,12 @@ def test_parameters_come_from_a_file_and_from_options_with_their_types(
     }
 
 
-def test_the_name_of_the_form_and_of_the_command_line_are_one_parameter(server: Server) -> None:
+def test_form_name_and_option_name_are_one_parameter(server: Server) -> None:
     facts("submit", *assigned("train_epochs=4", "nodes=2"))
     assert parameters(server) == {"train_epochs": 4, "cluster_nodes": 2}
 
 
-def test_all_wrong_parameters_are_refused_before_anything_is_uploaded(server: Server) -> None:
+def test_all_wrong_parameters_are_rejected_before_an_upload(server: Server) -> None:
     wrong = assigned("epoch=3", "nodes=two", "learning_rate=-1", "cluster_gpus=-1", "label_smoothing=2")
     told = refusal(ParameterError, "submit", *wrong)
     assert "5 problems" in told["seen"]
@@ -135,7 +133,7 @@ def test_all_wrong_parameters_are_refused_before_anything_is_uploaded(server: Se
     assert server.requests == []
 
 
-def test_somebody_elses_package_has_the_parameters_of_its_form_only(server: Server, tmp_path: Path) -> None:
+def test_foreign_package_has_the_parameters_of_its_form_only(server: Server, tmp_path: Path) -> None:
     package = tmp_path / "mine.yaml"
     package.write_text(
         "pipelineInfo: {name: mine}\n"
@@ -151,7 +149,7 @@ def test_somebody_elses_package_has_the_parameters_of_its_form_only(server: Serv
     assert parameters(server) == {"photos": "s3://x", "size": "small"}
 
 
-def test_a_run_belongs_to_its_experiment_with_its_name_and_account(server: Server) -> None:
+def test_run_belongs_to_its_experiment_with_its_name_and_account(server: Server) -> None:
     facts("submit", "--experiment", "photos", "--run-name", "first", "--service-account", "default-editor")
     facts("submit", "--experiment", "photos")
     (experiment,) = server.experiments.values()
@@ -161,15 +159,13 @@ def test_a_run_belongs_to_its_experiment_with_its_name_and_account(server: Serve
     assert (run["display_name"], run["service_account"]) == ("first", "default-editor")
 
 
-def test_the_client_s_own_remarks_are_kept_to_itself(
-    server: Server, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_client_s_own_remarks_are_kept_to_itself(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         facts("submit", "--experiment", "photos")
     assert caplog.messages == []
 
 
-def test_waiting_tells_each_change_of_a_step_once(server: Server) -> None:
+def test_waiting_reports_each_change_of_a_step_once(server: Server) -> None:
     told = ddpipe("submit", "--wait")
     assert told.exit_code == 0
     lines = [line.split() for line in told.stderr.splitlines()]
@@ -179,7 +175,7 @@ def test_waiting_tells_each_change_of_a_step_once(server: Server) -> None:
     assert ["root", "running"] not in changes
 
 
-def test_a_failed_run_is_an_error_with_the_end_of_the_failing_steps_log(server: Server) -> None:
+def test_failed_run_is_an_error_with_the_end_of_the_steps_log(server: Server) -> None:
     server.ends = ("RUNNING", "FAILED")
     server.logs["flow-train-system-container-impl-7"] = "epoch 1\nthe loss is no longer a number\n"
     told = refusal(RunFailed, "submit", "--wait")
@@ -188,12 +184,12 @@ def test_a_failed_run_is_an_error_with_the_end_of_the_failing_steps_log(server: 
     assert "ddpipe runs retry" in told["do"]
 
 
-def test_a_failed_step_without_a_log_says_so(server: Server) -> None:
+def test_failed_step_without_a_log_says_so(server: Server) -> None:
     server.ends = ("FAILED",)
     assert "nor, from here, Kubernetes" in refusal(RunFailed, "submit", "--wait")["seen"]
 
 
-def test_whoever_stops_waiting_leaves_the_run_alone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_to_wait_leaves_the_run_alone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.ends = ("RUNNING",)
     monkeypatch.setattr(runs.time, "sleep", lambda _seconds: signal.raise_signal(signal.SIGTERM))
     told = refusal(Interrupted, "submit", "custom-job", "--wait")
@@ -209,7 +205,7 @@ def test_waiting_rides_out_a_server_that_is_away_for_a_while(server: Server) -> 
     assert runs.follow(reached, started, print).state == "SUCCEEDED"
 
 
-def test_a_token_from_a_file_is_read_again_when_it_changes(server: Server, tmp_path: Path) -> None:
+def test_token_from_a_file_is_read_again_when_it_changes(server: Server, tmp_path: Path) -> None:
     server.token = SECRET
     file = tmp_path / "token"
     file.write_text(f"{SECRET}\n")
@@ -235,16 +231,16 @@ def test_line_break_after_a_token_is_left_out(server: Server, monkeypatch: pytes
     facts("runs", "ls")
 
 
-def test_a_token_and_cookies_may_be_in_the_environment(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_token_and_cookies_may_be_in_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.token, server.cookie = SECRET, f"authservice_session={SECRET}"
     monkeypatch.setenv("KFP_TOKEN", SECRET)
     monkeypatch.setenv("KFP_COOKIES", f"authservice_session={SECRET}")
     facts("submit")
 
 
-def test_an_expired_token_is_told_without_showing_it(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expired_token_is_reported_without_showing_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.token = "another"  # noqa: S105
     monkeypatch.setenv("KFP_TOKEN", SECRET)
     told = refusal(LoginRequired, "submit")
@@ -252,7 +248,7 @@ def test_an_expired_token_is_told_without_showing_it(server: Server, monkeypatch
     assert "KFP_TOKEN" in told["do"]
 
 
-def test_expired_cookies_lead_to_a_login_page_which_is_told(server: Server, tmp_path: Path) -> None:
+def test_expired_cookies_lead_to_a_login_page_which_is_reported(server: Server, tmp_path: Path) -> None:
     server.cookie = "authservice_session=fresh"
     (tmp_path / "cookies").write_text(f"authservice_session={SECRET};\n")
     told = refusal(LoginRequired, "submit", "--cookies-file", str(tmp_path / "cookies"))
@@ -260,24 +256,24 @@ def test_expired_cookies_lead_to_a_login_page_which_is_told(server: Server, tmp_
     assert "KFP_COOKIES" in told["do"]
 
 
-def test_no_address_is_told_with_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_address_is_reported_with_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KFP_ENDPOINT", raising=False)
     assert "port-forward" in refusal(ParameterError, "submit")["do"]
     assert "http" in refusal(ParameterError, "submit", "--endpoint", "127.0.0.1:8888")["seen"]
 
 
-def test_a_port_where_nothing_listens_is_told_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_where_nothing_listens_is_reported_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     told = refusal(EngineUnreachable, "submit", "--endpoint", f"http://kim:{SECRET}@127.0.0.1:1")
     assert "127.0.0.1:1" in told["which"]
     assert "Connection refused" in told["seen"]
 
 
-def test_another_kind_of_server_is_told_apart_from_kubeflow_pipelines(server: Server) -> None:
+def test_another_kind_of_server_is_not_kubeflow_pipelines(server: Server) -> None:
     told = refusal(NotAnEngine, "submit", "--endpoint", f"{server.url}/somewhere")
     assert "--endpoint" in told["do"]
 
 
-def test_a_server_of_many_users_wants_a_namespace_and_refuses_a_strangers(server: Server) -> None:
+def test_multi_user_server_requires_a_namespace_of_the_user(server: Server) -> None:
     server.namespaces = ("team-a",)
     assert "--namespace" in refusal(ParameterError, "submit")["which"]
     assert "team-b" in refusal(EngineForbidden, "submit", "--namespace", "team-b")["seen"]
@@ -286,19 +282,19 @@ def test_a_server_of_many_users_wants_a_namespace_and_refuses_a_strangers(server
     assert (pipeline["namespace"], experiment["namespace"]) == ("team-a", "team-a")
 
 
-def test_a_server_that_keeps_failing_is_told_with_where_its_log_is(server: Server) -> None:
+def test_server_that_keeps_failing_is_reported_with_where_its_log_is(server: Server) -> None:
     server.faults.extend([500] * 3)
     told = refusal(EngineUnreachable, "submit")
     assert "the database is gone" in told["seen"]
     assert "kubectl logs" in told["do"]
 
 
-def test_a_burst_of_503_is_not_even_noticed(server: Server) -> None:
+def test_burst_of_503_is_not_even_noticed(server: Server) -> None:
     server.faults.append(503)
     facts("submit")
 
 
-def test_a_server_that_never_answers_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_never_answers_is_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_client, "PATIENCE", (1, 0.2))
     over = Event()
     server.faults.append(over)
@@ -307,7 +303,7 @@ def test_a_server_that_never_answers_is_given_up(server: Server, monkeypatch: py
     assert "timed out" in told["seen"].lower()
 
 
-def test_a_self_signed_certificate_is_trusted_when_it_is_given(tmp_path: Path) -> None:
+def test_self_signed_certificate_is_trusted_when_it_is_given(tmp_path: Path) -> None:
     certificate = a_certificate(tmp_path / "certificate.pem")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
@@ -327,13 +323,13 @@ def test_a_self_signed_certificate_is_trusted_when_it_is_given(tmp_path: Path) -
         ("{", "did not find"),
     ],
 )
-def test_what_is_no_package_is_refused(tmp_path: Path, content: str, seen: str) -> None:
+def test_what_is_no_package_is_rejected(tmp_path: Path, content: str, seen: str) -> None:
     (tmp_path / "package.yaml").write_text(content)
     assert seen in refusal(InputError, "submit", str(tmp_path / "package.yaml"))["seen"]
     assert refusal(InputError, "submit", "nowhere.yaml")["which"] == "nowhere.yaml"
 
 
-def test_the_server_of_these_tests_knows_no_more_than_the_described_api() -> None:
+def test_fake_server_has_only_described_operations() -> None:
     described = kfp_server.OPERATIONS
     assert described["run_service_retry_run"].path.fullmatch("/apis/v2beta1/runs/7:retry")
     assert described["run_service_create_run"].body == "V2beta1Run"
@@ -345,7 +341,7 @@ def test_the_server_of_these_tests_knows_no_more_than_the_described_api() -> Non
         kfp_server.check({"state": "HAPPY"}, "V2beta1Run", "run")
 
 
-def test_an_empty_secret_means_none(server: Server) -> None:
+def test_empty_secret_means_none(server: Server) -> None:
     """The pods of a pipeline's steps cannot refer to a secret without a name."""
     facts("submit", *assigned("storage_secret="))
     assert parameters(server)["storage_secret"] == "none"  # noqa: S105 - a name

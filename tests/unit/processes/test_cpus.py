@@ -16,13 +16,13 @@ HERE = len(os.sched_getaffinity(0))
     ("quota", "expected"),
     [("max 100000", HERE), ("50000 100000", 1), ("150000 100000", min(2, HERE)), ("9900000 100000", HERE)],
 )
-def test_a_quota_of_cgroup_2_counts(quota: str, expected: int, tmp_path: Path) -> None:
+def test_quota_of_cgroup_2_counts(quota: str, expected: int, tmp_path: Path) -> None:
     (tmp_path / "cpu.max").write_text(f"{quota}\n")
     assert cpus(tmp_path) == expected
 
 
 @pytest.mark.parametrize(("quota", "expected"), [("-1", HERE), ("100000", 1)])
-def test_a_quota_of_cgroup_1_counts(quota: str, expected: int, tmp_path: Path) -> None:
+def test_quota_of_cgroup_1_counts(quota: str, expected: int, tmp_path: Path) -> None:
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(f"{quota}\n")
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")

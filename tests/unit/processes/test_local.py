@@ -33,52 +33,52 @@ def leave(folder: Path, rank: int, message: dict[str, object], *, time: int) -> 
 KILLED = report({1: -9}, first=1)
 
 
-def test_the_first_error_wins(tmp_path: Path) -> None:
+def test_first_error_wins(tmp_path: Path) -> None:
     wrote(tmp_path, 0, an_error(Diverged, do="Second."), time=20)
     wrote(tmp_path, 1, an_error(Diverged, do="First."), time=10)
-    error = _first_error(tmp_path, "", 1, told=False)
+    error = _first_error(tmp_path, "", 1, stopped=False)
     assert isinstance(error, Diverged)
     assert error.do == "First."
 
 
-def test_a_cause_wins_over_its_consequences(tmp_path: Path) -> None:
+def test_cause_wins_over_its_consequences(tmp_path: Path) -> None:
     wrote(tmp_path, 0, an_error(TrainingError), time=10)
     wrote(tmp_path, 1, an_error(Interrupted), time=20)
     wrote(tmp_path, 2, an_error(Diverged), time=30)
-    assert isinstance(_first_error(tmp_path, "", 1, told=True), Diverged)
+    assert isinstance(_first_error(tmp_path, "", 1, stopped=True), Diverged)
 
 
-def test_a_rank_that_was_killed_wins_over_those_that_lost_it(tmp_path: Path) -> None:
+def test_rank_that_was_killed_wins_over_those_that_lost_it(tmp_path: Path) -> None:
     wrote(tmp_path, 0, an_error(TrainingError), time=10)
-    error = _first_error(tmp_path, f"its last words\n{KILLED}", 1, told=False)
+    error = _first_error(tmp_path, f"its last words\n{KILLED}", 1, stopped=False)
     assert isinstance(error, ReplicaFailed)
     assert error.which == "rank 1 on this machine"
     assert "SIGKILL" in error.seen
     assert "its last words" in error.seen
 
 
-def test_a_bug_is_told_with_its_traceback(tmp_path: Path) -> None:
+def test_bug_is_reported_with_its_traceback(tmp_path: Path) -> None:
     message = {"message": "KeyError: 'x'", "extraInfo": {"py_callstack": "Traceback: line 7"}}
     leave(tmp_path, 1, message, time=10)
-    error = _first_error(tmp_path, "", 1, told=False)
+    error = _first_error(tmp_path, "", 1, stopped=False)
     assert isinstance(error, ReplicaFailed)
     assert error.which == "rank 1 on this machine"
     assert error.seen == "KeyError: 'x'\nTraceback: line 7"
 
 
-def test_being_told_to_stop_is_no_failure_of_a_rank(tmp_path: Path) -> None:
-    assert isinstance(_first_error(tmp_path, KILLED, -15, told=True), Interrupted)
+def test_stopped_rank_is_no_failure(tmp_path: Path) -> None:
+    assert isinstance(_first_error(tmp_path, KILLED, -15, stopped=True), Interrupted)
 
 
-def test_a_silent_end_shows_the_last_lines(tmp_path: Path) -> None:
-    error = _first_error(tmp_path, "\n".join(f"line {number}" for number in range(100)), 2, told=False)
+def test_silent_end_shows_the_last_lines(tmp_path: Path) -> None:
+    error = _first_error(tmp_path, "\n".join(f"line {number}" for number in range(100)), 2, stopped=False)
     assert isinstance(error, ReplicaFailed)
     assert "exit code 2" in error.seen
     assert "line 99" in error.seen
     assert "line 9\n" not in error.seen
 
 
-def test_processes_share_the_processors_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_share_the_processors_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(local, "cpus", lambda: 6)  # that a container's quota counts: test_cpus
     assert [_environment(processes)["OMP_NUM_THREADS"] for processes in (2, 4, 10)] == ["3", "1", "1"]

@@ -36,7 +36,7 @@ def test_memory_that_is_kept_is_not_asked_for_again() -> None:
     assert asked["keep_memory()"] < asked[""] / 10
 
 
-def test_a_program_that_leaves_has_said_all_and_removed_what_it_registered() -> None:
+def test_leaving_program_flushes_output_and_runs_exit_handlers() -> None:
     program = """
 import atexit, sys
 from ddpipe.processes.process import clean_up_and_leave
@@ -49,7 +49,7 @@ print("never")
     assert (ended.returncode, ended.stdout) == (3, "said, removed\n")
 
 
-def test_a_program_that_leaves_does_not_mind_that_nobody_listens() -> None:
+def test_program_that_leaves_does_not_mind_that_nobody_listens() -> None:
     program = "import sys; from ddpipe.processes.process import leave; sys.stdout.write('x' * 10); leave(0)"
     with subprocess.Popen(
         [sys.executable, "-c", f"import sys; sys.stdin.read(); {program}"],
