@@ -262,7 +262,7 @@ def test_images_are_small_at_first() -> None:
 
 def test_a_network_for_one_size_only_refuses_smaller_images() -> None:
     recipe = Recipe(initial_resolution=0.5)
-    with pytest.raises(ParameterError, match="images of 4x4 pixels, which it does not take"):
+    with pytest.raises(ParameterError, match="images of 4x4 pixels, which it does not accept"):
         check_resolution(a_classifier(), SHAPE, recipe)
 
 
