@@ -9,7 +9,7 @@ import numpy as np
 from ddpipe.data.manifest import SPLITS, Label
 from ddpipe.prepare.split_rule import SplitRule
 from ddpipe.prepare.splitting import UNKNOWN, split_samples
-from ddpipe.sources.base import Sample
+from ddpipe.sources.sample import Sample
 from ddpipe.sources.sample_columns import Samples
 
 

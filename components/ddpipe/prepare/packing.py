@@ -34,8 +34,8 @@ from ddpipe.prepare.progress import progress_bar
 from ddpipe.processes.cpus import cpus
 from ddpipe.processes.process import give_memory_back, keep_memory
 from ddpipe.sources import Source, Survey, Unreadable
-from ddpipe.sources.base import Sample
 from ddpipe.sources.images import Probed, Shape, probe
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ddpipe.data.manifest import Label
 from ddpipe.data.names import printable
 from ddpipe.errors import SourceError
+from ddpipe.sources.sample import Sample
 from ddpipe.spelling import option
 from ddpipe.storage import Store, open_store
 
@@ -22,27 +22,6 @@ IMAGES = (
     "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "dcm", "dicom",
 )  # fmt: skip
 """Endings of the names of image files."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One image and what it shows.
-
-    Attributes:
-        id: Its name in all versions.
-        label: Multiclass: index of its class. Multilabel: 0 or 1 for each class.
-        stamp: Changes when the image may have changed; known without reading the image.
-        where: What its source needs to read it.
-        group: Samples of one group (such as one patient) belong in one split; "": it is a group of its own.
-        split: The split that the source assigns; "": none.
-    """
-
-    id: str
-    label: Label
-    stamp: str
-    where: str = ""
-    group: str = ""
-    split: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

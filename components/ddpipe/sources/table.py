@@ -15,10 +15,11 @@ from typing import Any
 from ddpipe.data.manifest import SPLITS, Label
 from ddpipe.data.names import printable
 from ddpipe.errors import NoSuchObject, listed
-from ddpipe.sources.base import Sample, Survey, Table, refused, sorted_out, store_of
+from ddpipe.sources.base import Survey, Table, refused, sorted_out, store_of
 from ddpipe.sources.csv_file import Row, parsed
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, read_file, stamp
+from ddpipe.sources.sample import Sample
 from ddpipe.sources.times import moment
 from ddpipe.spelling import option
 from ddpipe.storage import ObjectInfo, read_uri

@@ -13,7 +13,7 @@ from ddpipe.data.manifest import SPLITS
 from ddpipe.prepare import splitting
 from ddpipe.prepare.split_rule import SplitRule
 from ddpipe.prepare.splitting import positions, split_samples
-from ddpipe.sources.base import Sample
+from ddpipe.sources.sample import Sample
 from ddpipe.sources.sample_columns import Finder, Samples
 
 RULE = SplitRule(fractions={"train": 0.8, "validation": 0.1, "test": 0.1})
