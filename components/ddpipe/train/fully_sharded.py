@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
 from ddpipe.model.networks import Shape
-from ddpipe.train.strategies import State, Strategy
+from ddpipe.train.replicated import State, Strategy
 
 
 class FullyShardedStrategy(Strategy):

@@ -30,10 +30,11 @@ from ddpipe.train.objective import training_objective, validate
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.order import batch_sizes, global_batch, permutation, steps_per_epoch
 from ddpipe.train.recipe import Recipe
+from ddpipe.train.replicated import Strategy
 from ddpipe.train.saver import Saver
 from ddpipe.train.step import StepMetrics, TrainingStep
 from ddpipe.train.stop import Request, Watch, best_epoch, out_of_patience
-from ddpipe.train.strategies import Strategy, strategy_named
+from ddpipe.train.strategies import strategy_named
 
 CHECK_EVERY = 16
 """Steps between two checks of the loss: a check waits for the device and for the other ranks."""

@@ -23,7 +23,7 @@ from ddpipe.train.objective import Objective
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, learning_rate, set_learning_rate
 from ddpipe.train.order import seed_of_step
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.strategies import Strategy
+from ddpipe.train.replicated import Strategy
 
 
 class TrainingStep:

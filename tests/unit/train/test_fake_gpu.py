@@ -25,8 +25,8 @@ from ddpipe.train.batch_norm import synchronise
 from ddpipe.train.loader import Batch
 from ddpipe.train.objective import BinaryCrossEntropy, CrossEntropy, Objective
 from ddpipe.train.recipe import Recipe
+from ddpipe.train.replicated import Strategy
 from ddpipe.train.step import TrainingStep
-from ddpipe.train.strategies import Strategy
 
 GPU = torch.device("cuda", 0)
 SHAPE = (32, 32, 3)

@@ -27,9 +27,10 @@ from ddpipe.train.loader import Batch, check_resolution, mixed, resized, resolut
 from ddpipe.train.objective import CrossEntropy
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, set_learning_rate
 from ddpipe.train.recipe import Recipe
+from ddpipe.train.replicated import DataParallelStrategy, Strategy
 from ddpipe.train.step import TrainingStep, network_dtype
 from ddpipe.train.stop import best_epoch, out_of_patience
-from ddpipe.train.strategies import DataParallelStrategy, Strategy, strategy_named
+from ddpipe.train.strategies import strategy_named
 
 CPU = torch.device("cpu")
 ALONE = World(0, 1, CPU)
