@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ddpipe.model.evaluation import TITLES, CalibrationBin, Curve
+from ddpipe.model.evaluation import CalibrationBin, Curve
+from ddpipe.model.tasks import TITLES
 
 INK, MUTED, GRID, QUIET = "#1a1f26", "#5c6672", "#e2e6ea", "#c3cad2"
 TRAIN, VALIDATION = "#2563c9", "#c2570c"

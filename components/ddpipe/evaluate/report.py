@@ -19,9 +19,9 @@ from ddpipe.evaluate.figures import learning_curves, reliability, roc_curves
 from ddpipe.evaluate.metrics import roc
 from ddpipe.evaluate.mistakes import Mistake, worst_mistakes
 from ddpipe.model import VIEWS
-from ddpipe.model.evaluation import TITLES, Curve, Evaluation, Metrics, load_evaluation
+from ddpipe.model.evaluation import Curve, Evaluation, Metrics, load_evaluation
 from ddpipe.model.package import ModelPackage, load_package
-from ddpipe.model.tasks import TASKS
+from ddpipe.model.tasks import TASKS, TITLES
 from ddpipe.storage import open_store
 from ddpipe.templates import environment
 

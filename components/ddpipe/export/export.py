@@ -25,11 +25,11 @@ from ddpipe.export.agreement import PROBABILITY, agreement, same_decisions, spre
 from ddpipe.export.rounding import tolerance
 from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
-from ddpipe.model.evaluation import TITLES, Evaluation, load_evaluation
+from ddpipe.model.evaluation import Evaluation, load_evaluation
 from ddpipe.model.lineage import surroundings
 from ddpipe.model.onnx import NotExportable, Session, to_onnx
 from ddpipe.model.package import ModelPackage, Signature, publish
-from ddpipe.model.tasks import TASKS
+from ddpipe.model.tasks import TASKS, TITLES
 from ddpipe.model.trained import load_model, samples_seen
 from ddpipe.model.views import with_views
 from ddpipe.storage import open_store

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ddpipe.errors import CorruptObject
 from ddpipe.model import VIEWS
-from ddpipe.model.tasks import TASKS
+from ddpipe.model.tasks import TASKS, TITLES
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
@@ -31,16 +31,6 @@ T = TypeVar("T")
 
 FORMAT = Format("evaluation", "evaluation.json", schema=3, maker="ddpipe evaluate")
 METRICS, PREDICTIONS = "metrics.json", "predictions.npz"
-
-TITLES = {
-    "accuracy": "accuracy",
-    "macro_f1": "macro F1",
-    "log_loss": "log loss",
-    "macro_auc": "macro AUC",
-    "macro_average_precision": "macro average precision",
-    "calibration_error": "calibration error",
-}
-"""Names of the scores in text."""
 
 
 @dataclass(frozen=True, slots=True)

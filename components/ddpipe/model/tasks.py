@@ -24,6 +24,17 @@ Thresholds = Sequence[float | None]
 """One per label; None where none could be chosen."""
 
 
+TITLES = {
+    "accuracy": "accuracy",
+    "macro_f1": "macro F1",
+    "log_loss": "log loss",
+    "macro_auc": "macro AUC",
+    "macro_average_precision": "macro average precision",
+    "calibration_error": "calibration error",
+}
+"""Names of the scores in text."""
+
+
 class Task(ABC):
     """A kind of question that a model answers.
 

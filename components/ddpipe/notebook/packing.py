@@ -168,7 +168,8 @@ def _own_modules() -> list[ModuleType]:
         for name, module in list(sys.modules.items())
         if name != "__main__"
         and (file := getattr(module, "__file__", None))
-        and here in (path := Path(file).absolute()).parents
+        and (path := Path(file)).is_absolute()  # torch.ops calls itself _ops.py, wherever it is used
+        and here in path.parents
         and not _INSTALLED.intersection(path.relative_to(here).parts)
         and not any(folder in path.parents for folder in (installed, package))
     ]

@@ -105,7 +105,7 @@ class Format:
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptObject(
-                what=f"a seal of a {self.kind} is damaged",
+                what=f"the seal of this {self.kind} is damaged",
                 which=which,
                 seen=repr(error),
                 do=f"Make it again with `{self.maker}`.",

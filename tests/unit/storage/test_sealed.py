@@ -78,7 +78,7 @@ def test_a_writer_that_dies_over_an_older_folder_leaves_none(
 )
 def test_a_damaged_seal_is_reported(seal: bytes, store: Store) -> None:
     store.write(PARCEL.seal, seal)
-    with pytest.raises(CorruptObject, match="seal of a parcel is damaged") as caught:
+    with pytest.raises(CorruptObject, match="seal of this parcel is damaged") as caught:
         PARCEL.open(store.uri)
     assert caught.value.seen.endswith(")")
     assert caught.value.which.endswith("/parcel.json")
