@@ -127,7 +127,7 @@ def _walk(
         yield path, command, context
         return
     for name in command.list_commands(context):
-        if found := command.get_command(context, name):
+        if (found := command.get_command(context, name)) and not found.hidden:
             yield from _walk(found, f"{path} {name}", click.Context(found, info_name=name, parent=context))
 
 

@@ -113,7 +113,7 @@ def test_two_pods_train_from_a_folder_whose_name_needs_quoting(submit: Submit, r
     assert run.jobs() == []
 
 
-def test_a_second_run_on_unchanged_data_hands_on_the_first_one_s_model(submit: Submit) -> None:
+def test_second_run_on_unchanged_data_reuses_the_model(submit: Submit) -> None:
     one, other = (ended_well(submit(nodes=1, epochs=1)) for _ in range(2))
     earlier = one.folder.rpartition("/")[2]
     for step in ("train", "evaluate", "export"):
@@ -145,7 +145,7 @@ def test_two_pods_train_on_xrays_with_several_labels_each(submit: Submit, root: 
     assert scores["macro_auc"]["value"] > 0.6
 
 
-def test_a_job_that_fails_makes_the_run_red_and_its_cause_is_in_the_log_of_the_step(submit: Submit) -> None:
+def test_failed_job_fails_the_run_with_its_cause_in_the_log(submit: Submit) -> None:
     """The launcher's image has no torch: training cannot start in it."""
     run = submit(image=OUR_IMAGES.format("launcher"), nodes=1)
     assert run.ended() == "FAILED", run.told()
@@ -195,7 +195,7 @@ def test_an_accelerate_script_of_somebody_s_own_trains_on_two_pods(start: Submit
     assert run.jobs() == []
 
 
-def test_what_is_set_on_somebody_s_task_is_for_the_pods_of_its_job_and_not_for_the_step_s(
+def test_task_settings_apply_to_the_pods_of_the_job(
     client: Client, admin: ApiServer, experiment: str, tmp_path: Path
 ) -> None:
     @dsl.pipeline

@@ -82,7 +82,7 @@ def test_two_pods_train_digits_and_leave_a_good_model(
     assert float(str(evaluation["accuracy"])) > 0.9, evaluation
 
 
-def test_when_a_pod_of_an_indexed_job_goes_the_whole_group_starts_again(
+def test_lost_pod_of_an_indexed_job_restarts_every_rank(
     admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str], digits: tuple[str, str]
 ) -> None:
     """Its place is taken by another pod of the same host name; training goes on from its last checkpoint."""

@@ -64,7 +64,7 @@ def test_a_rank_that_lost_a_killed_one_leaves_the_word_to_torchrun(faulty: str, 
     assert re.search(r"rank +: 1 .*\n.*exitcode +: -9", ended.stderr.partition("Root Cause")[2])
 
 
-def test_a_failed_rank_keeps_its_exit_code_though_the_interpreter_would_crash(faulty: str) -> None:
+def test_failed_rank_keeps_its_exit_code(faulty: str) -> None:
     ended = subprocess.run([sys.executable, "-m", faulty, "crash"], capture_output=True, check=False)
     assert ended.returncode == Diverged.exit_code
     assert b"the loss is nan" in ended.stderr

@@ -190,9 +190,7 @@ def test_synchronised_batch_statistics_give_the_model_of_one_process(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_the_macro_auc_of_a_validation_is_scikit_learn_s_over_the_whole_split(
-    tmp_path: Path, ranks: int
-) -> None:
+def test_macro_auc_of_validation_equals_scikit_learn_s(tmp_path: Path, ranks: int) -> None:
     from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - forked ranks do without
 
     dataset, output = findings(tmp_path / "store"), str(tmp_path / "training")

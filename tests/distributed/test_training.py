@@ -82,7 +82,7 @@ def uninterrupted(dataset: str, tmp_path_factory: pytest.TempPathFactory) -> Cal
         pytest.param(3, EVERY_STEP, SignalAtStep(2, 11, signal.SIGKILL), id="3 ranks, amid an epoch"),
     ],
 )
-def test_a_killed_run_that_is_run_again_ends_bit_for_bit_as_if_it_had_not_been(
+def test_killed_run_resumes_bit_for_bit(
     dataset: str,
     tmp_path: Path,
     uninterrupted: Callable[[int], Checkpoint],

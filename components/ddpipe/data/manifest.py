@@ -164,7 +164,7 @@ class DatasetManifest:
                 which=origin,
                 seen=f"it has schema {schema}, this ddpipe reads manifests of schema {SCHEMA}",
                 do="Prepare the dataset again with this ddpipe and remove this version: `ddpipe data rm`. If "
-                "this is no manifest, give the address of one, as `ddpipe data ls` lists them.",
+                "this is no manifest, give the URI of one, as `ddpipe data ls` lists them.",
             )
         try:
             manifest = cls(**_typed(fields))
@@ -290,7 +290,7 @@ def _no_manifest(which: str, reason: str) -> DatasetError:
         what="a dataset cannot be read",
         which=which,
         seen=f"it is not a dataset manifest: {reason}",
-        do="Give the address of a manifest.json, as `ddpipe data ls` lists them.",
+        do="Give the URI of a manifest.json, as `ddpipe data ls` lists them.",
     )
 
 

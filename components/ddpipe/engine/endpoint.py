@@ -130,7 +130,7 @@ def _checked(url: str) -> str:
     raise ParameterError(
         what=EndpointOptions.what,
         which="--endpoint",
-        seen="it is not a URL with http:// or https://" if url else "no address of a server is given",
+        seen="it is not a URL with http:// or https://" if url else "no URL of a server is given",
         do="Give it, or set KFP_ENDPOINT; for a port-forward: "
         "kubectl port-forward -n kubeflow svc/ml-pipeline 8888, then http://127.0.0.1:8888",
     )

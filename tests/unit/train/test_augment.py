@@ -20,7 +20,7 @@ def _augmented(chosen: slice | list[int], how: Augmentation = ALL, epoch: int = 
     return augmented(IMAGES[chosen].copy(), how, 7, epoch, SAMPLES[chosen])
 
 
-def test_a_sample_is_changed_alike_in_any_batch_and_otherwise_in_another_epoch() -> None:
+def test_augmentation_depends_on_sample_and_epoch_not_on_batch() -> None:
     whole = _augmented(slice(None))
     np.testing.assert_array_equal(_augmented([40, 3, 17]), whole[[40, 3, 17]])
     assert (_augmented(slice(None), epoch=1) != whole).any(axis=(1, 2, 3)).all()

@@ -89,7 +89,7 @@ def events(folder: Path, name: str) -> list[tuple[int, float]]:
     return [(event.step, pytest.approx(event.value)) for event in found]
 
 
-def test_tensorboard_shows_each_step_and_each_epoch_once_though_a_training_was_killed(tmp_path: Path) -> None:
+def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path: Path) -> None:
     """The first process wrote of both epochs and died; the next one goes on in the second."""
     journal_of_a_training(tmp_path)
     journal_of_a_training(tmp_path, start=3)

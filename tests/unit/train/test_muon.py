@@ -43,7 +43,7 @@ def test_it_learns_by_heart_in_a_few_steps() -> None:
     assert losses[-1] < 0.1 * losses[0]
 
 
-def test_rows_of_hidden_matrices_keep_their_length_and_adams_first_step_is_the_rate() -> None:
+def test_rows_keep_their_length_and_the_first_step_is_the_rate() -> None:
     network = a_network()
     bias = network[4].bias.detach().clone()
     train(network, Muon(network, lr=0.01, momentum=0.6), 1)

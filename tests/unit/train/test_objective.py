@@ -30,7 +30,7 @@ def test_one_class_per_image_is_scored_by_cross_entropy_and_accuracy() -> None:
     assert right == (LOGITS.argmax(1) == CLASSES).sum().item()
 
 
-def test_smoothing_and_weights_mean_the_same_for_classes_and_for_shares_of_classes() -> None:
+def test_smoothing_and_weights_agree_for_classes_and_shares() -> None:
     objective = CrossEntropy(torch.tensor([0.5, 1.0, 2.0]), smoothing=0.1)
     shares = torch.nn.functional.one_hot(CLASSES, 3).float()
     torch.testing.assert_close(objective.losses(LOGITS, shares), objective.losses(LOGITS, CLASSES))

@@ -15,7 +15,7 @@ from ddpipe.train.order import (
 )
 
 
-def test_an_epoch_s_order_holds_every_sample_once_and_is_always_the_same() -> None:
+def test_order_of_an_epoch_holds_every_sample_once() -> None:
     order = permutation(3, 1, 100)
     assert sorted(order) == list(range(100))
     assert order.tolist() == permutation(3, 1, 100).tolist()

@@ -83,9 +83,7 @@ def test_what_changes_after_saving_was_asked_for_is_not_in_it(store: Store, late
     assert found.history == [{"epoch": 1}]
 
 
-def test_a_checkpoint_that_waits_makes_way_for_a_newer_one_and_the_best_for_a_better(
-    store: Store, later: Later
-) -> None:
+def test_waiting_checkpoint_is_replaced_by_a_newer_or_better_one(store: Store, later: Later) -> None:
     saver = a_saver(store, later)
     for step in range(1, 5):
         saver.save(a_checkpoint(step, torch.ones(1)), best=step < 3)
@@ -105,7 +103,7 @@ def test_without_a_best_one_the_last_is_the_result(store: Store, later: Later) -
     assert saver.result(best=True).step == 1
 
 
-def test_every_attempt_is_recorded_with_where_it_began_and_what_it_took(
+def test_every_attempt_records_its_start_and_cost(
     store: Store, later: Later, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [100.0]
@@ -121,7 +119,7 @@ def test_every_attempt_is_recorded_with_where_it_began_and_what_it_took(
     assert following.attempts() == [first, {"step": 4, "world_size": 2, "nodes": 1, "seconds": 2.0}]
 
 
-def test_what_is_known_of_a_training_stays_known_and_what_is_new_counts(store: Store, later: Later) -> None:
+def test_record_of_a_training_is_kept_and_extended(store: Store, later: Later) -> None:
     start = replace(a_checkpoint(1, torch.ones(1)), lineage={"warm_start": "abc", "job": "old"})
     saver = a_saver(store, later, start=start, lineage={"job": "new"})
     assert saver.lineage == {"warm_start": "abc", "job": "new"}

@@ -38,7 +38,7 @@ def test_each_step_is_summed_over_the_ranks_once() -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_the_first_step_that_is_no_number_is_named_by_its_place_in_the_epoch(bad: float) -> None:
+def test_first_step_with_nan_is_named_by_its_place_in_the_epoch(bad: float) -> None:
     made = metrics(1, 2, 3, bad, bad)
     assert made.reduce(3) is None
     assert made.reduce(5) == 3

@@ -111,7 +111,7 @@ def test_as_many_checkpoints_are_kept_as_wanted(
     assert kept == [f"step-{step:08d}.pt" for step in (3, 6, 9)]
 
 
-def test_the_metrics_of_an_interrupted_epoch_are_those_of_all_its_steps(
+def test_metrics_of_an_interrupted_epoch_cover_all_its_steps(
     dataset: str, output: str, tmp_path: Path
 ) -> None:
     train(dataset, str(tmp_path / "whole"), RECIPE)
@@ -154,14 +154,14 @@ def test_the_record_tells_of_the_epoch_that_is_the_result(dataset: str, output: 
     ("selection", "patience", "best"),
     [("auto", 0, False), ("auto", 1, True), ("best", 0, True), ("last", 3, False)],
 )
-def test_of_a_training_that_may_stop_early_the_best_epoch_is_the_result(
+def test_best_epoch_is_the_result_of_a_training_with_patience(
     selection: str, patience: int, best: bool
 ) -> None:
     assert step._is_best_wanted(replace(RECIPE, model_selection=selection, patience=patience)) is best
 
 
 @pytest.mark.parametrize(("bad", "noticed"), [(4, 16), (20, 20), (24, 36)])
-def test_a_loss_that_is_no_number_is_noticed_within_sixteen_steps_and_named(
+def test_nan_loss_is_noticed_within_sixteen_steps_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: int, noticed: int
 ) -> None:
     """With 20 steps in an epoch; at its end all of them are looked at."""
@@ -232,7 +232,7 @@ def test_a_training_may_start_from_a_package_and_says_from_which(
 
 
 @pytest.mark.parametrize("damage", ["cut short", "lost"])
-def test_a_training_whose_result_is_damaged_is_trained_again_from_the_checkpoint_before(
+def test_damaged_result_is_trained_again_from_the_last_checkpoint(
     dataset: str, output: str, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(dataset, output, RECIPE)
@@ -249,7 +249,7 @@ def test_a_training_whose_result_is_damaged_is_trained_again_from_the_checkpoint
     load_model(output)
 
 
-def test_nobody_takes_a_damaged_result_for_one_while_it_is_trained_again(dataset: str, output: str) -> None:
+def test_damaged_result_is_hidden_while_it_is_trained_again(dataset: str, output: str) -> None:
     train(dataset, output, RECIPE)
     (Path(output) / result(output).file).unlink()
     interrupted(8, dataset, output, RECIPE)
@@ -268,9 +268,7 @@ def test_a_finished_training_is_done_once(
     assert result(output) == before
 
 
-def test_a_hyperparameter_that_is_newer_than_a_checkpoint_had_its_default_in_it(
-    dataset: str, output: str
-) -> None:
+def test_newer_hyperparameter_has_its_default_in_a_checkpoint(dataset: str, output: str) -> None:
     interrupted(4, dataset, output, RECIPE)
     forget(output, "label_smoothing")
     with pytest.raises(CheckpointError, match=r"label_smoothing was 0\.0, is now 0\.1"):
@@ -373,7 +371,7 @@ def test_training_goes_on_while_the_store_is_away(
     load_model(output)
 
 
-def test_a_training_is_not_finished_before_its_last_checkpoint_is_written(
+def test_training_finishes_after_its_last_checkpoint_is_written(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Flaky(monkeypatch, 2, 10**6)

@@ -110,7 +110,7 @@ def test_sgd_has_nesterov_s_momentum_or_none(momentum: float) -> None:
         assert (group["weight_decay"], group["fused"]) == (0.1, True)
 
 
-def test_a_kernel_that_wants_the_momentum_of_all_weights_is_not_used_where_some_rest() -> None:
+def test_fused_kernel_is_not_used_while_weights_are_frozen() -> None:
     for fused, frozen, expected in ((True, 1, False), (False, 0, False)):
         recipe = Recipe(frozen_epochs=frozen)
         groups = build_optimizer(recipe, a_classifier(), fused=fused).param_groups
@@ -170,7 +170,7 @@ def test_an_empty_share_can_be_mixed_and_learnt() -> None:
     assert largest_difference(stepped(Recipe(weight_decay=0), empty), a_classifier()) == 0
 
 
-def test_the_average_of_weights_follows_them_and_takes_their_place_for_a_while() -> None:
+def test_weight_average_follows_and_replaces_the_weights() -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.constant_(model.weight, 0.0)
     average = WeightAverage(model, decay=0.5)
@@ -207,7 +207,7 @@ def test_an_average_s_memory_grows_with_the_steps() -> None:
     assert shares == pytest.approx([9 / 10, 9 / 11])
 
 
-def test_only_what_has_a_mean_is_averaged_and_an_average_is_taken_up_again() -> None:
+def test_average_covers_means_only_and_is_resumed() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     average, other = WeightAverage(model, decay=0.5), WeightAverage(nn.Sequential(*model), decay=0.5)
     assert {"0.weight", "1.running_mean"} <= average.weights.keys()
@@ -219,7 +219,7 @@ def test_only_what_has_a_mean_is_averaged_and_an_average_is_taken_up_again() -> 
     assert all(value is not average.weights[name] for name, value in other.weights.items())
 
 
-def test_an_average_gives_the_weights_their_place_back_whatever_happens() -> None:
+def test_average_restores_the_weights_after_an_error() -> None:
     model = nn.Linear(1, 1)
     average, before = WeightAverage(model, decay=0.5), copy.deepcopy(model.state_dict())
     nn.init.constant_(average.weights["weight"], 7.0)
@@ -267,7 +267,7 @@ def test_a_network_for_one_size_only_refuses_smaller_images() -> None:
         check_resolution(a_classifier(), SHAPE, recipe)
 
 
-def test_training_stops_when_the_metric_has_not_been_better_for_as_long_as_patience() -> None:
+def test_training_stops_when_patience_runs_out() -> None:
     history = [{"auc": value} for value in (0.5, 0.7, 0.7, 0.6)]
     assert best_epoch(history, "auc") == 1
     assert [out_of_patience(history[:length], "auc", 2) for length in range(5)] == [False] * 4 + [True]

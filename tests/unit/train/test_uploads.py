@@ -39,7 +39,7 @@ def test_all_that_was_put_is_written_in_the_end() -> None:
     assert written == [0, 1, 2]
 
 
-def test_one_write_is_under_way_and_of_those_that_wait_only_the_newest_of_a_kind_is_kept() -> None:
+def test_uploads_keep_the_newest_waiting_write_of_a_kind() -> None:
     began, go_on = threading.Event(), threading.Event()
     written: list[str] = []
 
@@ -118,7 +118,7 @@ def test_an_error_that_no_waiting_mends_is_raised_at_the_next_call() -> None:
         uploads.put("checkpoint", superseded)
 
 
-def test_a_training_that_fails_still_writes_what_waits_and_tells_its_own_error() -> None:
+def test_failed_training_writes_what_waits_and_raises_its_error() -> None:
     write = Away(1)
 
     def training() -> None:

@@ -23,7 +23,7 @@ class Clock:
         monkeypatch.setattr(journal, "cpus", lambda: 4)
 
 
-def test_the_share_of_time_spent_waiting_for_data_is_told_epoch_by_epoch(
+def test_share_of_time_waiting_for_data_is_reported_per_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock(monkeypatch)
