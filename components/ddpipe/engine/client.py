@@ -167,7 +167,18 @@ class _Transport(RESTClientObject):  # type: ignore[misc]  # untyped
         self.pool_manager: Any = _BoundedPool(self.pool_manager, lambda: self.last)
 
     def request(self, method: str, url: str, *given: Any, **settings: Any) -> Any:  # noqa: ANN401
-        """Send a request, and wait for its answer."""
+        """Send a request, and wait for its answer.
+
+        Args:
+            method: HTTP method.
+            url: Absolute, without the query.
+            *given: As kfp's own method takes them.
+            **settings: As kfp's own method takes them: query, headers, body; without `_request_timeout` the
+                time limit is `PATIENCE`.
+
+        Raises:
+            EngineError: No answer, a refusal, or an answer that does not come from Kubeflow Pipelines.
+        """
         settings["_request_timeout"] = settings.get("_request_timeout") or PATIENCE
         which = _which(method, url)
         _check_headers(settings.get("headers") or {})
@@ -205,7 +216,16 @@ class _BoundedPool:
     last: Callable[[], int | None]
 
     def request(self, method: str, url: str, **settings: Any) -> HTTPResponse:  # noqa: ANN401 - urllib3's
-        """Send a request, and read its whole answer; raises `HTTPError`."""
+        """Send a request, and read its whole answer.
+
+        Args:
+            method: HTTP method.
+            url: Absolute.
+            **settings: As urllib3's own method takes them, but for `preload_content`.
+
+        Raises:
+            HTTPError: No answer, or one that is too long.
+        """
         response = self.pool.request(method, url, **{**settings, "preload_content": False})
         kept, last = bytearray(), self.last()
         for piece in response.stream(_PIECE):

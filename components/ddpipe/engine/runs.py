@@ -154,7 +154,16 @@ def experiment_id(engine: Engine, name: str) -> str:
 
 
 def start(engine: Engine, request: Request, name: str) -> str:
-    """Start a run; its id."""
+    """Start a run.
+
+    Args:
+        engine: The server.
+        request: What to run.
+        name: Display name; several runs may have the same.
+
+    Returns:
+        ID of the run.
+    """
     version = request.version
     experiment = experiment_id(engine, request.experiment)
     with silent():

@@ -187,7 +187,16 @@ def find(engine: Engine, name: str) -> Schedule:
 
 
 def enable(engine: Engine, schedule: Schedule, *, enabled: bool) -> Schedule:
-    """Enable or disable a schedule."""
+    """Enable or disable a schedule.
+
+    Args:
+        engine: The server.
+        schedule: As `find` returned it.
+        enabled: Whether it starts runs from now on.
+
+    Returns:
+        The schedule in its new state.
+    """
     client = engine.client
     act = client.enable_recurring_run if enabled else client.disable_recurring_run
     act(schedule.id)

@@ -41,7 +41,16 @@ def _by_epoch(axes: Axes, history: Sequence[Mapping[str, float]], quantity: str)
 
 
 def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) -> str:
-    """ROC curves: of each class in grey, but the lowest by its name, and of all together."""
+    """ROC curves: of each class in grey, but the lowest by its name, and of all together.
+
+    Args:
+        average: Over all pairs of a sample and a class.
+        curves: By name of the class.
+        lowest: Name of the class with the smallest area; None highlights no class.
+
+    Returns:
+        An SVG element.
+    """
 
     def draw(axes: Axes) -> None:
         axes.plot([0, 1], [0, 1], color=GRID, linewidth=1)

@@ -69,7 +69,14 @@ class Answers:
 
     @classmethod
     def of(cls, task: Task, logits: FloatArray, labels: IntArray, thresholds: Thresholds) -> Answers:
-        """Read as the task reads them."""
+        """Logits and labels as the task interprets them.
+
+        Args:
+            task: Of the dataset.
+            logits: Shape (samples, classes), finite.
+            labels: Multiclass: class indices, shape (samples,). Multilabel: 0 or 1, shape (samples, classes).
+            thresholds: Multilabel: probability from which each label counts as present. Multiclass: not used.
+        """
         probabilities = task.probabilities(logits)
         truth = task.truth(labels, logits.shape[1])
         return cls(
@@ -330,6 +337,15 @@ def bootstrap(
 
     A resample draws `samples` samples with replacement; a statistic sees it as how often each was drawn.
     10,000 samples of 10 classes take half a second on one core.
+
+    Args:
+        statistics: By name.
+        samples: Size of the split, and of each resample.
+        resamples: How many are drawn.
+        seed: The same seed gives the same intervals.
+
+    Returns:
+        Lower and upper bound by name; (None, None) for a statistic with the same value in all resamples.
     """
     blocks = [
         [statistic(weights) for statistic in statistics.values()]

@@ -63,7 +63,14 @@ class StatusOf(Protocol):
     def __call__(
         self, job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of, /
     ) -> JobStatus:
-        """See `Backend`."""
+        """What the job is doing.
+
+        Args:
+            job: The job as the launcher created it.
+            found: Its object, as the API server returned it.
+            pods: All that its selector matches; those of an earlier job of this name are ignored.
+            read: Interprets a pod; a `Cache` interprets each version of a pod once.
+        """
 
 
 def _nothing(_job: TrainingJob, _schema: Object | None) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ def phase(found: Object) -> Phase:
 
 
 def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of) -> JobStatus:
-    """What the job is doing."""
+    """What the job is doing; see `StatusOf`."""
     own = (item for item in pods if owns(found, item))
     replicas = tuple(sorted((read(item, _rank(found, item), CONTAINER) for item in own), key=_rank_order))
     current = phase(found)

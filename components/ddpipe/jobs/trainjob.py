@@ -188,7 +188,7 @@ def phase(found: Object) -> Phase:
 
 
 def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of) -> JobStatus:
-    """What the job is doing."""
+    """What the job is doing; see `StatusOf`."""
     own = [item for item in pods if owns(found, item) and item["metadata"]["labels"][_PART] == STEP]
     replicas, replaced = current_and_replaced(own, STEP, read)
     current = phase(found)

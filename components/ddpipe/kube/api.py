@@ -65,7 +65,7 @@ class _Request:
 
 
 class ApiServer:
-    """A cluster reached over HTTP."""
+    """A `Cluster` reached over HTTP."""
 
     def __init__(self, log_in: Callable[[], _Credentials], namespace: str, timeout: float = 10) -> None:
         self.namespace = namespace

@@ -143,7 +143,14 @@ def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -
 
 
 def fitting(pod: Object, count: int, nodes: Sequence[Node], usage: Usage) -> int:
-    """How many of `count` pods the nodes can take at this moment; arguments as of `check`."""
+    """How many of `count` pods the nodes can take at this moment.
+
+    Args:
+        pod: The spec of each of the job's pods.
+        count: Pods of the job.
+        nodes: All nodes.
+        usage: What other pods take of them.
+    """
     asked = {**requests(pod), _PODS: 1.0}
     free = sum(_slots(node, asked, usage.now[node.name]) for node in _ready(pod, nodes))
     return int(min(count, free))

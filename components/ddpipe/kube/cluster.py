@@ -59,19 +59,43 @@ class Cluster(Protocol):
         """Read a list whose objects have nothing but their metadata."""
 
     def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
-        """Create an object; returns it with the server's defaults."""
+        """Create an object; returns it with the server's defaults.
+
+        Args:
+            path: Of the collection, such as "/api/v1/namespaces/team-a/pods".
+            body: The object.
+            query: Parameters of the request, such as `dryRun`.
+        """
 
     def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
-        """Add these annotations to the object if it still has this uid."""
+        """Add annotations to an object; its other annotations stay.
+
+        Args:
+            path: Of the object.
+            uid: The request is refused if the object has another one: it is a new object of the same name.
+            annotations: Values by key.
+        """
 
     def delete(self, path: str, uid: str) -> None:
         """Delete the object if it still has this uid; what it owns is deleted in the background."""
 
     def lines(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
-        """A watch or a log, line by line, until it ends; `Unanswered` after `idle` seconds of silence."""
+        """A watch or a log, line by line, until it ends.
+
+        Args:
+            path: Of the watched collection, or of a pod's log.
+            query: Parameters of the request, such as `watch` or `follow`.
+            idle: Longest silence in seconds; `Unanswered` after that.
+        """
 
     def pieces(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
-        """The same as bytes, in pieces as they arrive."""
+        """The same as bytes, in pieces as they arrive.
+
+        Args:
+            path: As of `lines`.
+            query: As of `lines`.
+            idle: As of `lines`.
+        """
 
     def spare(self) -> Cluster:
         """The same cluster over connections of its own."""

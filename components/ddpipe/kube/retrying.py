@@ -65,7 +65,7 @@ def with_retries(request: Callable[[], T], budget: float) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """A cluster whose every request is retried on its own, for `budget` seconds; streams are not.
+    """A `Cluster` whose every request is retried on its own, for `budget` seconds; streams are not.
 
     Attributes:
         cluster: The cluster.

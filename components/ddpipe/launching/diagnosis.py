@@ -217,7 +217,14 @@ def how(replica: Replica) -> str:
 
 
 def summary(replicas: Iterable[Replica], one: str, many: str, *, on_nodes: bool = False) -> str:
-    """How pods ended, as one line; see `summaries`."""
+    """How pods ended, as one line.
+
+    Args:
+        replicas: The pods.
+        one: What happened to a single pod, such as "is replaced".
+        many: The same of several.
+        on_nodes: Whether to name their nodes.
+    """
     return "; ".join(summaries(replicas, one, many, on_nodes=on_nodes))
 
 

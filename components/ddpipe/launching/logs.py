@@ -97,7 +97,13 @@ class Logs:
         _forget(self._failed, present, _MOST_KEPT)
 
     def take(self, rank: str, line: Line, tail: deque[str]) -> None:
-        """Write one line, and keep what may be needed of it."""
+        """Write one line, and keep what may be needed of it.
+
+        Args:
+            rank: Prefix of the line.
+            line: Its metrics replace earlier values; an unfinished one is written, but not kept in `tail`.
+            tail: Last lines of the pod's log; changed in place.
+        """
         if line.finished:
             tail.append(line.text)
         for name, value in metrics_of(line.text).items():

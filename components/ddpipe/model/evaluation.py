@@ -246,7 +246,18 @@ def publish(
     logits: npt.NDArray[np.float32],
     labels: npt.NDArray[np.int64],
 ) -> Evaluation:
-    """Write the evaluation into a folder of its own."""
+    """Write the evaluation into a folder of its own.
+
+    Args:
+        store: The folder; an older evaluation in it is replaced.
+        subject: What was evaluated.
+        metrics: The result.
+        logits: float32, shape (samples, classes).
+        labels: int64. Multiclass: shape (samples,). Multilabel: shape (samples, classes).
+
+    Raises:
+        StoreError: A file cannot be written.
+    """
     arrays = io.BytesIO()
     np.savez_compressed(arrays, logits=logits, labels=labels)
     files = {METRICS: to_json(metrics.to_dict()), PREDICTIONS: arrays.getvalue()}
@@ -293,7 +304,14 @@ def read_json(folder: Folder, key: str, reader: Callable[[object], T], kind: For
 
 
 def corrupt(folder: Folder, key: str, seen: str, kind: Format) -> CorruptObject:
-    """The error of a file in a sealed folder that is not what its format says."""
+    """The error of a file in a sealed folder that is not what its format says.
+
+    Args:
+        folder: The sealed folder.
+        key: Of the file.
+        seen: What is wrong with it.
+        kind: Format of the folder: names it in the message, and the command that makes a new one.
+    """
     return CorruptObject(
         what=f"a file of a {kind.kind} is malformed",
         which=f"{folder.store.uri}/{key}",

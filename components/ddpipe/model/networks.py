@@ -18,7 +18,13 @@ Shape = tuple[int, int, int]
 
 
 def cannot_build(name: str, seen: str, do: str) -> ParameterError:
-    """The error of a network that cannot be built."""
+    """The error of a network that cannot be built.
+
+    Args:
+        name: Value of the recipe's `model`.
+        seen: Why it cannot.
+        do: What the user can change, as a sentence.
+    """
     return ParameterError(what="the network cannot be built", which=f"model {name!r}", seen=seen, do=do)
 
 

@@ -65,7 +65,16 @@ def _mirrored(
 
 
 def draws(seed: int, epoch: int, samples: Indices, count: int) -> NDArray[np.float64]:
-    """Numbers in [0, 1): `count` for each sample, shape (count, samples); a hash, so each stands for itself.
+    """Random numbers in [0, 1): hashes of (seed, epoch, sample), the same for a sample in any batch.
+
+    Args:
+        seed: Of the training.
+        epoch: From 0.
+        samples: Index of each sample in its split, int64, shape (samples,).
+        count: Numbers per sample; another count gives other numbers.
+
+    Returns:
+        float64, shape (count, samples).
 
     Source: the finalizer of SplitMix64, Steele et al., OOPSLA 2014.
     """

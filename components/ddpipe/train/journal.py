@@ -128,7 +128,15 @@ def _short(value: float) -> str:
 def keep_journal(
     store: Store, uploads: Uploads | None, *, step: int, steps: int, seen: Callable[[int], int]
 ) -> Iterator[Journal | None]:
-    """The journal on the rank that has uploads, None on the others; the rest as `Journal` takes it."""
+    """The journal on the rank that has uploads, None on the others.
+
+    Args:
+        store: Folder of the training.
+        uploads: Writes the files in the background; None on a rank that writes nothing.
+        step: Steps taken before this process.
+        steps: Steps of the whole training.
+        seen: (step) -> how many images have been trained on by its end.
+    """
     if not uploads:
         yield None
         return

@@ -35,7 +35,16 @@ class Objective(Protocol):
         """The loss of each sample in nats, shape (n,), of float32 logits, shape (n, classes)."""
 
     def totals(self, losses: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-        """What a batch adds to each of `sums`: float64, shape (len(sums),)."""
+        """What a batch adds to each of `sums`.
+
+        Args:
+            losses: Of each sample, as `losses` returns them, shape (n,).
+            logits: float32, shape (n, classes).
+            labels: As `losses` takes them.
+
+        Returns:
+            float64, shape (len(sums),).
+        """
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,12 @@ def training_objective(
     recipe: Recipe, manifest: DatasetManifest, split: SplitReader, device: torch.device
 ) -> Objective:
     """What the recipe minimises on a training split.
+
+    Args:
+        recipe: Its class weights and label smoothing are used.
+        manifest: Of the dataset: its task and classes.
+        split: Its labels define the class weights.
+        device: Where the losses are computed.
 
     Raises:
         ParameterError: The recipe does not suit the task.

@@ -70,5 +70,11 @@ def best_epoch(history: History, metric: str) -> int:
 
 
 def out_of_patience(history: History, metric: str, patience: int) -> bool:
-    """Whether the metric has not been better for `patience` epochs; never if that is 0."""
+    """Whether a metric has not improved for too long.
+
+    Args:
+        history: May be empty.
+        metric: Key of the records; larger is better.
+        patience: Epochs without a better value after which training stops; 0 for never.
+    """
     return 0 < patience < len(history) - best_epoch(history, metric) if history else False

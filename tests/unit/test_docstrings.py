@@ -1,0 +1,63 @@
+"""Public functions with several parameters describe them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import ddpipe
+
+PACKAGE = Path(ddpipe.__file__).parent
+MANY = 3
+
+CLUSTER = ("annotate", "create", "lines", "pieces")
+DESCRIBED_BY_PROTOCOL = {
+    *(f"kube/api.py:ApiServer.{name}" for name in CLUSTER),  # Cluster
+    *(f"kube/retrying.py:Patient.{name}" for name in CLUSTER),
+    "storage/files.py:FileStore.read_range",  # Store
+    "storage/s3.py:S3Store.read_range",
+    "train/objective.py:CrossEntropy.totals",  # Objective
+    "train/objective.py:BinaryCrossEntropy.totals",
+    "jobs/indexedjob.py:status",  # StatusOf
+    "jobs/pytorchjob.py:status",
+    "jobs/trainjob.py:status",
+}
+
+
+def functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The functions of a module and the methods of its classes; not what is nested in functions."""
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield from functions(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            yield prefix + node.name, node
+
+
+def parameters(function: ast.FunctionDef) -> list[str]:
+    taken = function.args
+    named = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs]
+    every = [*named, *filter(None, (taken.vararg, taken.kwarg))]
+    return [parameter.arg for parameter in every if parameter.arg not in {"self", "cls"}]
+
+
+def is_command(function: ast.FunctionDef) -> bool:
+    """Whether its docstring is a help text; the options describe themselves."""
+    decorators = map(ast.unparse, function.decorator_list)
+    return function.name.endswith("_command") or any(text.startswith("click.") for text in decorators)
+
+
+def test_arguments_of_public_functions_are_described() -> None:
+    """Of functions with three parameters or more; of an implementation its protocol describes them."""
+    lacking = {
+        name
+        for path in PACKAGE.rglob("*.py")
+        for name, function in functions(
+            ast.parse(path.read_text()).body, f"{path.relative_to(PACKAGE).as_posix()}:"
+        )
+        if not function.name.startswith("_")
+        and len(parameters(function)) >= MANY
+        and not is_command(function)
+        and "Args:" not in (ast.get_docstring(function) or "")
+    }
+    assert lacking == DESCRIBED_BY_PROTOCOL
