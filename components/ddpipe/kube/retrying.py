@@ -17,6 +17,8 @@ T = TypeVar("T")
 _TRANSIENT = {401, 408, 429, 500, 502, 503, 504}
 # A stream that lasted so many seconds worked: its end is the first of a new series of failures.
 _STEADY = 30.0
+# Not the generator that a program may have seeded, or that its tests watch: streams draw in threads.
+_JITTER = random.Random()
 
 
 def is_transient(error: ApiError) -> bool:
@@ -31,7 +33,7 @@ def backoff(longest: float = 2) -> Iterator[float]:
     """
     pause = 0.1
     while True:
-        yield pause * random.uniform(0.5, 1)
+        yield pause * _JITTER.uniform(0.5, 1)
         pause = min(longest, pause * 2)
 
 

@@ -114,7 +114,7 @@ def runs_over(
         left = {uid: run for uid, run in left.items() if uid not in workflows}
     chosen = list(left)
     if most is not None and len(chosen) > most:
-        chosen = random.sample(chosen, most)
+        chosen = random.Random().sample(chosen, most)
     return over | {uid: _is_over(cluster, namespace, left[uid]) for uid in chosen}
 
 

@@ -10,6 +10,9 @@ at the next renewal, and is interrupted, because another process may work on the
 
     holder     renews  renews  .... paused ................  no lease: SIGINT to itself, then an error
     newcomer                     writes its own, waits, deletes the void one, works
+
+One that was paused between looking for its lease and writing it has restored it without a look. So after a
+pause as long as the patience, a lease of another process means the same.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -61,7 +65,7 @@ def lease(store: Store, renewal: float = 5.0, patience: float = 20.0) -> Iterato
     own.renew()
     try:
         _wait_for_others(own, renewal, patience)
-        keeper = _Keeper(own, renewal)
+        keeper = _Keeper(own, renewal, patience)
         try:
             with keeper:
                 yield
@@ -98,6 +102,10 @@ class _Lease:
         self._renewals += 1
         self.store.write(self.key, str(self._renewals).encode())
 
+    def has_rivals(self) -> bool:
+        """Whether another process has, or wants, the folder."""
+        return any(item.key != self.key for item in self.store.list(LEASE))
+
     def others(self, patience: float) -> dict[str, str]:
         """Keys and etags of those whose holders may live; void ones are deleted."""
         found = list(self.store.list(LEASE))
@@ -119,9 +127,9 @@ class _Keeper:
         lost: The lease was deleted. If the block runs in the main thread, that gets a SIGINT.
     """
 
-    def __init__(self, own: _Lease, renewal: float) -> None:
+    def __init__(self, own: _Lease, renewal: float, patience: float) -> None:
         self.lost = False
-        self._own, self._renewal = own, renewal
+        self._own, self._renewal, self._patience = own, renewal, patience
         self._ended = threading.Event()
         self._holder = threading.current_thread()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
@@ -134,13 +142,15 @@ class _Keeper:
         self._thread.join()
 
     def _keep(self) -> None:
-        while not self._ended.wait(self._renewal):
+        renewed = time.time()  # the monotonic clock stands still while a machine is suspended
+        while not self.lost and not self._ended.wait(self._renewal):
             with suppress(StoreError):  # unreachable for a while: the next renewal may succeed
                 if self._own.store.exists(self._own.key):
                     self._own.renew()
+                    before, renewed = renewed, time.time()
+                    self.lost = renewed - before > self._patience and self._own.has_rivals()
                 else:
                     self.lost = True
-                    break
         if self.lost and self._holder is threading.main_thread() and self._holder.ident:
             signal.pthread_kill(self._holder.ident, signal.SIGINT)
 

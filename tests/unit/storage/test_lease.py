@@ -16,6 +16,7 @@ import pytest
 
 from ddpipe.errors import ParameterError
 from ddpipe.storage import Store, open_store
+from ddpipe.storage.files import FileStore
 from ddpipe.storage.lease import _Lease, _machine, lease
 
 SOON = {"renewal": 0.05, "patience": 2.0}
@@ -74,6 +75,7 @@ PAUSED = """
 import sys, time
 from pathlib import Path
 from ddpipe.storage import open_store
+from ddpipe.storage.files import FileStore
 from ddpipe.storage.lease import lease
 from ddpipe.errors import ParameterError
 folder = Path(sys.argv[1])
@@ -100,6 +102,25 @@ def test_a_paused_holder_learns_that_another_took_over(tmp_path: Path) -> None:
             assert len(leases(store)) == 1
     assert holder.returncode == ParameterError.exit_code
     assert "another process may work on the run" in output
+
+
+def test_a_pause_between_look_and_renewal_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The renewal restores the lease that another process has deleted meanwhile."""
+    store = open_store(str(tmp_path))
+    write = FileStore.write
+
+    def paused(self: FileStore, key: str, data: bytes) -> None:
+        if data == b"3":  # the second renewal by the keeper
+            store.delete(key)
+            left_behind(store, "elsewhere", 7, "0123456789ab")
+            time.sleep(0.4)
+        write(self, key, data)
+
+    monkeypatch.setattr(FileStore, "write", paused)
+    with pytest.raises(ParameterError, match="another process may work on the run"):  # noqa: SIM117
+        with lease(store, renewal=0.01, patience=0.3):
+            time.sleep(30)
+    assert leases(store) == ["lease-elsewhere.7.0123456789ab"]
 
 
 def test_a_lease_lost_in_a_thread_fails_in_the_end(tmp_path: Path) -> None:
