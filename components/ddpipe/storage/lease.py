@@ -132,14 +132,23 @@ class _Keeper:
         self._own, self._renewal, self._patience = own, renewal, patience
         self._ended = threading.Event()
         self._holder = threading.current_thread()
+        self._ignored_interrupts = False
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
 
     def __enter__(self) -> None:
+        # A shell starts background processes with SIGINT ignored: then nothing would interrupt the block.
+        self._ignored_interrupts = (
+            self._holder is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        )
+        if self._ignored_interrupts:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        if self._ignored_interrupts:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def _keep(self) -> None:
         renewed = time.time()  # the monotonic clock stands still while a machine is suspended

@@ -123,6 +123,19 @@ def test_a_pause_between_look_and_renewal_is_noticed(tmp_path: Path, monkeypatch
     assert leases(store) == ["lease-elsewhere.7.0123456789ab"]
 
 
+def test_a_process_that_ignores_interrupts_is_interrupted(tmp_path: Path) -> None:
+    """As every process that a shell script starts in the background."""
+    store = open_store(str(tmp_path))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(ParameterError, match="may work on"), lease(store, **SOON):  # noqa: PT012
+            store.delete(leases(store)[0])
+            time.sleep(30)
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_lease_lost_in_a_thread_fails_in_the_end(tmp_path: Path) -> None:
     """Only the main thread can be interrupted."""
     store = open_store(str(tmp_path))
