@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
-from ddpipe.data.seen import TRAINED_ON, counted, from_bytes, held_out_seen
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, StoreError
 from ddpipe.jobs import LOCAL
 from ddpipe.model import is_own_function
@@ -234,6 +233,9 @@ def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys, dataset: str)
 
 def _seen(package: str, dataset: str) -> str:
     """How many validation and test images the model was trained on; empty: none, or unknown."""
+    # numpy, which no other launcher waits for
+    from ddpipe.data.seen import TRAINED_ON, counted, from_bytes, held_out_seen  # noqa: PLC0415
+
     store, manifest = open_store(package), load_manifest(dataset)
     try:
         known = from_bytes(store.read(TRAINED_ON), f"{store.uri}/{TRAINED_ON}")

@@ -345,7 +345,7 @@ FORBIDDEN = 'pods is forbidden: User "launcher" cannot watch resource "pods"'
 @fault(
     "the right to follow is taken away (403)",
     code=42,
-    words=("the API server refuses, waiting: HTTP 403", "this account may not", "images/rbac.yaml"),
+    words=("the API server refuses, waiting: HTTP 403", "this account lacks a right", "images/rbac.yaml"),
 )
 def forbidden(place: Place) -> Ended:
     step = running(place, LONG, *SOON)

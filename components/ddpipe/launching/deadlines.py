@@ -10,6 +10,8 @@ from ddpipe.jobs.status import Stage
 
 # After the job's end, the last states of its pods may arrive later.
 _SETTLING = 2.0
+# After an outage the watches reconnect one by one, within the longest pause between two attempts (5 s).
+_RECONNECTING = 12.0
 _LONGEST_WAIT = 60.0
 _SHORTEST_WAIT = 0.02
 
@@ -55,6 +57,7 @@ class Limits:
     _running: bool = False
     _ticked: float = 0
     _ended_since: float | None = None
+    _settling: float = _SETTLING
 
     def exceeded(self, stage: Stage, now: float, *, running: bool) -> Overdue | None:
         """The deadline that is over, if one is.
@@ -76,10 +79,16 @@ class Limits:
         """The clocks of the job that replaces this one; it has worked for as long."""
         return Limits(self.deadlines, self.worked)
 
-    def has_settled(self, now: float) -> bool:
-        """Whether a job that has ended can be judged although the last states of some pods are unknown."""
+    def has_settled(self, now: float, *, reconnecting: bool = False) -> bool:
+        """Whether a job that has ended can be judged although the last states of some pods are unknown.
+
+        Args:
+            now: The time.
+            reconnecting: Whether the watch of the pods is away, and may show them when it is back.
+        """
         self._ended_since = now if self._ended_since is None else self._ended_since
-        return now - self._ended_since > _SETTLING
+        self._settling = _RECONNECTING if reconnecting else _SETTLING
+        return now - self._ended_since > self._settling
 
     def patience(self, now: float, others: Iterable[float] = ()) -> float:
         """Seconds until the next look is due, even if nothing changes until then.
@@ -92,7 +101,7 @@ class Limits:
         if self._running:
             waits += [left for _, left in self._clocks()]
         if self._ended_since is not None:
-            waits.append(self._ended_since + _SETTLING - now)
+            waits.append(self._ended_since + self._settling - now)
         return max(_SHORTEST_WAIT, min(waits))
 
     def _clocks(self) -> Iterator[tuple[Overdue, float]]:

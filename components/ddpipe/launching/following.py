@@ -181,7 +181,7 @@ class Follower:
 
     def _end(self, status: JobStatus, found: Object, now: float) -> Ended | None:
         """The end, once the last states of the pods are known too."""
-        if self._is_complete(status) or self.limits.has_settled(now):
+        if self._is_complete(status) or self.limits.has_settled(now, reconnecting=not self._view.is_current):
             return self._ended(status, deleted="deletionTimestamp" in found["metadata"])
         return None
 

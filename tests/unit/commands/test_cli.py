@@ -153,3 +153,25 @@ def test_former_names_of_commands_still_work(group: str, name: str, former: str)
     assert f"  {name}" in shown
     assert f"  {former}" not in shown
     assert ddpipe(group, former, "--help").exit_code == 0
+
+
+WITHOUT_ARRAYS = """
+import importlib, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"numpy", "torch", "PIL", "scipy", "sklearn", "onnx", "jinja2"}:
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Missing())
+for name in sys.argv[1:]:
+    importlib.import_module(f"ddpipe.{name}")
+"""
+
+
+def test_commands_of_the_launcher_need_no_arrays() -> None:
+    """The launcher image has no torch, and `ddpipe train` in it only launches."""
+    commands = ("train", "launch", "jobs", "scale", "runs", "submit", "schedule")
+    others = ("earlier", "workflow", "launching.launcher", "notebook.background")
+    modules = [*(f"commands.{name}" for name in commands), *others]
+    subprocess.run([sys.executable, "-c", WITHOUT_ARRAYS, *modules], check=True)

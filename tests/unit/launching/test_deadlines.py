@@ -88,6 +88,8 @@ def test_every_stage_has_its_own_deadline(stage: Stage) -> None:
 def test_the_last_states_of_pods_are_waited_for_two_seconds() -> None:
     clock = limits()
     assert [clock.has_settled(now) for now in (100, 101, 102, 102.1)] == [False, False, False, True]
+    assert not clock.has_settled(105, reconnecting=True), "the pods may be seen within some seconds"
+    assert clock.has_settled(113, reconnecting=True)
 
 
 def test_the_longest_pause_is_a_minute_and_the_shortest_not_zero() -> None:
