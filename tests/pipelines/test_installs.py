@@ -81,8 +81,8 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Install
 @pytest.mark.parametrize(
     ("extra", "absent"),
     [
-        ("launch", {"numpy", "torch", "kfp"}),
-        ("pipelines", {"numpy", "torch"}),
+        ("launch", {"torch", "kfp", "scikit-learn"}),
+        ("pipelines", {"torch", "scikit-learn"}),
         ("prepare", {"torch", "kfp", "kubernetes"}),
         ("train", {"kfp", "kubernetes"}),
     ],
