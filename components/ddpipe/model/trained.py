@@ -7,10 +7,11 @@ imported because the file says so, only if the user's own recipe names the same 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ddpipe.data.seen import TRAINED_ON, Hashes, from_bytes
 from ddpipe.errors import CheckpointError, NoSuchObject, ParameterError, listed
@@ -86,10 +87,20 @@ def classifier_of(checkpoint: Checkpoint, *, network: str = "", origin: str = "c
         built = build(name, shape, classes)
     classifier = Classifier(built, [0.0] * shape[2], [1.0] * shape[2])
     try:
-        classifier.load_state_dict(weights)
+        classifier.load_state_dict(versioned(weights, classifier))
     except RuntimeError as error:
         raise _malformed(origin, f"its weights do not fit network {name!r}: {error}") from error
     return classifier.eval()
+
+
+def versioned(weights: Mapping[str, Tensor], module: nn.Module) -> Mapping[str, Tensor]:
+    """The weights with the versions of the layers that have written them: those of this torchvision.
+
+    A file holds tensors only; MNASNet rejects weights whose version it cannot see.
+    """
+    state = OrderedDict(weights)
+    state._metadata = module.state_dict()._metadata  # type: ignore[attr-defined]  # noqa: SLF001
+    return state
 
 
 def _facts(found: object, origin: str) -> tuple[str, Shape, int]:

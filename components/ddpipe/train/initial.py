@@ -19,6 +19,7 @@ from ddpipe.model.architectures import Classifier, InitialisedFromImages, build
 from ddpipe.model.own import try_training
 from ddpipe.model.package import WEIGHTS, ModelPackage, Signature, load_package
 from ddpipe.model.pretrained import load_pretrained
+from ddpipe.model.trained import versioned
 from ddpipe.train.order import permutation
 from ddpipe.train.recipe import Recipe
 
@@ -65,7 +66,8 @@ def initial_classifier(
         if rank() == 0:
             _try_export(classifier, facts["name"], manifest)
     if recipe.warm_start and not resumed:
-        classifier.load_state_dict(warm_weights(recipe.warm_start, classifier, manifest))
+        weights = warm_weights(recipe.warm_start, classifier, manifest)
+        classifier.load_state_dict(versioned(weights, classifier))
     elif not resumed:
         if recipe.pretrained:
             load_pretrained(network, facts["name"], recipe.pretrained, facts["classes"])

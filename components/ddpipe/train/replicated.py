@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from ddpipe.distributed import World
 from ddpipe.model.architectures import Classifier
 from ddpipe.model.networks import Shape
+from ddpipe.model.trained import versioned
 
 State = dict[str, Any]
 
@@ -52,7 +53,8 @@ class Strategy:
 
     def load_model(self, state: State) -> None:
         """Load whole weights."""
-        self._classifier.load_state_dict(self.shares(state, self._classifier.state_dict()))
+        shares = self.shares(state, self._classifier.state_dict())
+        self._classifier.load_state_dict(versioned(shares, self._classifier))
 
     def load_optimizer(self, optimizer: Optimizer, state: State) -> None:
         """Load a whole state of the optimizer."""
