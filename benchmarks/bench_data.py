@@ -78,7 +78,7 @@ def decoding(folder: Path, _out: Path) -> None:
 
 
 def scaled_decoding(folder: Path, _out: Path) -> None:
-    """Scaled decoding and nothing else: the limit for whoever uses this decoder."""
+    """Scaled decoding and nothing else: the limit for any user of this decoder."""
     for path in _files(folder):
         image = Image.open(io.BytesIO(path.read_bytes()))
         factor = SIDE / min(image.size)
@@ -131,7 +131,7 @@ PARTS: dict[str, Callable[[Any], Any]] = {
 
 
 def parts(folder: Path, _out: Path) -> None:
-    """Prepare's parts alone, in one thread; tells the CPU seconds of each."""
+    """Prepare's parts alone, in one thread; prints the CPU seconds of each."""
     spent = dict.fromkeys(PARTS, 0.0)
     for path in _files(folder):
         state: Any = path

@@ -44,7 +44,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ddpipe
 OFFICIAL = "kubeflow-training==1.9.4"
 PATIENCE = 60  # seconds that the official client waits in the matrix; 600 by default
 
-# What a message must contain to have named the cause, whoever wrote it.
+# What a message must contain to have named the cause, ours or theirs.
 CAUSES = {
     "two launchers with one identity at once": "",
     "the name is taken by a stranger's job": "already exists|taken",

@@ -53,7 +53,7 @@ def measured(place: Place, number: int) -> tuple[float, dict[str, float]]:
     made = place.admin.create(workflows_of(place), workflow_of(parameters))
     ran = Ran(place, made["metadata"]["name"], f"{root}/runs")
     if ran.ended() != "Succeeded":
-        sys.exit(ran.told())
+        sys.exit(ran.failure())
     seen = ran.seen()
     wall = seconds(seen["metadata"]["creationTimestamp"], seen["status"]["finishedAt"])
     return wall, containers(place, ran.name)

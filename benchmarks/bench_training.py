@@ -85,10 +85,10 @@ def the_data(archive: Path, work: Path, epochs: int, *, quick: bool) -> Data:
     options = ("--source=csv", f"--source-path={folder}", "--table=labels.csv", f"--store={work / 'store'}")
     columns = ("--image-column=image", "--label-columns=label", "--split-column=split")
     command = [sys.executable, "-m", "ddpipe", "prepare", *options, *columns, "--json"]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     images = sum(split == "train" for *_, split in rows)
     return Data(
-        folder, json.loads(told)["dataset"], time.monotonic() - began, images, epochs=1 if quick else epochs
+        folder, json.loads(output)["dataset"], time.monotonic() - began, images, epochs=1 if quick else epochs
     )
 
 

@@ -70,7 +70,7 @@ class Program:
         return True
 
     def stop(self) -> None:
-        """End it, whatever it does."""
+        """End it, even if it is busy."""
         if self._process and self._process.poll() is None:
             self._signal(signal.SIGKILL)
             self._process.wait()

@@ -45,7 +45,7 @@ def s3(_server: s3_server.Server, monkeypatch: pytest.MonkeyPatch) -> s3_server.
 
 @pytest.fixture
 def proxy(s3: s3_server.Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3_server.Proxy]:
-    """The same server behind a proxy that misbehaves as told."""
+    """The same server behind a proxy that misbehaves on request."""
     with s3_server.proxying(s3) as proxy:
         monkeypatch.setenv("S3_ENDPOINT", proxy.endpoint)
         yield proxy

@@ -100,8 +100,8 @@ class Copy:
 
     def outcomes(self) -> dict[str, str]:
         """What became of each change, in mutmut's words."""
-        told = self.python("-m", "mutmut", "results", "--all", "true")
-        return dict(re.findall(r"^\s+(\S+): (.+)$", told, re.MULTILINE))
+        output = self.python("-m", "mutmut", "results", "--all", "true")
+        return dict(re.findall(r"^\s+(\S+): (.+)$", output, re.MULTILINE))
 
     def is_noticed(self, name: str, arguments: list[str]) -> bool:
         """Whether one of these tests fails, or hangs, with a change; with "", on the code as it is."""
@@ -136,10 +136,10 @@ def measure(copy: Copy, sample: int | None, seed: int, processes: int, *, cluste
         left = copy.unnoticed(uncalled, lambda _: [f"tests/{file}" for file in with_processes.split()])
         survivors = [name for name in survivors if name not in uncalled or name in left]
     hung = sum(found[name] == "timeout" for name in names)
-    tell(copy, "changes", survivors, names, every, f"{hung} because a test hung; seed {seed}")
+    log(copy, "changes", survivors, names, every, f"{hung} because a test hung; seed {seed}")
     if cluster and copy.folder in ON_A_CLUSTER:
         survivors = copy.unnoticed(survivors, lambda name: on_a_cluster(copy.folder, name))
-        tell(copy, "changes with the cluster", survivors, names, every, f"seed {seed}")
+        log(copy, "changes with the cluster", survivors, names, every, f"seed {seed}")
     for name in survivors:
         print(f"\n{copy.python('-m', 'mutmut', 'show', name)}")  # noqa: T201
 
@@ -150,7 +150,7 @@ def on_a_cluster(folder: str, name: str) -> list[str]:
     return [f"tests/{ON_A_CLUSTER[folder]}", "-k", backend]
 
 
-def tell(copy: Copy, what: str, survivors: list[str], names: list[str], every: list[str], more: str) -> None:
+def log(copy: Copy, what: str, survivors: list[str], names: list[str], every: list[str], more: str) -> None:
     """Print how many changes were noticed."""
     noticed = len(names) - len(survivors)
     low, high = binomtest(noticed, len(names)).proportion_ci(method="wilson")

@@ -75,7 +75,7 @@ def launch(
         name: Name of the launch, to attach to it later; a name is used once (default: the function's name
             and the time).
         runs: URI of the folder for the call and its result. Pods must reach it: s3://bucket/prefix, or a path
-            on a volume that they mount. Whoever can write to it can replace what the pods read, except for
+            on a volume that they mount. Anyone who can write to it can replace what the pods read, except for
             the call and the result, which are verified.
         namespace: Namespace of the job (default: that of the kubeconfig or the pod).
         backend: "local" runs the ranks as processes of this machine; all options except nodes and processes
@@ -94,7 +94,7 @@ def launch(
         gpu_resource: Resource name of a GPU, as registered by the device plugin.
         extended_resources: Further device-plugin resources per pod, such as {"rdma/hca": "1"}.
         shared_memory: Size limit of /dev/shm, used by data loader workers; it counts towards `memory`.
-        env: Environment variables of the pods. Whoever may read pods in the namespace sees them; for
+        env: Environment variables of the pods. Anyone who may read pods in the namespace sees them; for
             passwords, mount a Secret with `volumes`.
         volumes: Volumes to mount into every pod, each as "KIND:NAME:/PATH[:ro]": "claim:data:/data".
         s3_endpoint: Object store as host:port, as seen from the cluster (default: Kubeflow's own).

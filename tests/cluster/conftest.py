@@ -33,7 +33,7 @@ _LONGEST = ("test_workflow", "test_elastic", "test_faults", "test_training")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--side-by-side", type=int, default=4, help="How many faults happen at once.")
-    parser.addoption("--messages", action="store_true", help="Print what people are told, fault by fault.")
+    parser.addoption("--messages", action="store_true", help="Print every message, fault by fault.")
     parser.addoption("--matrix", type=Path, help="File to write the matrix of faults to, as a table.")
 
 
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """The matrix of faults as one table, and, asked for, every message of it, to be judged as prose."""
+    """The matrix of faults as one table, and with --messages every message, to be read as prose."""
     reports = [
         report
         for found in terminalreporter.stats.values()
@@ -58,7 +58,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         if path := config.getoption("--matrix"):
             path.write_text(f"{MATRIX_HEAD}\n{matrix}")
     if config.getoption("--messages"):
-        terminalreporter.section("what people are told")
+        terminalreporter.section("messages")
         for report in reports:
             for name, text in report.user_properties if report.when == "call" else ():
                 terminalreporter.write_line(f"\n{name}\n    " + str(text).replace("\n", "\n    "))
@@ -66,7 +66,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def admin() -> ApiServer:
-    """The cluster of KUBECONFIG, with the rights of whoever runs the tests."""
+    """The cluster of KUBECONFIG, with the rights of the user who runs the tests."""
     if "KUBECONFIG" not in os.environ:
         pytest.skip("no cluster: set KUBECONFIG")
     try:

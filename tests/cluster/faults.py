@@ -399,7 +399,7 @@ def logs_cut(place: Place) -> Ended:
     return ended
 
 
-@fault("containers restart: their logs go on", words=("4 restarts|restarts",))
+@fault("containers restart: their logs continue", words=("4 restarts|restarts",))
 def restarting(place: Place) -> Ended:
     script = "if [ -e /dev/shm/again ]; then seq 51 100; else touch /dev/shm/again; seq 1 50; exit 1; fi"
     ended = launch(place, script, "--restart", "OnFailure").end()
@@ -652,7 +652,7 @@ def not_together(place: Place) -> Ended:
 
 
 @fault(
-    "more CPUs than there are, nodes unseen: what is short is told while waiting",
+    "more CPUs than there are, nodes unseen: the shortage is reported while waiting",
     code=46,
     words=(r"\[launch\] waiting for nodes: 2 of 2 pods \(worker-[01]: Unschedulable: .*Insufficient cpu",),
 )
@@ -687,7 +687,7 @@ def quota_of_others(place: Place) -> Ended:
 
 
 @fault(
-    "quota exceeded, and told to go on in spite of it",
+    "quota exceeded, with --preflight warn",
     code=52,
     words=(r"\[launch\] quota small .*leaves 1 of pods", "refuses the job's pods"),
 )

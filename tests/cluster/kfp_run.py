@@ -29,7 +29,7 @@ def connected() -> Client:
     if "KFP_ENDPOINT" not in os.environ:
         pytest.skip("no Kubeflow Pipelines: set KFP_ENDPOINT to its API, such as http://127.0.0.1:8888")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # it tells every caller which servers it can talk to
+        warnings.simplefilter("ignore", FutureWarning)  # every call warns which servers are supported
         return Client(host=os.environ["KFP_ENDPOINT"])
 
 
@@ -121,7 +121,7 @@ class Run:
         name = "workflows.argoproj.io/node-name"
         return [pod for pod in pods if f".{step}." in pod["metadata"]["annotations"][name]]
 
-    def told(self) -> str:
+    def failure(self) -> str:
         """What went wrong, for the test's own message."""
         states = self.states()
         logs = [

@@ -24,8 +24,8 @@ def table(reports: Sequence[pytest.TestReport]) -> str:
     """The reports of `test_fault` as a table; empty if there are none."""
     rows: dict[str, dict[str, str]] = {}
     for report in reports:
-        told = report.when == "call" or not report.passed
-        if told and (case := _CASE.search(report.nodeid)):
+        counts = report.when == "call" or not report.passed
+        if counts and (case := _CASE.search(report.nodeid)):
             rows.setdefault(case[2], {})[case[1]] = _cell(report)
     lines = [("what happens", *BACKENDS), ("---",) * (1 + len(BACKENDS))]
     lines += [(name, *(cells.get(backend, "") for backend in BACKENDS)) for name, cells in rows.items()]

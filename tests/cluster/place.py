@@ -49,7 +49,7 @@ _COLLECTIONS = {
 
 
 def delete(admin: ApiServer, path: str, **options: object) -> None:
-    """Delete an object, whoever's it is; no error if it is gone."""
+    """Delete an object of any owner; no error if it is gone."""
     with contextlib.suppress(ApiError):
         admin._json("DELETE", path, body=options)
 
@@ -77,12 +77,12 @@ class Place:
     """One test's namespace.
 
     Attributes:
-        admin: The cluster, as whoever runs the tests.
+        admin: The cluster, as the user who runs the tests.
         proxy: Between the launcher and the API server.
         namespace: Its name.
         folder: For the launcher's files.
         kubeconfig: The launcher's.
-        backend: What runs the jobs of launchers that are not told otherwise.
+        backend: The default backend of launchers.
         history: Its jobs.
         rival: Makes another launcher's command of our arguments, to see what that does in our place.
     """

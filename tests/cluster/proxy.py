@@ -1,4 +1,4 @@
-"""An HTTP proxy between one launcher and the API server that can be told to misbehave.
+"""An HTTP proxy between one launcher and the API server that misbehaves on request.
 
 Faults of the API are made here, so that tests run side by side and disturb nobody else on the cluster.
 """
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from ddpipe.jobs.backend import all_backends
 
-# A collection of jobs, or one of them, of whatever kind.
+# A collection of jobs, or one of them, of any kind.
 _JOBS = rf"/({'|'.join(kind.resource.plural for kind in all_backends())})(/|\?|$)"
 
 
@@ -109,8 +109,8 @@ class Proxy:
 
     def answer(self, which: Which, status: int, message: str, times: int) -> None:
         """Answer the next such requests ourselves."""
-        told = {"kind": "Status", "status": "Failure", "code": status, "message": message}
-        self._answers.append(Answer(which, status, json.dumps(told).encode(), times))
+        answer = {"kind": "Status", "status": "Failure", "code": status, "message": message}
+        self._answers.append(Answer(which, status, json.dumps(answer).encode(), times))
 
     def show(self, which: Which, found: dict[str, object]) -> None:
         """Answer such requests with an object of our own, from now on."""

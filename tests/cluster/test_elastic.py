@@ -87,7 +87,7 @@ def check(
 ) -> None:
     """It is a training like any other: every epoch, the same parameters, and nothing left behind."""
     assert ended.code == 0, ended.text
-    # The epoch before the last checkpoint that was written may have been told already.
+    # The epoch before the last checkpoint that was written may have been printed already.
     epochs = dict.fromkeys(map(int, re.findall(r"epoch=(\d+)", ended.text)))
     assert list(epochs) == list(range(1, EPOCHS + 1))
     assert place.jobs() == []
@@ -181,7 +181,7 @@ def test_a_launcher_killed_amid_scaling_is_succeeded_by_the_next(
 
 
 @pytest.mark.parametrize("point", list(POINTS))
-def test_a_launcher_told_to_stop_amid_scaling_leaves_no_job(
+def test_a_launcher_stopped_during_scaling_leaves_no_job(
     admin: ApiServer, tmp_path: Path, point: str
 ) -> None:
     with a_place(admin, tmp_path) as place:

@@ -90,17 +90,17 @@ def interrupted(
     schedule: dict[str, Any], command: tuple[str, ...], admin: ApiServer, root: str
 ) -> dict[str, Any]:
     """A training that was stopped after its first checkpoint."""
-    told: dict[str, Any] = facts(*command)
-    assert told["uploaded"]
-    folder = f"{root}/runs/{told['run_id']}/training"
+    answer: dict[str, Any] = facts(*command)
+    assert answer["uploaded"]
+    folder = f"{root}/runs/{answer['run_id']}/training"
     assert eventually(lambda: has_content(folder), bool, PATIENCE, pause=0.5), ddpipe(
-        "runs", "show", told["run_id"]
+        "runs", "show", answer["run_id"]
     ).output
-    assert facts("runs", "stop", told["run_id"])["stopped"]
-    stopped = refusal(RunStopped, "runs", "show", told["run_id"], "--wait")
+    assert facts("runs", "stop", answer["run_id"])["stopped"]
+    stopped = refusal(RunStopped, "runs", "show", answer["run_id"], "--wait")
     assert "it was stopped at step train" in stopped["seen"]
-    assert Run(connected(), admin, told["run_id"], folder).jobs() == []
-    return told
+    assert Run(connected(), admin, answer["run_id"], folder).jobs() == []
+    return answer
 
 
 def has_content(folder: str) -> bool:
@@ -113,15 +113,15 @@ def has_content(folder: str) -> bool:
 @pytest.fixture(scope="module")
 def retried(interrupted: dict[str, Any]) -> dict[str, Any]:
     """The same run, being tried again."""
-    told: dict[str, Any] = facts("runs", "retry", interrupted["run_id"])
-    return told
+    answer: dict[str, Any] = facts("runs", "retry", interrupted["run_id"])
+    return answer
 
 
 @pytest.fixture(scope="module")
 def again(interrupted: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
     """Another run on the same data, beside it."""
-    told: dict[str, Any] = facts(*command, *assigned("epochs=1"))
-    return told
+    answer: dict[str, Any] = facts(*command, *assigned("epochs=1"))
+    return answer
 
 
 def test_a_schedule_fires_again_and_again_until_it_is_deleted(
@@ -148,15 +148,15 @@ def test_a_stopped_training_goes_on_when_its_run_is_tried_again(retried: dict[st
 
 def test_the_same_again_is_the_same_version_and_prepares_nothing(again: dict[str, Any], root: str) -> None:
     assert not again["uploaded"]
-    told = facts("runs", "show", again["run_id"], "--wait")
-    assert told["state"] == "SUCCEEDED"
-    assert {step["name"] for step in told["steps"]} >= {"prepare", "train", "evaluate", "export"}
-    record = json.loads(read_uri(f"{root}/runs/{told['run_id']}/steps/prepare.json"))
+    answer = facts("runs", "show", again["run_id"], "--wait")
+    assert answer["state"] == "SUCCEEDED"
+    assert {step["name"] for step in answer["steps"]} >= {"prepare", "train", "evaluate", "export"}
+    record = json.loads(read_uri(f"{root}/runs/{answer['run_id']}/steps/prepare.json"))
     assert record["facts"]["reused"]
 
 
 def test_the_doctor_finds_the_backend_well(retried: dict[str, Any], packages: dict[str, str]) -> None:
-    told = facts("doctor", packages["training"])
-    states = {check["name"]: check["state"] for check in told["checks"]}
+    answer = facts("doctor", packages["training"])
+    states = {check["name"]: check["state"] for check in answer["checks"]}
     assert {states[name] for name in ("endpoint", "login", "namespace")} == {"ok"}
     assert "fail" not in states.values()

@@ -74,7 +74,7 @@ def test_fault(
     )
     assert seen.ended.code == fault.code or (fault.may_be_killed and seen.ended.code == KILLED), text
     for words in fault.words:
-        assert re.search(words, text, re.DOTALL), f"{words!r} is not told:\n{text}"
+        assert re.search(words, text, re.DOTALL), f"{words!r} was not printed:\n{text}"
     assert "Traceback" not in text
     assert (seen.jobs, seen.pods) == (fault.jobs, fault.pods), f"jobs and pods left\n{text}"
     assert fault.jobs_ever is None or seen.jobs_ever == fault.jobs_ever, (

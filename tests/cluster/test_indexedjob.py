@@ -1,4 +1,4 @@
-"""An Indexed Job and its service: whoever dies between the two creates, one goes with the other."""
+"""An Indexed Job and its service: neither remains alone if a launcher dies between creating the two."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def test_a_launcher_killed_at_the_service_is_taken_over_by_the_next(place: Place
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
-def test_a_launcher_told_to_stop_at_the_service_leaves_neither(place: Place, *, answered: bool) -> None:
+def test_a_launcher_stopped_at_the_service_leaves_neither(place: Place, *, answered: bool) -> None:
     between_the_creates(place, answered=answered).terminate()
     assert gone(place), names(place)

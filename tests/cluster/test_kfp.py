@@ -104,7 +104,7 @@ def upload_digits(uri: str) -> int:
 def test_two_pods_train_from_a_folder_whose_name_needs_quoting(submit: Submit, root: str) -> None:
     count = upload_digits(f"{root}/{ODD}")
     run = submit(source="folder", source_path=f"{root}/{ODD}", dataset_name="odd")
-    assert run.ended() == "SUCCEEDED", run.told()
+    assert run.ended() == "SUCCEEDED", run.failure()
     training = json.loads(read_uri(f"{run.folder}/training/training.json"))
     assert training["world_size"] == 2
     dataset = json.loads(read_uri(f"{run.folder}/steps/prepare.json"))["facts"]["dataset"]
@@ -123,7 +123,7 @@ def test_second_run_on_unchanged_data_reuses_the_model(submit: Submit) -> None:
 
 
 def ended_well(run: Run) -> Run:
-    assert run.ended() == "SUCCEEDED", run.told()
+    assert run.ended() == "SUCCEEDED", run.failure()
     return run
 
 
@@ -132,14 +132,14 @@ def test_two_pods_train_on_photographs(submit: Submit, root: str) -> None:
         pytest.skip("no photographs: set DDPIPE_TEST_CIFAR")
     upload_photographs(Path(os.environ["DDPIPE_TEST_CIFAR"]), f"{root}/cifar", per_class=200)
     run = submit(source="folder", source_path=f"{root}/cifar", dataset_name="cifar", epochs=1)
-    assert run.ended() == "SUCCEEDED", run.told()
+    assert run.ended() == "SUCCEEDED", run.failure()
     assert json.loads(read_uri(f"{run.folder}/training/training.json"))["world_size"] == 2
 
 
 def test_two_pods_train_on_xrays_with_several_labels_each(submit: Submit, root: str, tmp_path: Path) -> None:
     upload_xrays(tmp_path, f"{root}/xrays")
     run = submit(source="ranzcr", source_path=f"{root}/xrays", dataset_name="xrays", batch_size=16)
-    assert run.ended() == "SUCCEEDED", run.told()
+    assert run.ended() == "SUCCEEDED", run.failure()
     assert json.loads(read_uri(f"{run.folder}/training/training.json"))["world_size"] == 2
     scores = json.loads(read_uri(f"{run.folder}/evaluation/metrics.json"))["scores"]
     assert scores["macro_auc"]["value"] > 0.6
@@ -148,21 +148,21 @@ def test_two_pods_train_on_xrays_with_several_labels_each(submit: Submit, root: 
 def test_failed_job_fails_the_run_with_its_cause_in_the_log(submit: Submit) -> None:
     """The launcher's image has no torch: training cannot start in it."""
     run = submit(image=OUR_IMAGES.format("launcher"), nodes=1)
-    assert run.ended() == "FAILED", run.told()
-    assert "No module named 'torch'" in run.log("train"), run.told()
+    assert run.ended() == "FAILED", run.failure()
+    assert "No module named 'torch'" in run.log("train"), run.failure()
     assert run.jobs() == []
 
 
 def test_a_parameter_of_a_later_step_is_refused_by_the_first(submit: Submit) -> None:
     run = submit(model="nonsense")
-    assert run.ended() == "FAILED", run.told()
-    assert "nonsense" in run.log("prepare"), run.told()
+    assert run.ended() == "FAILED", run.failure()
+    assert "nonsense" in run.log("prepare"), run.failure()
     assert run.states()["train"] == "None"  # it never began
 
 
 def test_a_terminated_run_leaves_no_job(client: Client, submit: Submit) -> None:
     run = submit(**NEVER_ENDING)
-    assert eventually(lambda: has_trained(run), bool, 300), run.told()
+    assert eventually(lambda: has_trained(run), bool, 300), run.failure()
     client.terminate_run(run.id)
     assert run.ended() in {"FAILED", "CANCELED"}
     assert run.jobs() == []
@@ -172,7 +172,7 @@ def test_any_command_on_two_pods_shows_the_lines_of_both(start: Submit) -> None:
     arguments = {"image": OUR_IMAGES.format("launcher"), "nodes": 2, "cpu": "100m", "memory": "128Mi"}
     command = ["python", "-c", f"import os; print({ODD!r}, 'of rank', os.environ['RANK'])"]
     run = start("custom-job", command=command, **arguments)
-    assert run.ended() == "SUCCEEDED", run.told()
+    assert run.ended() == "SUCCEEDED", run.failure()
     log = run.log("pytorch-job")
     assert all(f"{ODD} of rank {rank}" in log for rank in (0, 1)), log
     assert run.jobs() == []
@@ -186,12 +186,12 @@ def test_an_accelerate_script_of_somebody_s_own_trains_on_two_pods(start: Submit
         pytest.skip(missing)
     size = {"nodes": 2, "cpu": "300m", "memory": "1Gi"}
     run = start("custom-job", image=image, command=["torchrun", "train.py", "--epochs", "3"], **size)
-    assert run.ended() == "SUCCEEDED", run.told()
+    assert run.ended() == "SUCCEEDED", run.failure()
     log = run.log("pytorch-job")
     assert "[worker-0] 2 processes, bf16" in log, log
-    told = re.findall(r"\[worker-0\] epoch=(\d) loss=\S+ accuracy=(\S+)", log)
-    assert [epoch for epoch, _ in told] == ["1", "2", "3"]
-    assert float(told[-1][1]) > 0.8
+    reported = re.findall(r"\[worker-0\] epoch=(\d) loss=\S+ accuracy=(\S+)", log)
+    assert [epoch for epoch, _ in reported] == ["1", "2", "3"]
+    assert float(reported[-1][1]) > 0.8
     assert run.jobs() == []
 
 
@@ -223,7 +223,7 @@ def test_task_settings_apply_to_the_pods_of_the_job(
     made = client.create_run_from_pipeline_package(file, experiment_id=experiment)
     run = Run(client, admin, made.run_id, "")
     try:
-        assert run.ended() == "SUCCEEDED", run.told()
+        assert run.ended() == "SUCCEEDED", run.failure()
         log = run.log("pytorch-job")
         assert log.count("it is fast True") == 2, log
         pods = run.pods_of_job()
@@ -251,8 +251,8 @@ def tolerated(pod: dict[str, Any]) -> set[str]:
 
 def test_a_run_without_a_secret_of_keys_says_that_it_has_none(submit: Submit) -> None:
     run = submit(s3_secret="there-is-none")  # noqa: S106 - a name
-    assert run.ended() == "FAILED", run.told()
-    assert "Check AWS_ACCESS_KEY_ID" in run.log("prepare"), run.told()
+    assert run.ended() == "FAILED", run.failure()
+    assert "Check AWS_ACCESS_KEY_ID" in run.log("prepare"), run.failure()
 
 
 def test_the_notebook_trains_on_two_pods_and_leaves_one_schedule(
@@ -330,6 +330,6 @@ def test_all_steps_reach_an_object_store_elsewhere(
     run = submit(
         runs=f"{bucket}/runs", store=f"{bucket}/store", s3_endpoint=endpoint, s3_secret=secret, nodes=1
     )
-    assert run.ended() == "SUCCEEDED", run.told()
+    assert run.ended() == "SUCCEEDED", run.failure()
     there = {item.object_name for item in server.client.list_objects(s3_server.BUCKET, recursive=True)}
     assert {f"runs/{run.id}/model/model.onnx", f"runs/{run.id}/report.html"} <= there

@@ -1,6 +1,6 @@
 """A function launched from a notebook onto two pods: its value comes back, also to another kernel.
 
-The cluster, the object store and the images are told as for test_training.py.
+Configure the cluster, the object store and the images as for test_training.py.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Kernel:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        return told
+        values: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return values
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_two_pods_run_a_function_and_another_kernel_gets_its_value(
     )
     assert launched == "running"
     # Restarted: the launcher of the first kernel is still at it.
-    told = first.runs(
+    values = first.runs(
         given
         + "handle = ddpipe.attach('sum', runs)\n"
         + "value = handle.result()\n"
@@ -126,7 +126,7 @@ def test_two_pods_run_a_function_and_another_kernel_gets_its_value(
         + "notes = [path.read_text() for path in handle.outputs('fetched')]\n"
         + "print(json.dumps([value, notes, handle.status().phase, lines]))"
     )
-    value, notes, phase, lines = told  # type: ignore[misc]
+    value, notes, phase, lines = values  # type: ignore[misc]
     assert (value, notes, phase) == ({"total": 3}, ["2 ranks"], "succeeded")
     assert len([line for line in lines if "step=39 loss=0.025" in line]) == 2
     assert place.jobs() == []
@@ -162,19 +162,19 @@ def test_where_the_launcher_is_gone_too_attaching_adopts_the_job(
     assert place.jobs() == []
 
 
-def test_a_function_that_fails_on_pods_tells_its_error(
+def test_a_function_that_fails_on_pods_reports_its_error(
     place: Place,
     given: str,
     s3_environment: dict[str, str],
     tmp_path: Path,
 ) -> None:
-    told = Kernel(place, s3_environment, tmp_path).runs(
+    values = Kernel(place, s3_environment, tmp_path).runs(
         given
         + "handle = ddpipe.launch(failing, nodes=2, name='bad', **given)\n"
         + "status = handle.wait()\n"
         + "print(json.dumps([status.phase, type(status.error).__name__, str(status.error)]))"
     )
-    phase, kind, message = told  # type: ignore[misc]
+    phase, kind, message = values  # type: ignore[misc]
     assert (phase, kind) == ("failed", "ReplicaFailed"), message
     assert "ValueError: the data is of another kind" in message, message
     assert place.jobs() == []
@@ -186,7 +186,7 @@ def test_the_notebook_runs_on_two_pods(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = {
+    values = {
         **s3_environment,
         "KUBECONFIG": str(place.kubeconfig),
         "DDPIPE_RUNS": f"s3://{s3_environment['S3_BUCKET']}/test-{uuid.uuid4().hex[:8]}",
@@ -194,7 +194,7 @@ def test_the_notebook_runs_on_two_pods(
         "DDPIPE_S3_SECRET": "store",
         "DDPIPE_S3_ENDPOINT": s3_environment["POD_S3_ENDPOINT"],
     }
-    for name, value in told.items():
+    for name, value in values.items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     NotebookClient(notebook, resources={"metadata": {"path": tmp_path}}).execute()

@@ -32,7 +32,7 @@ def test_an_accelerate_script_trains_on_two_pods(admin: ApiServer, tmp_path: Pat
         )
         assert place.jobs() == []
     assert ended.code == 0, ended.text
-    told = re.findall(r"\[worker-0\] epoch=(\d) loss=\S+ accuracy=(\S+)", ended.text)
-    assert [epoch for epoch, _ in told] == ["1", "2", "3"]
-    assert float(told[-1][1]) > 0.8
+    reported = re.findall(r"\[worker-0\] epoch=(\d) loss=\S+ accuracy=(\S+)", ended.text)
+    assert [epoch for epoch, _ in reported] == ["1", "2", "3"]
+    assert float(reported[-1][1]) > 0.8
     assert "[worker-0] 2 processes, bf16" in ended.text

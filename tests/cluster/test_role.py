@@ -81,7 +81,7 @@ def beyond_quota(place: Place) -> Ended:
 
 
 def refused_later(place: Place) -> Ended:
-    """A pod that is to be replaced, and must not be: told by an event, long after the first look at them."""
+    """A pod that is to be replaced, and must not be: an event reports it long after pods were listed."""
     step = running(place, "trap 'exit 143' TERM; sleep 60 & wait $!", "--restart", "ExitCode", *LATE)
     limit_pods(place, 1)
     delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/{JOB_NAME}-worker-1")
@@ -199,7 +199,7 @@ def _act(admin: ApiServer, right: Verb, has: bool) -> Ended:
         return LOSSES[right].act(place)
 
 
-# That a job runs with the whole Role is told by the fault matrix.
+# The fault matrix shows that a job runs with the whole Role.
 CASES = [
     (right, has)
     for right, loss in LOSSES.items()

@@ -1,6 +1,6 @@
 """Digits, trained by two pods with DDP over gloo, from and into an object store; evaluated afterwards.
 
-The object store is told by S3_ENDPOINT as this machine reaches it, POD_S3_ENDPOINT as pods do, and the usual
+S3_ENDPOINT is the object store as this machine reaches it, POD_S3_ENDPOINT as pods do, and the usual
 AWS_* variables (or their LAB_S3_* counterparts); the image by DDPIPE_TEST_IMAGES, as in test_workflow.py.
 """
 
@@ -85,7 +85,7 @@ def test_two_pods_train_digits_and_leave_a_good_model(
 def test_lost_pod_of_an_indexed_job_restarts_every_rank(
     admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str], digits: tuple[str, str]
 ) -> None:
-    """Its place is taken by another pod of the same host name; training goes on from its last checkpoint."""
+    """Another pod with the same host name replaces it; training resumes from its last checkpoint."""
     with a_place(admin, tmp_path) as place:
         options = ("--backend", "indexedjob", "--restart", "OnFailure", "--epochs", "40")
         step = train(place, s3_environment, digits, *options)

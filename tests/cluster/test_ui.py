@@ -116,7 +116,7 @@ def run(form: Page, admin: ApiServer, root: str) -> Run:
     form.wait_for_url("**/runs/details/*")
     run_id = form.url.rpartition("/")[2]
     run = Run(connected(), admin, run_id, f"s3://mlpipeline/ddpipe/runs/{run_id}")
-    assert run.ended() == "SUCCEEDED", run.told()
+    assert run.ended() == "SUCCEEDED", run.failure()
     return run
 
 

@@ -78,7 +78,7 @@ class Ran:
         pods = self.place.admin.get(pods_of(self.place), query)["items"]
         return [pod["metadata"]["name"] for pod in pods if pod["status"]["phase"] == phase]
 
-    def told(self) -> str:
+    def failure(self) -> str:
         """What went wrong, for the test's own message."""
         states = [f"{one['displayName']}: {one['phase']} {one.get('message', '')}" for one in self.nodes()]
         logs = [
@@ -103,7 +103,7 @@ class Ran:
             return [pod for pod in self.pods("Running") if f"-{step}-" in pod and pod not in but]
 
         found = eventually(find, bool, 120)
-        assert found, self.told()
+        assert found, self.failure()
         return found[0]
 
 
@@ -164,7 +164,7 @@ def workflow_of(parameters: Mapping[str, object], package: Path = WORKFLOW) -> d
 def digits(submit: Submit) -> Ran:
     """The whole pipeline, once."""
     ran = submit()
-    assert ran.ended() == "Succeeded", ran.told()
+    assert ran.ended() == "Succeeded", ran.failure()
     return ran
 
 
@@ -210,7 +210,7 @@ def test_the_engine_gets_what_its_ui_shows(digits: Ran) -> None:
 def test_a_run_on_unchanged_data_hands_on_the_model_that_is_there(digits: Ran, submit: Submit) -> None:
     before, jobs = digits.step("prepare")["facts"], digits.place.jobs_ever()
     again = submit()
-    assert again.ended() == "Succeeded", again.told()
+    assert again.ended() == "Succeeded", again.failure()
     after = again.step("prepare")["facts"]
     assert (before["reused"], after["reused"]) == (False, True)
     assert before["dataset"] == after["dataset"]
@@ -226,15 +226,15 @@ def test_a_killed_step_is_retried_and_takes_its_job_up_again(place: Place, submi
     victim = ran.pod_of("train")
     assert eventually(lambda: _steps_of(ran), bool, 180), "training never made a step"
     delete(ran.place.admin, f"{pods_of(ran.place)}/{victim}")
-    assert ran.ended() == "Succeeded", ran.told()
+    assert ran.ended() == "Succeeded", ran.failure()
     assert place.jobs_ever() == before + 1
 
 
 def test_what_a_killed_launcher_leaves_is_removed_at_the_end(submit: Submit) -> None:
     ran = submit(epochs=100_000)
-    assert eventually(lambda: _steps_of(ran), bool, 240), ran.told()
+    assert eventually(lambda: _steps_of(ran), bool, 240), ran.failure()
     _kill_launcher(ran, ran.pod_of("train"))
-    assert ran.ended() == "Failed", ran.told()
+    assert ran.ended() == "Failed", ran.failure()
     assert any(one["displayName"] == "train" and "137" in one.get("message", "") for one in ran.nodes())
     assert [one["phase"] for one in ran.nodes() if one["displayName"].endswith("onExit")] == ["Succeeded"]
     assert ran.place.jobs() == []
@@ -270,7 +270,7 @@ def _kill_launcher(ran: Ran, pod: str) -> None:
 )
 def test_a_stopped_workflow_leaves_no_job(submit: Submit, stop: dict[str, Any]) -> None:
     ran = submit(epochs=100_000)
-    assert eventually(lambda: _steps_of(ran), bool, 240), ran.told()
+    assert eventually(lambda: _steps_of(ran), bool, 240), ran.failure()
     ran.place.patch(ran.path, {"spec": stop})
     assert eventually(ran.place.jobs, lambda jobs: not jobs, 30) == []
     assert ran.ended(60) == "Failed"
@@ -281,7 +281,7 @@ def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: st
         pytest.skip("no photographs: set DDPIPE_TEST_CIFAR")
     upload_photographs(Path(os.environ["DDPIPE_TEST_CIFAR"]), f"{root}/cifar", per_class=500)
     ran = submit(source="folder", source_path=f"{root}/cifar", dataset_name="cifar", epochs=1)
-    assert ran.ended(900) == "Succeeded", ran.told()
+    assert ran.ended(900) == "Succeeded", ran.failure()
     assert accuracy_of_the_package(ran, ran.step("prepare")["facts"]["dataset"]) == pytest.approx(
         reported_accuracy(ran)
     )
@@ -290,7 +290,7 @@ def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: st
 def test_xrays_with_several_labels_each_train_the_same_way(submit: Submit, root: str, tmp_path: Path) -> None:
     upload_xrays(tmp_path, f"{root}/xrays")
     ran = submit(source="ranzcr", source_path=f"{root}/xrays", dataset_name="xrays", batch_size=16)
-    assert ran.ended() == "Succeeded", ran.told()
+    assert ran.ended() == "Succeeded", ran.failure()
     assert ran.step("train")["facts"]["nodes"] == 2
     scores = json.loads(read_uri(f"{ran.folder}/evaluation/metrics.json"))["scores"]
     assert scores["macro_auc"]["value"] > 0.6
@@ -304,7 +304,7 @@ def test_without_an_object_store_all_data_is_on_a_claim(place: Place, tmp_path: 
     workflow = workflow_of(SMALL, tmp_path / "ddpipe-training-minikf.yaml")
     made = place.admin.create(workflows_of(place), workflow)
     ran = Ran(place, made["metadata"]["name"], "/data/ddpipe/runs")
-    assert ran.ended() == "Succeeded", ran.told()
+    assert ran.ended() == "Succeeded", ran.failure()
 
 
 def _let_everybody_write(place: Place, claim: str) -> None:

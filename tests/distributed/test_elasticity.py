@@ -1,4 +1,4 @@
-"""Nodes that join a training and leave it: torchrun starts the ranks anew, and training goes on."""
+"""Nodes that join a training and leave it: torchrun restarts the ranks, and training resumes."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_thresholds_come_from_the_validation_split(tmp_path: Path) -> None:
     }
 
 
-def test_flips_are_averaged_and_told(tmp_path: Path) -> None:
+def test_flips_are_averaged_and_reported(tmp_path: Path) -> None:
     dataset = a_dataset(str(tmp_path / "store"))
     training = a_training(str(tmp_path / "training"), dataset)
     plain = evaluate(training, dataset, str(tmp_path / "plain"))

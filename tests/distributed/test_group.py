@@ -113,7 +113,7 @@ def test_without_rank_0_the_others_say_so(tmp_path: Path) -> None:
         ([2, 2], [{"epochs of the recipe": "3"}, {}], "epochs of the recipe: None on rank 1, 3 on rank 0"),
     ],
 )
-def test_ranks_that_differ_are_told_in_what_before_they_begin(
+def test_differences_between_ranks_are_named_before_they_begin(
     tmp_path: Path, sizes: list[int], cards: list[dict[str, str]], said: str
 ) -> None:
     began = time.monotonic()

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> str:
-    """The module of ranks that fail as told."""
+    """The module of ranks that fail in a chosen way."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1] / "support"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return "faulty_rank"
@@ -51,16 +51,16 @@ def test_a_killed_rank_is_named_with_its_signal(faulty: str) -> None:
 
 def test_a_rank_that_lost_a_killed_one_leaves_the_word_to_torchrun(faulty: str, tmp_path: Path) -> None:
     """In a pod with several ranks, what torchrun says is all that is known of the cause."""
-    told = tmp_path / "error.json"
+    path = tmp_path / "error.json"
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     ended = subprocess.run(
         [*torchrun, "-m", faulty, "die"],
-        env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(told)},
+        env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert not told.exists()
+    assert not path.exists()
     assert re.search(r"rank +: 1 .*\n.*exitcode +: -9", ended.stderr.partition("Root Cause")[2])
 
 

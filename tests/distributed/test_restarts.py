@@ -46,13 +46,13 @@ def test_without_restarts_the_killed_rank_is_named(tmp_path: Path) -> None:
 
 
 def test_the_error_is_written_into_the_file_that_is_there(tmp_path: Path) -> None:
-    """A pod's termination log can be written to, but not removed and made anew."""
-    told = tmp_path / "termination-log"
-    told.touch()
-    (tmp_path / "as-the-kubelet-sees-it").hardlink_to(told)
+    """A pod's termination log can be written to, but not removed and created again."""
+    path = tmp_path / "termination-log"
+    path.touch()
+    (tmp_path / "as-the-kubelet-sees-it").hardlink_to(path)
     done = subprocess.run(
         [sys.executable, "-m", "ddpipe.torchrun", "--standalone", "-m", "faulty_rank", "crash"],
-        env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(told)},
+        env={**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)},
         capture_output=True,
         check=False,
     )

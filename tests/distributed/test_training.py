@@ -113,7 +113,7 @@ def test_dropout_and_batch_statistics_survive_a_kill_bit_for_bit(dataset: str, t
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_all_ranks_save_and_stop_when_one_is_told_to(
+def test_all_ranks_save_and_stop_when_one_is_asked_to(
     dataset: str, tmp_path: Path, uninterrupted: Callable[[int], Checkpoint], number: signal.Signals
 ) -> None:
     output = str(tmp_path / "training")
@@ -143,7 +143,7 @@ def test_any_number_of_ranks_takes_the_same_global_batches(dataset: str, tmp_pat
         folder.mkdir()
         run(dataset, str(tmp_path / f"training-{ranks}"), ranks=ranks, meddling=[RecordsSamples(folder)])
         read = [_training_batches(path, set(wanted)) for path in sorted(folder.iterdir())]
-        # shares are dealt like cards, so taking turns among the ranks gives the batch in its order
+        # shares are assigned round-robin, so taking turns among the ranks gives the batch in its order
         batches[ranks] = [
             [sample for turn in zip_longest(*shares) for sample in turn if sample is not None]
             for shares in zip(*read, strict=True)
@@ -250,6 +250,6 @@ def test_a_training_may_live_in_a_bucket(dataset: str, s3: s3_server.Server) -> 
     assert record(output)["resumed_from"] == 26
 
 
-def test_the_builders_tell_the_truth(dataset: str) -> None:
+def test_the_builders_match_what_training_does(dataset: str) -> None:
     assert load_manifest(dataset).splits["train"].count == TRAIN_SAMPLES
     assert (STEPS_PER_EPOCH - 1) * RECIPE.batch_size + 1 == TRAIN_SAMPLES

@@ -52,7 +52,7 @@ def commands(program: str) -> list[object]:
 
 
 def photos(folder: Path) -> None:
-    """Two classes of images that are easy to tell apart."""
+    """Two classes of images that are easy to distinguish."""
     numbers = np.random.default_rng(0)
     for label in range(2):
         for number in range(20):

@@ -174,7 +174,7 @@ def test_pipelines_submits_and_schedules_as_documented(
 
 @contextmanager
 def a_backend() -> Iterator[tuple[str, list[tuple[str, Any]]]]:
-    """A server that accepts whatever a client creates; its address, and what it was asked to create."""
+    """A server that accepts anything a client creates; its address, and the objects created."""
     asked: list[tuple[str, Any]] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -11,7 +11,7 @@ from ddpipe.__main__ import cli
 from ddpipe.errors import DdpipeError
 
 SECRET = "s3cr3t-token"  # noqa: S105
-"""Whatever is told must not have it."""
+"""No output may contain it."""
 
 
 def ddpipe(*arguments: str) -> Result:
@@ -19,18 +19,18 @@ def ddpipe(*arguments: str) -> Result:
 
 
 def facts(*arguments: str) -> Any:
-    """What a command that succeeds tells a script."""
-    told = ddpipe(*arguments, "--json")
-    assert told.exit_code == 0, told.output
-    return json.loads(told.stdout)
+    """The JSON object that a successful command prints."""
+    result = ddpipe(*arguments, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 def refusal(kind: type[DdpipeError], *arguments: str) -> dict[str, str]:
     """The four parts of the error that a command ends with."""
-    told = ddpipe(*arguments, "--json")
-    assert told.stdout, told.output
-    parts: dict[str, str] = json.loads(told.stdout)
-    assert parts["error"] == kind.__name__, told.output
-    assert told.exit_code == kind.exit_code
-    assert SECRET not in told.output
+    result = ddpipe(*arguments, "--json")
+    assert result.stdout, result.output
+    parts: dict[str, str] = json.loads(result.stdout)
+    assert parts["error"] == kind.__name__, result.output
+    assert result.exit_code == kind.exit_code
+    assert SECRET not in result.output
     return parts

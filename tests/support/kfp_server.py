@@ -190,7 +190,7 @@ class Server:
         return sum(part in request for request in self.requests)
 
     def respond(self, request: Request) -> Response:
-        """The answer, or what a fault or a login puts in its place."""
+        """The answer, or what a fault or a login replaces it with."""
         self.requests.append(f"{request.method} {request.address}")
         fault = self.faults.popleft() if self.faults else 0
         if isinstance(fault, Event):
@@ -206,7 +206,7 @@ class Server:
             return self._answer(request)
         except Refusal as no:
             return _words(no.status, no.code, str(no))
-        except Exception as error:  # noqa: BLE001 - told to the test
+        except Exception as error:  # noqa: BLE001 - reported to the test
             self.problems.append(repr(error))
             return _words(500, 13, repr(error))
 

@@ -1,4 +1,4 @@
-"""A real S3 server process for tests (moto), and a proxy in front of it that misbehaves as told."""
+"""A real S3 server process for tests (moto), and a proxy in front of it that misbehaves on request."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def proxying(server: Server) -> Iterator[Proxy]:
             if callable(fault):
                 fault()
             elif fault not in {"", "cut", "flip"}:
-                content = f"<Error><Code>{fault}</Code><Message>as told</Message></Error>".encode()
+                content = f"<Error><Code>{fault}</Code><Message>injected</Message></Error>".encode()
                 self._answer(403, {"Content-Type": "application/xml"}, content)
                 return
             connection = http.client.HTTPConnection(upstream)

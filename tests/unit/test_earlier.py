@@ -439,9 +439,9 @@ def test_each_step_hands_an_engine_what_the_earlier_run_left(
         ("export", "model", ()),
     ):
         file = tmp_path / result
-        told = CliRunner().invoke(cli, [name, *dataset, *which, *more, "--write", result, str(file)])
-        assert told.exit_code == 0, told.output
-        handed[name] = (file.read_text(), told.output)
+        command = CliRunner().invoke(cli, [name, *dataset, *which, *more, "--write", result, str(file)])
+        assert command.exit_code == 0, command.output
+        handed[name] = (file.read_text(), command.output)
     assert [place for place, _ in handed.values()] == [first.training, first.evaluation, first.model]
     assert "nothing changed since run first, 20" in handed["train"][1]
     assert steps == []

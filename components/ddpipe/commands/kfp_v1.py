@@ -1,4 +1,4 @@
-"""The two JSON documents that tell the UI of KFP 1.x what to show of a step. Pure functions.
+"""The two JSON documents from which the UI of KFP 1.x shows the results of a step. Pure functions.
 
 All content is inline, so the UI needs no credentials, except for TensorBoard's event files.
 """

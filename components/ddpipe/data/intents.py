@@ -8,8 +8,8 @@ Neither can look and act in one instant. So both write their intent first, and o
     prepare    claims A     looks for cleanings of A: none     publishes     removes its claim
     clean-up                intends to delete A                looks for claims of A: keeps it
 
-Whoever looks last sees the other, and gives up. The intent of a killed process counts for an hour, and a day
-later `ddpipe data clean-up` removes it.
+The process that looks last sees the other, and gives up. The intent of a killed process counts for an hour; a
+day later `ddpipe data clean-up` removes it.
 """
 
 from __future__ import annotations

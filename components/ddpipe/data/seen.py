@@ -4,7 +4,7 @@
     <package>/trained_on.npy      that the training started from
 
 A dataset version may test on what an earlier version trained on. A model that starts from the earlier one's
-weights has then seen its test images, whatever its own training split says.
+weights has then seen its test images, even if its own training split does not contain them.
 """
 
 from __future__ import annotations

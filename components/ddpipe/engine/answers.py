@@ -1,6 +1,6 @@
 """What a pipeline server's answer must look like, before anything uses it.
 
-The generated client takes whatever JSON it gets: a text where a list belongs becomes a list of characters, a
+The generated client accepts any JSON: a text where a list belongs becomes a list of characters, a
 missing ID becomes None, and the mistake shows much later, as a traceback. Here every answer is compared with
 the types of the API's description. Fields that the description lacks are ignored: newer servers have them.
 """

@@ -140,7 +140,7 @@ def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: 
     """Prove that an ONNX model computes what the trained and the evaluated model do.
 
     In batches of several sizes its logits are compared with PyTorch's; over the whole split with those that
-    were evaluated, on whatever device that was.
+    were evaluated, on any device.
 
     Args:
         session: The ONNX model.

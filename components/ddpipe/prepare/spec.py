@@ -19,7 +19,7 @@ from ddpipe.spelling import option
 FORMATS = ("auto", "raw", "jpeg")
 
 GROUPED = ("folder", "webdataset")
-"""Sources whose paths may tell groups; a table has a column for them."""
+"""Sources whose paths may name groups; a table has a column for them."""
 
 UNCERTAIN = ("", "zero", "one", "drop")
 

@@ -125,7 +125,7 @@ def test_diff_lists_samples(toys: PrepareSpec) -> None:
 
 @pytest.mark.parametrize("image_format", ["raw", "jpeg"])
 def test_diff_lists_images_with_changed_pixels(toys: PrepareSpec, image_format: str) -> None:
-    """Others that lie in the same shards, which are written anew, are not."""
+    """Others in the same shards, which are written again, are not."""
     spec = replace(toys, image_format=image_format)
     first = prepare(spec)
     for name in ("ball/0003.png", "kite/0002.png"):

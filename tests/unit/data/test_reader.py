@@ -170,7 +170,7 @@ def test_a_cached_shard_cut_short_is_fetched_again(proxy: Proxy, tmp_path: Path)
 
 
 def test_a_shard_that_changed_since_it_was_verified_is_refused(tmp_path: Path) -> None:
-    """Also at once: no change hides in the time that the file system cannot tell apart."""
+    """Also at once: no change is hidden by the resolution of the file system's times."""
     uri = _dataset(str(tmp_path), [TRAIN])
     for _ in range(5):
         open_split(uri, "train")

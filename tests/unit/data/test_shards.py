@@ -119,7 +119,7 @@ def test_a_file_that_is_no_jpeg_shard_is_refused(content: bytes, tmp_path: Path)
 
 
 def test_a_cut_off_jpeg_shard_is_refused_at_once(tmp_path: Path) -> None:
-    """Not only when its last image is read; and told by the name of its file."""
+    """Not only when its last image is read; the error names its file."""
     shard, data = encode_jpegs(_jpegs(3))
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
         last = tar.getmembers()[-1]

@@ -56,9 +56,9 @@ def test_garbage_is_not_kubeflow_pipelines(body: bytes) -> None:
     for answer in (lambda _: body, healthy(body)):
         with answering(answer) as url:
             for command in COMMANDS:
-                told = ddpipe(*command, "--endpoint", url)
-                assert told.exit_code >= EngineError.exit_code, (command, told.output)
-                assert told.exception is None or isinstance(told.exception, SystemExit), told.exception
+                result = ddpipe(*command, "--endpoint", url)
+                assert result.exit_code >= EngineError.exit_code, (command, result.output)
+                assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,11 @@ def test_garbage_is_not_kubeflow_pipelines(body: bytes) -> None:
 def test_wrong_types_are_no_tracebacks(body: dict[str, Any]) -> None:
     with answering(healthy(body)) as url:
         for command in COMMANDS:
-            told = ddpipe(*command, "--endpoint", url)
-            assert told.exception is None or isinstance(told.exception, SystemExit), (command, told.exception)
+            result = ddpipe(*command, "--endpoint", url)
+            assert result.exception is None or isinstance(result.exception, SystemExit), (
+                command,
+                result.exception,
+            )
 
 
 def test_charset_of_a_header_is_not_believed() -> None:
@@ -130,8 +133,8 @@ def test_end_of_a_log_needs_no_memory_for_its_beginning() -> None:
 @pytest.mark.parametrize("url", ["http://[::1", "http://host:port", "http://a b", "http://", "http://x\n.y"])
 def test_address_that_is_no_url_is_rejected(url: str) -> None:
     refusal(ParameterError, "runs", "ls", "--endpoint", url)
-    told = ddpipe("doctor", "--endpoint", url)
-    assert told.stdout.startswith("endpoint  fail")
+    result = ddpipe("doctor", "--endpoint", url)
+    assert result.stdout.startswith("endpoint  fail")
 
 
 @pytest.mark.parametrize("name", ["KFP_TOKEN", "KFP_COOKIES"])
@@ -170,8 +173,8 @@ def test_kubeconfig_with_broken_base64_is_an_error(tmp_path: Path, monkeypatch: 
         api.connect(str(tmp_path / "config"))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     with answering(healthy({"experiments": []})) as url:
-        told = ddpipe("doctor", "--endpoint", url)
-    assert ["cluster", "fail"] in [line.split()[:2] for line in told.stdout.splitlines()]
+        result = ddpipe("doctor", "--endpoint", url)
+    assert ["cluster", "fail"] in [line.split()[:2] for line in result.stdout.splitlines()]
 
 
 def test_unknown_fields_and_states_are_accepted() -> None:

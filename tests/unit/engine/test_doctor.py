@@ -75,31 +75,31 @@ def checks(server: Server, cluster: object, account: str = "", namespace: str = 
 
 
 def test_unknown_checks_are_no_failure(server: Server) -> None:
-    told = ddpipe("doctor")
-    assert told.exit_code == 0
-    lines = [line.split()[:2] for line in told.stdout.splitlines()]
+    result = ddpipe("doctor")
+    assert result.exit_code == 0
+    lines = [line.split()[:2] for line in result.stdout.splitlines()]
     for name in ("endpoint", "login", "namespace", "version"):
         assert [name, "ok"] in lines
     for name in ("rights", "images", "secret", "store"):
         assert [name, "unknown"] in lines
-    assert "Set KUBECONFIG" in told.stdout
+    assert "Set KUBECONFIG" in result.stdout
 
 
 def test_expired_login_is_not_a_wrong_address(server: Server) -> None:
     server.cookie = "authservice_session=fresh"
-    told = ddpipe("doctor")
-    assert told.exit_code == EngineError.exit_code
-    lines = [line.split()[:2] for line in told.stdout.splitlines()]
+    result = ddpipe("doctor")
+    assert result.exit_code == EngineError.exit_code
+    lines = [line.split()[:2] for line in result.stdout.splitlines()]
     assert ["endpoint", "ok"] in lines
     assert ["login", "fail"] in lines
-    assert "KFP_COOKIES" in told.stdout
+    assert "KFP_COOKIES" in result.stdout
 
 
 def test_address_where_nothing_is_ends_the_examination(server: Server) -> None:
-    told = ddpipe("doctor", "--endpoint", "http://127.0.0.1:1")
-    assert told.exit_code == EngineError.exit_code
-    assert told.stdout.startswith("endpoint  fail")
-    assert "rights" not in told.stdout
+    result = ddpipe("doctor", "--endpoint", "http://127.0.0.1:1")
+    assert result.exit_code == EngineError.exit_code
+    assert result.stdout.startswith("endpoint  fail")
+    assert "rights" not in result.stdout
 
 
 def test_missing_or_foreign_namespace_is_reported(server: Server) -> None:

@@ -45,10 +45,10 @@ def test_only_the_namespaces_runs_are_asked_for(server: Server) -> None:
 
 
 def test_run_is_shown_with_its_steps_and_no_groups(server: Server, training: str) -> None:
-    told = ddpipe("runs", "show", training)
-    assert "  train " in told.stdout
-    assert "root" not in told.stdout
-    assert f"/#/runs/details/{training}" in told.stdout
+    result = ddpipe("runs", "show", training)
+    assert "  train " in result.stdout
+    assert "root" not in result.stdout
+    assert f"/#/runs/details/{training}" in result.stdout
 
 
 def test_run_can_be_waited_for(server: Server, training: str) -> None:
@@ -84,9 +84,9 @@ def test_log_of_a_pod_is_found_where_the_server_cannot_read_it(
 
 
 def test_log_that_is_gone_is_reported(server: Server, training: str) -> None:
-    told = refusal(UnknownToEngine, "runs", "logs", training, "train")
-    assert "nor, from here, Kubernetes" in told["seen"]
-    assert "kubectl get pods" in told["do"]
+    error = refusal(UnknownToEngine, "runs", "logs", training, "train")
+    assert "nor, from here, Kubernetes" in error["seen"]
+    assert "kubectl get pods" in error["do"]
 
 
 def test_run_is_stopped_once(server: Server, training: str) -> None:
@@ -100,9 +100,9 @@ def test_waiting_for_a_stopped_run_reports_where_it_was_stopped(server: Server, 
     server.logs[CLEAN_UP] = "removed PyTorchJob kubeflow/train-1\n"
     server.ends = ("RUNNING",)
     facts("runs", "stop", training)
-    told = refusal(RunStopped, "runs", "show", training, "--wait")
-    assert "it was stopped at step train" in told["seen"]
-    assert "removed PyTorchJob kubeflow/train-1" in told["seen"]
+    error = refusal(RunStopped, "runs", "show", training, "--wait")
+    assert "it was stopped at step train" in error["seen"]
+    assert "removed PyTorchJob kubeflow/train-1" in error["seen"]
 
 
 def test_failure_shows_the_steps_lines_without_the_engines(server: Server, training: str) -> None:
@@ -112,8 +112,8 @@ def test_failure_shows_the_steps_lines_without_the_engines(server: Server, train
         'time="2026-11-22T17:47:32.376Z" level=info msg="sub-process exited" argo=true error="<nil>"\n'
     )
     server.ends = ("FAILED",)
-    told = refusal(RunFailed, "runs", "show", training, "--wait")
-    assert told["seen"] == "step train failed; the end of its log:\n  diverged\n"
+    error = refusal(RunFailed, "runs", "show", training, "--wait")
+    assert error["seen"] == "step train failed; the end of its log:\n  diverged\n"
 
 
 def test_failed_run_is_retried_and_waited_for(server: Server, training: str) -> None:
@@ -124,8 +124,8 @@ def test_failed_run_is_retried_and_waited_for(server: Server, training: str) -> 
 
 def test_unknown_run_is_reported_with_where_to_look(server: Server) -> None:
     for act in ("show", "logs", "stop", "retry"):
-        told = refusal(UnknownToEngine, "runs", act, "no-such-run")
-        assert "runs ls" in told["do"]
+        error = refusal(UnknownToEngine, "runs", act, "no-such-run")
+        assert "runs ls" in error["do"]
 
 
 def test_version_that_was_deleted_is_reported(server: Server, training: str) -> None:
@@ -168,7 +168,7 @@ def test_only_the_end_of_a_failed_steps_log_is_read(
 
     monkeypatch.setattr(runs, "connect", Kubernetes)
     server.ends = ("FAILED",)
-    told = refusal(RunFailed, "runs", "show", training, "--wait")
-    assert "line 99999" in told["seen"]
-    assert told["seen"].count("\n") < 50
+    error = refusal(RunFailed, "runs", "show", training, "--wait")
+    assert "line 99999" in error["seen"]
+    assert error["seen"].count("\n") < 50
     assert queries == [{"container": "main", "tailLines": "200"}]

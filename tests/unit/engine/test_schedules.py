@@ -94,9 +94,9 @@ def test_schedule_is_deleted_by_its_name_or_id(server: Server) -> None:
 
 
 def test_schedule_prints_times_and_time_zone(server: Server) -> None:
-    told = ddpipe(*NIGHTLY)
-    assert told.stdout.startswith("nightly  cron 0 0 2 * * *  enabled")
-    assert "UTC, unless CRON_SCHEDULE_TIMEZONE" in told.stderr
+    result = ddpipe(*NIGHTLY)
+    assert result.stdout.startswith("nightly  cron 0 0 2 * * *  enabled")
+    assert "UTC, unless CRON_SCHEDULE_TIMEZONE" in result.stderr
     assert "every 6h" in ddpipe("schedule", "set", "often", "--every", "6h").stdout
 
 

@@ -126,10 +126,10 @@ def test_form_name_and_option_name_are_one_parameter(server: Server) -> None:
 
 def test_all_wrong_parameters_are_rejected_before_an_upload(server: Server) -> None:
     wrong = assigned("epoch=3", "nodes=two", "learning_rate=-1", "cluster_gpus=-1", "label_smoothing=2")
-    told = refusal(ParameterError, "submit", *wrong)
-    assert "5 problems" in told["seen"]
-    assert "did you mean epochs?" in told["seen"]
-    assert "nodes is 'two', not a whole number" in told["seen"]
+    error = refusal(ParameterError, "submit", *wrong)
+    assert "5 problems" in error["seen"]
+    assert "did you mean epochs?" in error["seen"]
+    assert "nodes is 'two', not a whole number" in error["seen"]
     assert server.requests == []
 
 
@@ -141,10 +141,10 @@ def test_foreign_package_has_the_parameters_of_its_form_only(server: Server, tmp
         " size: {parameterType: STRING, isOptional: true, literals: [small, large]}}}}\n"
     )
     assert "photos is missing" in refusal(ParameterError, "submit", str(package))["seen"]
-    told = refusal(
+    error = refusal(
         ParameterError, "submit", str(package), *assigned("epochs=3", "size=huge", "photos=s3://x")
     )
-    assert "2 problems" in told["seen"]
+    assert "2 problems" in error["seen"]
     facts("submit", str(package), *assigned("photos=s3://x", "size=small"))
     assert parameters(server) == {"photos": "s3://x", "size": "small"}
 
@@ -166,9 +166,9 @@ def test_client_s_own_remarks_are_kept_to_itself(server: Server, caplog: pytest.
 
 
 def test_waiting_reports_each_change_of_a_step_once(server: Server) -> None:
-    told = ddpipe("submit", "--wait")
-    assert told.exit_code == 0
-    lines = [line.split() for line in told.stderr.splitlines()]
+    result = ddpipe("submit", "--wait")
+    assert result.exit_code == 0
+    lines = [line.split() for line in result.stderr.splitlines()]
     changes = [line for line in lines if line[0] in {"prepare", "train", "run", "root"}]
     assert changes.count(["train", "running"]) == 1
     assert changes[-1] == ["run", "succeeded"]
@@ -178,10 +178,10 @@ def test_waiting_reports_each_change_of_a_step_once(server: Server) -> None:
 def test_failed_run_is_an_error_with_the_end_of_the_steps_log(server: Server) -> None:
     server.ends = ("RUNNING", "FAILED")
     server.logs["flow-train-system-container-impl-7"] = "epoch 1\nthe loss is no longer a number\n"
-    told = refusal(RunFailed, "submit", "--wait")
-    assert "step train failed" in told["seen"]
-    assert "the loss is no longer a number" in told["seen"]
-    assert "ddpipe runs retry" in told["do"]
+    error = refusal(RunFailed, "submit", "--wait")
+    assert "step train failed" in error["seen"]
+    assert "the loss is no longer a number" in error["seen"]
+    assert "ddpipe runs retry" in error["do"]
 
 
 def test_failed_step_without_a_log_says_so(server: Server) -> None:
@@ -192,9 +192,9 @@ def test_failed_step_without_a_log_says_so(server: Server) -> None:
 def test_stopping_to_wait_leaves_the_run_alone(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     server.ends = ("RUNNING",)
     monkeypatch.setattr(runs.time, "sleep", lambda _seconds: signal.raise_signal(signal.SIGTERM))
-    told = refusal(Interrupted, "submit", "custom-job", "--wait")
-    assert "the run continues" in told["seen"]
-    assert "ddpipe runs show" in told["do"]
+    error = refusal(Interrupted, "submit", "custom-job", "--wait")
+    assert "the run continues" in error["seen"]
+    assert "ddpipe runs show" in error["do"]
     assert server.asked(":terminate") == 0
 
 
@@ -243,17 +243,17 @@ def test_expired_token_is_reported_without_showing_it(
 ) -> None:
     server.token = "another"  # noqa: S105
     monkeypatch.setenv("KFP_TOKEN", SECRET)
-    told = refusal(LoginRequired, "submit")
-    assert "the token has expired" in told["seen"]
-    assert "KFP_TOKEN" in told["do"]
+    error = refusal(LoginRequired, "submit")
+    assert "the token has expired" in error["seen"]
+    assert "KFP_TOKEN" in error["do"]
 
 
 def test_expired_cookies_lead_to_a_login_page_which_is_reported(server: Server, tmp_path: Path) -> None:
     server.cookie = "authservice_session=fresh"
     (tmp_path / "cookies").write_text(f"authservice_session={SECRET};\n")
-    told = refusal(LoginRequired, "submit", "--cookies-file", str(tmp_path / "cookies"))
-    assert "login page" in told["seen"]
-    assert "KFP_COOKIES" in told["do"]
+    error = refusal(LoginRequired, "submit", "--cookies-file", str(tmp_path / "cookies"))
+    assert "login page" in error["seen"]
+    assert "KFP_COOKIES" in error["do"]
 
 
 def test_no_address_is_reported_with_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,14 +263,14 @@ def test_no_address_is_reported_with_how_to_get_one(monkeypatch: pytest.MonkeyPa
 
 
 def test_port_where_nothing_listens_is_reported_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = refusal(EngineUnreachable, "submit", "--endpoint", f"http://kim:{SECRET}@127.0.0.1:1")
-    assert "127.0.0.1:1" in told["which"]
-    assert "Connection refused" in told["seen"]
+    error = refusal(EngineUnreachable, "submit", "--endpoint", f"http://kim:{SECRET}@127.0.0.1:1")
+    assert "127.0.0.1:1" in error["which"]
+    assert "Connection refused" in error["seen"]
 
 
 def test_another_kind_of_server_is_not_kubeflow_pipelines(server: Server) -> None:
-    told = refusal(NotAnEngine, "submit", "--endpoint", f"{server.url}/somewhere")
-    assert "--endpoint" in told["do"]
+    error = refusal(NotAnEngine, "submit", "--endpoint", f"{server.url}/somewhere")
+    assert "--endpoint" in error["do"]
 
 
 def test_multi_user_server_requires_a_namespace_of_the_user(server: Server) -> None:
@@ -284,9 +284,9 @@ def test_multi_user_server_requires_a_namespace_of_the_user(server: Server) -> N
 
 def test_server_that_keeps_failing_is_reported_with_where_its_log_is(server: Server) -> None:
     server.faults.extend([500] * 3)
-    told = refusal(EngineUnreachable, "submit")
-    assert "the database is gone" in told["seen"]
-    assert "kubectl logs" in told["do"]
+    error = refusal(EngineUnreachable, "submit")
+    assert "the database is gone" in error["seen"]
+    assert "kubectl logs" in error["do"]
 
 
 def test_burst_of_503_is_not_even_noticed(server: Server) -> None:
@@ -298,9 +298,9 @@ def test_server_that_never_answers_is_given_up(server: Server, monkeypatch: pyte
     monkeypatch.setattr(engine_client, "PATIENCE", (1, 0.2))
     over = Event()
     server.faults.append(over)
-    told = refusal(EngineUnreachable, "submit")
+    error = refusal(EngineUnreachable, "submit")
     over.set()
-    assert "timed out" in told["seen"].lower()
+    assert "timed out" in error["seen"].lower()
 
 
 def test_self_signed_certificate_is_trusted_when_it_is_given(tmp_path: Path) -> None:
@@ -308,8 +308,8 @@ def test_self_signed_certificate_is_trusted_when_it_is_given(tmp_path: Path) -> 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     with kfp_server.running(context) as server:
-        told = refusal(EngineUnreachable, "submit", "--endpoint", server.url)
-        assert "--ca-file" in told["do"]
+        error = refusal(EngineUnreachable, "submit", "--endpoint", server.url)
+        assert "--ca-file" in error["do"]
         facts("submit", "--endpoint", server.url, "--ca-file", str(certificate))
         with pytest.warns(urllib3.exceptions.InsecureRequestWarning):
             facts("submit", "--endpoint", server.url, "--verify-tls", "false")

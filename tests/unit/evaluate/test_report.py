@@ -65,13 +65,22 @@ def _exported(record: RunRecord) -> RunRecord:
     return replace(record, package=package, seconds={"prepare": 1.5, "train": 200.0})
 
 
-def test_page_tells_the_whole_run() -> None:
+def test_page_describes_the_whole_run() -> None:
     page = render(_exported(a_record()))
     text = _text(page)
-    for told in ("first", "digits-cnn", "toys", "95 %", "by 2 processes", "d" * 64, "cafe" * 16, "job-4711"):
-        assert told in text
-    for told in ("macro AUC", "3 min 20 s", "4e-07", "batch_size=2"):
-        assert told in text
+    for expected in (
+        "first",
+        "digits-cnn",
+        "toys",
+        "95 %",
+        "by 2 processes",
+        "d" * 64,
+        "cafe" * 16,
+        "job-4711",
+    ):
+        assert expected in text
+    for expected in ("macro AUC", "3 min 20 s", "4e-07", "batch_size=2"):
+        assert expected in text
     assert page.startswith("<!doctype html>")
     _assert_well_formed(page)
 
@@ -86,12 +95,12 @@ def test_page_names_what_the_data_lacks() -> None:
     text = _text(
         render(replace(record, manifest=replace(record.manifest, source=source, skipped=("a.png",))))
     )
-    for told in (
+    for expected in (
         "1,200 rows with an uncertain label were left out.",
         "1 unreadable images were left out.",
         "Policy for uncertain labels (-1): drop.",
     ):
-        assert told in text
+        assert expected in text
 
 
 def test_page_of_an_unchanged_run_names_the_run_that_trained() -> None:
@@ -123,7 +132,7 @@ def test_names_are_shown_and_never_run(classes: int) -> None:
     _assert_well_formed(page)
 
 
-def test_many_classes_are_told_by_their_confusions() -> None:
+def test_many_classes_are_shown_by_their_confusions() -> None:
     page = render(a_record([f"class {number}" for number in range(30)]))
     assert 'class="matrix"' not in page
     assert "taken for</th>" in page
@@ -147,7 +156,7 @@ def test_training_of_one_epoch_has_curves() -> None:
     assert "loss by epoch" in page
 
 
-def test_curves_are_drawn_of_whatever_was_measured() -> None:
+def test_curves_are_drawn_of_everything_measured() -> None:
     """A quantity that was measured on one of both splits only, or not in every epoch."""
     history = [
         {"epoch": 1, "validation_loss": 0.7, "train_loss": 0.9},
@@ -187,7 +196,7 @@ def test_faultless_multilabel_model_has_no_gallery() -> None:
     assert "<img" not in page
 
 
-def test_views_are_told_with_what_they_gain() -> None:
+def test_views_are_shown_with_what_they_gain() -> None:
     record = a_record()
     evaluation = record.evaluation
     subject = replace(evaluation.subject, views="flips-and-shifts")
@@ -197,21 +206,21 @@ def test_views_are_told_with_what_they_gain() -> None:
     assert "accuracy 50.0 %, log loss 1.2500" in text.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_what_a_training_took_is_told_as_far_as_it_is_known() -> None:
+def test_what_a_training_took_is_shown_as_far_as_known() -> None:
     record = a_record()
     took = {"data_wait": 0.031, "memory": 1_230_000_000, "gpu_memory": 8e9, "cost": 0.4, "node_hours": 0.25}
     text = _text(render(replace(record, training={**record.training, "summary": took})))
-    for told in (
+    for expected in (
         "3.1 % of the time",
         "at most 1.2 GB",
         "8.0 GB on its GPU",
         "It cost 0.40 for 0.25 node hours",
     ):
-        assert told in text.replace("\N{NO-BREAK SPACE}", " ")
+        assert expected in text.replace("\N{NO-BREAK SPACE}", " ")
     assert "It cost" not in render(record)
 
 
-def test_page_looks_the_same_whatever_the_reader_prefers() -> None:
+def test_page_looks_the_same_under_any_reader_preference() -> None:
     """Engines show it in a frame of their own on white."""
     page = render(a_record())
     assert "prefers-color-scheme" not in page
@@ -264,10 +273,11 @@ def test_run_is_gathered_from_what_its_steps_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"), [(4.56, "4.6 s"), (59.97, "1 min 00 s"), (200, "3 min 20 s"), (3599.9, "1 h 00 min")]
+    ("seconds", "expected"),
+    [(4.56, "4.6 s"), (59.97, "1 min 00 s"), (200, "3 min 20 s"), (3599.9, "1 h 00 min")],
 )
-def test_durations_read_as_people_say_them(seconds: float, told: str) -> None:
-    assert duration(seconds) == told
+def test_durations_read_as_people_say_them(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
 
 
 def test_report_does_not_wait_for_torch() -> None:

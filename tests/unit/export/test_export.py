@@ -91,9 +91,9 @@ def test_lineage_leads_back_to_the_data(run: Path) -> None:
 
 
 def test_run_job_and_image_come_from_the_environment() -> None:
-    told = made_by({"DDPIPE_JOB": "job-4711", "DDPIPE_IMAGE": "trainer@sha256:1", "DDPIPE_RUN": ""})
-    assert (told["job"], told["image"]) == ("job-4711", "trainer@sha256:1")
-    assert "run" not in told
+    maker = made_by({"DDPIPE_JOB": "job-4711", "DDPIPE_IMAGE": "trainer@sha256:1", "DDPIPE_RUN": ""})
+    assert (maker["job"], maker["image"]) == ("job-4711", "trainer@sha256:1")
+    assert "run" not in maker
 
 
 def test_what_the_card_says_to_run_runs(
@@ -126,7 +126,7 @@ def test_exporting_is_quiet(run: Path, tmp_path: Path, capfd: pytest.CaptureFixt
 
 
 def test_model_that_was_not_evaluated_is_not_published(run: Path, tmp_path: Path) -> None:
-    """The training went on, or was made again, after the evaluation."""
+    """The training continued, or was repeated, after the evaluation."""
     other = a_training(str(tmp_path / "training"), _dataset(run), bias=0.01)
     with pytest.raises(ExportError, match="probabilities away from the evaluated logits"):
         _export_to(tmp_path / "model", run, training_uri=other)

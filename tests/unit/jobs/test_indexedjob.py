@@ -31,8 +31,8 @@ def an_object(job: TrainingJob, *conditions: str, **spec: object) -> dict[str, A
     body = manifest(job)
     body["metadata"] |= {"uid": UID, "creationTimestamp": "2026-01-01T00:00:00Z"}
     body["spec"] |= spec
-    told = [{"type": kind, "status": "True", "message": f"it is {kind}"} for kind in conditions]
-    body["status"] = {"conditions": told, "startTime": "2026-01-01T00:00:00Z"} if told else {}
+    reported = [{"type": kind, "status": "True", "message": f"it is {kind}"} for kind in conditions]
+    body["status"] = {"conditions": reported, "startTime": "2026-01-01T00:00:00Z"} if reported else {}
     return body
 
 
@@ -59,23 +59,23 @@ def test_every_pod_has_a_rank_and_meets_the_others_at_pod_0(nodes: int) -> None:
     job = a_job(nodes=nodes, processes=2)
     assert spec_of(job)["completionMode"] == "Indexed"
     assert (spec_of(job)["completions"], spec_of(job)["parallelism"]) == (nodes, nodes)
-    told = environment_of(job)
-    assert told["MASTER_ADDR"] == told["PET_MASTER_ADDR"] == f"{job.name}-0.{job.name}"
+    environment = environment_of(job)
+    assert environment["MASTER_ADDR"] == environment["PET_MASTER_ADDR"] == f"{job.name}-0.{job.name}"
     assert (
-        told["RANK"]
-        == told["PET_NODE_RANK"]
+        environment["RANK"]
+        == environment["PET_NODE_RANK"]
         == {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
     )
-    assert (told["WORLD_SIZE"], told["PET_NNODES"]) == (str(2 * nodes), str(nodes))
-    assert told["PET_NPROC_PER_NODE"] == "2"
+    assert (environment["WORLD_SIZE"], environment["PET_NNODES"]) == (str(2 * nodes), str(nodes))
+    assert environment["PET_NPROC_PER_NODE"] == "2"
 
 
 @pytest.mark.parametrize(("gpus", "asked", "expected"), [(0, 0, "1"), (4, 0, "4"), (4, 2, "2")])
-def test_a_pod_has_a_process_for_each_gpu_unless_told_otherwise(gpus: int, asked: int, expected: str) -> None:
-    told = environment_of(a_job(nodes=2, gpus=gpus, processes=asked, cpu="8"))
-    assert told["PET_NPROC_PER_NODE"] == expected
-    assert told["WORLD_SIZE"] == str(2 * int(expected))
-    assert told["OMP_NUM_THREADS"] == str(8 // int(expected))
+def test_a_pod_has_a_process_per_gpu_unless_requested_otherwise(gpus: int, asked: int, expected: str) -> None:
+    environment = environment_of(a_job(nodes=2, gpus=gpus, processes=asked, cpu="8"))
+    assert environment["PET_NPROC_PER_NODE"] == expected
+    assert environment["WORLD_SIZE"] == str(2 * int(expected))
+    assert environment["OMP_NUM_THREADS"] == str(8 // int(expected))
 
 
 def test_the_pods_names_come_from_a_service_of_the_job_s_name() -> None:
@@ -169,7 +169,7 @@ def test_a_suspended_job_is_suspended_by_its_spec() -> None:
     assert phase(an_object(a_job(), suspend=True)) is Phase.SUSPENDED
 
 
-def test_the_controller_s_own_words_tell_the_end() -> None:
+def test_the_controller_s_own_words_report_the_end() -> None:
     job = a_job()
     assert status(job, an_object(job, "FailureTarget"), []).message == "it is FailureTarget"
 

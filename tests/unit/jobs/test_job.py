@@ -49,7 +49,7 @@ def test_quantities_are_read_as_kubernetes_does(text: str, value: float) -> None
     assert quantity(text) == pytest.approx(value)
 
 
-def test_all_that_is_wrong_with_a_job_is_told_at_once() -> None:
+def test_all_problems_of_a_job_are_reported_at_once() -> None:
     job = a_job(image="", cpu="much", memory="0", deadlines={"running": -1}, volumes=["disk:a:/b"])
     with pytest.raises(ParameterError) as caught:
         job.validated()
@@ -95,7 +95,7 @@ def test_a_volume_is_written_in_one_line(text: str, volume: Volume) -> None:
         "snapshot:friday:data:20Gi",
     ],
 )
-def test_what_is_no_volume_is_told_with_how_one_is_written(text: str) -> None:
+def test_an_invalid_volume_is_rejected_with_the_format(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not KIND:NAME:/PATH.* claim, secret, config, snapshot"):
         Volume.parsed(text)
 

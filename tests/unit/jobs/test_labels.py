@@ -1,4 +1,4 @@
-"""What a job is known by: labels to find it, an annotated owner to tell whose it is."""
+"""How a job is identified: labels to find it, an annotation with its owner."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_user_s_labels_do_not_hide_whose_job_it_is() -> None:
     }
 
 
-def test_the_hash_is_of_what_was_asked_for_in_whatever_order() -> None:
+def test_the_hash_is_of_what_was_requested_in_any_order() -> None:
     one = {"metadata": {"name": "a"}, "spec": {"a": 1, "b": {"c": 2, "d": 3}}}
     same = {"metadata": {"name": "b"}, "spec": {"b": {"d": 3, "c": 2}, "a": 1}, "status": {}}
     assert spec_hash(one) == spec_hash(same)

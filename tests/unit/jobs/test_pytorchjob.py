@@ -83,9 +83,9 @@ def test_pods_set_torchrun_s_variables_if_no_operator_does() -> None:
     older = {"pytorchReplicaSpecs": {}, "runPolicy": {}, "elasticPolicy": {}}
     job = a_job(nodes=3, processes=2)
     (workers,) = manifest(job, older)["spec"]["pytorchReplicaSpecs"].values()
-    told = told_in(workers)
-    assert (told["PET_NNODES"], told["PET_NPROC_PER_NODE"]) == ("3", "2")
-    assert "PET_NODE_RANK" in told
+    environment = environment_in(workers)
+    assert (environment["PET_NNODES"], environment["PET_NPROC_PER_NODE"]) == ("3", "2")
+    assert "PET_NODE_RANK" in environment
     assert "PET_NNODES" not in environment_of(job)
 
 
@@ -95,13 +95,13 @@ def test_with_a_master_such_pods_agree_on_their_ranks(nodes: int) -> None:
     replicas = manifest(job, {"pytorchReplicaSpecs": {}})["spec"]["pytorchReplicaSpecs"]
     assert sum(replica["replicas"] for replica in replicas.values()) == nodes
     for replica in replicas.values():
-        told = told_in(replica)
-        assert (told["PET_NNODES"], told["PET_NPROC_PER_NODE"]) == (str(nodes), "2")
-        assert (told["PET_RDZV_BACKEND"], told["PET_RDZV_ID"]) == ("c10d", job.name)
-        assert told["PET_RDZV_ENDPOINT"] == f"{job.name}-master-0:29400"
+        environment = environment_in(replica)
+        assert (environment["PET_NNODES"], environment["PET_NPROC_PER_NODE"]) == (str(nodes), "2")
+        assert (environment["PET_RDZV_BACKEND"], environment["PET_RDZV_ID"]) == ("c10d", job.name)
+        assert environment["PET_RDZV_ENDPOINT"] == f"{job.name}-master-0:29400"
 
 
-def told_in(replica: dict[str, Any]) -> dict[str, Any]:
+def environment_in(replica: dict[str, Any]) -> dict[str, Any]:
     (container,) = replica["template"]["spec"]["containers"]
     return {item["name"]: item.get("value", item.get("valueFrom")) for item in container["env"]}
 
@@ -177,11 +177,11 @@ def test_a_pod_asks_for_none_of_this_by_itself() -> None:
     assert not pod_of(a_job())["spec"].keys() & asked
 
 
-def test_the_pods_are_told_what_a_model_has_to_be_traced_back_to() -> None:
-    told = environment_of(a_job(image="trainer:0.1"))
+def test_the_pods_get_what_a_model_must_be_traced_back_to() -> None:
+    environment = environment_of(a_job(image="trainer:0.1"))
     job = a_job(image="trainer:0.1")
-    assert (told["DDPIPE_RUN"], told["DDPIPE_JOB"]) == (job.owner.run_id, job.name)
-    assert told["DDPIPE_IMAGE"] == "trainer:0.1"
+    assert (environment["DDPIPE_RUN"], environment["DDPIPE_JOB"]) == (job.owner.run_id, job.name)
+    assert environment["DDPIPE_IMAGE"] == "trainer:0.1"
 
 
 def test_credentials_are_named_never_written() -> None:
@@ -219,7 +219,7 @@ def test_each_pod_gets_a_copy_of_a_snapshot_that_goes_with_it() -> None:
     assert mounts == [("/data", False), ("/again", True)]
 
 
-def test_the_lineage_is_told_which_volumes_data_may_come_from() -> None:
+def test_the_lineage_names_volumes_that_data_may_come_from() -> None:
     job = a_job(volumes=["snapshot:friday:/data:20Gi", "claim:more:/more", "secret:key:/key"])
     assert environment_of(job)["DDPIPE_VOLUMES"] == "snapshot friday at /data, claim more at /more"
     assert "DDPIPE_VOLUMES" not in environment_of(a_job(volumes=["secret:key:/key"]))

@@ -44,7 +44,7 @@ def test_a_pod_waits_for_what_it_has_not_reached_yet(pod: dict[str, Any], stage:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("reported", "words"),
     [
         ({"reason": "ErrImagePull", "message": "no such image"}, "ErrImagePull: no such image"),
         ({"reason": "ContainerCreating"}, "ContainerCreating"),
@@ -52,9 +52,9 @@ def test_a_pod_waits_for_what_it_has_not_reached_yet(pod: dict[str, Any], stage:
         ({}, ""),
     ],
 )
-def test_the_reason_why_a_pod_waits_is_shown_if_known(told: dict[str, str], words: str) -> None:
-    assert replica(phase="Pending", state={"waiting": told}).waiting == words
-    scheduler = {"conditions": [{"type": "PodScheduled", "status": "False", **told}]}
+def test_the_reason_why_a_pod_waits_is_shown_if_known(reported: dict[str, str], words: str) -> None:
+    assert replica(phase="Pending", state={"waiting": reported}).waiting == words
+    scheduler = {"conditions": [{"type": "PodScheduled", "status": "False", **reported}]}
     assert replica(phase="Pending", node="", status=scheduler).waiting == words
 
 
@@ -90,7 +90,7 @@ def test_a_container_that_succeeded_after_a_restart_is_fine() -> None:
     assert replica(phase="Succeeded", container=again, state=ended(0)).failure is None
 
 
-def test_a_disruption_is_told_in_its_own_words() -> None:
+def test_a_disruption_is_reported_in_its_own_words() -> None:
     words = {"reason": "DeletionByTaintManager", "message": "node unreachable"}
     disrupted = {"conditions": [{"type": "DisruptionTarget", "status": "True", **words}]}
     found = replica(phase="Failed", status=disrupted)

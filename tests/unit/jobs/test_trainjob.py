@@ -111,11 +111,11 @@ def test_the_image_s_own_command_is_not_replaced_by_the_runtime_s() -> None:
 
 def test_the_controller_sets_torchrun_s_variables_we_the_others() -> None:
     job = a_job(nodes=3, processes=2)
-    told = environment_of(job)
-    assert not [name for name in told if name.startswith("PET_")]
-    assert told["MASTER_ADDR"] == f"{job.name}-node-0-0.{job.name}"
-    assert told["WORLD_SIZE"] == "6"
-    assert told["RANK"] == {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
+    environment = environment_of(job)
+    assert not [name for name in environment if name.startswith("PET_")]
+    assert environment["MASTER_ADDR"] == f"{job.name}-node-0-0.{job.name}"
+    assert environment["WORLD_SIZE"] == "6"
+    assert environment["RANK"] == {"fieldRef": {"fieldPath": f"metadata.annotations['{INDEX}']"}}
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_what_is_asked_for_and_has_no_place_is_refused(
         assert words in caught.value.seen, version
 
 
-def test_all_that_is_refused_is_told_at_once() -> None:
+def test_all_rejected_options_are_reported_at_once() -> None:
     with pytest.raises(ParameterError, match="2 problems"):
         manifest(a_job(priority_class="high", pull_policy="Always"), SCHEMAS["2.0"])
 
@@ -217,12 +217,12 @@ def an_object(*conditions: str, **spec: object) -> dict[str, Any]:
     body = manifest(a_job())
     body["metadata"] |= {"uid": UID, "creationTimestamp": "2026-01-01T00:00:10Z"}
     body["spec"] |= spec
-    told = [
+    reported = [
         {"type": kind, "status": value or "True", "message": f"it is {kind}"}
         | {"lastTransitionTime": "2026-01-01T00:00:30Z"}
         for kind, _, value in (condition.partition("=") for condition in conditions)
     ]
-    body["status"] = {"conditions": told} if told else {}
+    body["status"] = {"conditions": reported} if reported else {}
     return body
 
 
@@ -326,7 +326,7 @@ GOING = {"deletionTimestamp": "2026-01-01T00:00:40Z"}
 def test_which_failures_are_final_is_what_was_asked_for(
     restart: Restart, pod: dict[str, Any], expected: Phase
 ) -> None:
-    # Where the tests take the metadata of a pod that goes, they keep what tells whose it is.
+    # Where the tests replace the metadata of a pod that is deleted, they keep its owner.
     pod["metadata"] = {**a_pod(1)["metadata"], **pod["metadata"]}
     assert seen(a_pod(0), pod, restart=restart).phase is expected
 

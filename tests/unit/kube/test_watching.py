@@ -178,7 +178,7 @@ def test_a_line_that_is_no_event_is_trouble_not_the_end(line: bytes) -> None:
 
 
 def test_an_object_without_a_uid_is_trouble_not_the_end() -> None:
-    """Whatever an answer looks like, the thread lives on."""
+    """No answer ends the thread, however malformed."""
     server = a_server(None, pod(0))
     answers: list[dict[str, object]] = [{"items": [{}]}, {"kind": "Status"}]
     get = server.get

@@ -1,4 +1,4 @@
-"""A job that goes on with another number of pods: asked for, lost, or never given a node."""
+"""A job that continues with another number of pods: requested, lost, or never scheduled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ELASTIC = replace(JOB, min_nodes=1)
 PATH = f"{JOBS}/{JOB.name}"
 
 Fate = Callable[[FakeApiServer, dict[str, Any]], None]
-"""What becomes of a new job, of which the server tells."""
+"""How the server changes a new job."""
 
 
 def size(found: Object) -> int:
@@ -48,7 +48,7 @@ def with_pods(server: FakeApiServer, found: dict[str, Any], **changes: Any) -> N
         server.put(PODS, a_pod(JOB, rank, metadata=metadata, **own))
 
 
-def told(found: dict[str, Any], *conditions: str, **annotations: str) -> dict[str, Any]:
+def reporting(found: dict[str, Any], *conditions: str, **annotations: str) -> dict[str, Any]:
     """The job with these conditions, and these annotations beside its own."""
     metadata = {**found["metadata"], "annotations": {**found["metadata"]["annotations"], **annotations}}
     return {**found, "metadata": metadata, "status": an_object(JOB, *conditions)["status"]}
@@ -56,13 +56,13 @@ def told(found: dict[str, Any], *conditions: str, **annotations: str) -> dict[st
 
 def succeeds(server: FakeApiServer, found: dict[str, Any]) -> None:
     with_pods(server, found, all={"phase": "Succeeded", "state": ended(0)})
-    server.put(JOBS, told(found, "Succeeded"))
+    server.put(JOBS, reporting(found, "Succeeded"))
 
 
 def scaled(nodes: int) -> Fate:
     def fate(server: FakeApiServer, found: dict[str, Any]) -> None:
         with_pods(server, found)
-        server.put(JOBS, told(found, "Running", **{REQUESTED_NODES: str(nodes)}))
+        server.put(JOBS, reporting(found, "Running", **{REQUESTED_NODES: str(nodes)}))
 
     return fate
 
@@ -70,7 +70,7 @@ def scaled(nodes: int) -> Fate:
 def evicted(server: FakeApiServer, found: dict[str, Any]) -> None:
     gone = {"phase": "Failed", "status": {"reason": "Evicted", "message": "the node is short of memory"}}
     with_pods(server, found, all={"phase": "Failed", "state": ended(1)}, worker1=gone)
-    server.put(JOBS, told(found, "Failed"))
+    server.put(JOBS, reporting(found, "Failed"))
 
 
 def has_nodes_for(count: int) -> Fate:
@@ -78,7 +78,7 @@ def has_nodes_for(count: int) -> Fate:
         waits = {"phase": "Pending", "node": "", "state": {}}
         pending = {f"worker{rank}": waits for rank in range(count, size(found))}
         with_pods(server, found, all={"phase": "Pending", "state": {}}, **pending)
-        server.put(JOBS, told(found, "Created"))
+        server.put(JOBS, reporting(found, "Created"))
 
     return fate
 
@@ -134,14 +134,14 @@ def a_job_of(nodes: int, asked: TrainingJob = JOB, **annotations: str) -> dict[s
     """The object of a job that was made with another number of pods than asked for."""
     found, plain = an_object(replace(asked, nodes=nodes), "Running"), an_object(asked)
     own = {NODES: str(nodes), SPEC: plain["metadata"]["annotations"][SPEC]}
-    return told(found, "Running", **own, **annotations)
+    return reporting(found, "Running", **own, **annotations)
 
 
 def test_a_scaled_job_whose_launcher_died_is_adopted_as_it_is() -> None:
     made = Made()
     found = a_job_of(3)
     with_pods(made.server, found, all={"phase": "Succeeded", "state": ended(0)})
-    made.server.put(JOBS, told(found, "Succeeded"))
+    made.server.put(JOBS, reporting(found, "Succeeded"))
     outcome, text = made.launched()
     assert (outcome.uid, outcome.adopted, outcome.nodes) == (UID, True, 3)
     assert "3 of 3 pods" in text
@@ -271,7 +271,7 @@ def test_a_pod_removed_after_another_failed_was_not_lost(second: int, goes_on: b
     def fate(server: FakeApiServer, found: dict[str, Any]) -> None:
         failed = {"phase": "Failed", "state": ended(1, at=f"2026-01-01T00:00:{second}Z")}
         with_pods(server, found, worker0=failed, worker1={"metadata": GOING})
-        server.put(JOBS, told(found, "Failed"))
+        server.put(JOBS, reporting(found, "Failed"))
 
     made = Made(fate, succeeds)
     if goes_on:
@@ -388,7 +388,7 @@ def test_a_job_of_any_kind_is_found(running: FakeApiServer, kind: resources.Reso
         ((JOB.name, "--nodes", "0"), a_job_of(2), ParameterError, "nodes is 0"),
         (("nobody", "--nodes", "3"), a_job_of(2), ParameterError, "there is no such job"),
         ((JOB.name, "--nodes", "3"), a_job_of(2, **{"ddpipe.dev/owner": "?"}), NameTaken, "left alone"),
-        ((JOB.name, "--nodes", "3"), told(a_job_of(2), "Failed"), ParameterError, "it has failed"),
+        ((JOB.name, "--nodes", "3"), reporting(a_job_of(2), "Failed"), ParameterError, "it has failed"),
     ],
 )
 def test_a_job_that_cannot_be_scaled_is_an_error(

@@ -30,12 +30,12 @@ JOB = a_job(deadlines={"hopeless": 0.2}, outage=5, keep="always")
 GOING = {"deletionTimestamp": "2026-01-01T00:00:42Z", "deletionGracePeriodSeconds": 30}
 
 
-class Told(io.StringIO):
+class Observed(io.StringIO):
     """Passes on what is written."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, observe: Callable[[str], None]) -> None:
         super().__init__()
-        self.write = tell  # type: ignore[method-assign, assignment]
+        self.write = observe  # type: ignore[method-assign, assignment]
 
 
 class Followed:
@@ -54,7 +54,7 @@ class Followed:
 
     def _launch(self) -> None:
         try:
-            out = Told(self._heard)
+            out = Observed(self._heard)
             self._end.set_result(launch(self.job, self.server, exists=lambda _: True, out=out))
         except LaunchError as error:
             self._end.set_exception(error)
@@ -76,7 +76,7 @@ class Followed:
         self.server.put(EVENTS, {**body, "involvedObject": {"uid": uid}})
 
     def saw(self, words: str) -> None:
-        """Wait until it was told."""
+        """Wait until these words were printed."""
         with self._written:
             came = self._written.wait_for(lambda: words in self.text, 10)
         assert came, f"{words!r} never came: {self.text}"
@@ -154,7 +154,7 @@ def failure_of(found: Ended | Resize | None) -> LaunchError:
 
 @pytest.mark.parametrize("at", ["2026-01-01T00:00:09Z", "2026-01-01T00:00:59Z"])
 def test_a_pod_that_is_tidied_up_after_the_end_is_not_the_cause(at: str) -> None:
-    """Whatever the clocks say: a node's may be ahead of the server's, which times the removal."""
+    """Even if clocks differ: a node's may be ahead of the server's, which times the removal."""
     failed = a_pod(JOB, "worker-1", "Failed", state=ended(3, at=at))
     error = failure_of(
         looked_at(
@@ -348,12 +348,12 @@ def test_what_cannot_be_seen_for_too_long_is_given_up(
     """A cut is waited for as long as an outage may last, a refusal as long as what looks hopeless."""
     for impatient in ({"outage": 1e-9}, {"deadlines": {"hopeless": 1e-9}}):
         job = replace(JOB, **{"outage": 100.0, "deadlines": {"hopeless": 100.0}, **impatient})
-        told = Trouble("pods", error), 1, Trouble("pods", error)
+        troubles = Trouble("pods", error), 1, Trouble("pods", error)
         if ("outage" in impatient) is (given_up is ClusterUnreachable):
             with pytest.raises(given_up, match=words):
-                looked_at(*told, job=job)
+                looked_at(*troubles, job=job)
         else:
-            assert looked_at(*told, job=job) is None
+            assert looked_at(*troubles, job=job) is None
 
 
 def test_what_is_seen_again_is_no_trouble_any_more() -> None:
@@ -430,7 +430,7 @@ def test_a_suspended_job_waits_and_says_so() -> None:
 
 
 def replaced(phase: str = "Failed", **last: Any) -> tuple[Picture, Picture]:
-    """Pictures of a pod that is gone and of the one in its place."""
+    """Views of a pod that is gone and of its replacement."""
     left = picture("pods", a_pod(JOB), gone=a_pod(JOB, "worker-1", phase, metadata=GOING, **last))
     return left, picture("pods", a_pod(JOB), a_pod(JOB, "worker-1", metadata={"uid": "another"}))
 

@@ -38,11 +38,13 @@ FORBIDDEN = Refused(403, "Forbidden", 'pods is forbidden: User "me" cannot do th
 
 
 def launched(job: TrainingJob, server: FakeApiServer, *, exists: bool = True) -> Outcome:
-    return told(job, server, exists=exists)[0]
+    return launched_and_printed(job, server, exists=exists)[0]
 
 
-def told(job: TrainingJob, server: FakeApiServer, *, exists: bool = True) -> tuple[Outcome, str]:
-    """What came of a launch, and what it said."""
+def launched_and_printed(
+    job: TrainingJob, server: FakeApiServer, *, exists: bool = True
+) -> tuple[Outcome, str]:
+    """The outcome of a launch, and what it printed."""
     out = io.StringIO()
     try:
         return launch(replace(job, outage=0.5), server, exists=lambda _: exists, out=out), out.getvalue()
@@ -142,7 +144,7 @@ def test_a_failed_job_of_an_earlier_attempt_makes_room_for_a_new_one() -> None:
     assert order == ["DELETE", "POST", "DELETE"]
 
 
-def test_a_job_that_is_being_deleted_is_waited_for_and_made_anew() -> None:
+def test_a_job_that_is_being_deleted_is_awaited_and_recreated() -> None:
     job = a_job()
     server = operated(job)
     going = an_object(job, "Running")
@@ -157,7 +159,7 @@ def test_a_job_that_is_being_deleted_is_waited_for_and_made_anew() -> None:
         return get(at, query)
 
     server.get = watched  # type: ignore[method-assign]
-    outcome, text = told(job, server)
+    outcome, text = launched_and_printed(job, server)
     assert outcome.uid != UID
     assert "waiting for the pods of an earlier attempt" in text
 
@@ -179,7 +181,7 @@ def test_pods_of_another_object_of_the_same_name_are_waited_for(monkeypatch: pyt
     job = a_job()
     server = operated(job)
     server.put(PODS, a_pod(job, "worker-5", metadata={"ownerReferences": [{"uid": "an earlier one"}]}))
-    outcome, text = told(job, server)
+    outcome, text = launched_and_printed(job, server)
     assert not outcome.adopted
     assert "waiting for the pods of an earlier attempt to end" in text
     assert (
@@ -206,7 +208,7 @@ def test_a_quota_that_still_counts_removed_pods_is_waited_for(
             launched(job, server)
         return
     Timer(seconds, server.put, (QUOTAS, quota(0))).start()
-    outcome, text = told(job, server)
+    outcome, text = launched_and_printed(job, server)
     assert not outcome.adopted
     assert "waiting for the pods of an earlier attempt to leave the quota: quota small" in text
 
@@ -286,7 +288,7 @@ def test_a_clean_up_that_fails_does_not_turn_a_success_red(error: Exception) -> 
     job = a_job()
     server = finished(job)
     server.fail(deletes(job), error)  # type: ignore[arg-type]
-    outcome, text = told(job, server)
+    outcome, text = launched_and_printed(job, server)
     assert outcome.kept
     assert f"[launch] PyTorchJob team/{job.name} could not be removed: {error}" in text
     assert "the cluster itself does so 24 h after" in text
@@ -452,7 +454,10 @@ def test_wrong_options_are_reported_before_a_cluster_is_sought(
 
 def test_a_log_that_is_not_read_to_its_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher.Logs, "finish", lambda _: ("worker-1",))
-    assert "the log of worker-1 could not be read to its end" in told(a_job(), finished(a_job()))[1]
+    assert (
+        "the log of worker-1 could not be read to its end"
+        in launched_and_printed(a_job(), finished(a_job()))[1]
+    )
 
 
 def test_jobs_of_earlier_runs_are_removed_before_the_new_one() -> None:
@@ -462,7 +467,7 @@ def test_jobs_of_earlier_runs_are_removed_before_the_new_one() -> None:
     job = a_job()
     server = operated(job)
     server.put(JOBS, left)
-    _, text = told(job, server)
+    _, text = launched_and_printed(job, server)
     assert f"removed PyTorchJob team/{earlier.name}: run run-0 is over" in text
     order = [request.path for request in server.asked if deletes(earlier)(request) or creates(request)]
     assert order == [path(earlier), JOBS]
@@ -473,7 +478,7 @@ def test_that_nothing_can_be_swept_is_no_reason_to_fail() -> None:
     server = operated(job)
     selector = "app.kubernetes.io/managed-by=ddpipe,ddpipe.dev/pipeline=digits"
     server.fail(lambda request: request.query.get("labelSelector") == selector, FORBIDDEN)
-    outcome, text = told(job, server)
+    outcome, text = launched_and_printed(job, server)
     assert not outcome.adopted
     assert "could not look for jobs of earlier runs: HTTP 403" in text
 

@@ -146,7 +146,7 @@ def test_a_container_that_may_still_be_created_is_given_longer(message: str, sec
     assert isinstance(watched.shows(FIRST, broken), PodRefused)
 
 
-def test_a_stall_that_passes_begins_anew() -> None:
+def test_a_stall_that_ends_starts_from_zero_the_next_time() -> None:
     watched, broken = Watched(), a_pod(JOB, "worker-1", **waiting("CreateContainerError", "no such device"))
     assert watched.shows(FIRST, broken, seconds=SOON) is None
     assert watched.shows(FIRST, a_pod(JOB, "worker-1")) is None
@@ -246,7 +246,7 @@ def test_an_init_container_s_image_counts_too() -> None:
     assert "alpine:3.10" in error.seen
 
 
-def test_a_reason_ends_at_its_colon_whatever_the_message_has() -> None:
+def test_a_reason_ends_at_its_colon_with_any_message() -> None:
     error = hopeless(
         a_pod(JOB, **waiting("ErrImagePull", "pull: docker: no such host")), a_pod(JOB, "worker-1")
     )

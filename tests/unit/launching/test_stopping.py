@@ -1,4 +1,4 @@
-"""Told to stop: the job is deleted first, unless it is the launcher alone that has to go."""
+"""On a stop request, the job is deleted first, unless it is the launcher alone that has to go."""
 
 from __future__ import annotations
 
@@ -211,10 +211,10 @@ from ddpipe.launching.stopping import deletes_on_stop
 
 server = a_server(an_object(JOB, "Running"))
 delete = server.delete
-def told(path, uid):
+def recorded(path, uid):
     delete(path, uid)
     os.write(1, b"deleted " + path.encode())
-server.delete = told
+server.delete = recorded
 with deletes_on_stop(server, FROM_POD):
     os.write(1, b"ready ")
     sys.stderr.close()

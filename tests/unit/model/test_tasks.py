@@ -59,7 +59,7 @@ def test_macro_auc_averages_the_labels_that_have_an_auc() -> None:
 
 
 class Counting(nn.Module):
-    """Logits that tell images apart; remembers the sizes of its batches."""
+    """Logits that distinguish images; remembers the sizes of its batches."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A prepare killed at any moment: never a broken version, and the next one goes on from what is there."""
+"""A prepare killed at any moment: never a broken version, and the next one continues from what exists."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_twenty_kills_at_random_points_break_nothing(tmp_path: Path) -> None:
                 manifest = load_manifest(version.uri)
                 assert (manifest.source, damage(shards_of(manifest), store)) == (whole, {})
             stored.append(sum(len(entry.members) for entry in read_entries(store, "photos")))
-            if versions(store):  # this one was done before its point: the next begins anew
+            if versions(store):  # this one was done before its point: the next starts again
                 shutil.rmtree(folder)
             print(file=process.stdin, flush=True)
         process.kill()

@@ -126,7 +126,7 @@ def test_uncertain_labels_are_refused_with_their_rows_and_a_way_out(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("policy", "labels", "told"),
+    ("policy", "labels", "expected"),
     [
         ("zero", [(0, 1), (1, 0), (0, 0)], "count as 0"),
         ("one", [(1, 1), (1, 1), (1, 1)], "count as 1"),
@@ -134,7 +134,7 @@ def test_uncertain_labels_are_refused_with_their_rows_and_a_way_out(tmp_path: Pa
     ],
 )
 def test_uncertain_labels_become_what_the_user_says(
-    policy: str, labels: list[tuple[int, int]], told: str, tmp_path: Path
+    policy: str, labels: list[tuple[int, int]], expected: str, tmp_path: Path
 ) -> None:
     prepared = prepare(replace(_chest_x_rays(tmp_path / "raw", ROWS), uncertain=policy))
     own = [*[(1, 0)] * 8, *[(0, 1)] * 16, *labels]
@@ -144,7 +144,7 @@ def test_uncertain_labels_become_what_the_user_says(
     assert prepared.manifest.source["uncertain"] == {"as": policy, "labels": 4, "blanks": 16}
     assert prepared.manifest.left_out == ({"rows with an uncertain label": 3} if policy == "drop" else {})
     page = data_report_html(prepared.manifest, open_store(str(tmp_path / "store")))
-    assert f"Uncertain labels (-1) {told}, blanks beside other labels count as 0" in page
+    assert f"Uncertain labels (-1) {expected}, blanks beside other labels count as 0" in page
     assert ("<li>3 rows with an uncertain label</li>" in page) == (policy == "drop")
 
 

@@ -254,16 +254,16 @@ def test_verify_repairs_damaged_shards(place: int, sharded: PrepareSpec) -> None
     shard, before = first.manifest.splits["train"].shards[place], _objects(sharded)
     _flip(sharded, shard_key(shard))
     assert prepare(sharded).reused, "its shards are not read"
-    mended = prepare(replace(sharded, verify=True))
-    assert (mended.reused, mended.encoded) == (False, shard.count)
-    assert mended.dataset_id == first.dataset_id
-    assert len(_content(mended)) == 16
+    repaired = prepare(replace(sharded, verify=True))
+    assert (repaired.reused, repaired.encoded) == (False, shard.count)
+    assert repaired.dataset_id == first.dataset_id
+    assert len(_content(repaired)) == 16
     assert _objects(sharded).keys() == before.keys()
     assert prepare(replace(sharded, verify=True)).reused
 
 
 def test_verify_repairs_a_shard_that_is_cut_off(sharded: PrepareSpec) -> None:
-    """Its size tells."""
+    """Its size shows it."""
     first = prepare(sharded)
     open_store(sharded.store).write(shard_key(first.manifest.splits["train"].shards[1]), b"cut")
     again = prepare(sharded)
@@ -352,7 +352,7 @@ def test_two_prepares_at_once_agree(toys: PrepareSpec, monkeypatch: pytest.Monke
 def test_a_shard_deleted_while_others_are_written_is_reported(
     toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No manifest names what is not there; the next prepare makes it anew."""
+    """No manifest names a missing shard; the next prepare writes it again."""
     first = prepare(toys)
     an_image(_folder(toys) / "ball" / "new.png", seed=5)
     grown = prepare(replace(toys, store=toys.store + "-2"))
@@ -564,8 +564,10 @@ def test_unreadable_images_are_skipped_and_listed_if_so_asked(
         prepared = prepare(replace(toys, skip_bad=True))
     assert prepared.skipped == ["ball/cut.png", "ball/text.jpg", "kite/void.png"]
     assert prepared.manifest.skipped == tuple(prepared.skipped)
-    told = [record.message.split(":")[0] for record in caplog.records]
-    assert [text for text in told if text != "check the data"] == [f"skipped {x}" for x in prepared.skipped]
+    messages = [record.message.split(":")[0] for record in caplog.records]
+    assert [text for text in messages if text != "check the data"] == [
+        f"skipped {x}" for x in prepared.skipped
+    ]
     assert _content(prepared) == clean
 
 
@@ -773,7 +775,7 @@ def test_a_touched_file_is_read_but_not_encoded(toys: PrepareSpec, monkeypatch: 
 
 
 def test_what_hides_its_change_is_found_when_verifying(toys: PrepareSpec) -> None:
-    """Same size, same time: only reading it tells."""
+    """Same size, same time: only reading it shows the change."""
     first = prepare(toys)
     path = _folder(toys) / "ball" / "0001.png"
     before, data = path.stat(), path.read_bytes()
@@ -865,7 +867,7 @@ def test_the_page_lists_the_sizes_of_the_files(photographs: PrepareSpec) -> None
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "expected"),
     [
         ({}, "Split image by image, with seed 3."),
         (
@@ -885,8 +887,8 @@ def test_the_page_lists_the_sizes_of_the_files(photographs: PrepareSpec) -> None
         ({"given": ["test", "train", "validation"]}, "The source says which split each image is in."),
     ],
 )
-def test_the_page_says_how_the_split_was_made(rule: dict[str, Any], told: str) -> None:
-    assert how_split(a_manifest(split_rule=rule, seed=3)) == told
+def test_the_page_says_how_the_split_was_made(rule: dict[str, Any], expected: str) -> None:
+    assert how_split(a_manifest(split_rule=rule, seed=3)) == expected
 
 
 def test_a_grouped_version_counts_the_groups_of_each_split(tmp_path: Path) -> None:

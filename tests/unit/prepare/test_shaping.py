@@ -1,4 +1,4 @@
-"""What is told about the shape of images: cropped by how much, and never squashed."""
+"""How the shape of images is described: how much is cropped, and never squashed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JPEG = {"kind": "jpeg", "side": 256}
 
 
 @pytest.mark.parametrize(
-    ("encoding", "sizes", "told"),
+    ("encoding", "sizes", "expected"),
     [
         (RAW, {(32, 32): 9}, "Images are kept as they are, 32 × 32 pixels."),  # noqa: RUF001
         (RAW, {(64, 64): 9}, "cropped at both ends. Proportions never change"),
@@ -36,9 +36,9 @@ JPEG = {"kind": "jpeg", "side": 256}
     ],
 )
 def test_the_cropped_area_is_reported(
-    encoding: dict[str, object], sizes: dict[tuple[int, int], int], told: str
+    encoding: dict[str, object], sizes: dict[tuple[int, int], int], expected: str
 ) -> None:
-    assert told in how_shaped(encoding, sizes)
+    assert expected in how_shaped(encoding, sizes)
 
 
 def test_log_and_page_say_how_images_are_shaped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -48,7 +48,7 @@ def test_log_and_page_say_how_images_are_shaped(tmp_path: Path, caplog: pytest.L
     prepared = prepare(
         PrepareSpec(source="folder", source_path=str(tmp_path / "toys"), store=str(tmp_path / "store"))
     )
-    told = "Images are scaled to 6 × 4 pixels, keeping proportions"  # noqa: RUF001
-    assert told in caplog.text
+    expected = "Images are scaled to 6 × 4 pixels, keeping proportions"  # noqa: RUF001
+    assert expected in caplog.text
     assert "1 of 41 images lose 50% of their area" in caplog.text
-    assert told in data_report_html(prepared.manifest, store_of(prepared.manifest_uri))
+    assert expected in data_report_html(prepared.manifest, store_of(prepared.manifest_uri))

@@ -77,7 +77,7 @@ def test_neither_the_order_of_the_samples_nor_their_copies_matter(
 def test_adding_samples_moves_only_what_gave_a_split_its_class(
     old: Samples, new: Samples, rule: SplitRule
 ) -> None:
-    """All others are where their own hash puts them, whatever else there is."""
+    """All others are where their own hash puts them, independent of the rest."""
     rule = replace(rule, exact=False)
     before, after = _places(old, rule), _places([*old, *new], rule)
     alone = {unit: _places([(unit, 0)], rule)[unit] for unit in before}

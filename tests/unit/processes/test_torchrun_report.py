@@ -17,9 +17,9 @@ def test_of_killed_ranks_the_first_is_reported() -> None:
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_rank_that_reported_an_error_was_not_killed(tmp_path: Path, first: int) -> None:
-    told = tmp_path / "error.json"
-    told.write_text(json.dumps({"message": {"message": "lost contact", "extraInfo": {"timestamp": 1}}}))
-    assert first_killed(report({0: -6, 1: -9}, first=first, files={0: str(told)})) == (1, "SIGKILL")
+    path = tmp_path / "error.json"
+    path.write_text(json.dumps({"message": {"message": "lost contact", "extraInfo": {"timestamp": 1}}}))
+    assert first_killed(report({0: -6, 1: -9}, first=first, files={0: str(path)})) == (1, "SIGKILL")
 
 
 def test_what_torchrun_itself_ended_or_ended_itself_was_not_killed() -> None:

@@ -1,4 +1,4 @@
-"""Tables: whatever the file, each image has exactly its own label, or the table is refused."""
+"""Tables: for any file, each image has exactly its own label, or the table is refused."""
 
 from __future__ import annotations
 

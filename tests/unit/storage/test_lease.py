@@ -20,7 +20,7 @@ from ddpipe.storage.files import FileStore
 from ddpipe.storage.lease import _Lease, _machine, lease
 
 SOON = {"renewal": 0.05, "patience": 2.0}
-"""An object store tells times in whole seconds."""
+"""An object store reports times in whole seconds."""
 
 
 def leases(store: Store) -> list[str]:

@@ -452,7 +452,7 @@ def test_a_server_that_keeps_failing_is_reported(proxy: Proxy) -> None:
 
 def test_an_unknown_refusal_is_reported(proxy: Proxy) -> None:
     proxy.faults.append("InvalidObjectState")
-    with pytest.raises(StoreError, match="InvalidObjectState: as told") as caught:
+    with pytest.raises(StoreError, match="InvalidObjectState: injected") as caught:
         open_store(f"s3://{BUCKET}").read("a")
     assert type(caught.value) is StoreError
     assert caught.value.which.startswith(f"s3://{BUCKET}/a at ")

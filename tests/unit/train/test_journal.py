@@ -90,7 +90,7 @@ def events(folder: Path, name: str) -> list[tuple[int, float]]:
 
 
 def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path: Path) -> None:
-    """The first process wrote of both epochs and died; the next one goes on in the second."""
+    """The first process wrote records of both epochs and died; the next one resumes in the second."""
     journal_of_a_training(tmp_path)
     journal_of_a_training(tmp_path, start=3)
     assert events(tmp_path, "step/loss") == [(step, step - 1) for step in range(1, 7)]

@@ -22,7 +22,7 @@ def test_order_of_an_epoch_holds_every_sample_once() -> None:
 
 
 def test_the_order_of_a_published_seed_never_changes() -> None:
-    """A checkpoint written by one version of ddpipe goes on with the next."""
+    """A checkpoint written by one version of ddpipe is resumed by the next."""
     assert permutation(0, 0, 8).tolist() == [2, 4, 3, 6, 5, 0, 1, 7]
 
 

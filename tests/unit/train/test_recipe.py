@@ -70,7 +70,7 @@ def test_an_invalid_value_is_refused_by_name(name: str, value: Any) -> None:
         replace(Recipe(), **{name: value}).validated()
 
 
-def test_all_problems_are_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ParameterError) as refused:
         Recipe.from_dict({"epochs": -1, "model": "vgg", "lerning_rate": 0.1})
     assert refused.value.seen.startswith("3 problems:")

@@ -1,4 +1,4 @@
-"""Saving while training goes on: what is written is what was when saving was asked for."""
+"""Saving while training continues: what is written is the state when saving was requested."""
 
 from __future__ import annotations
 

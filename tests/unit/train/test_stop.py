@@ -34,7 +34,7 @@ def test_a_checkpoint_is_asked_for_so_many_minutes_after_the_last_one(clock: lis
     assert watch.agreed(ALONE) is Request.SAVE
 
 
-def test_who_is_told_to_stop_stops_whatever_the_time(clock: list[float]) -> None:
+def test_a_stop_request_takes_effect_at_any_time(clock: list[float]) -> None:
     watch = Watch(1)
     watch.request_stop()
     clock[0] += 3600

@@ -122,7 +122,7 @@ def test_metrics_of_an_interrupted_epoch_cover_all_its_steps(
         assert [epoch[name] for epoch in histories[0]] == [epoch[name] for epoch in histories[1]]
 
 
-def test_an_epoch_s_record_tells_of_all_its_steps(dataset: str, output: str) -> None:
+def test_an_epoch_s_record_covers_all_its_steps(dataset: str, output: str) -> None:
     """The last batch of an epoch has two samples: it counts for half as much as the others."""
     recipe = replace(RECIPE, batch_size=5, warmup_fraction=0)
     train(dataset, output, recipe)
@@ -139,7 +139,7 @@ def test_an_epoch_s_record_tells_of_all_its_steps(dataset: str, output: str) -> 
         assert 0 <= epoch["train_accuracy"] <= 1
 
 
-def test_the_record_tells_of_the_epoch_that_is_the_result(dataset: str, output: str) -> None:
+def test_the_record_describes_the_epoch_that_is_the_result(dataset: str, output: str) -> None:
     train(dataset, output, replace(RECIPE, model_selection="best", keep_checkpoints=1))
     done = record(output)
     (chosen,) = (epoch for epoch in done["history"] if epoch["step"] == result(output).step)
@@ -301,7 +301,7 @@ def change(output: str, more: dict[str, object], without: str = "") -> None:
     claim(store, None).save(replace(found[1], recipe=recipe))
 
 
-def test_the_seconds_of_all_attempts_are_told(dataset: str, output: str) -> None:
+def test_the_seconds_of_all_attempts_are_recorded(dataset: str, output: str) -> None:
     interrupted(2, dataset, output, RECIPE)
     interrupted(5, dataset, output, RECIPE)
     train(dataset, output, RECIPE)
@@ -314,15 +314,15 @@ def test_the_seconds_of_all_attempts_are_told(dataset: str, output: str) -> None
     assert record(output)["resumed_from"] == 5
 
 
-def test_a_run_its_job_and_its_image_are_told(
+def test_a_run_its_job_and_its_image_are_recorded(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = {"run": "run-1", "job": "ddpipe-4711", "image": "trainer:0.1"}
-    for name, value in told.items():
+    expected = {"run": "run-1", "job": "ddpipe-4711", "image": "trainer:0.1"}
+    for name, value in expected.items():
         monkeypatch.setenv(f"DDPIPE_{name.upper()}", value)
     train(dataset, output, RECIPE)
-    assert record(output)["lineage"] == told
-    assert load_model(output)[1].lineage == told
+    assert record(output)["lineage"] == expected
+    assert load_model(output)[1].lineage == expected
 
 
 def test_the_loss_scale_of_fp16_is_resumed(dataset: str, output: str, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_share_of_the_cpus_is_of_those_that_this_process_may_use(monkeypatch
     assert measured.epoch()["cpu"] == 0.5
 
 
-def test_memory_is_told_in_bytes_and_no_gpus_where_there_is_none() -> None:
+def test_memory_is_in_bytes_and_without_gpus_where_there_are_none() -> None:
     used = Usage(CPU).epoch()
     assert 50e6 < used["memory"] < 1e12
     assert "gpu_memory" not in used
