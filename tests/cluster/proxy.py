@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import re
 import socket
 import ssl
@@ -119,6 +120,18 @@ class Proxy:
     def cut_logs_every(self, seconds: float) -> None:
         """Break every log stream after so long."""
         self._cut_logs_after = seconds
+
+    @contextlib.contextmanager
+    def flaky(self, share: float, status: int = 429) -> Iterator[None]:
+        """Answer this share of all requests with an error; the others reach the server."""
+        told = {"kind": "Status", "status": "Failure", "code": status, "message": "please try again later"}
+        body = json.dumps(told).encode()
+        answer = Answer(lambda _: random.random() < share, status, body, sys.maxsize)
+        self._answers.append(answer)
+        try:
+            yield
+        finally:
+            self._answers.remove(answer)
 
     def drop_streams(self) -> None:
         """Break all watches and logs that are open now."""

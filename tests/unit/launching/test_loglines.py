@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 from types import FrameType
@@ -93,6 +94,16 @@ def test_a_long_line_keeps_its_beginning_and_end() -> None:
     assert found.text.endswith("end")
     assert f"[{10_000_008 - LONGEST} bytes]" in found.text
     assert len(found.text) < LONGEST + 100
+
+
+def test_a_line_without_an_end_takes_bounded_memory() -> None:
+    """A bar that never ends its line, read in small pieces, as from 32 pods for a day."""
+    tracemalloc.start()
+    (found,) = lines_of((STAMP, *[b"#" * 2**16] * 200), complete=True)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(found.text) < LONGEST + 100
+    assert peak < 2**20
 
 
 def calls(function: Callable[[], object]) -> int:
