@@ -19,7 +19,7 @@ import urllib3
 
 from ddpipe.errors import ClusterUnreachable
 from ddpipe.kube import api as cluster
-from ddpipe.kube.api import ApiServer, Refused, Unanswered, connect
+from ddpipe.kube.api import ApiServer, Refused, Unanswered, connect, whole_lines
 
 HOST = "127.0.0.1"
 
@@ -217,6 +217,10 @@ def test_a_stream_that_is_left_closes_its_connection(server: Server) -> None:
     assert not server.closed.is_set()
     del lines
     assert server.closed.wait(5)
+
+
+def test_a_last_line_that_has_no_end_is_not_passed_on() -> None:
+    assert list(whole_lines([b"one\ntw", b"o\nthr", b"ee"])) == [b"one", b"two"]
 
 
 def test_a_busy_server_says_how_long_to_wait(server: Server) -> None:

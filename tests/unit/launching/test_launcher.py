@@ -509,3 +509,17 @@ def test_a_new_job_belongs_to_the_run_of_the_pod_that_launches_it(monkeypatch: p
         server.know(WORKFLOWS.path("team"), {"metadata": {"name": "w", "uid": "w-uid"}})
         launched(job, server)
         assert server.get(path(job))["metadata"]["ownerReferences"] == expected
+
+
+def test_a_job_has_its_owner_although_the_server_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its owner it outlives a launcher that vanishes."""
+    monkeypatch.setenv("POD_NAME", "step")
+    monkeypatch.setenv("POD_NAMESPACE", "team")
+    job = a_job(keep="always")
+    server = operated(job)
+    server.put(PODS, {"metadata": {"name": "step", "uid": "step-uid"}})
+    busy = Refused(503, "ServiceUnavailable", "starting")
+    server.fail(lambda request: request.path == f"{PODS}/step", busy, times=1)
+    launched(job, server)
+    (owner,) = server.get(path(job))["metadata"]["ownerReferences"]
+    assert owner["uid"] == "step-uid"

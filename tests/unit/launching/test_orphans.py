@@ -45,6 +45,7 @@ def step(phase: str, uid: str = "step-uid") -> dict[str, Any]:
         ("Failed", ["Failed"], "failed", False),
         ("Failed", ["Succeeded"], "failed", True),
         ("Failed", ["Succeeded"], "always", False),
+        ("Failed", ["Running"], "always", True),
     ],
 )
 def test_jobs_of_runs_that_are_over_are_swept(

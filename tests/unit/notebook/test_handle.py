@@ -12,7 +12,7 @@ from fake_api import FakeApiServer
 from launch_samples import a_server, an_object
 
 import ddpipe
-from ddpipe.errors import CorruptObject, Forbidden, ParameterError
+from ddpipe.errors import ClusterUnreachable, CorruptObject, Forbidden, ParameterError
 from ddpipe.jobs.pytorchjob import RESOURCE
 from ddpipe.kube.api import Refused
 from ddpipe.notebook import background, handle
@@ -152,6 +152,17 @@ def test_attach_records_nothing_where_it_may_not_look(
     assert adopted(folder, monkeypatch) is None
 
 
+def test_attach_records_nothing_without_a_cluster(folder: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job may run on: this machine does not reach it."""
+    a_launch(folder)
+
+    def unreachable() -> FakeApiServer:
+        raise ClusterUnreachable(what="no", which="cluster", seen="nothing", do="wait")
+
+    monkeypatch.setattr(background, "connect", unreachable)
+    assert adopted(folder, monkeypatch) is None
+
+
 def test_launcher_records_the_namespace_of_its_account(
     folder: Store, cluster: FakeApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +213,27 @@ def test_replaced_output_is_rejected(folder: Store, tmp_path: Path) -> None:
     with pytest.raises(CorruptObject, match="hash"):
         Handle(launched, folder, Machine(folder.uri)).outputs(tmp_path / "mine")
     assert not list((tmp_path / "mine").iterdir())
+
+
+def test_replaced_value_is_rejected(folder: Store) -> None:
+    """Opening it would run code of whoever may write to the bucket."""
+    publish(folder, KEY_OF_LAUNCH, "5" * 64, b"ours", {}, 1)
+    assert verified(folder, KEY_OF_LAUNCH, "5" * 64).packed_value() == b"ours"
+    folder.write("value", b"theirs")
+    with pytest.raises(CorruptObject, match="hash"):
+        verified(folder, KEY_OF_LAUNCH, "5" * 64).packed_value()
+
+
+def test_seal_of_another_key_is_rejected(folder: Store) -> None:
+    publish(folder, "cd" * 32, "5" * 64, b"theirs", {}, 1)
+    with pytest.raises(CorruptObject, match="not made with the key"):
+        verified(folder, KEY_OF_LAUNCH, "5" * 64)
+
+
+def test_result_is_not_opened_without_its_key(folder: Store) -> None:
+    publish(folder, KEY_OF_LAUNCH, "5" * 64, b"", {}, 1)
+    with pytest.raises(ParameterError, match="key"):
+        verified(folder, "", "5" * 64)
 
 
 def test_result_of_another_call_is_rejected(folder: Store) -> None:
