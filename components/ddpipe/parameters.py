@@ -71,6 +71,21 @@ class OneOf:
         return " or ".join(names) if len(names) <= INLINE else "\n      ".join(["one of:", *names])
 
 
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """The values among which a search looks for the best one, where a user gives no others.
+
+    Attributes:
+        low: The smallest.
+        high: The largest.
+        log: Whether factors count, not differences: as much between 0.01 and 0.1 as between 0.1 and 1.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+
 class _Anything:
     """Any value of the right type."""
 
@@ -113,6 +128,8 @@ class Parameter:
         form: The field of a pipeline's form that holds it; empty if it is in no form.
         alone: Whether that field holds nothing else.
         common: Whether --help shows it; the others need --help-all.
+        typical: Where a search looks for its best value; None if it has no typical range.
+        shapes: Whether the result depends on its value.
     """
 
     name: str
@@ -124,6 +141,8 @@ class Parameter:
     form: str = ""
     alone: bool = False
     common: bool = False
+    typical: Typical | None = None
+    shapes: bool = True
 
     @property
     def required(self) -> bool:
@@ -170,6 +189,7 @@ def parameter(
     compare: bool = True,
     form: str = "",
     common: bool = False,
+    typical: Typical | None = None,
 ) -> Any:  # noqa: ANN401
     """A field of a dataclass of parameters.
 
@@ -180,8 +200,15 @@ def parameter(
         compare: Whether the result depends on its value.
         form: Its own field in a pipeline's form; empty if it is part of its group's `others`.
         common: Whether --help shows it although it has no field of its own.
+        typical: Where a search looks for its best value.
     """
-    metadata = {"help": help, "allowed": allowed, "form": form, "common": common or bool(form)}
+    metadata = {
+        "help": help,
+        "allowed": allowed,
+        "form": form,
+        "common": common or bool(form),
+        "typical": typical,
+    }
     if isinstance(default, (list, dict)):
         return field(default_factory=default.copy, compare=compare, metadata=metadata)
     return field(default=MISSING if default is None else default, compare=compare, metadata=metadata)
@@ -201,6 +228,8 @@ def declared(group: type[Parameters]) -> tuple[Parameter, ...]:
             form=item.metadata["form"] or group.others,
             alone=bool(item.metadata["form"]),
             common=item.metadata["common"],
+            typical=item.metadata["typical"],
+            shapes=bool(item.compare),
         )
         for item in fields(group)
         if "help" in item.metadata

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from ddpipe.model import ModelNames
-from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.parameters import Between, OneOf, Parameters, Typical, parameter
 from ddpipe.spelling import option
 from ddpipe.train.choices import (
     AUGMENTATIONS,
@@ -43,7 +43,9 @@ class Recipe(Parameters):
         "file (default: random).",
     )
     epochs: int = parameter(15, "Number of epochs.", Between(1, 100_000), form="train_epochs")
-    batch_size: int = parameter(64, "Samples per step, over all processes.", Between(1, 1_000_000))
+    batch_size: int = parameter(
+        64, "Samples per step, over all processes.", Between(1, 1_000_000), typical=Typical(16, 512, log=True)
+    )
     accumulation_steps: int = parameter(
         1,
         "Micro-batches into which each process splits its samples of a step, to save memory.",
@@ -59,6 +61,7 @@ class Recipe(Parameters):
         "Peak learning rate, reached at the end of the warm-up.",
         Between(0, 10, open_low=True),
         form="train_learning_rate",
+        typical=Typical(0.001, 1, log=True),
     )
     schedule: str = parameter(
         "cosine",
@@ -66,10 +69,16 @@ class Recipe(Parameters):
         OneOf(SCHEDULES),
     )
     momentum: float = parameter(
-        0.9, "Momentum of SGD and Muon, beta1 of AdamW; 0 disables it.", Between(0, 1, open_high=True)
+        0.9,
+        "Momentum of SGD and Muon, beta1 of AdamW; 0 disables it.",
+        Between(0, 1, open_high=True),
+        typical=Typical(0.5, 0.99),
     )
     weight_decay: float = parameter(
-        5e-4, "Weight decay: an L2 penalty for SGD, decoupled for AdamW.", Between(0, 1)
+        5e-4,
+        "Weight decay: an L2 penalty for SGD, decoupled for AdamW.",
+        Between(0, 1),
+        typical=Typical(1e-6, 1e-2, log=True),
     )
     decay_biases: bool = parameter(
         default=True, help="Whether weight decay includes biases and the scales of normalization layers."
@@ -83,9 +92,13 @@ class Recipe(Parameters):
         0.1,
         "Fraction of all steps over which the learning rate rises to its peak.",
         Between(0, 1, open_high=True),
+        typical=Typical(0, 0.3),
     )
     label_smoothing: float = parameter(
-        0.0, "Fraction of the target that is spread evenly over all classes.", Between(0, 1, open_high=True)
+        0.0,
+        "Fraction of the target that is spread evenly over all classes.",
+        Between(0, 1, open_high=True),
+        typical=Typical(0, 0.2),
     )
     class_weights: str = parameter(
         "none",
@@ -104,14 +117,19 @@ class Recipe(Parameters):
         1.0,
         "Alpha of the beta distribution from which mixing ratios are drawn.",
         Between(0, 100, open_low=True),
+        typical=Typical(0.1, 2, log=True),
     )
     initial_resolution: float = parameter(
         1.0,
         "Initial image size, as a fraction of the full size; 1 means full size from the start.",
         Between(0, 1, open_low=True),
+        typical=Typical(0.5, 1),
     )
     full_resolution_from: float = parameter(
-        0.5, "Fraction of all steps after which images have their full size.", Between(0, 1)
+        0.5,
+        "Fraction of all steps after which images have their full size.",
+        Between(0, 1),
+        typical=Typical(0.3, 0.8),
     )
     frozen_epochs: int = parameter(
         0, "Number of initial epochs that train only the last layer; 0 means none.", Between(0, 100_000)
@@ -121,6 +139,7 @@ class Recipe(Parameters):
         "Decay of the moving average of the weights, which is evaluated in their place; 0 disables "
         "averaging.",
         Between(0, 1, open_high=True),
+        typical=Typical(0.9, 0.999),
     )
     patience: int = parameter(
         0,

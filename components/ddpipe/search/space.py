@@ -1,0 +1,273 @@
+"""The space of a search, from text: which hyperparameters vary, and among which values.
+
+    learning_rate=log(0.01,1)       numbers between two limits, by their logarithms
+    label_smoothing=0..0.2          numbers between two limits
+    model=fast-cnn,resnet18         some of several values
+    learning_rate                   the declared typical range, or every allowed name
+
+The declarations of the hyperparameters validate everything, and all problems are reported together.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ddpipe.errors import ParameterError
+from ddpipe.form import unknown
+from ddpipe.parameters import OneOf, Parameter, declared, refuse
+from ddpipe.train.recipe import Recipe
+
+WHAT = "the search cannot start"
+"""How an error about the space begins."""
+
+MOST = 32
+"""Dimensions of a space, and values of one; a sampler learns nothing useful from more."""
+
+_NUMBER = r"\s*([^\s,()]+?)\s*"
+_LOG = re.compile(rf"log\({_NUMBER},{_NUMBER}\)")
+_RANGE = re.compile(rf"{_NUMBER}\.\.{_NUMBER}")
+_BOOLS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers between two limits.
+
+    Attributes:
+        name: Of the hyperparameter.
+        low: The smallest value.
+        high: The largest.
+        log: Whether factors count, not differences.
+        whole: Whether only whole numbers are meant.
+    """
+
+    name: str
+    low: float
+    high: float
+    log: bool = False
+    whole: bool = False
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Both limits, as values of the hyperparameter."""
+        return (self.low, self.high)
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, (int, float)) and self.low <= value <= self.high
+
+    def __str__(self) -> str:
+        low, high = f"{self.low:.10g}", f"{self.high:.10g}"
+        return f"{self.name}=log({low},{high})" if self.log else f"{self.name}={low}..{high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Some of several values.
+
+    Attributes:
+        name: Of the hyperparameter.
+        values: At least two.
+    """
+
+    name: str
+    values: tuple[Any, ...]
+
+    @property
+    def limits(self) -> tuple[Any, ...]:
+        """All of them."""
+        return self.values
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.values
+
+    def __str__(self) -> str:
+        return f"{self.name}={','.join(map(_written, self.values))}"
+
+
+Dimension = Range | Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """What a search varies.
+
+    Attributes:
+        dimensions: One for each hyperparameter.
+    """
+
+    dimensions: tuple[Dimension, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The hyperparameters that vary."""
+        return [item.name for item in self.dimensions]
+
+    def of(self, recipe: Recipe) -> dict[str, Any]:
+        """The values of a recipe in this space's dimensions."""
+        return {name: getattr(recipe, name) for name in self.names}
+
+    def __contains__(self, values: Mapping[str, Any]) -> bool:
+        return all(values[item.name] in item for item in self.dimensions)
+
+    def written(self) -> list[str]:
+        """The text of each dimension, as `parsed` reads it."""
+        return list(map(str, self.dimensions))
+
+
+def parsed(texts: Sequence[str]) -> Space:
+    """The space that these texts describe.
+
+    Args:
+        texts: NAME, NAME=LOW..HIGH, NAME=log(LOW,HIGH) or NAME=VALUE,VALUE.
+
+    Raises:
+        ParameterError: A text is malformed, names no hyperparameter, or has values that it cannot have; all
+            problems are listed.
+    """
+    items = {item.name: item for item in declared(Recipe) if item.shapes}
+    found: dict[str, Dimension] = {}
+    problems: list[str] = [] if texts else ["nothing is searched: name at least one hyperparameter"]
+    if len(texts) > MOST:
+        problems.append(f"{len(texts)} hyperparameters are searched, more than {MOST}")
+    for text in texts[:MOST]:
+        name, separator, values = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if name not in items:
+            problems.append(f"{text!r}: {unknown(name, items)}")
+        elif name in found:
+            problems.append(f"{text!r}: {name} is searched twice")
+        else:
+            try:
+                found[name] = _dimension(items[name], values.strip() if separator else None)
+            except ValueError as error:
+                problems.append(f"{text!r}: {error}")
+    refuse(WHAT, problems)
+    return Space(tuple(found.values()))
+
+
+def checked(space: Space, recipe: Recipe, given: Iterable[str] = ()) -> Space:
+    """The same space, if the rest of the recipe suits every limit and every choice of it.
+
+    Args:
+        space: What varies.
+        recipe: The values of all other hyperparameters.
+        given: The hyperparameters that the user set to one value.
+
+    Raises:
+        ParameterError: It does not; all problems are listed.
+    """
+    twice = [
+        f"{name} is searched and set to one value; leave out one of them"
+        for name in space.names
+        if name in set(given)
+    ]
+    wrong = dict.fromkeys(
+        f"with {item.name}={_written(value)}: {problem}"
+        for item in space.dimensions
+        for value in item.limits
+        for problem in Recipe.problems_in({**recipe.to_dict(), item.name: value})
+    )
+    refuse(WHAT, [*twice, *wrong])
+    return space
+
+
+def _dimension(item: Parameter, text: str | None) -> Dimension:
+    """One dimension.
+
+    Raises:
+        ValueError: The text is malformed, or the hyperparameter cannot have these values.
+    """
+    if text is None:
+        return _typical(item)
+    if found := _LOG.fullmatch(text):
+        return _range(item, found[1], found[2], log=True)
+    if item.kind in {int, float} and (found := _RANGE.fullmatch(text)):
+        return _range(item, found[1], found[2], log=False)
+    return _choice(item, [part.strip() for part in text.split(",")])
+
+
+def _typical(item: Parameter) -> Dimension:
+    if item.typical:
+        return Range(item.name, item.typical.low, item.typical.high, item.typical.log, item.kind is int)
+    if isinstance(item.allowed, OneOf):
+        return Choice(item.name, tuple(item.allowed.names))
+    if item.kind is bool:
+        return Choice(item.name, (True, False))
+    raise ValueError(f"it has no typical values; name some: {_example(item)}")
+
+
+def _range(item: Parameter, low: str, high: str, *, log: bool) -> Range:
+    if item.kind not in {int, float}:
+        raise ValueError(f"it has no numbers; name values: {_example(item)}")
+    limits = [_value(item, text) for text in (low, high)]
+    if not limits[0] < limits[1]:
+        raise ValueError(f"the lower limit {low} is not below the upper limit {high}")
+    if log and limits[0] <= 0:
+        raise ValueError(f"a logarithmic range starts above 0, not at {low}")
+    return Range(item.name, limits[0], limits[1], log, item.kind is int)
+
+
+def _choice(item: Parameter, texts: list[str]) -> Choice:
+    values = tuple(_value(item, text) for text in texts)
+    if len(values) == 1:
+        raise ValueError(f"one value leaves nothing to search; for example: {_example(item)}")
+    if len(values) > MOST:
+        raise ValueError(f"it has {len(values)} values, more than {MOST}")
+    if len(set(values)) < len(values):
+        raise ValueError("a value is named twice")
+    return Choice(item.name, values)
+
+
+def _value(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the hyperparameter's own type
+    """A value of a hyperparameter from text; an error if it cannot have it."""
+    try:
+        match item.kind:
+            case builtins.bool:
+                value: Any = _BOOLS[text.lower()]
+            case builtins.str:
+                value = text
+            case kind:
+                value = kind(text)
+    except (ValueError, KeyError):
+        value = text
+    if isinstance(value, float) and not math.isfinite(value):
+        value = text
+    if problem := item.problem(value):
+        raise ValueError(problem)
+    return value
+
+
+def _example(item: Parameter) -> str:
+    if item.kind in {int, float}:
+        return f"{item.name}=LOW..HIGH, {item.name}=log(LOW,HIGH) or {item.name}=VALUE,VALUE"
+    return f"{item.name}={','.join(_names(item))}"
+
+
+def _names(item: Parameter) -> Iterator[str]:
+    yield from list(item.allowed.names)[:3] if isinstance(item.allowed, OneOf) else ("VALUE", "VALUE")
+
+
+def _written(value: Any) -> str:  # noqa: ANN401 - of a hyperparameter's own type
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def recipe_with(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
+    """A recipe with other values.
+
+    Args:
+        recipe: All others.
+        values: By name.
+
+    Raises:
+        ParameterError: The values do not go together.
+    """
+    try:
+        return Recipe.from_dict({**recipe.to_dict(), **values})
+    except ParameterError as error:
+        named = ", ".join(f"{name}={_written(value)}" for name, value in values.items())
+        raise ParameterError(what=error.what, which=named, seen=error.seen, do=error.do) from error
