@@ -19,6 +19,9 @@ what failed, which object, what was observed, what to do next.
     ├── TrainingError            30   training itself
     │   └── Diverged             31     the loss is not a number any more
     ├── ExportError              35   the exported and the trained model differ
+    ├── ModelError               36   a model of the store: no such version, or a damaged history
+    │   ├── PromotionLost        37     another version became the champion meanwhile
+    │   └── GateFailed           38     the gate rejected a trained model
     ├── LaunchError              40   a training job on a cluster; subclasses have 41 to 69
     │   ├── ClusterUnreachable   41     the API server does not answer
     │   ├── Forbidden            42     the service account lacks a right
@@ -202,6 +205,24 @@ class ExportError(DdpipeError):
     """The exported and the trained model differ."""
 
     exit_code = 35
+
+
+class ModelError(DdpipeError):
+    """A model of the store has no such version, or its history is damaged."""
+
+    exit_code = 36
+
+
+class PromotionLost(ModelError):
+    """Another version became the champion meanwhile."""
+
+    exit_code = 37
+
+
+class GateFailed(ModelError):
+    """The gate rejected a trained model."""
+
+    exit_code = 38
 
 
 class LaunchError(DdpipeError):

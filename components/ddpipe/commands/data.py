@@ -186,7 +186,20 @@ def diff_command(old: str, new: str) -> None:
 @version_argument("dataset")
 @json_option
 def remove_command(dataset: str) -> None:
-    """Remove the version DATASET; `ddpipe data clean-up --delete` then deletes its shards."""
+    """Remove the version DATASET; `ddpipe data clean-up --delete` then deletes its shards.
+
+    A version on which a version of a model was trained is kept: its images tell what that model has seen.
+    """
+    from ddpipe.model.history import needed  # noqa: PLC0415 - only this command needs it
+
+    place = store_of(dataset)
+    if users := needed(place).get(dataset.rstrip("/").split("/")[-2]):
+        raise DatasetError(
+            what="a dataset version cannot be removed",
+            which=dataset,
+            seen=f"these versions of models were trained on it: {', '.join(users[:SHOWN])}",
+            do="Remove those first: `ddpipe models rm`.",
+        )
     remove(dataset)
     print_result({"removed": dataset}, f"removed {dataset}")
 
@@ -197,11 +210,16 @@ def remove_command(dataset: str) -> None:
 @click.option("--delete", is_flag=True, help="Delete; without this option, only list what would be deleted.")
 @json_option
 def clean_up_command(store: str, grace: float, delete: bool) -> None:
-    """Find shards that no version uses, and leftovers of killed processes; --delete deletes them."""
+    """Find shards and files of models that no version uses, and leftovers; --delete deletes them."""
     GcOptions(grace=grace).validated()
-    place = open_store(store)
+    from ddpipe.model.history import leftovers  # noqa: PLC0415 - only this command needs it
+
+    place, now = open_store(store), datetime.now(UTC)
     find = clean_up if delete else garbage
-    objects = find(place, timedelta(hours=grace), datetime.now(UTC))
+    half_published = list(leftovers(place, timedelta(hours=grace), now))
+    objects = [*find(place, timedelta(hours=grace), now), *half_published]
+    for info in half_published if delete else ():
+        place.delete(info.key)
     size = sum(info.size for info in objects)
     keys = [info.key for info in objects]
     verb = "deleted" if delete else "to delete (with --delete)"

@@ -58,6 +58,20 @@ class Store(Protocol):
     def write(self, key: str, data: bytes) -> None:
         """Create or replace an object; raises `NotWritable`."""
 
+    def swap(self, key: str, expected: bytes | None, data: bytes) -> bool:
+        """Replace an object if its content is still what was read (compare-and-swap).
+
+        Of several processes that expect the same content, at most one succeeds.
+
+        Args:
+            key: Of the object, which is small.
+            expected: Its content; None if there must be no such object.
+            data: The new content, which no other process writes: it says who wrote it.
+
+        Returns:
+            Whether the object holds `data` now.
+        """
+
     def upload(self, path: Path, key: str) -> None:
         """Create or replace an object with a file's content; raises `NotWritable`."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import stat
@@ -47,6 +48,18 @@ def _not_writable(path: Path, error: OSError) -> NotWritable:
         seen=error.strerror or str(error),
         do="Free some space, or name a folder on a disk that this user may write to.",
     )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file: another one beside it, which stays, as the file itself is replaced."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.with_name(f"{PARTIAL}{path.name}.lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise _not_writable(path, error) from error
 
 
 def info_of(key: str, status: os.stat_result) -> ObjectInfo:
@@ -105,6 +118,14 @@ class FileStore:
         """Create or replace a file."""
         with replacing(self._path(key)) as partial:
             partial.write_bytes(data)
+
+    def swap(self, key: str, expected: bytes | None, data: bytes) -> bool:
+        """Replace a file if its content is still `expected`; processes take turns by a lock beside it."""
+        with _locked(self._path(key)):
+            if (self.read(key) if self.exists(key) else None) != expected:
+                return False
+            self.write(key, data)
+            return True
 
     def upload(self, path: Path, key: str) -> None:
         """Create or replace a file with a copy of another."""

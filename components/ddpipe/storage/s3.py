@@ -42,17 +42,17 @@ from ddpipe.errors import (
     ParameterError,
     Unreachable,
 )
+from ddpipe.storage import conditional
 from ddpipe.storage.base import KUBEFLOW_ENDPOINT, ObjectInfo
+from ddpipe.storage.conditional import CHECKSUM
 from ddpipe.storage.credentials import identity, provider
 from ddpipe.storage.downloads import BACKOFF, Breaks, Unpacker
 from ddpipe.storage.files import replacing
+from ddpipe.storage.lease import lease
 from ddpipe.storage.s3_errors import error_of, root_cause
 
 AWS = "https://s3.amazonaws.com"
 KUBEFLOW = f"http://{KUBEFLOW_ENDPOINT}"
-
-CHECKSUM = "x-amz-meta-sha256"
-"""The metadata that holds the SHA-256 of an object's content."""
 
 PART_BYTES = 16 * 2**20
 """Larger objects go up in parts of this size, three at a time."""
@@ -137,6 +137,17 @@ class S3Store:
     def write(self, key: str, data: bytes) -> None:
         """Create or replace an object."""
         self._put(key, io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest())
+
+    def swap(self, key: str, expected: bytes | None, data: bytes) -> bool:
+        """Replace an object if it is still `expected`; see conditional.py."""
+        with self._translated(key):
+            if conditional.decides(self._client, self._bucket, self._prefix):
+                return conditional.swap(self._client, self._bucket, self._name(key), expected, data)
+        with suppress(ParameterError), lease(self.child(f"{key}.lease/")):  # another process has it: lost
+            if (self.read(key) if self.exists(key) else None) == expected:
+                self.write(key, data)
+                return True
+        return False
 
     def upload(self, path: Path, key: str) -> None:
         """Create or replace an object with a file's content."""

@@ -1,0 +1,191 @@
+"""`ddpipe models ls|show|promote|rollback|diff|rm`: the models of a store, their versions and champions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from ddpipe.commands import json_option, print_result
+from ddpipe.errors import ModelError
+from ddpipe.model.history import Model, ModelVersion, Promotion, models
+from ddpipe.model.package import ModelPackage, load_package
+from ddpipe.storage import open_store
+
+SHOWN = 10
+"""Promotions that are printed; --json has them all."""
+
+store_option = click.option(
+    "--store",
+    default="store",
+    help="URI of the store of datasets and models, a folder or s3://bucket/prefix.",
+)
+
+
+@click.group("models")
+def models_command() -> None:
+    """List, show, promote, roll back and compare the versions of models.
+
+    A version is given as NAME@VERSION (a unique prefix of it is enough), or as NAME for the champion.
+    """
+
+
+@models_command.command("ls")
+@click.argument("name", required=False)
+@store_option
+@json_option
+def list_command(name: str | None, store: str) -> None:
+    """List the versions of the model NAME, or of all models, the newest last."""
+    place = open_store(store)
+    facts, lines = [], []
+    for model in [Model(place, name)] if name else models(place):
+        champion = model.history().champion
+        for version in model.versions():
+            is_champion = champion is not None and champion.version == version.version
+            scores = _scores(load_package(version.uri))
+            facts.append({**_plain(version), "champion": is_champion, "scores": scores})
+            first = "".join(f"{key} {value:.4f}  " for key, value in list(scores.items())[:1])
+            mark = "  champion" if is_champion else ""
+            lines.append(
+                f"{version.name}@{version.version}  {version.published:%Y-%m-%d %H:%M}  {first}{version.uri}"
+                f"{mark}"
+            )
+    print_result({"versions": facts}, "\n".join(lines) or "no versions")
+
+
+@models_command.command("show")
+@click.argument("version")
+@store_option
+@json_option
+def show_command(version: str, store: str) -> None:
+    """Describe VERSION and the promotions of its model, the newest first."""
+    model, found = _found(version, store)
+    package, history = load_package(found.uri), model.history()
+    shape = " x ".join(map(str, package.signature.shape))
+    promotions = [asdict(one) for one in reversed(history.promotions)]
+    facts = {
+        **_plain(found),
+        "champion": history.champion is not None and history.champion.version == found.version,
+        "model_id": package.model_id,
+        "signature": package.signature.to_dict(),
+        "scores": _scores(package),
+        "lineage": package.lineage,
+        "promotions": promotions,
+    }
+    lines = [
+        f"{found.name}@{found.version}{'  champion' if facts['champion'] else ''}",
+        f"published {found.published:%Y-%m-%d %H:%M}, {found.uri}",
+        f"{package.signature.architecture}, {len(package.signature.classes)} classes, {shape}",
+        *(f"  {name:24} {value:.4f}" for name, value in _scores(package).items()),
+        "promotions",
+        *(_line(one) for one in list(reversed(history.promotions))[:SHOWN]),
+    ]
+    print_result(facts, "\n".join(lines if promotions else [*lines[:-1], "never promoted"]))
+
+
+@models_command.command("promote")
+@click.argument("version")
+@click.option("--reason", default="promoted by hand", help="Why, in a sentence, for the history.")
+@store_option
+@json_option
+def promote_command(version: str, reason: str, store: str) -> None:
+    """Make VERSION the champion of its model, without asking the gate."""
+    model, found = _found(version, store)
+    load_package(found.uri)  # a damaged package must not become the champion
+    champion = model.history().champion
+    made = model.promote(found, against=champion.version if champion else None, reason=reason)
+    print_result({"name": model.name, **asdict(made)}, f"{model.name}@{made.version} is the champion")
+
+
+@models_command.command("rollback")
+@click.argument("name")
+@click.option("--reason", default="", help="Why, in a sentence, for the history.")
+@store_option
+@json_option
+def rollback_command(name: str, reason: str, store: str) -> None:
+    """Make the previous champion of the model NAME the champion again."""
+    made = Model(open_store(store), name).rollback(reason)
+    print_result({"name": name, **asdict(made)}, f"{name}@{made.version} is the champion again")
+
+
+@models_command.command("diff")
+@click.argument("old")
+@click.argument("new")
+@store_option
+@json_option
+def diff_command(old: str, new: str, store: str) -> None:
+    """Compare two versions: scores, classes, network, dataset and recipe."""
+    before, after = (load_package(_found(one, store)[1].uri) for one in (old, new))
+    scores = {
+        name: [_scores(before).get(name), _scores(after).get(name)]
+        for name in dict.fromkeys([*_scores(before), *_scores(after)])
+    }
+    changed = dict(_differences(_comparable(before), _comparable(after)))
+    lines = [
+        *(f"{name:24} {_number(was)} -> {_number(now)}" for name, (was, now) in scores.items()),
+        *(f"{name}: {was} -> {now}" for name, (was, now) in changed.items()),
+    ]
+    print_result({"scores": scores, "changed": changed}, "\n".join(lines))
+
+
+@models_command.command("rm")
+@click.argument("version")
+@store_option
+@json_option
+def remove_command(version: str, store: str) -> None:
+    """Remove VERSION, which must not be the champion, with its package."""
+    model, found = _found(version, store)
+    if "@" not in version:
+        raise ModelError(
+            what="a version cannot be removed",
+            which=version,
+            seen="it names a model, not a version",
+            do="Give NAME@VERSION; see `ddpipe models ls`.",
+        )
+    model.remove(found)
+    print_result({"removed": found.uri}, f"removed {found.uri}")
+
+
+def _found(version: str, store: str) -> tuple[Model, ModelVersion]:
+    name, _, wanted = version.partition("@")
+    model = Model(open_store(store), name)
+    return model, model.find(wanted or "champion")
+
+
+def _plain(version: ModelVersion) -> dict[str, Any]:
+    return asdict(version) | {"published": version.published.isoformat()}
+
+
+def _scores(package: ModelPackage) -> dict[str, float]:
+    return {name: score.value for name, score in package.metrics.scores.items()}
+
+
+def _line(promotion: Promotion) -> str:
+    return f"  {promotion.at}  {promotion.action:8}  {promotion.version}  {promotion.reason}"
+
+
+def _comparable(package: ModelPackage) -> dict[str, Any]:
+    """What may differ between two versions, by name."""
+    training = package.lineage.get("training", {})
+    recipe = training.get("recipe", {}) if isinstance(training, dict) else {}
+    return {
+        "network": package.signature.architecture,
+        "shape": list(package.signature.shape),
+        "classes": list(package.signature.classes),
+        "views": package.signature.views,
+        "dataset": package.folder.facts.get("dataset_id"),
+        "samples": package.metrics.samples,
+        **{f"recipe.{name}": value for name, value in recipe.items()},
+    }
+
+
+def _differences(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) != after.get(name):
+            yield name, [before.get(name), after.get(name)]
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"

@@ -1,0 +1,375 @@
+"""The history of a model: its versions, and which of them is the champion.
+
+<store>/models/<name>/versions/<version>/…              a model package (package.py), never changed
+<store>/models/<name>/versions/<version>/version.json   where it comes from
+<store>/models/<name>/champion.json                     the promotions; the last one is in force
+
+A version's name is the start of its package's SHA-256, so the same package is the same version, however often
+it is published. champion.json is replaced by compare-and-swap: of two promotions at once, one succeeds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from ddpipe.data.names import DATASET
+from ddpipe.errors import ModelError, NoSuchObject, ParameterError, PromotionLost
+from ddpipe.model.package import FORMAT, ModelPackage
+from ddpipe.model.typed import typed
+from ddpipe.storage import ObjectInfo, Store, open_store
+from ddpipe.storage.sealed import sha256, to_json
+
+SCHEMA = 1
+CHAMPION, ORIGIN = "champion.json", "version.json"
+
+MOST_PROMOTIONS = 500
+"""That champion.json lists; older ones are dropped."""
+
+NAME = DATASET
+"""A model's name is a part of paths, like a dataset's."""
+
+_VERSION = re.compile(r"[0-9a-f]{12}")
+_REFERENCE = re.compile(rf"(?P<name>{DATASET.pattern})(@(?P<version>champion|[0-9a-f]{{1,12}}))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelVersion:
+    """A published version of a model.
+
+    Attributes:
+        name: Of the model.
+        version: Of this version, 12 hex digits.
+        uri: Of the package's folder.
+        published: When its package was complete.
+    """
+
+    name: str
+    version: str
+    uri: str
+    published: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promotion:
+    """A version became the champion.
+
+    Attributes:
+        version: The version.
+        package: SHA-256 of its package's seal, which names every file with its hash.
+        at: When, as ISO 8601.
+        action: "promote" or "rollback".
+        reason: In a sentence.
+        run: URI of the run that decided; empty for a person.
+        nonce: Makes each promotion different from any other.
+    """
+
+    version: str
+    package: str
+    at: str
+    action: str = "promote"
+    reason: str = ""
+    run: str = ""
+    nonce: str = field(default_factory=lambda: uuid4().hex)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The promotions of a model.
+
+    Attributes:
+        promotions: The oldest first.
+        content: Of champion.json as it was read; None if there is none.
+    """
+
+    promotions: tuple[Promotion, ...] = ()
+    content: bytes | None = None
+
+    @property
+    def champion(self) -> Promotion | None:
+        """The promotion in force; None if no version was ever promoted."""
+        return self.promotions[-1] if self.promotions else None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model of a store.
+
+    Attributes:
+        store: The dataset store, which also holds the models.
+        name: Of the model.
+
+    Raises:
+        ParameterError: The name cannot be a part of a path.
+    """
+
+    store: Store
+    name: str
+
+    def __post_init__(self) -> None:
+        if not NAME.fullmatch(self.name):
+            raise ParameterError(
+                what="the name of the model is not valid",
+                which=repr(self.name),
+                seen="a name consists of lower-case letters, digits, '.', '_' and '-', at most 63",
+                do="Choose another name.",
+            )
+
+    @property
+    def folder(self) -> Store:
+        """Everything about this model."""
+        return self.store.child(f"models/{self.name}")
+
+    def uri(self, version: str) -> str:
+        """Of a version's package."""
+        return f"{self.folder.uri}/versions/{version}"
+
+    def versions(self) -> list[ModelVersion]:
+        """Its complete versions, the newest last."""
+        found = []
+        for info in self.folder.list("versions/"):
+            match info.key.split("/"):
+                case [_, version, FORMAT.seal] if _VERSION.fullmatch(version):
+                    found.append(
+                        ModelVersion(
+                            name=self.name, version=version, uri=self.uri(version), published=info.modified
+                        )
+                    )
+        return sorted(found, key=lambda one: one.published)
+
+    def find(self, version: str) -> ModelVersion:
+        """A version by its name or a unique prefix of it; "champion" is the one in force.
+
+        Raises:
+            ModelError: There is none, or there are several.
+        """
+        versions = self.versions()
+        wanted = self._required().version if version == "champion" else version
+        found = [one for one in versions if one.version.startswith(wanted)]
+        if len(found) == 1:
+            return found[0]
+        raise ModelError(
+            what=f"{'more than one' if found else 'no'} version of a model matches",
+            which=f"{self.name}@{version}",
+            seen=", ".join(one.version for one in found or versions) or f"{self.folder.uri} has no version",
+            do="See `ddpipe models ls`, or roll back with `ddpipe models rollback`."
+            if version == "champion"
+            else "See `ddpipe models ls`.",
+        )
+
+    def history(self) -> History:
+        """Its promotions; none for a model without champion.json.
+
+        Raises:
+            ModelError: champion.json is damaged.
+        """
+        try:
+            content = self.folder.read(CHAMPION)
+        except NoSuchObject:
+            return History()
+        try:
+            promotions = _promotions(json.loads(content))
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise ModelError(
+                what="the champion of a model is not known",
+                which=f"{self.folder.uri}/{CHAMPION}",
+                seen=f"the file is malformed: {error}",
+                do="Upgrade ddpipe, or restore the file from a backup.",
+            ) from error
+        return History(promotions=promotions, content=content)
+
+    def publish(self, package: ModelPackage, origin: Mapping[str, Any]) -> ModelVersion:
+        """Copy a package to be a version; one that is there already is left as it is.
+
+        Args:
+            package: Every file is verified as it is copied.
+            origin: Where it comes from, for version.json.
+
+        Raises:
+            CorruptObject: A file of the package has changed.
+            StoreError: It cannot be written.
+        """
+        seal = package.folder.store.read(FORMAT.seal)
+        version = sha256(seal)[:12]
+        place = self.folder.child(f"versions/{version}")
+        if not place.exists(FORMAT.seal):
+            for key in package.folder.sha256:
+                place.write(key, package.folder.read(key))
+            place.write(ORIGIN, to_json({"package": sha256(seal), **origin}))
+            place.write(FORMAT.seal, seal)
+        return self.find(version)
+
+    def promote(
+        self,
+        version: ModelVersion,
+        *,
+        against: str | None,
+        reason: str,
+        run: str = "",
+        action: str = "promote",
+    ) -> Promotion:
+        """Make a version the champion, if the champion is still the one that it was compared with.
+
+        Args:
+            version: A complete version; if it is the champion already, nothing changes.
+            against: The champion that was compared with it, by its version; None for none.
+            reason: In a sentence.
+            run: URI of the run that decided.
+            action: "promote" or "rollback".
+
+        Raises:
+            PromotionLost: Another version became the champion meanwhile.
+            ModelError: champion.json is damaged.
+            StoreError: It cannot be read or written.
+        """
+        before = self.history()
+        current = before.champion
+        if current and current.version == version.version:
+            return current
+        made = Promotion(
+            version=version.version,
+            package=sha256(open_store(version.uri).read(FORMAT.seal)),
+            at=datetime.now(UTC).isoformat(timespec="seconds"),
+            action=action,
+            reason=reason,
+            run=run,
+        )
+        kept = (*before.promotions, made)[-MOST_PROMOTIONS:]
+        content = to_json({"schema": SCHEMA, "promotions": [asdict(one) for one in kept]})
+        same = (current.version if current else None) == against
+        if not (same and self.folder.swap(CHAMPION, before.content, content)):
+            now = self.history().champion
+            raise PromotionLost(
+                what="a version was not promoted",
+                which=f"{self.name}@{version.version}",
+                seen=f"the champion is {now.version if now else 'missing'} by now, and this version was "
+                f"compared with {against or 'none'}",
+                do="Compare it with the new champion: run the gate, or the command, again.",
+            )
+        return made
+
+    def rollback(self, reason: str = "") -> Promotion:
+        """Make the champion before the present one the champion again.
+
+        Raises:
+            ModelError: There was none, or its package is gone.
+            PromotionLost: Another version became the champion meanwhile.
+        """
+        current = self._required()
+        # Rolling back twice goes back by two: what a rollback left is passed over.
+        stack: list[Promotion] = []
+        for one in self.history().promotions:
+            if one.action == "rollback":
+                while stack and stack[-1].version != one.version:
+                    stack.pop()
+            else:
+                stack.append(one)
+        if len(stack) < 2:  # noqa: PLR2004 - the champion, and one before it
+            raise ModelError(
+                what="a model cannot be rolled back",
+                which=self.name,
+                seen=f"{current.version} is the first champion of its history",
+                do="Promote another version with `ddpipe models promote`; see `ddpipe models ls`.",
+            )
+        return self.promote(
+            self.find(stack[-2].version),
+            against=current.version,
+            reason=reason or f"rolled back from {current.version}",
+            action="rollback",
+        )
+
+    def remove(self, version: ModelVersion) -> None:
+        """Delete a version's package, its seal first.
+
+        Raises:
+            ModelError: It is the champion.
+        """
+        champion = self.history().champion
+        if champion and champion.version == version.version:
+            raise ModelError(
+                what="a version cannot be removed",
+                which=f"{self.name}@{version.version}",
+                seen="it is the champion",
+                do="Promote or roll back to another version first.",
+            )
+        place = open_store(version.uri)
+        place.delete(FORMAT.seal)
+        for info in list(place.list()):
+            place.delete(info.key)
+
+    def _required(self) -> Promotion:
+        champion = self.history().champion
+        if champion is None:
+            raise ModelError(
+                what="a model has no champion",
+                which=f"{self.name} in {self.store.uri}",
+                seen="no version of it was promoted",
+                do="Promote one with `ddpipe models promote`, or name another model or store: "
+                "`ddpipe models ls`.",
+            )
+        return champion
+
+
+def _promotions(values: Mapping[str, Any]) -> tuple[Promotion, ...]:
+    """From the content of champion.json; raises ValueError for what `promote` never wrote."""
+    if values["schema"] != SCHEMA:
+        raise ValueError(f"its schema is {values['schema']}, this ddpipe reads {SCHEMA}")
+    promotions = tuple(typed(Promotion, one) for one in values["promotions"])
+    if wrong := [one.version for one in promotions if not _VERSION.fullmatch(one.version)]:
+        raise ValueError(f"{wrong[0]!r} is not a version")
+    return promotions
+
+
+def models(store: Store) -> list[Model]:
+    """The models of a store that have a version or a champion, by name."""
+    parts = (info.key.split("/") for info in store.list("models/"))
+    names = {one[1] for one in parts if len(one) > 2 and NAME.fullmatch(one[1])}  # noqa: PLR2004 - models/NAME/…
+    return [Model(store, name) for name in sorted(names)]
+
+
+def address(reference: str, store: str) -> str | None:
+    """The URI of the package that NAME, NAME@champion or NAME@VERSION names; None for other text.
+
+    Args:
+        reference: What the user gave; NAME alone is its champion.
+        store: URI of the store.
+
+    Raises:
+        ModelError: There is no such version.
+    """
+    if not (named := _REFERENCE.fullmatch(reference)):
+        return None
+    return Model(open_store(store), named["name"]).find(named["version"] or "champion").uri
+
+
+def needed(store: Store) -> Mapping[str, list[str]]:
+    """By the ID of a dataset version, the model versions that were trained on it."""
+    found: dict[str, list[str]] = {}
+    for model in models(store):
+        for version in model.versions():
+            dataset = FORMAT.open(version.uri).facts.get("dataset_id")
+            found.setdefault(str(dataset), []).append(f"{model.name}@{version.version}")
+    return found
+
+
+def leftovers(store: Store, grace: timedelta, now: datetime) -> Iterator[ObjectInfo]:
+    """Old files of versions that were never complete, or were removed half-way.
+
+    Args:
+        store: Where to look.
+        grace: Younger files are kept: a version may be being published.
+        now: The present.
+    """
+    for model in models(store):
+        prefix = f"models/{model.name}/versions/"
+        files = list(store.list(prefix))
+        whole = {f"{prefix}{one.version}/" for one in model.versions()}
+        for info in files:
+            folder = info.key[: info.key.find("/", len(prefix)) + 1]
+            if folder not in whole and now - info.modified > grace:
+                yield info
