@@ -15,8 +15,10 @@ CLUSTER = ("annotate", "create", "lines", "pieces")
 DESCRIBED_BY_PROTOCOL = {
     *(f"kube/api.py:ApiServer.{name}" for name in CLUSTER),  # Cluster
     *(f"kube/retrying.py:Patient.{name}" for name in CLUSTER),
-    "storage/files.py:FileStore.read_range",  # Store
+    "storage/files.py:FileStore.read_range",
+    "storage/files.py:FileStore.swap",  # Store
     "storage/s3.py:S3Store.read_range",
+    "storage/s3.py:S3Store.swap",
     "train/objective.py:CrossEntropy.totals",  # Objective
     "train/objective.py:BinaryCrossEntropy.totals",
     "jobs/indexedjob.py:status",  # StatusOf
