@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ddpipe.model.evaluation import load_evaluation
+from ddpipe.evaluate.mistakes import worst_mistakes
+from ddpipe.model.evaluation import Evaluation, load_evaluation
 from ddpipe.runs import Run
 from ddpipe.workflow import training_record
+
+MISTAKES = 3
+"""That are printed; the report shows more of them, with their images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +25,8 @@ class Summary:
         reused: Whether the dataset version existed already.
         unchanged_since: The earlier run, and when it ended, whose model this one reuses; empty if it trained.
         metrics: By split, by name; the test metrics with their 95 % interval.
+        mistakes: The wrong answers of which the model was surest, at most three: `sample`, what was
+            `expected` and `predicted`, and the `probability` of the predicted class, or of the label.
         data_report: URI of the report on the dataset.
         report: URI of the report on the run.
         model: URI of the model package.
@@ -32,6 +38,7 @@ class Summary:
     reused: bool
     unchanged_since: str
     metrics: Mapping[str, Mapping[str, Any]]
+    mistakes: Sequence[Mapping[str, Any]]
     data_report: str
     report: str
     model: str
@@ -55,11 +62,21 @@ class Summary:
                 f"steps     {seconds}",
                 "test",
                 *scores,
+                *self._mistakes(),
                 f"data      {self.data_report}",
                 f"model     {self.model}",
                 f"report    {self.report}",
             ]
         )
+
+    def _mistakes(self) -> list[str]:
+        width = max((len(one["sample"]) for one in self.mistakes), default=0)
+        lines = [
+            f"  {one['sample']:{width}}  expected {one['expected']}, predicted {one['predicted']} "
+            f"(probability {one['probability']:.4f})"
+            for one in self.mistakes
+        ]
+        return ["worst mistakes" if lines else "no mistakes on the test images", *lines]
 
 
 def _with_interval(score: Mapping[str, float | None]) -> str:
@@ -73,7 +90,8 @@ def summary(run: Run) -> Summary:
     """The result of a finished run, read from its folder."""
     records = {record["step"]: record for record in run.steps()}
     history = training_record(run.origin("train"))["history"][-1]
-    scores = load_evaluation(run.origin("evaluate").evaluation).metrics.scores
+    evaluation = load_evaluation(run.origin("evaluate").evaluation)
+    scores = evaluation.metrics.scores
     return Summary(
         run=run.uri,
         dataset_id=records["prepare"]["facts"]["dataset_id"],
@@ -83,6 +101,7 @@ def summary(run: Run) -> Summary:
             **{split: _of_split(history, split) for split in ("train", "validation")},
             "test": {name: asdict(score) for name, score in scores.items()},
         },
+        mistakes=_mistakes(evaluation),
         data_report=run.data_report,
         report=run.report,
         model=run.origin("export").model,
@@ -96,3 +115,16 @@ def _of_split(record: Mapping[str, float], split: str) -> dict[str, float]:
         for name, value in record.items()
         if name.startswith(f"{split}_")
     }
+
+
+def _mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:
+    classes = [one.name for one in evaluation.metrics.classes]
+    return [
+        {
+            "sample": one.sample_id,
+            "expected": one.true or f"no {one.said}",
+            "predicted": one.said or f"no {one.true}",
+            "probability": round(float(one.confidence), 6),
+        }
+        for one in worst_mistakes(evaluation, classes, MISTAKES)
+    ]

@@ -84,11 +84,18 @@ _SHOWN = (
 
 
 @click.command("run", cls=SectionedCommand)
+@click.argument("path", required=False)
 @options(*_SHOWN, without=("run_id",), brief=True)
 @list_presets_option
 @json_option
-def run_command(**given: Any) -> None:  # noqa: ANN401 - click passes every option by its name
-    """Run the whole pipeline on this machine: prepare, train, evaluate, export, report."""
+def run_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - click passes every option by its name
+    """Run the whole pipeline on this machine: prepare, train, evaluate, export, report.
+
+    PATH is the raw data: a folder, a file or s3://bucket/prefix, the same as --source-path.
+    """
+    if path:
+        _check_one_path(path, given)
+        given["source_path"] = path
     refuse("the run cannot start", validation.problems(_CHECKED, given, given_names(given)))
     data, recipe = _data(given), chosen_recipe(given)
     title = data.name if isinstance(data, PrepareSpec) else "run"
@@ -99,16 +106,27 @@ def run_command(**given: Any) -> None:  # noqa: ANN401 - click passes every opti
     print_result(finished.to_dict(), finished.text())
 
 
+def _check_one_path(path: str, given: Mapping[str, Any]) -> None:
+    if given["source_path"] not in {"", path}:
+        raise ParameterError(
+            what="the run cannot start",
+            which=path,
+            seen=f"{option('source_path')} names other data: {given['source_path']}",
+            do="Give one of them.",
+        )
+
+
 def _data(given: Mapping[str, Any]) -> PrepareSpec | str:
     """What to prepare, or the URI of a dataset version.
 
     Raises:
         ParameterError: Both are given.
+        SourceError: The raw data is of no known kind.
         DatasetError: No version has the given ID, or several have.
     """
     spec = PrepareSpec.picked(given)
     if not given["dataset"]:
-        return spec
+        return spec.settled()
     if spec != replace(PrepareSpec(), store=spec.store):
         raise ParameterError(
             what="the run cannot start",

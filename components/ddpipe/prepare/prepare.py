@@ -40,7 +40,7 @@ from ddpipe.prepare.grouping import grouped
 from ddpipe.prepare.packing import Packer
 from ddpipe.prepare.planning import Known, Stored, planned
 from ddpipe.prepare.report import copies, lookalikes
-from ddpipe.prepare.shaping import how_shaped
+from ddpipe.prepare.shaping import how_shaped, what_is_there
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.prepare.split_warnings import split_warnings
 from ddpipe.prepare.splitting import Places, split_samples
@@ -86,7 +86,7 @@ def prepare(spec: PrepareSpec) -> Prepared:
         StoreError: The store cannot be reached or written to.
     """
     started = time.monotonic()
-    spec.validated()
+    spec = spec.validated().settled()
     source = open_source(spec.source, spec.source_path, spec.columns)
     store = open_store(spec.store)
     store.check_writable()
@@ -242,9 +242,18 @@ def _version(
         log.warning("check the data: %s", warning)
     if encoding.depth:
         log.info("16-bit images use %d bits at most: the upper 8 of these are kept", encoding.depth)
-    log.info("%s", how_shaped(encoding.facts, sizes(one.entry.members for one in everything)))
     _warn_of_copies(shards)
     manifest, columns = manifest_of(spec, survey, encoding, shards, sorted(problems))
+    found = sizes(one.entry.members for one in everything)
+    there = what_is_there(
+        len(rows),
+        len(manifest.classes),
+        found,
+        channels=manifest.shape[2],
+        exclusive=manifest.task == "multiclass",
+    )
+    log.info("found in %s: %s", spec.where, there)
+    log.info("%s", how_shaped(encoding.facts, found))
     return _Version(manifest, columns, encoded, samples, places)
 
 

@@ -14,6 +14,23 @@ Sizes = Mapping[tuple[int, int], int]
 """Number of images of each height and width."""
 
 
+def what_is_there(images: int, classes: int, sizes: Sizes, *, channels: int, exclusive: bool) -> str:
+    """What a source holds, in a line: "120 images, 2 classes, 160 × 200, RGB".
+
+    Args:
+        images: Number of images.
+        classes: Number of classes, or of labels.
+        sizes: Of the images before they are shaped.
+        channels: 1 or 3.
+        exclusive: Whether an image has one class, not any number of labels.
+    """  # noqa: RUF002
+    kinds = "classes" if exclusive else "labels"
+    (height, width), _ = max(sizes.items(), key=lambda item: item[1])
+    others = f" and {len(sizes) - 1:,} other sizes" if len(sizes) > 1 else ""
+    color = "RGB" if channels > 1 else "gray"
+    return f"{images:,} images, {classes:,} {kinds}, {width} × {height}{others}, {color}"  # noqa: RUF001
+
+
 def how_shaped(encoding: Mapping[str, Any], sizes: Sizes) -> str:
     """What happens to images of these sizes, in a few sentences.
 

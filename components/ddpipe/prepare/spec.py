@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ddpipe.data.names import DATASET
@@ -11,10 +12,14 @@ from ddpipe.parameters import Between, OneOf, Parameters, parameter
 from ddpipe.prepare.patterns import problem
 from ddpipe.prepare.split_rule import SplitRule
 from ddpipe.sources.base import Table
+from ddpipe.sources.detecting import detected
 from ddpipe.sources.downloads import DOWNLOADS
-from ddpipe.sources.named import BUILT_IN, SOURCES
+from ddpipe.sources.named import AUTO, BUILT_IN, SOURCES
 from ddpipe.sources.read_options import ReadOptions
 from ddpipe.spelling import option
+
+DIGITS = "digits"
+"""The source that needs no path."""
 
 FORMATS = ("auto", "raw", "jpeg")
 
@@ -24,6 +29,8 @@ GROUPED = ("folder", "webdataset")
 UNCERTAIN = ("", "zero", "one", "drop")
 
 STRATIFY = ("average", "exact")
+
+log = logging.getLogger(__name__)
 
 LARGEST_SIDE = 4096
 """Of an image in a shard, in pixels; more is a slip of the pen."""
@@ -38,11 +45,15 @@ class PrepareSpec(Parameters):
     others: ClassVar[str] = "data_options"
 
     source: str = parameter(
-        "digits", f"Kind of raw data: {', '.join(SOURCES)}.", OneOf(SOURCES), form="data_source"
+        AUTO,
+        f"Kind of raw data: {', '.join(SOURCES)}, or auto (detected from source_path; digits without one).",
+        OneOf((AUTO, *SOURCES)),
+        form="data_source",
     )
     source_path: str = parameter(
         "",
-        "URI of the raw data, a folder or s3://bucket/prefix; empty for built-in and downloaded sources.",
+        "URI of the raw data, a folder, a file or s3://bucket/prefix; empty for built-in and downloaded "
+        "sources.",
         form="data_path",
     )
     dataset_name: str = parameter(
@@ -131,10 +142,27 @@ class PrepareSpec(Parameters):
         default=False, help="Leave out unreadable images and list them, instead of rejecting the data."
     )
 
+    def settled(self) -> PrepareSpec:
+        """The same with the source that the raw data has, if this is left open.
+
+        Raises:
+            ParameterError: What is given beside it does not suit this source.
+            SourceError: The raw data is of no known kind.
+        """
+        if self.source != AUTO:
+            return self
+        if not self.source_path:
+            return replace(self, source=DIGITS).validated()
+        if self.columns != Table():
+            return replace(self, source="csv").validated()
+        found = detected(self.source_path)
+        log.info("%s is read as source %s", self.source_path, found.source)
+        return replace(self, source=found.source, source_path=found.path, table=found.table).validated()
+
     @property
     def name(self) -> str:
         """The dataset's name."""
-        return self.dataset_name or self.source
+        return self.dataset_name or (DIGITS if self.source == AUTO else self.source)
 
     @property
     def where(self) -> str:
@@ -209,7 +237,7 @@ class PrepareSpec(Parameters):
 
     def _group_conflicts(self) -> Iterator[str]:
         pattern = option("group_pattern")
-        if self.group_pattern and self.source not in GROUPED:
+        if self.group_pattern and self.source not in {AUTO, *GROUPED}:
             yield f"{pattern} is for the sources {', '.join(GROUPED)}, but the source is {self.source}"
         if self.group_pattern and (reason := problem(self.group_pattern)):
             yield f"{pattern} is {self.group_pattern!r}, not a regular expression of RE2: {reason}"
@@ -218,9 +246,9 @@ class PrepareSpec(Parameters):
         path = option("source_path")
         if self.source in BUILT_IN and self.source_path:
             yield f"{path} is {self.source_path!r}, but the source {self.source} is built in"
-        if self.source not in {*BUILT_IN, *DOWNLOADS} and not self.source_path:
+        if self.source not in {AUTO, *BUILT_IN, *DOWNLOADS} and not self.source_path:
             yield f"{path} is empty, but the source {self.source} needs a folder or s3://bucket/prefix"
-        if self.source != "csv" and self.columns != Table():
+        if self.source not in {AUTO, "csv"} and self.columns != Table():
             yield f"a table or its columns are given, but the source is {self.source}, not csv"
         if self.newest_days and not self.time_column:
             yield (

@@ -32,6 +32,9 @@ from ddpipe.storage import open_store, split_uri
 LARGEST = 2**30
 """Bytes that one file of arrays may unpack to."""
 
+ARCHIVE = (".tar.gz", ".tar")
+"""How the names of archives end."""
+
 STAMP = 16
 """Digits of a hash: 64 bits, so that no change of an image goes unnoticed by accident."""
 
@@ -225,7 +228,7 @@ class Cifar(Arrays):
     """The python archive of CIFAR-10 or CIFAR-100 as its authors publish it: a tar.gz of pickled batches.
 
     Attributes:
-        path: The archive.
+        path: The archive, or the folder that it unpacks to.
         label: "labels", or "fine_labels" for CIFAR-100.
     """
 
@@ -238,8 +241,8 @@ class Cifar(Arrays):
 
     def load(self) -> tuple[Sequence[str], Sequence[Part]]:
         """Unpickle without running code from the pickle."""
-        store, name = split_uri(self.path)
-        batches = dict(self._members(store.read(name)))
+        packed = self.path.endswith(ARCHIVE)
+        batches = dict(self._members() if packed else self._files())
         names = f"{self.label.removesuffix('s')}_names".encode()
         try:
             classes = [
@@ -256,15 +259,29 @@ class Cifar(Arrays):
             raise self._damaged(f"a batch is not what it should be ({error!r})") from error
         return classes, parts
 
-    def _members(self, data: bytes) -> Iterator[tuple[str, Any]]:
+    def _files(self) -> Iterator[tuple[str, Any]]:
+        store = open_store(self.path)
+        for info in listed_files(self.path).infos:
+            if "/" not in info.key and self._is_batch(info.key, info.size):
+                try:
+                    yield info.key, _Unpickler(io.BytesIO(store.read(info.key)), encoding="bytes").load()
+                except (EOFError, pickle.UnpicklingError) as error:
+                    raise self._damaged(f"{info.key}: {error}") from error
+
+    def _is_batch(self, name: str, size: int) -> bool:
+        """Whether a file holds images or names; rejects one that is too large."""
+        if not any(pattern.fullmatch(name) for pattern in (self.TRAIN, self.TEST, self.META)):
+            return False
+        if size > LARGEST:
+            raise self._damaged(f"{name} would unpack to {size} bytes")
+        return True
+
+    def _members(self) -> Iterator[tuple[str, Any]]:
+        store, name = split_uri(self.path)
         try:
-            with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+            with tarfile.open(fileobj=io.BytesIO(store.read(name))) as archive:
                 for member in archive:
-                    if member.isreg() and any(
-                        pattern.fullmatch(member.name) for pattern in (self.TRAIN, self.TEST, self.META)
-                    ):
-                        if member.size > LARGEST:
-                            raise self._damaged(f"{member.name} would unpack to {member.size} bytes")
+                    if member.isreg() and self._is_batch(member.name, member.size):
                         file = archive.extractfile(member)
                         yield member.name, _Unpickler(file, encoding="bytes").load()  # type: ignore[arg-type]
         except (tarfile.TarError, EOFError, OSError, zlib.error, pickle.UnpicklingError) as error:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from os import DirEntry, scandir, stat_result
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG
@@ -59,9 +62,47 @@ def listed_files(path: str) -> Listing:
     )
 
 
+def first_keys(path: str, most: int) -> Iterator[str]:
+    """The keys of some files below a path, those near the top first in a folder.
+
+    Args:
+        path: A folder or s3://bucket/prefix.
+        most: Number of keys at most, and of folders that are searched.
+
+    Raises:
+        SourceError: There is no such folder.
+    """
+    store = store_of(path)
+    root = store.local_path("")
+    return islice(_near(root, most) if root else _visible_objects(store), most)
+
+
+def _near(root: Path, most: int) -> Iterator[str]:
+    """The files of a folder, level by level; what cannot be read is left out."""
+    folders = deque([(str(root), "")])
+    for _ in range(most):
+        if not folders:
+            return
+        folder, prefix = folders.popleft()
+        with suppress(OSError):
+            for key, entry in list(_visible(folder, prefix)):
+                if entry.is_dir():
+                    folders.append((entry.path, f"{key}/"))
+                else:
+                    yield key
+
+
+def _visible_objects(store: Store) -> Iterator[str]:
+    return (info.key for info in store.list() if _is_visible(info.key) and not info.key.endswith("/"))
+
+
+def _is_visible(key: str) -> bool:
+    return "/." not in f"/{key}" and f"{MAC}/" not in key
+
+
 def _in_bucket(store: Store) -> Listing:
     """The objects; one of no bytes whose key ends with a slash is how consoles make a folder."""
-    visible = [info for info in store.list() if "/." not in f"/{info.key}" and f"{MAC}/" not in info.key]
+    visible = [info for info in store.list() if _is_visible(info.key)]
     infos = tuple(info for info in visible if info.size or not info.key.endswith("/"))
     folders = {info.key for info in visible} - {info.key for info in infos}
     filled = {f"{folder}/" for info in infos for folder in map(str, PurePosixPath(info.key).parents)}

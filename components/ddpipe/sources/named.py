@@ -56,15 +56,18 @@ def _idx(classes: Sequence[str]) -> Opener:
 
 
 def _cifar(archive: str, label: str, classes: Sequence[str]) -> Opener:
-    """The python archive, the folder that holds it, or else class folders with just these names."""
+    """The python archive, a folder with it or its content, or else class folders with just these names."""
 
     def opened(path: str, _table: Table) -> Source:
-        from ddpipe.sources.arrays import Cifar  # noqa: PLC0415
+        from ddpipe.sources.arrays import ARCHIVE, Cifar  # noqa: PLC0415
 
-        if path.endswith((".tar.gz", ".tar")):
+        if path.endswith(ARCHIVE):
             return Cifar(path, label)
-        if store_of(path).exists(archive):
+        store = store_of(path)
+        if store.exists(archive):
             return Cifar(f"{path.rstrip('/')}/{archive}", label)
+        if store.exists("batches.meta") or store.exists("meta"):
+            return Cifar(path, label)
         return Folder(path, classes)
 
     return opened
@@ -86,6 +89,9 @@ SOURCES: Mapping[str, Opener] = {
 
 BUILT_IN = frozenset({"digits"})
 """Sources without a path."""
+
+AUTO = "auto"
+"""Stands for the source that the path holds (detecting.py); without a path, for the digits."""
 
 
 def open_source(name: str, path: str, table: Table) -> Source:

@@ -19,7 +19,7 @@ from ddpipe.sources.base import IMAGES, Survey, abridged, refused, sorted_out
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, stamp
 from ddpipe.sources.sample import Sample
-from ddpipe.storage import ObjectInfo, Store, open_store
+from ddpipe.storage import ObjectInfo, Store, open_store, split_uri
 
 PIECE = 4 * 2**20
 """Bytes of a tar that one request fetches."""
@@ -72,15 +72,21 @@ class Tars:
     """All *.tar below a folder or prefix; train…, val… and test… in their paths are splits, if all have one.
 
     Attributes:
-        path: A folder or s3://bucket/prefix.
+        path: A folder, s3://bucket/prefix, or one tar.
     """
 
     path: str
 
+    @property
+    def _folder(self) -> str:
+        """The folder of the tars."""
+        return split_uri(self.path)[0].uri if self.path.endswith(".tar") else self.path
+
     def survey(self) -> Survey:
         """List the tars once, for names, places and labels."""
-        listed = listed_files(self.path)
-        infos = [info for info in listed.infos if info.key.endswith(".tar")]
+        listed = listed_files(self._folder)
+        only = self.path.rpartition("/")[2] if self.path.endswith(".tar") else ""
+        infos = [info for info in listed.infos if info.key.endswith(".tar") and only in {"", info.key}]
         if not infos:
             raise refused(self.path, "it holds no .tar", "Give the folder or prefix of the tars.")
         splits = self._splits(infos)
@@ -117,7 +123,7 @@ class Tars:
     def read(self, sample: Sample) -> bytes:
         """The bytes of the tar that are this image."""
         key, start, length, _ = sample.where.rsplit(":", 3)
-        return open_store(self.path).read_range(key, int(start), int(length))
+        return open_store(self._folder).read_range(key, int(start), int(length))
 
     def _splits(self, infos: Sequence[ObjectInfo]) -> list[str]:
         """The split of each tar; "" for all unless their paths name splits, that of training among them.
@@ -140,7 +146,7 @@ class Tars:
     def _listing(self, info: ObjectInfo) -> dict[str, _Member]:
         members: dict[str, _Member] = {}
         try:
-            with tarfile.open(fileobj=_buffered(open_store(self.path), info)) as tar:
+            with tarfile.open(fileobj=_buffered(open_store(self._folder), info)) as tar:
                 for item in tar:
                     folder, slash, base = item.name.removeprefix("./").rpartition("/")
                     name, _, ending = base.partition(".")

@@ -25,7 +25,7 @@ def _problems(spec: PrepareSpec) -> str:
 
 
 def test_the_defaults_prepare_the_digits() -> None:
-    assert PrepareSpec.from_dict({}).source == "digits"
+    assert PrepareSpec.from_dict({}).settled().source == "digits"
     assert all(item.help.endswith(".") for item in declared(PrepareSpec))
 
 
@@ -114,7 +114,7 @@ def test_a_path_is_needed_unless_the_source_is_built_in_or_downloaded(source: st
 
 
 def test_the_digits_are_nowhere_else() -> None:
-    assert "the source digits is built in" in _problems(PrepareSpec(source_path="/data"))
+    assert "the source digits is built in" in _problems(PrepareSpec(source="digits", source_path="/data"))
 
 
 @pytest.mark.parametrize(
@@ -143,4 +143,4 @@ def test_the_parameters_are_known_without_numpy() -> None:
 
 def test_an_unknown_choice_lists_the_choices_one_per_line() -> None:
     (problem,) = PrepareSpec(source="sound").problems()
-    assert problem.splitlines()[:3] == ["source is 'sound', not one of:", "      digits", "      folder"]
+    assert problem.splitlines()[:3] == ["source is 'sound', not one of:", "      auto", "      digits"]

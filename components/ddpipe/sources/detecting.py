@@ -1,0 +1,275 @@
+"""Which source reads the raw data at a path: `--source auto` looks at names and first bytes.
+
+    photos/cat/1.jpg, photos/dog/2.jpg       folder
+    labels.csv, which names images           csv, or ranzcr by its columns
+    000.tar with 1.jpg and 1.cls             webdataset
+    train-images-idx3-ubyte, …               mnist, or a similar set by the hashes of its files
+    cifar-10-python.tar.gz, data_batch_1, …  cifar10, cifar100
+
+The look is bounded, so it costs the same for a million images. What could be two of these is rejected.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import tarfile
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import PurePosixPath
+
+from ddpipe.errors import SourceError
+from ddpipe.sources.base import IMAGES, Table, abridged, refused
+from ddpipe.sources.csv_file import parsed
+from ddpipe.sources.downloads import DOWNLOADS
+from ddpipe.sources.folder import SPLIT_FOLDERS
+from ddpipe.sources.listing import first_keys
+from ddpipe.sources.table import RANZCR
+from ddpipe.spelling import option
+from ddpipe.storage import Store, open_store, split_uri
+
+LOOKED_AT = 20_000
+"""Files whose names decide."""
+
+MEMBERS = 100
+"""Files of a tar whose names decide."""
+
+HEAD = 4 * 2**20
+"""Bytes of a tar or a table that are read."""
+
+ROWS = 50
+"""Rows of a table that are compared with the files."""
+
+IDX = re.compile(r"(?:train|t10k)-(?:images|labels)[-.]idx[13]-ubyte(?:\.gz)?")
+CIFAR10 = re.compile(r"data_batch_\d")
+CIFAR100 = frozenset({"meta", "test", "train"})
+ARCHIVES: Mapping[str, str] = {"cifar-10-python.tar.gz": "cifar10", "cifar-100-python.tar.gz": "cifar100"}
+TABLES = (".csv", ".tsv")
+TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+
+LAYOUTS = """\
+one folder of images per class (photos/cat/1.jpg, photos/dog/2.jpg), also below train/ and test/;
+a table beside its images (labels.csv with the columns image and label);
+WebDataset tars (1.jpg beside 1.cls);
+the idx files of MNIST; the python archive of CIFAR, or its unpacked folder"""
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """What reads the raw data.
+
+    Attributes:
+        source: One of `SOURCES`.
+        path: What that source takes as its path.
+        table: The CSV file of the source csv.
+    """
+
+    source: str
+    path: str
+    table: str = Table().file
+
+
+def detected(path: str) -> Detected:
+    """The source of the raw data at a path.
+
+    Args:
+        path: A folder, a file or s3://bucket/prefix.
+
+    Raises:
+        SourceError: There is nothing, nothing that is understood, or what two sources could read.
+        StoreError: The bucket does not answer.
+    """
+    store, name = split_uri(path)
+    return _of_file(path, store, name) if name and store.exists(name) else _of_folder(path)
+
+
+def _of_file(path: str, store: Store, name: str) -> Detected:
+    folder = path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+    if name.lower().endswith(TABLES):
+        return Detected(_kind_of_table(_header(store, name)), folder, name)
+    if name.lower().endswith(TARS):
+        return _of_tar(path, store, name)
+    if IDX.fullmatch(name):
+        return Detected(_kind_of_idx(store), folder)
+    if CIFAR10.fullmatch(name):
+        return Detected("cifar10", folder)
+    seen = "it is one image" if _is_image(name) else f"it is a file {PurePosixPath(name).suffix or name!r}"
+    if name.lower().endswith(".zip"):
+        raise refused(path, "it is a zip archive", "Unpack it, and give the folder.")
+    raise refused(path, seen, f"Give one of these:\n{LAYOUTS}")
+
+
+def _of_tar(path: str, store: Store, name: str) -> Detected:
+    members = _members(store, name)
+    if source := ARCHIVES.get(name) or _kind_of_cifar(members):
+        return Detected(source, path)
+    if _is_webdataset(members) and name.endswith(".tar"):
+        return Detected("webdataset", path)
+    if not members:
+        raise refused(path, "it is no tar that can be read", "Get the archive again.")
+    files = f"it is a tar of {abridged(members, 3)}"
+    if _is_webdataset(members):
+        raise refused(path, f"{files}, and compressed", "Give the .tar: gunzip unpacks it.")
+    raise refused(path, files, "Unpack it with tar -xf, and give the folder.")
+
+
+def _of_folder(path: str) -> Detected:
+    keys = sorted(first_keys(path, LOOKED_AT))
+    if not keys:
+        raise refused(path, "there are no files in it", f"Give one of these:\n{LAYOUTS}")
+    if found := _well_known(path, keys):
+        return found
+    images = [key for key in keys if _is_image(key)]
+    classes = _classes(images)
+    tables = [key for key in keys if "/" not in key and key.lower().endswith(TABLES)]
+    naming = [key for key in tables if images and _names_images(open_store(path), key, images)]
+    if len(classes) > 1 and naming:
+        raise refused(
+            path,
+            f"it holds class folders ({abridged(classes)}) and a table that names images ({naming[0]})",
+            f"Choose with {option('source')} folder, or with {option('source')} csv "
+            f"{option('table')} {naming[0]}.",
+        )
+    if naming or (len(tables) == 1 and images and not classes):
+        return _of_tables(path, naming or tables)
+    if classes:
+        return Detected("folder", path)
+    if any(key.endswith(".tar") for key in keys):
+        return Detected("webdataset", path)
+    raise _unknown(path, keys, images)
+
+
+def _of_tables(path: str, tables: Sequence[str]) -> Detected:
+    """The one table, or the usual one of several."""
+    if len(tables) > 1 and Table().file not in tables:
+        raise refused(
+            path,
+            f"several tables name its images: {abridged(tables)}",
+            f"Choose one with {option('source')} csv {option('table')} {tables[0]}.",
+        )
+    table = tables[0] if len(tables) == 1 else Table().file
+    return Detected(_kind_of_table(_header(open_store(path), table)), path, table)
+
+
+def _well_known(path: str, keys: Sequence[str]) -> Detected | None:
+    """The files of MNIST or CIFAR, in this folder or in one below it."""
+    for folder, names in _by_folder(keys).items():
+        place = f"{path.rstrip('/')}/{folder}" if folder else path
+        if any(map(IDX.fullmatch, names)):
+            return Detected(_kind_of_idx(open_store(place)), place)
+        if archive := next((name for name in names if name in ARCHIVES), ""):
+            return Detected(ARCHIVES[archive], place)
+        if source := _kind_of_cifar(names):
+            return Detected(source, place)
+    return None
+
+
+def _by_folder(keys: Iterable[str]) -> dict[str, set[str]]:
+    """The names of the files in each folder."""
+    found: dict[str, set[str]] = {}
+    for key in keys:
+        folder, _, name = key.rpartition("/")
+        found.setdefault(folder, set()).add(name)
+    return found
+
+
+def _kind_of_cifar(keys: Iterable[str]) -> str:
+    """From the names of pickled batches; "" for none."""
+    names = {key.rpartition("/")[2] for key in keys}
+    if any(map(CIFAR10.fullmatch, names)):
+        return "cifar10"
+    return "cifar100" if names >= CIFAR100 else ""
+
+
+def _kind_of_idx(store: Store) -> str:
+    """From the hashes of the original files; other files of this format are taken for digits."""
+    for source, download in DOWNLOADS.items():
+        for name, md5 in download.md5.items():
+            if "labels" in name and store.exists(name) and _md5(store, name) == md5:
+                return source
+    return "mnist"
+
+
+def _md5(store: Store, name: str) -> str:
+    return hashlib.md5(store.read(name), usedforsecurity=False).hexdigest()
+
+
+def _kind_of_table(columns: Sequence[str]) -> str:
+    return "ranzcr" if {RANZCR.image, RANZCR.group} <= set(columns) else "csv"
+
+
+def _is_image(key: str) -> bool:
+    return key.lower().endswith(tuple(f".{ending}" for ending in IMAGES))
+
+
+def _classes(images: Iterable[str]) -> list[str]:
+    """The folders that may be classes: the topmost ones, or those below the folders of splits."""
+    parts = [PurePosixPath(key).parts for key in images]
+    tops = {one[0] for one in parts if len(one) > 1}
+    depth = 1 if tops and all(top.lower() in SPLIT_FOLDERS for top in tops) else 0
+    return sorted({one[depth] for one in parts if len(one) > depth + 1})
+
+
+def _is_webdataset(members: Iterable[str]) -> bool:
+    """Whether an image and a label have one name."""
+    names = [key.partition(".") for key in members]
+    images = {name for name, _, ending in names if ending.lower() in IMAGES}
+    return any(name in images and ending in {"cls", "json"} for name, _, ending in names)
+
+
+def _members(store: Store, name: str) -> list[str]:
+    """The names of a tar's first files, as far as its first bytes show them."""
+    found: list[str] = []
+    with (
+        suppress(tarfile.TarError, EOFError, OSError, zlib.error),
+        tarfile.open(fileobj=io.BytesIO(_head(store, name)), mode="r|*") as tar,
+    ):
+        found.extend(item.name for item in islice(tar, MEMBERS) if item.isreg())
+    return found
+
+
+def _head(store: Store, name: str) -> bytes:
+    path = store.local_path(name)
+    size = path.stat().st_size if path else next(store.list(name)).size
+    return store.read_range(name, 0, min(HEAD, size))
+
+
+def _header(store: Store, name: str) -> list[str]:
+    return list(_table(store, name)[0])
+
+
+def _table(store: Store, name: str) -> tuple[Sequence[str], list[str]]:
+    """The columns of a table, and what its first column says in the first rows."""
+    data = _head(store, name)
+    if len(data) == HEAD:
+        data = data[: data.rfind(b"\n") + 1]
+    header, rows = parsed(f"{store.uri}/{name}", data)
+    first = next(filter(None, header))
+    return header, [row.cells.get(first, "") for row in rows[:ROWS]]
+
+
+def _names_images(store: Store, table: str, images: Sequence[str]) -> bool:
+    """Whether a row of the table names one of the images."""
+    names: set[str] = set()
+    for key in images:
+        path = PurePosixPath(key)
+        names |= {key, path.name, path.stem, path.with_suffix("").as_posix()}
+    try:
+        return not names.isdisjoint(_table(store, table)[1])
+    except SourceError:  # it is no table; if it is the only one, the source csv says why
+        return False
+
+
+def _unknown(path: str, keys: Sequence[str], images: Sequence[str]) -> SourceError:
+    """The error for what no source reads; it says what is there."""
+    if images:
+        seen = f"{len(images):,} images lie in it, but in no class folder: {abridged(images, 3)}"
+        return refused(path, seen, f"Move them into one folder per class, or give one of these:\n{LAYOUTS}")
+    endings = Counter(PurePosixPath(key).suffix.lower() or "without ending" for key in keys)
+    files = ", ".join(f"{count:,} {ending}" for ending, count in endings.most_common(5))
+    return refused(path, f"its files are no images: {files}", f"Give one of these:\n{LAYOUTS}")

@@ -1,0 +1,57 @@
+"""The README's command for one's own images, on photographs, from the folder to the exported model."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_sample_images
+
+from ddpipe.model.package import load_package
+
+ROOT = Path(__file__).parents[2]
+TILE = (160, 200)
+"""Height and width."""
+
+
+def tiles(folder: Path, count: int) -> None:
+    """Two classes of photographs: tiles of the pictures of a temple and of a flower."""
+    numbers = np.random.default_rng(0)
+    for name, picture in zip(("temple", "flower"), load_sample_images().images, strict=True):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            top, left = (numbers.integers(0, picture.shape[axis] - TILE[axis] + 1) for axis in (0, 1))
+            tile = picture[top : top + TILE[0], left : left + TILE[1]]
+            Image.fromarray(tile).save(folder / name / f"{number:03d}.jpg", quality=90)
+
+
+@pytest.mark.slow
+def test_the_command_of_the_readme_exports_a_model_of_photographs(tmp_path: Path) -> None:
+    """It asks nothing: its standard input is closed."""
+    (command,) = re.findall(r"^ddpipe run photos$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    tiles(tmp_path / "photos", 60)
+    done = subprocess.run(
+        [sys.executable, "-m", *shlex.split(command)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "found in photos: 120 images, 2 classes, 200 × 160, RGB" in done.stderr  # noqa: RUF001
+    model = re.search(r"^model +(\S+)$", done.stdout, re.MULTILINE)
+    assert model
+    package = load_package(str(tmp_path / model[1]))
+    assert package.lineage["checks"]["largest_probability_difference"] <= 1e-3
+    wrong = package.metrics.samples - sum(
+        row[place] for place, row in enumerate(package.metrics.confusion_matrix)
+    )
+    shown = re.findall(r"^  \S+\.jpg +expected \w+, predicted \w+ \(probability", done.stdout, re.MULTILINE)
+    assert len(shown) == min(wrong, 3)
