@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import socket
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpipe.data.cache import default_cache
+from ddpipe.data.at_scale import Way, fetch_order, way
+from ddpipe.data.cache import default_cache, room
 from ddpipe.data.columns import Strings
 from ddpipe.data.fetching import fetched
 from ddpipe.data.index import Labels, SampleIndex, open_index
 from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest, store_of
-from ddpipe.data.shards import Images, Shard, open_shard
+from ddpipe.data.parts import PartShard
+from ddpipe.data.shards import Images, Shard, open_shard, shard_key
 from ddpipe.errors import ParameterError
 from ddpipe.storage import Store
+
+_log = logging.getLogger(__name__)
 
 AT_ONCE = 8
 """Shards that are fetched and verified at the same time."""
@@ -56,7 +62,7 @@ def open_split(
 def open_shards(
     shards: Sequence[ShardRef], shape: tuple[int, int, int], store: Store, cache: Path | None = None
 ) -> list[Shard]:
-    """Open shards, verified.
+    """Open shards, verified; if they are more than the cache may take, they stay in the store.
 
     Args:
         shards: What the manifest says of them.
@@ -70,11 +76,35 @@ def open_shards(
     """
     folder = cache or default_cache()
 
-    def opened(shard: ShardRef) -> Shard:
+    far = _left_in_store(shards, store, folder)
+
+    def opened(number: int) -> Shard:
+        shard = shards[number]
+        if shard in far:
+            return PartShard(store, shard, shape, folder)
         return open_shard(fetched(store, shard, folder), shard, shape)
 
+    order = fetch_order(len(shards), socket.gethostname())
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(opened, shards))
+        by_number = dict(zip(order, pool.map(opened, order), strict=True))
+    return [by_number[number] for number in range(len(shards))]
+
+
+def _left_in_store(shards: Sequence[ShardRef], store: Store, cache: Path) -> set[ShardRef]:
+    """The shards that are read in parts: those that are not here, if they are too many to be copied."""
+    missing = {
+        shard
+        for shard in shards
+        if store.local_path(shard_key(shard)) is None and not (cache / shard_key(shard)).is_file()
+    }
+    size = sum(shard.bytes for shard in missing)
+    if not missing or way(size, free := room(cache)) is Way.COPIED:
+        return set()
+    _log.warning(
+        "%d shards have %.1f GB, the cache %s has room for %.1f GB: their images are read one by one",
+        *(len(missing), size / 1e9, cache, free / 1e9),
+    )
+    return missing
 
 
 class SplitReader:
@@ -104,9 +134,15 @@ class SplitReader:
             raise IndexError(f"indices from {wanted.min()} to {wanted.max()} of {len(self)} samples")
         images = np.empty((len(wanted), *self.shape), dtype=np.uint8)
         places = np.searchsorted(self._ends, wanted, side="right")
-        for place in np.unique(places):
-            shard, chosen = self._shards[place], places == place
-            inside = wanted[chosen] - (self._ends[place] - len(shard))
-            for row, image in zip(np.flatnonzero(chosen).tolist(), shard.each(inside), strict=True):
+        # All shards begin before the first is waited for: of many shards, a batch has one image each.
+        begun = [
+            (places == place, self._begun(place, wanted[places == place])) for place in np.unique(places)
+        ]
+        for chosen, some in begun:
+            for row, image in zip(np.flatnonzero(chosen).tolist(), some, strict=True):
                 images[row] = image
         return images
+
+    def _begun(self, place: int, wanted: NDArray[np.int64]) -> Iterable[Images]:
+        shard = self._shards[place]
+        return shard.each(wanted - (self._ends[place] - len(shard)))

@@ -102,7 +102,7 @@ def verify(path: Path, item: ShardRef | ColumnRef) -> None:
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != item.sha256:
-        raise _damaged(path, f"its content has the hash {found}, the manifest says {item.sha256}")
+        raise damaged(path, f"its content has the hash {found}, the manifest says {item.sha256}")
 
 
 def open_shard(path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> Shard:
@@ -127,9 +127,9 @@ class RawShard:
         try:
             images = npy.array_in(data)
         except ValueError as error:
-            raise _damaged(path, str(error)) from error
+            raise damaged(path, str(error)) from error
         if images.dtype != np.uint8 or images.shape != (shard.count, *shape):
-            raise _damaged(
+            raise damaged(
                 path,
                 f"it holds {images.dtype} {images.shape}, the manifest says uint8 {(shard.count, *shape)}",
             )
@@ -150,11 +150,11 @@ class JpegShard:
         self._path, self._shape = path, shape
         self._bytes = mapped(path)
         try:
-            self._starts, self._sizes = _places(self._bytes)
+            self._starts, self._sizes = places_in(self._bytes)
         except (ValueError, IndexError) as error:
-            raise _damaged(path, str(error)) from error
+            raise damaged(path, str(error)) from error
         if len(self) != shard.count or self._starts[-1] + self._sizes[-1] > len(self._bytes):
-            raise _damaged(path, f"it lists {len(self)} images, the manifest {shard.count}")
+            raise damaged(path, f"it lists {len(self)} images, the manifest {shard.count}")
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -169,13 +169,10 @@ class JpegShard:
         return _decoders().map(self._decoded, indices)
 
     def _decoded(self, index: int) -> Images:
-        height, width, channels = self._shape
         try:
-            image: Images = simplejpeg.decode_jpeg(self.file(index), "GRAY" if channels == 1 else "RGB")
+            return cropped(self.file(index), self._shape)
         except ValueError as error:
-            raise _damaged(self._path, f"image {index}: {error}") from error
-        top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
-        return image[top : top + height, left : left + width]
+            raise damaged(self._path, f"image {index}: {error}") from error
 
 
 @cache
@@ -184,7 +181,15 @@ def _decoders() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(cpus(), thread_name_prefix="decode")
 
 
-def _places(data: mmap.mmap) -> tuple[list[int], list[int]]:
+def cropped(jpeg: bytes, shape: tuple[int, int, int]) -> Images:
+    """The center of a JPEG file's image, of this shape; raises `ValueError` if it cannot be decoded."""
+    height, width, channels = shape
+    image: Images = simplejpeg.decode_jpeg(jpeg, "GRAY" if channels == 1 else "RGB")
+    top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
+    return image[top : top + height, left : left + width]
+
+
+def places_in(data: mmap.mmap | bytes) -> tuple[list[int], list[int]]:
     """Start and size of each file, from the global header that a jpeg shard begins with.
 
     Raises:
@@ -206,7 +211,8 @@ def _padded(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def _damaged(path: Path, seen: str) -> DatasetError:
+def damaged(path: Path | str, seen: str) -> DatasetError:
+    """The error of a file that is not what the manifest says."""
     return DatasetError(
         what="a file of a dataset is damaged",
         which=str(path),

@@ -1,0 +1,142 @@
+"""Splits that exceed the cache: images are read one by one, and are the same ones."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from s3_server import BUCKET, Proxy
+from samples import a_manifest, a_split, published, some_images, written
+
+from ddpipe.data.manifest import load_manifest, store_of
+from ddpipe.data.reader import open_split
+from ddpipe.data.shards import encode_jpegs, shard_key
+from ddpipe.errors import DatasetError, ParameterError
+from ddpipe.storage import open_store
+
+TRAIN = some_images(7)
+OTHERS = {"validation": [some_images(2, seed=1)], "test": [some_images(2, seed=2)]}
+LIMIT = "DDPIPE_CACHE_GB"
+
+
+def _raw() -> str:
+    return published(open_store(f"s3://{BUCKET}"), {"train": [TRAIN[:3], TRAIN[3:4], TRAIN[4:]], **OTHERS})
+
+
+def _jpeg(seed: int) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 256, (16, 20, 3), np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=60 + seed)
+    return buffer.getvalue()
+
+
+def _jpegs() -> str:
+    """A version of JPEGs, of which the training split has two shards."""
+    store, splits = open_store(f"s3://{BUCKET}"), {}
+    for name, parts in {"train": [(1, 2, 3), (4, 5)], "validation": [(6,)], "test": [(7,)]}.items():
+        encoded = [encode_jpegs(list(map(_jpeg, part))) for part in parts]
+        for shard, data in encoded:
+            store.write(shard_key(shard), data)
+        count = sum(map(len, parts))
+        splits[name] = a_split(count, shards=[shard for shard, _ in encoded], store=store)
+    statistics = {"mean": (0.5,) * 3, "std": (0.25,) * 3}
+    return written(store, a_manifest(splits=splits, shape=(16, 16, 3), **statistics))
+
+
+def _fetches(proxy: Proxy) -> list[str]:
+    return [request for request in proxy.requests if request.startswith("GET") and "shards/" in request]
+
+
+@pytest.mark.parametrize("dataset", [_raw, _jpegs])
+def test_images_read_in_parts_are_those_of_the_copy(
+    dataset: type, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = dataset()
+    copied = open_split(uri, "train", tmp_path / "large")
+    monkeypatch.setenv(LIMIT, "0")
+    parts = open_split(uri, "train", tmp_path / "small")
+    for indices in ([0, 1, 2, 3, 4], [4, 0, 3, 3], []):
+        np.testing.assert_array_equal(parts.images(indices), copied.images(indices))
+    assert not list((tmp_path / "small").glob("shards/*"))
+
+
+def test_each_image_is_one_request_and_the_start_reads_heads(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second process of a node, and its next start, read no head again."""
+    uri = _jpegs()
+    monkeypatch.setenv(LIMIT, "0")
+    proxy.requests.clear()
+    open_split(uri, "train", tmp_path)
+    assert len(_fetches(proxy)) == 2
+    reader = open_split(uri, "train", tmp_path)
+    assert len(_fetches(proxy)) == 2
+    reader.images([3, 0, 4])
+    assert len(_fetches(proxy)) == 5
+
+
+def test_shards_that_are_here_already_are_read_from_disk(
+    proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = _raw()
+    open_split(uri, "train", tmp_path)
+    monkeypatch.setenv(LIMIT, "0")
+    proxy.requests.clear()
+    np.testing.assert_array_equal(open_split(uri, "train", tmp_path).images(range(7)), TRAIN)
+    assert not _fetches(proxy)
+
+
+@pytest.mark.usefixtures("s3")
+def test_the_limit_counts_what_the_cache_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for all shards but one byte: they stay in the store."""
+    uri = _raw()
+    shards = load_manifest(uri).splits["train"].shards
+    size = sum(shard.bytes for shard in shards)
+    (tmp_path / "shards").mkdir()
+    (tmp_path / "shards" / "another.npy").write_bytes(b"x")
+    monkeypatch.setenv(LIMIT, str(size / 1e9))
+    open_split(uri, "train", tmp_path)
+    assert len(list((tmp_path / "shards").glob("*.npy"))) == 1
+    monkeypatch.setenv(LIMIT, str((size + 10_000) / 1e9))
+    open_split(uri, "train", tmp_path)
+    assert len(list((tmp_path / "shards").glob("*.npy"))) == 1 + len(shards)
+
+
+@pytest.mark.usefixtures("s3")
+@pytest.mark.parametrize("text", ["much", "-1", "nan"])
+def test_a_limit_that_is_no_size_is_refused(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = _raw()
+    monkeypatch.setenv(LIMIT, text)
+    with pytest.raises(ParameterError, match="no number of gigabytes"):
+        open_split(uri, "train", tmp_path)
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_damaged_head_on_disk_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = _jpegs()
+    monkeypatch.setenv(LIMIT, "0")
+    before = open_split(uri, "train", tmp_path).images([4])
+    for head in (tmp_path / "heads").glob("*[!k]"):
+        head.write_bytes(b"half")
+    np.testing.assert_array_equal(open_split(uri, "train", tmp_path).images([4]), before)
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_shard_that_is_another_s_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its head lists other images than the manifest; a part of it is no image."""
+    uri = _jpegs()
+    shard, other = load_manifest(uri).splits["train"].shards
+    store = store_of(uri)
+    monkeypatch.setenv(LIMIT, "0")
+    reader = open_split(uri, "train", tmp_path)
+    store.write(shard_key(shard), bytes(shard.bytes))
+    with pytest.raises(DatasetError, match="image 0"):
+        reader.images([0])
+    store.write(shard_key(shard), store.read(shard_key(other)))
+    with pytest.raises(DatasetError, match="lists 2 images, the manifest 3"):
+        open_split(uri, "train", tmp_path / "new")
