@@ -27,6 +27,7 @@ from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, Split
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import ClassScores, Estimate, Metrics, Subject
 from ddpipe.model.package import Signature
+from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.parameters import ANYTHING, OneOf, Parameter, declared
 from ddpipe.pipelines.compile import OFFERED, PIPELINES
 from ddpipe.steps import PYTORCH_JOB, TRAIN_ANYWHERE, Step
@@ -46,7 +47,7 @@ FORMATS: Mapping[str, tuple[type, ...]] = {
     ),
     "Checkpoint: `<runs>/<run>/training/checkpoints/…/step-*.pt`": (Checkpoint,),
     "Evaluation: `<runs>/<run>/evaluation/`": (Subject, Metrics, Estimate, ClassScores),
-    "Model package: `<runs>/<run>/model/signature.json`": (Signature,),
+    "Model package: `<runs>/<run>/model/signature.json`": (Signature, Preprocessing),
 }
 """Heading of each format, and the classes that define it."""
 

@@ -1,6 +1,7 @@
 """Distributed PyTorch training as Kubeflow Pipelines components.
 
 From a notebook: `ddpipe.launch(function, …)` returns a handle, `ddpipe.attach(name)` returns it again.
+`ddpipe.load_model("runs/first/model").predict(["a.png"])` uses what a run has exported.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from os import PathLike
 
     from ddpipe.notebook.handle import Handle
     from ddpipe.notebook.packing import Work
+    from ddpipe.serve.model import Model
 
 
 # The options are those of `ddpipe.jobs.options.JobOptions`, repeated here because editors complete what they
@@ -157,3 +160,19 @@ def attach(name: str, runs: str = "runs", *, key: str = "") -> Handle:
     from ddpipe.notebook import handle  # noqa: PLC0415 - as above
 
     return handle.attach(name, runs, key=key)
+
+
+def load_model(uri: str | PathLike[str]) -> Model:
+    """Load the model of a package; its `predict` answers for image files. It needs no torch.
+
+    Args:
+        uri: The package that `ddpipe export` made: a folder, or s3://bucket/prefix.
+
+    Raises:
+        NoSuchObject: There is no finished package.
+        CorruptObject: A file of it was changed.
+        ParameterError: It is of another version of ddpipe.
+    """
+    from ddpipe.serve import model  # noqa: PLC0415 - as above
+
+    return model.load_model(uri)

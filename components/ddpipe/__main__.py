@@ -1,4 +1,4 @@
-"""The command line: `ddpipe run|prepare|data|train|evaluate|export|models|submit|runs|launch|…`.
+"""The command line: `ddpipe run|prepare|data|train|evaluate|export|predict|models|submit|runs|…`.
 
 Results go to standard output (with --json as one object), everything else to standard error.
 Exit codes are those of errors.py.
@@ -24,6 +24,7 @@ COMMANDS = (
     "train",
     "evaluate",
     "export",
+    "predict",
     "models",
     "compile",
     "submit",

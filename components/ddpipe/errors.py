@@ -8,7 +8,8 @@ what failed, which object, what was observed, what to do next.
     │   ├── ParameterError       11     an unknown parameter or an invalid value
     │   ├── SourceError          12     raw data that cannot become a dataset
     │   ├── DatasetError         13     a damaged dataset version, or one of another schema
-    │   └── CheckpointError      14     a damaged checkpoint, or one of another run
+    │   ├── CheckpointError      14     a damaged checkpoint, or one of another run
+    │   └── UnreadableImages     15     some images cannot be read; the others were answered
     ├── StoreError               20   the object store
     │   ├── NoSuchBucket         21
     │   ├── NoAccess             22
@@ -145,6 +146,12 @@ class CheckpointError(InputError):
     """A checkpoint is damaged or belongs to another run."""
 
     exit_code = 14
+
+
+class UnreadableImages(InputError):
+    """Some images cannot be read; the others were answered."""
+
+    exit_code = 15
 
 
 class StoreError(DdpipeError):

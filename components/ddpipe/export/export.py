@@ -27,8 +27,10 @@ from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import Evaluation, load_evaluation
 from ddpipe.model.lineage import surroundings
-from ddpipe.model.onnx import NotExportable, Session, to_onnx
+from ddpipe.model.onnx import OPSET, NotExportable, to_onnx
 from ddpipe.model.package import ModelPackage, Signature, publish
+from ddpipe.model.preprocessing import Preprocessing
+from ddpipe.model.session import Session
 from ddpipe.model.tasks import TASKS, TITLES
 from ddpipe.model.trained import load_model, samples_seen
 from ddpipe.model.views import with_views
@@ -73,6 +75,7 @@ def export(
         task=manifest.task,
         thresholds=() if TASKS[manifest.task].exclusive else evaluation.metrics.thresholds,
         views=evaluation.subject.views,
+        preprocessing=Preprocessing.of_dataset(manifest.source.get("encoding", {}), manifest.shape[2]),
     )
     evaluated = with_views(classifier, signature.views).eval()
     samples = open_split((manifest, store_of(manifest_uri)), evaluation.subject.split)
@@ -127,7 +130,7 @@ def _onnx(
             problem,
         )
         return None, {"samples": 0, "not_exported": str(problem)}
-    checks = check(Session(model), evaluated, samples, evaluation)
+    checks = check(Session(model, torch.get_num_threads()), evaluated, samples, evaluation)
     _log.info(
         "the ONNX model agrees with the evaluated one on all %d samples: logits within %.1g, probabilities "
         "within %.1g",
@@ -231,6 +234,8 @@ def _card(
         titles=TITLES,
         lineage=lineage,
         own=is_own_function(signature.architecture),
+        how=signature.preprocessing,
+        opset=OPSET,
     )
 
 

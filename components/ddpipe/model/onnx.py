@@ -1,4 +1,4 @@
-"""PyTorch -> ONNX, and ONNX -> logits.
+"""PyTorch -> ONNX; `session` computes with what this writes.
 
 It is part of the model format, not of the export step, so that training can try it before it starts.
 """
@@ -10,9 +10,6 @@ import logging
 import warnings
 from itertools import chain
 
-import numpy as np
-import numpy.typing as npt
-import onnxruntime
 import torch
 from onnx import ModelProto, StringStringEntryProto
 from torch import nn
@@ -25,10 +22,15 @@ for _library in ("onnx_ir", "onnxscript", "torch.onnx"):
     logging.getLogger(_library).setLevel(logging.WARNING)
 
 
+OPSET = 18
+"""Version of the operators: what torch's exporter writes without conversions."""
+
+
 def to_onnx(classifier: nn.Module, signature: Signature) -> bytes:
     """The classifier as an ONNX file: uint8 (batch, H, W, C) -> float32 logits (batch, classes).
 
-    The file names its classes in its metadata, and the same classifier always gives the same bytes.
+    The file holds its signature in its metadata, each value as JSON, and the same classifier always gives the
+    same bytes.
 
     Args:
         classifier: In evaluation mode, on the CPU.
@@ -51,6 +53,7 @@ def to_onnx(classifier: nn.Module, signature: Signature) -> bytes:
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 dynamo=True,
                 external_data=False,
+                opset_version=OPSET,
                 verbose=False,
             )
         except Exception as error:  # torch's exporter raises anything for code that it cannot trace
@@ -59,29 +62,15 @@ def to_onnx(classifier: nn.Module, signature: Signature) -> bytes:
         raise TypeError("torch.onnx.export returns None only when it writes the file itself")
     model = program.model_proto
     _remove_metadata(model)
-    model.metadata_props.append(
-        StringStringEntryProto(key="classes", value=json.dumps(list(signature.classes)))
+    model.metadata_props.extend(
+        StringStringEntryProto(key=name, value=json.dumps(value))
+        for name, value in signature.to_dict().items()
     )
     return bytes(model.SerializeToString(deterministic=True))
 
 
 class NotExportable(Exception):
     """A network that torch.onnx cannot express; the text is the first line of the cause."""
-
-
-class Session:
-    """An ONNX model that computes logits."""
-
-    def __init__(self, model: bytes) -> None:
-        """Load the model on the CPU, with as many threads as torch has."""
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-
-    def __call__(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        """Logits, shape (n, classes), of images, shape (n, H, W, C)."""
-        logits: npt.NDArray[np.float32] = self._session.run([OUTPUT], {INPUT: images})[0]
-        return logits
 
 
 def _cause(error: BaseException) -> str:

@@ -14,13 +14,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from ddpipe.data.seen import TRAINED_ON, Hashes, from_bytes, to_bytes
 from ddpipe.model import VIEWS, ModelNames
 from ddpipe.model.evaluation import Metrics, corrupt, read_json
-from ddpipe.model.tasks import TASKS
+from ddpipe.model.preprocessing import Preprocessing
+from ddpipe.model.tasks import TASKS, FloatArray
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
@@ -29,6 +30,9 @@ FORMAT = Format("model package", "package.json", schema=3, maker="ddpipe export"
 ONNX, WEIGHTS, CARD = "model.onnx", "model.safetensors", "README.md"
 SIGNATURE, METRICS, LINEAGE = "signature.json", "metrics.json", "lineage.json"
 INPUT, OUTPUT = "images", "logits"
+
+LARGEST_SIDE = 4096
+"""Of an input, in pixels; preparing offers no larger one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +48,8 @@ class Signature:
         thresholds: Of a multilabel model's labels; None where none could be chosen.
         views: Over what of an image the ONNX model's logits are the mean, one of `model.VIEWS`; the weights
             are those of the network alone.
+        temperature: What logits are divided by before they become probabilities.
+        preprocessing: How an image file becomes the input; None in a package from before it was recorded.
     """
 
     architecture: str
@@ -52,6 +58,8 @@ class Signature:
     task: str = "multiclass"
     thresholds: tuple[float | None, ...] = ()
     views: str = "plain"
+    temperature: float = 1.0
+    preprocessing: Preprocessing | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, enough to call the model without this package."""
@@ -73,7 +81,13 @@ class Signature:
             "classes": list(self.classes),
             "thresholds": list(self.thresholds),
             "views": self.views,
+            "temperature": self.temperature,
+            "preprocessing": asdict(self.preprocessing) if self.preprocessing else None,
         }
+
+    def probabilities(self, logits: FloatArray) -> FloatArray:
+        """What the model claims; float64, shape (images, classes)."""
+        return TASKS[self.task].probabilities(logits / self.temperature)
 
     @classmethod
     def from_dict(cls, values: object) -> Self:
@@ -83,14 +97,16 @@ class Signature:
         shape = values["input"].get("shape")
         known = {name: values[name] for name in _SIGNED if name in values}
         signature = typed(cls, {**known, "shape": shape[1:] if isinstance(shape, list) else shape})
-        if problems := list(signature._problems()):  # noqa: SLF001 - its own class
+        if problems := [*signature._problems(), *_preprocessing_problems(signature)]:  # noqa: SLF001 - its own class
             raise ValueError("; ".join(problems))
         return signature
 
     def _problems(self) -> Iterator[str]:
         """What no model that was exported says."""
-        if min(self.shape) < 1:
+        if not (min(self.shape) >= 1 and max(self.shape) <= LARGEST_SIDE):
             yield f"its shape is {self.shape}"
+        if not self.temperature > 0:
+            yield f"its temperature is {self.temperature}"
         if self.architecture not in ModelNames():
             yield f"{self.architecture!r} is not the name of a network"
         if self.views not in VIEWS:
@@ -103,7 +119,17 @@ class Signature:
             yield f"it has {len(self.thresholds)} thresholds for {len(self.classes)} classes"
 
 
-_SIGNED = ("architecture", "classes", "task", "thresholds", "views")
+def _preprocessing_problems(signature: Signature) -> Iterator[str]:
+    """What about the preprocessing does not fit the shape, or is not known here."""
+    if how := signature.preprocessing:
+        yield from how.problems()
+        if how.side and how.side < max(signature.shape[:2]):
+            yield f"its images of shorter side {how.side} do not fill the shape {signature.shape}"
+        if signature.shape[2] != (1 if how.color == "gray" else 3):
+            yield f"its preprocessing gives {how.color} images for {signature.shape[2]} channels"
+
+
+_SIGNED = ("architecture", "classes", "task", "thresholds", "views", "temperature", "preprocessing")
 """Fields of a signature under their own names; the shape is part of the input."""
 
 

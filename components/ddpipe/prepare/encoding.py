@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from PIL import Image
 from ddpipe.data.manifest import ShardRef
 from ddpipe.data.shards import JpegShard, encode_jpegs, encode_pixels, open_shard
 from ddpipe.prepare.duplicates import DETAIL, perceptual_hash
-from ddpipe.sources.images import FILTER, Shape, bare, decode, shrink
+from ddpipe.sources.images import FILTER, Shape, as_jpeg, bare, decode
 from ddpipe.sources.read_options import DEFAULT, ReadOptions
 
 SMALL = 96
@@ -149,9 +148,8 @@ class Jpeg:
 
     def encode(self, data: bytes) -> Encoded:
         """Scaled to the shorter side; gray stays gray."""
-        image, buffer = shrink(data, self.side, self.depth, self.reading), io.BytesIO()
-        image.save(buffer, "JPEG", quality=self.quality)
-        return Encoded(buffer.getvalue(), moments(image), perceptual_hash(image))
+        image, file = as_jpeg(data, self.side, self.quality, self.depth, self.reading)
+        return Encoded(file, moments(image), perceptual_hash(image))
 
     def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
         """A .tar."""

@@ -45,6 +45,11 @@ CHANNELS = {b"P5": 1, b"P6": 3}
 WRAPPING = re.compile(rb"(P5|P6) (\d{1,9}) (\d{1,9}) 255\n")
 """What `wrapped` puts before the pixels."""
 
+ANY_FRAMES = ReadOptions(first_frame=True)
+
+DEEP = 16
+"""Bits per value of images that have more than 8."""
+
 Shape = tuple[int, int, int]
 """Height, width and channels (1 or 3)."""
 
@@ -72,11 +77,29 @@ def probe(data: bytes) -> Probed:
         with _refused(data):
             return Probed(_dicom().size(data), 0)
     with _opened(data) as image:
-        width, height = image.size
-        if image.getexif().get(ORIENTATION) in SIDEWAYS:
-            width, height = height, width
         depth = max(8, int(np.asarray(image).max()).bit_length()) if _is_deep(image) else 0
-        return Probed((height, width, 1 if _is_gray(image) else 3), depth)
+        return Probed(_shape(image), depth)
+
+
+def look(data: bytes) -> Probed:
+    """The same from the header alone: the depth of an image with 16 bits is 16, however many it uses.
+
+    Raises:
+        Unreadable: This is not an image, or one of absurd size.
+    """
+    if _is_dicom(data):
+        with _refused(data):
+            return Probed(_dicom().size(data), 0)
+    with _opened(data, ANY_FRAMES) as image:
+        return Probed(_shape(image), DEEP if _is_deep(image) else 0)
+
+
+def _shape(image: Image.Image) -> Shape:
+    """Of an image file once it is upright."""
+    width, height = image.size
+    if image.getexif().get(ORIENTATION) in SIDEWAYS:
+        width, height = height, width
+    return height, width, 1 if _is_gray(image) else 3
 
 
 def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEFAULT) -> Image.Image:
@@ -119,6 +142,26 @@ def shrink(data: bytes, side: int, depth: int = 0, reading: ReadOptions = DEFAUL
         if image.size == (width, height):
             return image
         return scaled(image, (width, height))
+
+
+def as_jpeg(
+    data: bytes, side: int, quality: int, depth: int = 0, reading: ReadOptions = DEFAULT
+) -> tuple[Image.Image, bytes]:
+    """An image file scaled as `shrink` does, and the same compressed as a JPEG.
+
+    Args:
+        data: The file.
+        side: Length of the shorter side, in pixels.
+        quality: Of the JPEG, 1 to 95.
+        depth: Bits that values of 16-bit images use, of which the upper 8 are kept; 0: all 16.
+        reading: How the file is read.
+
+    Raises:
+        Unreadable: The file is truncated or damaged.
+    """
+    image, buffer = shrink(data, side, depth, reading), io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return image, buffer.getvalue()
 
 
 def scaled(image: Image.Image, size: tuple[int, int]) -> Image.Image:

@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -13,7 +14,7 @@ import pytest
 import torch
 from evaluation_runs import SHAPE, a_dataset, a_multilabel_dataset, a_training
 from safetensors.torch import load_file
-from samples import some_images
+from samples import an_image, some_images
 
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
@@ -24,8 +25,9 @@ from ddpipe.export.export import BATCH_SIZES, check, export, made_by
 from ddpipe.export.rounding import SHARE, tolerance
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.evaluation import load_evaluation
-from ddpipe.model.onnx import Session, to_onnx
+from ddpipe.model.onnx import to_onnx
 from ddpipe.model.package import Signature, load_package
+from ddpipe.model.session import Session
 from ddpipe.model.trained import load_model
 
 SIGNATURE = Signature(architecture="digits-cnn", shape=SHAPE, classes=("ball", "kité"))
@@ -100,11 +102,18 @@ def test_what_the_card_says_to_run_runs(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     card = (run / "model" / "README.md").read_text()
-    by_onnx, by_torch = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    by_ddpipe, by_onnx, by_torch = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
     monkeypatch.chdir(run / "model")
-    names: dict[str, object] = {}
-    exec(by_onnx, names)  # noqa: S102 - our own text
-    assert re.fullmatch(r"\['(ball|kité)'\]\n", capsys.readouterr().out)
+    an_image(Path("image.png"), (11, 9))
+    names: dict[str, Any] = {}
+    try:
+        exec(by_ddpipe, names)  # noqa: S102 - our own text
+        assert re.match(r"image\.png \('(ball|kité)',\) \{'ball': 0", capsys.readouterr().out)
+        exec(by_onnx, names)  # noqa: S102 - our own text
+    finally:
+        Path("image.png").unlink()
+    expected = list(names["prediction"].probabilities.values())
+    np.testing.assert_allclose(names["probabilities"][0], expected, atol=1e-4)
     exec(by_torch, names)  # noqa: S102 - our own text
     images = some_images(5, SHAPE)
     with torch.inference_mode():
@@ -113,11 +122,17 @@ def test_what_the_card_says_to_run_runs(
 
 def test_onnx_file_is_reproducible_and_names_no_local_path(run: Path) -> None:
     classifier, _ = load_model(str(run / "training"))
-    model = to_onnx(classifier, SIGNATURE)
+    model = to_onnx(classifier, load_package(str(run / "model")).signature)
     assert model == (run / "model" / "model.onnx").read_bytes()
     assert b".py" not in model
-    session = onnxruntime.InferenceSession(model)
-    assert json.loads(session.get_modelmeta().custom_metadata_map["classes"]) == ["ball", "kité"]
+
+
+def test_onnx_metadata_is_the_signature(run: Path) -> None:
+    metadata = onnxruntime.InferenceSession(run / "model" / "model.onnx").get_modelmeta().custom_metadata_map
+    found = {name: json.loads(value) for name, value in metadata.items()}
+    assert found == json.loads((run / "model" / "signature.json").read_text())
+    assert found["preprocessing"]["scale"] == "cover"
+    assert (found["classes"], found["temperature"]) == (["ball", "kité"], 1.0)
 
 
 def test_exporting_is_quiet(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -173,8 +188,15 @@ def test_multilabel_model_says_how_its_answers_are_read(
     card = (tmp_path / "model" / "README.md").read_text()
     assert "lung has no threshold" in card
     monkeypatch.chdir(tmp_path / "model")
-    exec(re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)[0], {})  # noqa: S102 - our own text
-    assert capsys.readouterr().out in {"[]\n", "['bone']\n"}
+    an_image(Path("image.png"), (8, 8))
+    by_ddpipe, by_onnx, _ = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(by_ddpipe, names)  # noqa: S102 - our own text
+    assert re.match(r"image\.png \(('bone',)?\) \{'bone': 0", capsys.readouterr().out)
+    exec(by_onnx, names)  # noqa: S102 - our own text
+    shown = re.findall(r"(\w+) [\d.]+ (True|False)", capsys.readouterr().out)
+    found = dict(shown)
+    assert [name for name in labels if found[name] == "True"] == list(names["prediction"].answer)
 
 
 @pytest.mark.parametrize("views", ["flips", "flips-and-shifts"])

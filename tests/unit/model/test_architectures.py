@@ -14,8 +14,9 @@ from ddpipe.errors import ParameterError
 from ddpipe.model import ARCHITECTURES, ModelNames, networks, resolve
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.networks import Shape
-from ddpipe.model.onnx import Session, to_onnx
+from ddpipe.model.onnx import to_onnx
 from ddpipe.model.package import Signature
+from ddpipe.model.session import Session
 from ddpipe.model.torchvision_models import first_convolution
 from ddpipe.model.views import with_views
 

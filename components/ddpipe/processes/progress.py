@@ -13,20 +13,28 @@ log = logging.getLogger(__name__)
 LOG_EVERY = 15.0
 """Seconds between two log lines."""
 
+LINES = ("{desc} {n} of {total}: {rate_fmt}, {remaining} left", "{desc} {n}: {rate_fmt}")
+"""Formats of log lines: with a total, without one."""
 
-def progress_bar(verb: str, total: int) -> tqdm[NoReturn]:
-    """A bar with rate and remaining time on a terminal; elsewhere a log line every `LOG_EVERY` seconds."""
+
+def progress_bar(verb: str, total: int | None) -> tqdm[NoReturn]:
+    """A bar with rate and remaining time on a terminal; elsewhere a log line every `LOG_EVERY` seconds.
+
+    Args:
+        verb: What is done to images.
+        total: How many images there are; None: nobody knows.
+    """
     is_terminal = sys.stderr.isatty()
     return tqdm(
         desc=verb,
         total=total,
         unit="img",
         leave=False,
-        disable=not total,
+        disable=total == 0,
         file=sys.stderr if is_terminal else _Lines(),
         mininterval=0.1 if is_terminal else LOG_EVERY,
         delay=0 if is_terminal else LOG_EVERY,
-        bar_format=None if is_terminal else "{desc} {n} of {total}: {rate_fmt}, {remaining} left",
+        bar_format=None if is_terminal else LINES[total is None],
     )
 
 

@@ -1,0 +1,93 @@
+"""How an image file becomes the input of a model: part of a model's signature, in the order of its fields.
+
+`ddpipe.sources.preprocess` does it; a program in another language can do the same from signature.json.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+WHOLE_BYTE = 8
+DEEPEST = 16
+"""Bits per value that an image file may have."""
+
+BEST_QUALITY = 95
+"""The highest JPEG quality that preparing offers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preprocessing:
+    """How an image file becomes the pixels that the model takes; the signature has their height and width.
+
+    Attributes:
+        orientation: "exif": an image is turned upright as its EXIF tag says.
+        window: Center and width of the values of a DICOM file that are shown, in the scanner's units; None:
+            each file's own window.
+        first_frame: Whether the first of several frames (DICOM, GIF, TIFF) is used; else such files are
+            rejected.
+        depth: Bits that the values of an image of 16 bits use, of which the upper 8 are kept; 0: the training
+            had no such images, and all 16 count.
+        background: What transparent pixels become.
+        color: "gray" (ITU-R 601 weights) or "rgb".
+        scale: Proportions are kept. "cover": until the image just covers height and width; "shorter side":
+            until its shorter side has `side` pixels.
+        side: Of "shorter side"; else 0.
+        filter: Of scaling, as wide as the reduction asks for.
+        jpeg_quality: The scaled image is compressed and decompressed as a JPEG of this quality, as the
+            training images were; 0: it is not.
+        crop: "center": what is left over is cut off at both ends.
+    """
+
+    orientation: str = "exif"
+    window: tuple[float, float] | None = None
+    first_frame: bool = False
+    depth: int = 0
+    background: str = "white"
+    color: str = "gray"
+    scale: str = "cover"
+    side: int = 0
+    filter: str = "bicubic"
+    jpeg_quality: int = 0
+    crop: str = "center"
+
+    @classmethod
+    def of_dataset(cls, encoding: Mapping[str, Any], channels: int) -> Self:
+        """What preparing did to the images of a dataset version.
+
+        Args:
+            encoding: The facts of the manifest's source, see `ddpipe.prepare.encoding`.
+            channels: Of the images that readers return.
+        """
+        window = encoding.get("window")
+        is_jpeg = encoding.get("kind") == "jpeg"
+        return cls(
+            window=(float(window[0]), float(window[1])) if window else None,
+            first_frame=encoding.get("frames") == "first",
+            depth=encoding.get("depth", 0),
+            color="gray" if channels == 1 else "rgb",
+            scale="shorter side" if is_jpeg else "cover",
+            side=encoding["side"] if is_jpeg else 0,
+            jpeg_quality=encoding["quality"] if is_jpeg else 0,
+        )
+
+    def problems(self) -> Iterator[str]:
+        """Why this version of ddpipe cannot do it."""
+        known = {
+            "orientation": ("exif",),
+            "background": ("white",),
+            "color": ("gray", "rgb"),
+            "scale": ("cover", "shorter side"),
+            "filter": ("bicubic",),
+            "crop": ("center",),
+        }
+        for name, values in known.items():
+            if (value := getattr(self, name)) not in values:
+                yield f"its preprocessing has {name} {value[:40]!r}, not {' or '.join(values)}"
+        if self.depth and not WHOLE_BYTE <= self.depth <= DEEPEST:
+            yield f"its preprocessing has depth {self.depth}"
+        if not 0 <= self.jpeg_quality <= BEST_QUALITY or (self.scale == "cover") == bool(self.side):
+            yield f"its preprocessing has side {self.side} and jpeg_quality {self.jpeg_quality}"
+        if self.window and self.window[1] <= 0:
+            yield f"its preprocessing has the window {self.window}"

@@ -1,0 +1,127 @@
+"""Finds the images that a person names: files, folders, tables and buckets, one after the other.
+
+Nothing is listed as a whole: of a folder on disk the names of one folder at a time are in memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from ddpipe.errors import ParameterError
+from ddpipe.sources.base import IMAGES
+from ddpipe.sources.listing import read_file
+from ddpipe.spelling import option
+from ddpipe.storage import exists, open_store, read_uri
+
+ENDINGS = tuple(f".{ending}" for ending in IMAGES)
+TABLE = ".csv"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """An image file.
+
+    Attributes:
+        name: As results show it.
+        read: Returns its content; raises `Unreadable`.
+    """
+
+    name: str
+    read: Callable[[], bytes]
+
+    @classmethod
+    def at(cls, uri: str) -> Self:
+        """The file at a path or URI."""
+        folder, _, key = uri.rpartition("/")
+        return cls(uri, lambda: read_file(folder or ("/" if uri.startswith("/") else "."), key))
+
+
+def found(places: tuple[str, ...], image_column: str = "") -> Iterator[File]:
+    """The images at these places, in their order.
+
+    Args:
+        places: Files, folders, CSV files of paths, or s3:// URIs of these.
+        image_column: Column of the CSV files that has the paths; empty: the first.
+
+    Raises:
+        ParameterError: There is nothing at a place, or a CSV file has no such column.
+    """
+    for place in places:
+        if place.lower().endswith(TABLE):
+            yield from _in_table(place, image_column)
+        elif "://" in place:
+            yield from _in_bucket(place)
+        elif Path(place).is_dir():
+            yield from _in_folder(place)
+        elif Path(place).exists():
+            yield File.at(place)
+        else:
+            raise _nothing(place, "there is no such file or folder")
+
+
+def _in_folder(root: str) -> Iterator[File]:
+    """Image files at any depth, folder by folder; hidden ones are ignored."""
+    is_empty = True
+    for folder, below, names in os.walk(root):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        for name in sorted(names):
+            if name.lower().endswith(ENDINGS) and not name.startswith("."):
+                is_empty = False
+                yield File.at(str(Path(folder, name)))
+    if is_empty:
+        raise _nothing(root, f"no name in this folder ends with one of {', '.join(ENDINGS)}")
+
+
+def _in_bucket(uri: str) -> Iterator[File]:
+    """One object, or all images below a prefix."""
+    if exists(uri):
+        yield File.at(uri)
+        return
+    store, is_empty = open_store(uri), True
+    for info in store.list():
+        if info.key.lower().endswith(ENDINGS):
+            is_empty = False
+            yield File.at(f"{store.uri}/{info.key}")
+    if is_empty:
+        raise _nothing(uri, "there is no such object, and no image below this prefix")
+
+
+def _in_table(uri: str, column: str) -> Iterator[File]:
+    """The files that a CSV file names; relative paths start at its own folder."""
+    folder = uri.rpartition("/")[0]
+    with _lines(uri) as lines:
+        rows = csv.DictReader(lines)
+        names = list(rows.fieldnames or ())
+        if not names or (column and column not in names):
+            raise _nothing(uri, f"it has no column {column!r}: its columns are {', '.join(names) or 'none'}")
+        for row in rows:
+            path = (row[column or names[0]] or "").strip()
+            is_whole = "://" in path or path.startswith("/") or not folder
+            if path:
+                yield File.at(path if is_whole else f"{folder}/{path}")
+
+
+def _lines(uri: str) -> io.TextIOBase:
+    """A table's lines; of a local file only the current one is in memory."""
+    local = open_store(uri).local_path("")
+    try:
+        if local:
+            return local.open(encoding="utf-8-sig", newline="")
+        return io.StringIO(read_uri(uri).decode("utf-8-sig"), newline="")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _nothing(uri, f"the table cannot be read: {error}") from error
+
+
+def _nothing(place: str, seen: str) -> ParameterError:
+    return ParameterError(
+        what="there is no image to predict",
+        which=place,
+        seen=seen,
+        do=f"Give image files, folders, s3:// URIs, or CSV files of paths ({option('image_column')}).",
+    )

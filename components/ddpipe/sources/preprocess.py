@@ -1,0 +1,69 @@
+"""From an image file to the pixels that a model takes: what preparing and reading did to the training images.
+
+Both use the same functions of this package: `images.decode` for pixels, `images.as_jpeg` for photographs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from math import isclose
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpipe.data.shards import cropped
+from ddpipe.model.preprocessing import Preprocessing
+from ddpipe.sources.images import Probed, Shape, as_jpeg, decode, look
+from ddpipe.sources.read_options import ReadOptions
+
+MOST_LOST = 1 / 3
+"""Of an image's area: cropping more is unusual."""
+
+
+class Preprocessor:
+    """Turns image files into the input of one model; safe to use from several threads.
+
+    Attributes:
+        shape: Height, width and channels of the input.
+        how: What to do to an image.
+    """
+
+    def __init__(self, shape: Shape, how: Preprocessing) -> None:
+        self.shape, self.how = shape, how
+
+    @cached_property
+    def _reading(self) -> ReadOptions:
+        return ReadOptions(self.how.window, self.how.first_frame)
+
+    def pixels(self, data: bytes) -> NDArray[np.uint8]:
+        """An image file as the model takes it, of `shape`; raises `Unreadable`."""
+        how = self.how
+        if how.scale == "cover":
+            image = decode(data, self.shape, how.depth, self._reading)
+            return np.asarray(image, np.uint8).reshape(self.shape)
+        _, file = as_jpeg(data, how.side, how.jpeg_quality, how.depth, self._reading)
+        return cropped(file, self.shape)
+
+    def unusual(self, data: bytes) -> Iterator[str]:
+        """What about an image differs from what a model of this input expects; raises `Unreadable`."""
+        found = look(data)
+        yield from self._unusual_values(found)
+        height, width = found.shape[:2]
+        if min(height / self.shape[0], width / self.shape[1]) < 1:
+            yield f"smaller than the model's {self.shape[1]} x {self.shape[0]} pixels, so enlarged"
+        kept = min(width / height, self.shape[1] / self.shape[0]) / max(
+            width / height, self.shape[1] / self.shape[0]
+        )
+        lost = 1 - kept
+        if lost > MOST_LOST and not isclose(lost, MOST_LOST):
+            yield "of unusual proportions: over a third of the area is cropped"
+
+    def _unusual_values(self, found: Probed) -> Iterator[str]:
+        """Colors and bits."""
+        if found.shape[2] > self.shape[2]:
+            yield "in color, but the model sees gray"
+        if found.shape[2] < self.shape[2]:
+            yield "gray, but the model sees color"
+        if bool(found.depth) and not self.how.depth:
+            yield "of 16 bits per value, but the training images had 8"
