@@ -19,7 +19,9 @@ def model_argument(command: Command) -> Command:
     @click.argument("model")
     @click.option("--runs", default="runs", help="URI of the folder that holds all runs.")
     @click.option(
-        "--store", default="store", help="URI of the store that holds the versions of models, for NAME@VERSION."
+        "--store",
+        default="store",
+        help="URI of the store with the versions of models.",
     )
     @functools.wraps(command)
     def named(model: str, runs: str, store: str, **given: Any) -> None:  # noqa: ANN401 - by their names

@@ -35,5 +35,6 @@ def package_uri(model: str, runs: str, store: str) -> str:
         what="there is no finished model package",
         which=model,
         seen=f"it has no {FORMAT.seal}, which is written last",
-        do=f"Give a folder or s3:// URI, the name of a run in {runs}, or NAME@champion; `{FORMAT.maker}` makes a package.",
+        do=f"Give a folder or s3:// URI, the name of a run in {runs}, or NAME@champion. `{FORMAT.maker}` "
+        "makes a package.",
     )

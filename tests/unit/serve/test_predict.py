@@ -145,7 +145,7 @@ def test_model_is_a_folder_a_uri_or_a_run(pngs: Evaluated, tmp_path: Path, store
     for path in package.iterdir():
         place.write(path.name, path.read_bytes())
     history = Model(open_store(store_uri), "toys")
-    history.promote(history.publish(load_package(place.uri), {}), reason="first")
+    history.promote(history.publish(load_package(place.uri), {}), against=None, reason="first")
     for arguments in (
         [place.uri],
         ["first", "--runs", f"{store_uri}/runs"],
