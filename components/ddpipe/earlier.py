@@ -246,10 +246,15 @@ def _seen(package: str, dataset: str) -> str:
 
 def _started(store: Store) -> dict[str, str]:
     try:
-        start: dict[str, str] = json.loads(store.read(START))
+        start = json.loads(store.read(START))
     except NoSuchObject:
         return {}
-    return start
+    except (ValueError, RecursionError):
+        start = None
+    if isinstance(start, dict) and all(isinstance(start.get(key), str) for key in ("for", "warm_start")):
+        return start
+    _log.warning("%s/%s is damaged and not used", store.uri, START)
+    return {}
 
 
 def _find(run: Run, key: str, below: str = "") -> Earlier | None:
@@ -261,7 +266,15 @@ def _find(run: Run, key: str, below: str = "") -> Earlier | None:
         files = {name: value for name, value in found["files"].items() if name.startswith(below)}
     except NoSuchObject:
         return None
-    except (CorruptObject, ParameterError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        CorruptObject,
+        ParameterError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         _log.warning("the record of an earlier run is damaged (%r) and not used", error)
         return None
     if problem := _damage(open_store(earlier.uri), files):

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from ddpipe.errors import DdpipeError, InputError, Interrupted, NoSuchObject, ParameterError
+from ddpipe.errors import CorruptObject, DdpipeError, InputError, Interrupted, NoSuchObject, ParameterError
 from ddpipe.parameters import Parameters, parameter
 from ddpipe.spelling import option
-from ddpipe.storage import open_store
+from ddpipe.storage import Store, open_store
 from ddpipe.storage.lease import LEASE
 
 _log = logging.getLogger(__name__)
@@ -171,21 +171,21 @@ class Run:
     def facts(self, step: str) -> dict[str, Any]:
         """The facts of a step's last record; none if it never ran."""
         try:
-            record: dict[str, dict[str, Any]] = json.loads(open_store(self.uri).read(f"steps/{step}.json"))
+            facts: dict[str, Any] = _record(open_store(self.uri), f"steps/{step}.json")["facts"]
         except NoSuchObject:
             return {}
-        return record["facts"]
+        return facts
 
     def origin(self, step: str) -> Run:
         """The run that a step's result comes from: this one, or an earlier one whose result it reuses."""
         earlier = self.facts(step).get("same_as")
-        return Run.named(self.folder, earlier) if earlier else self
+        return Run.named(self.folder, str(earlier)) if earlier else self
 
     def steps(self) -> list[dict[str, Any]]:
         """The records of the steps so far, by their start."""
         store = open_store(self.uri)
         keys = [item.key for item in store.list("steps/")]
-        records: list[dict[str, Any]] = [json.loads(store.read(key)) for key in keys if key.endswith(".json")]
+        records = [_record(store, key) for key in keys if key.endswith(".json")]
         return sorted(records, key=lambda record: record["started"])
 
     def state(self) -> str:
@@ -198,6 +198,34 @@ class Run:
         if failed:
             return "STOPPED" if failed[-1]["error"] == Interrupted.__name__ else "FAILED"
         return "SUCCEEDED" if "export" in records else "UNFINISHED"
+
+
+_RECORDED: dict[str, type | tuple[type, ...]] = {
+    "step": str,
+    "started": str,
+    "seconds": (int, float),
+    "status": str,
+    "facts": dict,
+}
+"""Fields of a step's record, and their types."""
+
+
+def _record(store: Store, key: str) -> dict[str, Any]:
+    """The record of a step; raises `CorruptObject` if no step wrote it."""
+    try:
+        record: dict[str, Any] = json.loads(store.read(key))
+        wrong = [name for name, kind in _RECORDED.items() if not isinstance(record.get(name), kind)]
+        wrong += ["error"] if record.get("status") == "failed" and "error" not in record["error"] else []
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
+        wrong = [repr(error)]
+    if wrong:
+        raise CorruptObject(
+            what="the record of a step is malformed",
+            which=f"{store.uri}/{key}",
+            seen=f"not as a step writes it: {', '.join(wrong)}",
+            do="Delete it and run the step again.",
+        )
+    return record
 
 
 def runs_in(folder: str, count: int) -> list[tuple[Run, datetime]]:

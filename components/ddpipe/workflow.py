@@ -8,7 +8,6 @@ Steps are imported where they are called: launching needs neither torch nor the 
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -237,5 +236,6 @@ def _publish_report(run: Run, *, exported: bool = False) -> None:
 
 def training_record(run: Run) -> dict[str, Any]:
     """The record that the finished training of a run wrote (training.json)."""
-    record: dict[str, Any] = json.loads(open_store(run.training).read("training.json"))
-    return record
+    from ddpipe.model import record
+
+    return record.training_record(run.training)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import torch
 from evaluation_runs import some_logits
 from safetensors.torch import save
@@ -11,6 +14,7 @@ from ddpipe.evaluate.metrics import measure
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.package import Signature, publish
 from ddpipe.storage import open_store
+from ddpipe.storage.sealed import sha256
 
 
 def a_classifier(manifest: DatasetManifest, seed: int = 0) -> Classifier:
@@ -31,3 +35,11 @@ def a_package(uri: str, manifest: DatasetManifest) -> str:
         card="# Toys",
     )
     return uri
+
+
+def resealed(folder: Path, seal: str, name: str, content: bytes) -> None:
+    """Replace a file, and its hash in the seal, as anybody can who may write to the folder."""
+    (folder / name).write_bytes(content)
+    facts = json.loads((folder / seal).read_text())
+    facts["sha256"][name] = sha256(content)
+    (folder / seal).write_text(json.dumps(facts))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpipe.errors import ParameterError, SourceError, Unreachable
+from ddpipe.errors import CorruptObject, ParameterError, SourceError, Unreachable
 from ddpipe.runs import Run
 
 
@@ -64,3 +64,27 @@ def test_fast_steps_keep_their_order(tmp_path: Path) -> None:
         with run.step(name):
             time.sleep(0.002)
     assert [record["step"] for record in run.steps()] == names
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"[]", b"null", b"[" * 100_000, b'{"step": "train"}', b'{"facts": 3}'],
+    ids=lambda content: repr(content[:20]),
+)
+def test_a_malformed_record_of_a_step_is_rejected_by_name(tmp_path: Path, content: bytes) -> None:
+    run = Run.named(str(tmp_path), "first")
+    with run.step("train"):
+        pass
+    (tmp_path / "first" / "steps" / "train.json").write_bytes(content)
+    for read in (run.steps, lambda: run.facts("train"), run.state):
+        with pytest.raises(CorruptObject, match=r"steps/train\.json"):
+            read()
+
+
+def test_the_origin_of_a_result_stays_in_the_folder_of_runs(tmp_path: Path) -> None:
+    run = Run.named(str(tmp_path), "first")
+    for elsewhere in ("../../x", ["x/y"]):
+        with run.step("train") as facts:
+            facts["same_as"] = elsewhere
+        with pytest.raises(ParameterError):
+            run.origin("train")

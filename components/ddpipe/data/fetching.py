@@ -103,5 +103,5 @@ def _verify_once(path: Path, item: ShardRef | ColumnRef, proof: Path) -> None:
 def _read(proof: Path) -> object:
     try:
         return json.loads(proof.read_bytes())
-    except (FileNotFoundError, ValueError):  # none yet, or its writer died
+    except (FileNotFoundError, ValueError, RecursionError):  # none yet, or its writer died
         return None

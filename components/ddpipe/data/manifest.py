@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -31,6 +32,9 @@ TASKS = ("multiclass", "multilabel")
 
 KINDS = ("raw", "jpeg")
 """Of shards."""
+
+LARGEST_IMAGE = 2**29
+"""Values of one image: more than any source gives."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LOCATION = re.compile(r"(?:(?P<root>.*)/)?datasets/[^/]+/(?P<dataset_id>[^/]+)/manifest\.json")
@@ -168,7 +172,7 @@ class DatasetManifest:
             )
         try:
             manifest = cls(**_typed(fields))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise _refused(origin, f"a field is missing, unknown or malformed ({error!r})") from error
         if problems := list(_problems(manifest)):
             raise _refused(origin, listed(problems))
@@ -216,12 +220,9 @@ def _typed(fields: dict[str, Any]) -> dict[str, Any]:
     """JSON's lists as tuples and its objects as dataclasses, every value of its type."""
     splits = {
         name: Split(
-            shards=tuple(
-                ShardRef(_string(shard.pop("sha256")), index(shard.pop("bytes")), _count(shard), **shard)
-                for shard in split["shards"]
-            ),
-            sample_ids=ColumnRef(**split["sample_ids"]),
-            labels=ColumnRef(**split["labels"]),
+            shards=tuple(map(shard_ref, split["shards"])),
+            sample_ids=_column_ref(split["sample_ids"]),
+            labels=_column_ref(split["labels"]),
             per_class=tuple(map(index, split["per_class"])),
         )
         for name, split in fields["splits"].items()
@@ -238,16 +239,33 @@ def _string(value: object) -> str:
     return value
 
 
-def _count(shard: dict[str, Any]) -> int:
-    count = index(shard.pop("count"))
-    if count < 1:
-        raise ValueError(f"a shard has {count} images")
-    return count
+def shard_ref(values: Mapping[str, Any]) -> ShardRef:
+    """A shard from JSON that is not trusted: its name becomes a path, which must not lead anywhere else.
+
+    Raises:
+        KeyError: A field is missing.
+        TypeError: One is unknown, or of another type.
+        ValueError: One cannot be.
+    """
+    shard = ShardRef(**values)
+    if index(shard.count) < 1 or index(shard.bytes) < 0:
+        raise ValueError(f"a shard has {shard.count} images in {shard.bytes} bytes")
+    if not _SHA256.fullmatch(_string(shard.sha256)):
+        raise ValueError(f"{shard.sha256!r} is not a SHA-256")
+    if shard.kind not in KINDS:
+        raise ValueError(f"a shard is of the unknown kind {shard.kind!r}")
+    return shard
+
+
+def _column_ref(values: Mapping[str, Any]) -> ColumnRef:
+    column = ColumnRef(**values)
+    if index(column.bytes) < 0 or not _SHA256.fullmatch(_string(column.sha256)):
+        raise ValueError(f"{column.sha256!r} is not a SHA-256, or {column.bytes} no size")
+    return column
 
 
 def _problems(manifest: DatasetManifest) -> Iterator[str]:
     """What contradicts itself."""
-    height_width_channels = 3
     if not DATASET.fullmatch(manifest.name):  # it becomes a path, too
         yield f"name is {manifest.name!r}, not lower-case letters and digits, with . _ - between them"
     for shown in filter(None, map(printable, manifest.classes)):
@@ -256,25 +274,25 @@ def _problems(manifest: DatasetManifest) -> Iterator[str]:
         yield f"task is {manifest.task!r}, not one of {', '.join(TASKS)}"
     if manifest.dtype != "uint8":
         yield f"dtype is {manifest.dtype!r}, not 'uint8'"
-    if len(manifest.shape) != height_width_channels or min(manifest.shape) < 1:
-        yield f"shape is {manifest.shape}, not height, width, channels"
-    elif not len(manifest.mean) == len(manifest.std) == manifest.shape[2]:
-        yield "mean and std need one value per channel"
+    yield from _problems_of_pixels(manifest)
     if set(manifest.splits) != set(SPLITS):
         yield f"splits are {sorted(manifest.splits)}, not {sorted(SPLITS)}"
     for name, split in manifest.splits.items():
-        # A name by content becomes a path: it must not lead anywhere else.
-        hashes = [item.sha256 for item in split.shards] + [split.sample_ids.sha256, split.labels.sha256]
-        yield from (
-            f"{name}: {sha256!r} is not a SHA-256" for sha256 in hashes if not _SHA256.fullmatch(sha256)
-        )
-        yield from (
-            f"{name}: a shard is of the unknown kind {shard.kind!r}"
-            for shard in split.shards
-            if shard.kind not in KINDS
-        )
         if not _counts_fit(split, manifest):
             yield f"{name}: the counts {list(split.per_class)[:20]} are not those of {split.count} labels"
+
+
+def _problems_of_pixels(manifest: DatasetManifest) -> Iterator[str]:
+    """What no image and no statistics of images can be."""
+    height_width_channels = 3
+    if len(manifest.shape) != height_width_channels or min(manifest.shape) < 1:
+        yield f"shape is {manifest.shape}, not height, width, channels"
+    elif math.prod(manifest.shape) > LARGEST_IMAGE:
+        yield f"shape is {manifest.shape}: no image has so many values"
+    elif not len(manifest.mean) == len(manifest.std) == manifest.shape[2]:
+        yield "mean and std need one value per channel"
+    if not all(map(math.isfinite, (*manifest.mean, *manifest.std))) or min(manifest.std, default=0) < 0:
+        yield "mean and std are not all numbers, std from 0 on"
 
 
 def _counts_fit(split: Split, manifest: DatasetManifest) -> bool:

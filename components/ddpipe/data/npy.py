@@ -1,11 +1,19 @@
-"""Arrays of .npy files, from a mapping of the file."""
+"""Arrays of .npy files that are not trusted: from a mapping of the file, its bytes, or an archive of them.
+
+numpy itself allocates what a header claims before it looks for the content, and a header can make Python's
+parser fail in many ways. Here the header is compared with the bytes that there are, and every failure is a
+ValueError.
+"""
 
 from __future__ import annotations
 
 import io
 import math
 import mmap
-from typing import Any
+import tokenize
+import zipfile
+import zlib
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,21 +21,61 @@ from numpy.typing import NDArray
 HEADER = 2**16
 """Bytes in which the header of such a file ends."""
 
+DENSEST = 1100
+"""Times that a byte of a compressed archive can become: the limit of deflate is 1032."""
 
-def array_in(data: mmap.mmap) -> NDArray[Any]:
-    """The array of a .npy file: a view of the mapping, which stays open with it.
+
+def array_in(data: mmap.mmap | bytes) -> NDArray[Any]:
+    """The array of a .npy file: a view of its content, which stays open with it.
 
     Raises:
         ValueError: It is none, is cut off, or holds Python objects.
     """
     start = io.BytesIO(data[:HEADER])
-    version = np.lib.format.read_magic(start)
+    shape, dtype = _header(start)
+    count = _fitting(shape, dtype, len(data) - start.tell())
+    return np.frombuffer(data, dtype, count, start.tell()).reshape(shape)
+
+
+def array_of(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """An array of an .npz file.
+
+    Args:
+        archive: The file.
+        name: Of the array.
+
+    Raises:
+        ValueError: It is none, or not there, or claims more than the archive can hold.
+    """
+    try:
+        item = archive.getinfo(f"{name}.npy")
+        if item.file_size > DENSEST * (item.compress_size + 1):
+            raise ValueError(f"{name} claims {item.file_size} bytes, more than the archive can hold")
+        with archive.open(item) as file:
+            shape, dtype = _header(file)
+            _fitting(shape, dtype, item.file_size)
+        return array_in(archive.read(item))
+    except (KeyError, EOFError, OSError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type, from the start of a .npy file."""
+    version = np.lib.format.read_magic(file)
     if version != (1, 0):
         raise ValueError(f"its version is {version}, not (1, 0)")
-    shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(start)
+    try:
+        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    except (MemoryError, RecursionError, SyntaxError, TypeError, tokenize.TokenError) as error:
+        raise ValueError("its header is none") from error
     if is_fortran or dtype.hasobject:
         raise ValueError(f"it holds {dtype} in another order or as objects")
+    return shape, dtype
+
+
+def _fitting(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> int:
+    """How many values there are, if as many bytes are there."""
     count = math.prod(shape)
-    if count * dtype.itemsize > len(data) - start.tell():
-        raise ValueError(f"it has {len(data) - start.tell()} bytes for {dtype} {shape}")
-    return np.frombuffer(data, dtype, count, start.tell()).reshape(shape)
+    if min(shape, default=0) < 0 or count * dtype.itemsize > size:
+        raise ValueError(f"it has {max(0, size)} bytes for {dtype} {shape}")
+    return count

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpipe.data import npy
 from ddpipe.data.columns import Text
 from ddpipe.data.index import open_index
 from ddpipe.data.manifest import DatasetManifest
@@ -99,11 +100,11 @@ def from_bytes(data: bytes, origin: str) -> Hashes:
         CorruptObject: It is no such file.
     """
     try:
-        seen = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+        seen = npy.array_in(data)
+    except ValueError as error:
         raise _corrupt(origin, str(error)) from error
-    if not isinstance(seen, np.ndarray) or seen.dtype != np.uint64 or seen.ndim != 1:
-        raise _corrupt(origin, "it is not a column of hashes")
+    if seen.dtype != np.uint64 or seen.ndim != 1 or (seen[1:] <= seen[:-1]).any():
+        raise _corrupt(origin, "it is not a sorted column of hashes, each once")
     return seen
 
 

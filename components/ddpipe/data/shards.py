@@ -40,6 +40,9 @@ ENDINGS = {"raw": "npy", "jpeg": "tar"}
 SIZES = "ddpipe.sizes"
 """Key of the list of sizes in a jpeg shard's global header."""
 
+LARGEST = 2**28
+"""Pixels of an image in a shard; prepare rejects smaller ones as decompression bombs."""
+
 BLOCK = 512
 """A tar is made of blocks of so many bytes."""
 
@@ -182,8 +185,14 @@ def _decoders() -> ThreadPoolExecutor:
 
 
 def cropped(jpeg: bytes, shape: tuple[int, int, int]) -> Images:
-    """The center of a JPEG file's image, of this shape; raises `ValueError` if it cannot be decoded."""
+    """The center of a JPEG file's image, of this shape; raises `ValueError` if there is none.
+
+    The header is looked at first: an image of absurd size would fill the memory.
+    """
     height, width, channels = shape
+    rows, columns, *_ = simplejpeg.decode_jpeg_header(jpeg)
+    if rows < height or columns < width or rows * columns > LARGEST:
+        raise ValueError(f"it has {rows}x{columns} pixels, the manifest says {height}x{width}")
     image: Images = simplejpeg.decode_jpeg(jpeg, "GRAY" if channels == 1 else "RGB")
     top, left = (image.shape[0] - height) // 2, (image.shape[1] - width) // 2
     return image[top : top + height, left : left + width]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,8 +20,8 @@ from ddpipe.evaluate.mistakes import Mistake, worst_mistakes
 from ddpipe.model import VIEWS
 from ddpipe.model.evaluation import Curve, Evaluation, Metrics, load_evaluation
 from ddpipe.model.package import ModelPackage, load_package
+from ddpipe.model.record import training_record
 from ddpipe.model.tasks import TASKS, TITLES
-from ddpipe.storage import open_store
 from ddpipe.templates import environment
 
 MATRIX_CLASSES = 20
@@ -90,7 +89,7 @@ def gather(
     """
     evaluation = load_evaluation(evaluation_uri)
     manifest = load_manifest(evaluation.subject.dataset)
-    training = json.loads(open_store(training_uri).read("training.json"))
+    training = training_record(training_uri)
     times = dict(seconds or {})
     if "train" in times and not since:
         # The step's record knows its last attempt only.

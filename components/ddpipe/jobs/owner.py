@@ -39,7 +39,11 @@ class Owner(Parameters):
         Raises:
             ValueError: It is not the key of an owner.
         """
-        match json.loads(key):
+        try:
+            found = json.loads(key)
+        except RecursionError as error:
+            raise ValueError(key[:80]) from error
+        match found:
             case [str(pipeline), str(run), str(task), str(step)]:
                 return cls(pipeline=pipeline, run_id=run, task_id=task, step=step)
             case _:

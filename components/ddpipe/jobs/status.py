@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -175,6 +176,13 @@ def torch_error(message: str) -> tuple[str, float | None]:
         error = json.loads(message)["message"]
         if isinstance(error, str):
             return error, None
-        return str(error["message"]), float(error["extraInfo"]["timestamp"])
-    except (ValueError, KeyError, TypeError):
+        moment = float(error["extraInfo"]["timestamp"])
+        return str(error["message"]), moment if math.isfinite(moment) else None
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+    ):  # the container may write anything
         return message, None

@@ -40,6 +40,7 @@ _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=
 # Kept open for reuse; more are opened while more logs are read.
 _CONNECTIONS = 64
 _LONGEST_REFUSAL = 2**20
+_LONGEST_ANSWER = 2**28
 # A server that asks for more patience is asked again all the same: budgets are counted in minutes.
 _LONGEST_RETRY_AFTER = 60.0
 
@@ -122,11 +123,16 @@ class ApiServer:
     ) -> dict[str, Any]:
         response = self._answer(_Request(method, path, query, body, accept), self._timeout)
         try:
-            answer: dict[str, Any] = json.loads(response.read())
-        except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+            content = response.read(_LONGEST_ANSWER)
+            answer = json.loads(content)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unanswered(_plain(error)) from error
+        except (ValueError, RecursionError) as error:
+            raise Unanswered(f"it is no JSON, or longer than {_LONGEST_ANSWER} bytes") from error
         finally:
             response.release_conn()
+        if not isinstance(answer, dict):
+            raise Unanswered(f"it is {type(answer).__name__}, not an object of Kubernetes")
         return answer
 
     def _answer(self, request: _Request, read_timeout: float) -> urllib3.BaseHTTPResponse:
@@ -249,15 +255,18 @@ def _log_in_by_kubeconfig(path: str | None, context: str) -> _Credentials:
 def _refusal(response: urllib3.BaseHTTPResponse) -> Refused:
     try:
         status = json.loads(response.read(_LONGEST_REFUSAL))
-    except (urllib3.exceptions.HTTPError, OSError, ValueError):
+    except (urllib3.exceptions.HTTPError, OSError, ValueError, RecursionError):
         status = {}
     finally:
         response.release_conn()
     # A proxy's error may be JSON, too, but no Status object.
     status = status if isinstance(status, dict) else {}
-    named = (status.get("details") or {}).get("name", "")
+    details = status.get("details")
+    named = details.get("name", "") if isinstance(details, dict) else ""
     message = status.get("message", response.reason or "")
-    return Refused(response.status, status.get("reason", ""), message, named, _retry_after(response))
+    return Refused(
+        response.status, str(status.get("reason", "")), str(message), str(named), _retry_after(response)
+    )
 
 
 def _retry_after(response: urllib3.BaseHTTPResponse) -> float:

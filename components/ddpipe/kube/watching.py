@@ -150,10 +150,12 @@ def _change(line: bytes) -> dict[str, Any]:
     try:
         change: dict[str, Any] = json.loads(line)
         kind, found = change["type"], change["object"]
-    except (ValueError, KeyError, TypeError) as error:
+        if kind == "ERROR":
+            raise Refused(found.get("code", 500), found.get("reason", ""), found.get("message", ""))
+        if kind != "BOOKMARK":
+            found["metadata"]["uid"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Unanswered(f"not a watch event: {line[:_SHOWN].decode(errors='replace')!r}") from error
-    if kind == "ERROR":
-        raise Refused(found.get("code", 500), found.get("reason", ""), found.get("message", ""))
     return change
 
 

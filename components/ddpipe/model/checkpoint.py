@@ -30,13 +30,12 @@ from uuid import uuid4
 import torch
 
 from ddpipe.errors import CheckpointError, CorruptObject, NoSuchObject
+from ddpipe.model.record import RECORD
 from ddpipe.model.tensors import read_tensors
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 
 SCHEMA = 2
-RECORD = "training.json"
-
 _FOLDER = "checkpoints/"
 _POINTER = "latest.json"
 _ATTEMPT = re.compile(r"checkpoints/(\d{4,}-[0-9a-f]{8})/")
@@ -98,10 +97,11 @@ class Saved:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `asdict`; raises ValueError for a file that no checkpoint can be."""
-        if not _CONTENT.fullmatch(values["file"]):
-            raise ValueError(f"{values['file']!r} is no checkpoint's name")
-        return cls(values["file"], values["sha256"], int(values["step"]), bool(values["best"]))
+        """The inverse of `asdict`; raises ValueError for what no pointer says."""
+        saved = typed(cls, values)
+        if not _CONTENT.fullmatch(saved.file):
+            raise ValueError(f"{saved.file!r} is no checkpoint's name")
+        return saved
 
 
 class Attempt:
@@ -266,7 +266,7 @@ def finished(store: Store) -> Saved | None:
         return Saved.from_dict(json.loads(store.read(RECORD))["checkpoint"])
     except NoSuchObject:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(
             what="the record of a training is malformed",
             which=f"{store.uri}/{RECORD}",
@@ -300,7 +300,7 @@ def _entries(store: Store, key: str) -> list[Saved]:
         return [Saved.from_dict(entry) for entry in json.loads(store.read(key))["checkpoints"]]
     except NoSuchObject:
         return []
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _refused(store, f"{key} is malformed ({error!r})") from error
 
 
@@ -319,9 +319,12 @@ def _load(store: Store, saved: Saved) -> Checkpoint:
             raise _UnreadableError(
                 f"it has schema {content.get('schema')}, this ddpipe reads schema {SCHEMA}"
             )
-        return typed(Checkpoint, content)
+        checkpoint = typed(Checkpoint, content)
     except ValueError as error:
         raise _UnreadableError(f"it is no checkpoint ({error})") from error
+    if min(checkpoint.step, checkpoint.epoch, checkpoint.world_size - 1, checkpoint.seconds) < 0:
+        raise _UnreadableError("it counts less than nothing")
+    return checkpoint
 
 
 def _refused(store: Store, seen: str) -> CheckpointError:

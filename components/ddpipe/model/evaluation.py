@@ -12,7 +12,6 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self, TypeVar
@@ -20,6 +19,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ddpipe.data.npy import array_of
 from ddpipe.errors import CorruptObject
 from ddpipe.model import VIEWS
 from ddpipe.model.tasks import TASKS, TITLES
@@ -220,23 +220,17 @@ class Evaluation:
         try:
             with zipfile.ZipFile(io.BytesIO(self.folder.read(PREDICTIONS))) as archive:
                 logits, shown = (_array(archive, name, *facts) for name, facts in expected.items())
-        except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        except (ValueError, zipfile.BadZipFile) as error:
             raise corrupt(self.folder, PREDICTIONS, str(error), FORMAT) from error
         return logits, shown
 
 
 def _array(archive: zipfile.ZipFile, name: str, dtype: type, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """One array of an .npz file; its header is compared before anything of its size is allocated."""
-    with archive.open(f"{name}.npy") as file:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"{name} has the format {version}")
-        found, _, kind = np.lib.format.read_array_header_1_0(file)
-        if (found, kind) != (shape, np.dtype(dtype)):
-            raise ValueError(f"{name} are {kind} {found}, not {np.dtype(dtype)} {shape}")
-    with archive.open(f"{name}.npy") as file:
-        array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-        return array
+    """One array of an .npz file, if it has this type and shape."""
+    array = array_of(archive, name)
+    if (array.shape, array.dtype) != (shape, np.dtype(dtype)):
+        raise ValueError(f"{name} are {array.dtype} {array.shape}, not {np.dtype(dtype)} {shape}")
+    return array
 
 
 def publish(

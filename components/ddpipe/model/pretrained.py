@@ -132,14 +132,15 @@ def _from_file(uri: str) -> Weights:
             content = content[key]
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         raise _not_weights(uri, "it does not hold weights by name")
-    if broken := [str(key) for key, value in content.items() if not _is_finite(value)]:
+    if broken := [str(key) for key, value in content.items() if not is_finite(value)]:
         raise _not_weights(
             uri, f"{len(broken)} of {len(content)} weights are NaN or infinite, the first is {broken[0]}"
         )
     return {_unprefixed(str(key)): value for key, value in content.items()}
 
 
-def _is_finite(values: Tensor) -> bool:
+def is_finite(values: Tensor) -> bool:
+    """Whether there is no NaN and no infinity among the values."""
     return not values.is_floating_point() or bool(values.isfinite().all())
 
 

@@ -6,6 +6,8 @@ import io
 import pickle
 import warnings
 import zipfile
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import torch
@@ -31,7 +33,8 @@ def read_tensors(data: bytes) -> Any:  # noqa: ANN401 - any value can be saved
             _check_plain(data)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a pickle's protocol: whether it can be read shows at once
-            return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+            content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        _check_sizes(content, len(data))
     except pickle.UnpicklingError as error:
         # torch's own text advises to switch its protection off.
         raise ValueError("it holds Python objects beside tensors and plain values") from error
@@ -39,6 +42,33 @@ def read_tensors(data: bytes) -> Any:  # noqa: ANN401 - any value can be saved
         raise ValueError("it is not a file of torch.save, or it is cut short") from error
     except (RuntimeError, EOFError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise ValueError(first_line(error)) from error
+    return content
+
+
+def _check_sizes(content: Any, size: int) -> None:  # noqa: ANN401 - any value can be saved
+    """Reject tensors of more values than the file has bytes for, in however few bytes it describes them.
+
+    One value may be repeated by a stride of zero, or not be stored at all: what copies such a tensor, or only
+    tests its values, needs all the memory that it claims.
+
+    Args:
+        content: What was read, nested in any way.
+        size: Bytes of the file.
+    """
+    waiting, seen = [content], set[int]()
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            is_plain = value.layout is torch.strided and value.device.type == "cpu" and not value.is_quantized
+            if not is_plain or value.numel() * value.element_size() > size:
+                raise ValueError(
+                    f"it holds a tensor of shape {tuple(value.shape)}, for which {size} bytes are not enough"
+                    if is_plain
+                    else "it holds a tensor that is sparse, quantized or without values"
+                )
+        elif isinstance(value, (Mapping, list, tuple, set)) and id(value) not in seen:
+            seen.add(id(value))
+            waiting.extend(chain(value.keys(), value.values()) if isinstance(value, Mapping) else value)
 
 
 def _check_plain(data: bytes) -> None:

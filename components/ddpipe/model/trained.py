@@ -81,10 +81,10 @@ def classifier_of(checkpoint: Checkpoint, *, network: str = "", origin: str = "c
     weights = _weights(checkpoint.states, origin)
     if is_own_function(name):
         _check_named(name, network, origin)
-        built = build(name, shape, classes, trusted=network)
+        built = build(name, shape, classes, trusted=network, is_tried=False)
     else:
         _check_shapes(weights, name, shape, classes, origin)
-        built = build(name, shape, classes)
+        built = build(name, shape, classes, is_tried=False)
     classifier = Classifier(built, [0.0] * shape[2], [1.0] * shape[2])
     try:
         classifier.load_state_dict(versioned(weights, classifier))

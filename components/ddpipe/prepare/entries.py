@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.columns import Columns, Text
-from ddpipe.data.manifest import ShardRef
+from ddpipe.data.manifest import ShardRef, shard_ref
+from ddpipe.data.npy import array_of
 from ddpipe.data.shards import shard_key
 from ddpipe.errors import CorruptObject, NoSuchObject
 from ddpipe.processes.cpus import cpus
@@ -48,8 +49,8 @@ DAMAGED = (
     AttributeError,
     EOFError,
     KeyError,
-    NotImplementedError,
     OSError,
+    RecursionError,
     TypeError,
     ValueError,
     zipfile.BadZipFile,
@@ -146,16 +147,20 @@ def decoded(data: bytes) -> Entry | None:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
         raise ValueError(f"it unpacks to more than {LARGEST} bytes")
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        facts = json.loads(arrays[FACTS].tobytes())
+    with zipfile.ZipFile(io.BytesIO(content)) as arrays:
+        facts = json.loads(array_of(arrays, FACTS).tobytes())
         if facts["schema"] != SCHEMA:
             return None
-        members = Members(*(arrays[field.name] for field in fields(Members)))
-    shard = ShardRef(**facts["shard"])
+        members = Members(*(array_of(arrays, field.name) for field in fields(Members)))
+    shard = shard_ref(facts["shard"])
     if {len(column) for column in members.columns()} != {shard.count}:
         raise ValueError(f"its columns are not all of {shard.count} rows")
     if any(column.dtype.kind != kind for column, kind in zip(members.columns(), "SSSuuuS", strict=True)):
         raise ValueError("its columns are of other types")
+    if [column.ndim for column in members.columns()] != [1, 1, 1, 2, 1, 2, 1] or members.shapes.shape[1] != 3:  # noqa: PLR2004
+        raise ValueError("its columns are of other shapes")
+    if not isinstance(facts["encoding"], dict):
+        raise ValueError("its encoding is not an object")  # noqa: TRY004 - a file's fault
     if members.sha256.dtype != DIGEST:
         raise ValueError(f"its hashes are {members.sha256.dtype}, not {DIGEST}")
     return Entry(shard, facts["encoding"], members)

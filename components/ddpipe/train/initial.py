@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
@@ -16,9 +17,12 @@ from ddpipe.distributed import rank
 from ddpipe.errors import ParameterError, listed
 from ddpipe.model import is_own_function, resolve
 from ddpipe.model.architectures import Classifier, InitialisedFromImages, build
+from ddpipe.model.evaluation import corrupt
 from ddpipe.model.own import try_training
+from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import WEIGHTS, ModelPackage, Signature, load_package
-from ddpipe.model.pretrained import load_pretrained
+from ddpipe.model.pretrained import is_finite, load_pretrained
+from ddpipe.model.tensors import first_line
 from ddpipe.model.trained import versioned
 from ddpipe.train.order import permutation
 from ddpipe.train.recipe import Recipe
@@ -108,8 +112,12 @@ def warm_weights(uri: str, classifier: Classifier, manifest: DatasetManifest) ->
         StoreError: There is no package, or it is damaged.
     """
     package = load_package(uri)
-    weights = load(package.folder.read(WEIGHTS))
+    try:
+        weights = load(package.folder.read(WEIGHTS))
+    except SafetensorError as error:
+        raise corrupt(package.folder, WEIGHTS, first_line(error), PACKAGE) from error
     problems = [*_strangers(package, manifest), *_mismatches(weights, classifier.state_dict())]
+    problems += [f"{name}: NaN or infinite" for name, value in weights.items() if not is_finite(value)]
     if problems:
         raise ParameterError(
             what="training cannot start from these weights",

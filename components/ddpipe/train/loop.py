@@ -17,9 +17,10 @@ from typing import Any
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
-from ddpipe.errors import Diverged, Interrupted
+from ddpipe.errors import CheckpointError, Diverged, Interrupted
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.tasks import TASKS
+from ddpipe.model.tensors import first_line
 from ddpipe.storage import Store
 from ddpipe.train.batch_norm import accept_single_values, synchronise
 from ddpipe.train.choices import AUGMENTATIONS
@@ -110,8 +111,25 @@ class Trainer:
         self._epoch_began = time.monotonic()
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Resume from a checkpoint of the same recipe and dataset."""
+        """Resume from a checkpoint of the same recipe and dataset.
+
+        Raises:
+            CheckpointError: Its states are not those of this training.
+        """
+        try:
+            self._restore(checkpoint)
+        except (AttributeError, KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                what="training cannot be resumed",
+                which=f"{self._store.uri}/checkpoints",
+                seen=f"the states of step {checkpoint.step} are not of this training: {first_line(error)}",
+                do="Restore the checkpoint as it was written, or name another output for a new training.",
+            ) from error
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
         self.step, self.history = checkpoint.step, list(checkpoint.history)
+        if not 0 <= self.step - len(self.history) * self._steps_per_epoch <= self._steps_per_epoch:
+            raise ValueError(f"{self.step} steps and {len(self.history)} epochs")
         states, strategy = checkpoint.states, self._training_step.strategy
         average = self._training_step.average
         strategy.load_model(states["training_model" if average else "model"])

@@ -56,6 +56,10 @@ def test_the_id_is_the_hash_of_the_file_and_of_nothing_else(tmp_path: Path) -> N
     [
         ({"name": "../../x"}, "name is '../../x'"),
         ({"name": "a/b"}, "name is 'a/b'"),
+        ({"mean": [10**400]}, "OverflowError"),
+        ({"mean": [float("nan")]}, "mean and std are not all numbers"),
+        ({"std": [-1.0]}, "mean and std are not all numbers"),
+        ({"shape": [10**6, 10**6, 1]}, "no image has so many values"),
         ({"name": ["toys"]}, "is not a string"),
         ({"classes": ["ball", "\u202egnp.kite"]}, r"class '\\\\u202egnp.kite' has control characters"),
         ({"classes": ["ball", "ki\x1b[2Jte"]}, "has control characters"),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image
 from samples import some_images
 
@@ -196,3 +197,14 @@ def test_a_limit_of_open_files_is_not_damage(tmp_path: Path) -> None:
     assert "a file of a dataset cannot be opened" in said
     assert "Too many open files (limit: 40 open files)" in said
     assert "ulimit -n" in said
+
+
+@pytest.mark.parametrize("shape", [(40, 32, 3), (32, 60, 3)], ids=["rows", "columns"])
+def test_an_image_smaller_than_the_manifest_says_is_named(
+    tmp_path: Path, shape: tuple[int, int, int]
+) -> None:
+    ref, data = encode_jpegs([simplejpeg.encode_jpeg(np.zeros((32, 48, 3), np.uint8))])
+    (tmp_path / "shard.tar").write_bytes(data)
+    shard = open_shard(tmp_path / "shard.tar", ref, shape)
+    with pytest.raises(DatasetError, match="image 0: it has 32x48 pixels"):
+        list(shard.each(np.array([0])))

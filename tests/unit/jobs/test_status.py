@@ -122,6 +122,8 @@ def test_a_pod_without_a_time_to_go_was_asked_to_go_at_once() -> None:
         (json.dumps({"message": {"message": "E: bad"}}), '{"message": {"message": "E: bad"}}', None),
         ("last words", "last words", None),
         ("7", "7", None),
+        ("[" * 9999, "[" * 9999, None),
+        (json.dumps({"message": {"message": "E: bad", "extraInfo": {"timestamp": "inf"}}}), "E: bad", None),
     ],
 )
 def test_a_torch_error_file_is_read_other_text_is_kept(message: str, text: str, time: float | None) -> None:

@@ -172,7 +172,7 @@ def test_a_proxy_s_error_page_has_its_status(server: Server) -> None:
         server.reached().get("/pods")
 
 
-@pytest.mark.parametrize("body", [b"no JSON", b""])
+@pytest.mark.parametrize("body", [b"no JSON", b"", b"[]", b"null", b"3", b"[" * 100_000])
 def test_an_answer_that_is_not_json_is_no_answer(server: Server, body: bytes) -> None:
     server.answers = [(200, body)]
     with pytest.raises(Unanswered):
@@ -232,7 +232,9 @@ def test_a_busy_server_says_how_long_to_wait(server: Server) -> None:
         assert caught.value.retry_after == seconds
 
 
-@pytest.mark.parametrize("body", [b'["no", "object"]', b'"text"', b"null"])
+@pytest.mark.parametrize(
+    "body", [b'["no", "object"]', b'"text"', b"null", b'{"details": "none"}', b"[" * 9999]
+)
 def test_an_error_of_any_json_has_its_status(server: Server, body: bytes) -> None:
     server.answers = [(503, body)]
     with pytest.raises(Refused, match="HTTP 503 Service Unavailable"):

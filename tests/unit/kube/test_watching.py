@@ -160,7 +160,19 @@ def test_an_optional_source_that_is_forbidden_is_left() -> None:
     assert watches(server) == []
 
 
-@pytest.mark.parametrize("line", [b"<html>503</html>", b'"text"', b"[]", b"{}", b'{"type": "ADDED"}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"type": "ADDED", "object": {"metadata": {}}}',
+        b'{"type": "ERROR", "object": 3}',
+        b"<html>503</html>",
+        b'"text"',
+        b"[]",
+        b"{}",
+        b'{"type": "ADDED"}',
+        b"[" * 9999,
+    ],
+)
 def test_a_line_that_is_no_event_is_trouble_not_the_end(line: bytes) -> None:
     """A proxy's page with status 200 once ended the thread, and the launcher waited forever."""
     server = a_server(None, pod(0))

@@ -59,3 +59,23 @@ def test_other_file_is_rejected_without_running_code(
         read_tensors(data)
     assert "weights_only" not in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_shared_and_nested_tensors_are_read() -> None:
+    weights = torch.arange(1000.0)
+    found = read_tensors(saved({"a": weights, "b": [weights, (weights[:10], {"c": weights})]}))
+    assert torch.equal(found["b"][1][1]["c"], weights)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.zeros(1).expand(10**9),
+        torch.empty(10**9, device="meta"),
+        torch.ones(1).to_sparse(),
+    ],
+    ids=["repeated", "without values", "sparse"],
+)
+def test_small_file_cannot_claim_a_huge_tensor(tensor: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="it holds a tensor"):
+        read_tensors(saved({"nested": [{"weights": tensor}]}))

@@ -157,3 +157,31 @@ def test_torchvision_network_is_rebuilt(tmp_path: Path, name: str) -> None:
     found, _ = load_model(a_training(tmp_path, checkpoint))
     images = torch.zeros(2, 64, 64, 1, dtype=torch.uint8)
     assert torch.equal(found(images), model.eval()(images))
+
+
+def test_file_cannot_size_a_computation(tmp_path: Path) -> None:
+    """The weights of a convolutional network fit images of any size: gigabytes, if two were computed."""
+    model = Classifier(build("resnet18", (96, 96, 3), CLASSES), [0.25] * 3, [0.5] * 3)
+    network = {"name": "resnet18", "shape": (60_000, 60_000, 3), "classes": CLASSES}
+    checkpoint = a_checkpoint(network=network, states={"model": model.state_dict()})
+    load_model(a_training(tmp_path, checkpoint))
+
+
+@pytest.mark.parametrize(
+    "pointed", [{"step": float("inf")}, {"step": "3"}, {"best": 1}, {"sha256": None}, {"more": 1}], ids=repr
+)
+def test_pointer_of_any_content_is_rejected(tmp_path: Path, pointed: dict[str, Any]) -> None:
+    training = a_training(tmp_path, a_checkpoint())
+    record = tmp_path / "training" / "training.json"
+    named = json.loads(record.read_text())["checkpoint"]
+    record.write_text(json.dumps({"checkpoint": named | pointed}))
+    with pytest.raises(CheckpointError, match="malformed"):
+        load_model(training)
+    record.write_text("[" * 100_000)
+    with pytest.raises(CheckpointError, match="malformed"):
+        load_model(training)
+
+
+def test_checkpoint_of_less_than_nothing_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="less than nothing"):
+        load_model(a_training(tmp_path, a_checkpoint(epoch=-1)))

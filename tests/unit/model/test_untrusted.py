@@ -12,25 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 from evaluation_runs import an_evaluation, some_logits
-from model_packages import a_package
+from model_packages import a_package, resealed
 from samples import a_manifest
 
 from ddpipe.errors import CorruptObject
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.package import load_package
 from ddpipe.storage import open_store
-from ddpipe.storage.sealed import sha256
 
 LABELS = np.arange(12) % 2
 Change = Callable[[dict[str, Any]], object]
-
-
-def resealed(folder: Path, seal: str, name: str, content: bytes) -> None:
-    """Replace a file, and its hash in the seal, as anybody can who may write to the folder."""
-    (folder / name).write_bytes(content)
-    facts = json.loads((folder / seal).read_text())
-    facts["sha256"][name] = sha256(content)
-    (folder / seal).write_text(json.dumps(facts))
 
 
 def changed(folder: Path, seal: str, name: str, change: Change) -> None:

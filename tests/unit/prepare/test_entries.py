@@ -103,3 +103,34 @@ def test_an_entry_that_unpacks_to_too_much_is_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(entries, "LARGEST", 100)
     with pytest.raises(ValueError, match="more than 100 bytes"):
         decoded(encoded(replace(ONE)))
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [
+        {"sha256": "../../x", "bytes": 1, "count": 1},
+        {"sha256": "a" * 64, "bytes": 1, "count": 1, "kind": "../x"},
+        {"sha256": "a" * 64, "bytes": "1", "count": 1},
+        {"sha256": "a" * 64, "bytes": 1, "count": 1, "more": 1},
+    ],
+    ids=str,
+)
+def test_an_entry_names_no_file_outside_the_shards(shard: dict[str, Any]) -> None:
+    facts = {"schema": entries.SCHEMA, "shard": shard, "encoding": {}}
+    with pytest.raises(entries.DAMAGED):
+        decoded(_packed(ONE, facts=np.frombuffer(json.dumps(facts).encode(), np.uint8)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"shapes": np.ones((1, 2), np.uint32)},
+        {"moments": np.ones(1, np.uint64)},
+        {"ids": np.array([[b"a"]])},
+        {"facts": np.frombuffer(b"[" * 9999, np.uint8)},
+    ],
+    ids=["shapes", "moments", "ids", "facts"],
+)
+def test_columns_of_other_shapes_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(entries.DAMAGED):
+        decoded(_packed(ONE, **changes))

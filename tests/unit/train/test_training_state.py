@@ -284,6 +284,29 @@ def test_a_hyperparameter_that_is_gone_makes_it_another_training(dataset: str, o
         train(dataset, output, RECIPE)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"states": {}},
+        {"states": {"model": {}, "optimizer": {}, "metrics": []}},
+        {"step": 10_000},
+        {"epoch": 0, "history": [{}] * 50},
+    ],
+    ids=["no states", "other states", "other step", "other epochs"],
+)
+def test_checkpoint_of_any_content_is_rejected_when_resumed(
+    dataset: str, output: str, changes: dict[str, Any]
+) -> None:
+    """It may come from a bucket that others can write to; its hash is in a file next to it."""
+    interrupted(4, dataset, output, RECIPE)
+    store = open_store(output)
+    found = newest(store)
+    assert found
+    claim(store, None).save(replace(found[1], **changes))
+    with pytest.raises(CheckpointError, match="training cannot be resumed"):
+        train(dataset, output, RECIPE)
+
+
 def forget(output: str, name: str) -> None:
     """Make the newest checkpoint one that was written before a hyperparameter was declared."""
     checkpoint = latest(open_store(output))

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from evaluation_runs import a_dataset
-from model_packages import a_classifier, a_package
+from model_packages import a_classifier, a_package, resealed
+from safetensors.torch import save
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest
-from ddpipe.errors import NoSuchObject, ParameterError
+from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError
 from ddpipe.model.architectures import Classifier
 from ddpipe.train.initial import warm_weights
 
@@ -51,3 +52,23 @@ def test_a_network_of_other_layers_is_refused(tmp_path: Path, manifest: DatasetM
 def test_no_package_is_no_start(tmp_path: Path, manifest: DatasetManifest) -> None:
     with pytest.raises(NoSuchObject, match="there is no finished model package"):
         warm_weights(str(tmp_path), a_classifier(manifest), manifest)
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "seen"),
+    [
+        (b"\xff" * 8, CorruptObject, r"model\.safetensors"),
+        (None, ParameterError, "mean: NaN or infinite"),
+    ],
+    ids=["no safetensors", "NaN"],
+)
+def test_weights_of_any_content_are_rejected(
+    tmp_path: Path, manifest: DatasetManifest, content: bytes | None, error: type[Exception], seen: str
+) -> None:
+    """A seal proves that nothing changed since, not who wrote it."""
+    package, classifier = a_package(str(tmp_path / "model"), manifest), a_classifier(manifest)
+    if content is None:
+        content = save({name: value / 0 * 0 for name, value in classifier.state_dict().items()})
+    resealed(Path(package), "package.json", "model.safetensors", content)
+    with pytest.raises(error, match=seen):
+        warm_weights(package, classifier, manifest)

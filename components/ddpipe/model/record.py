@@ -1,0 +1,85 @@
+"""The record of a finished training, training.json: written by train, read by whatever shows a run.
+
+It is read as any file from a store: by its types, before anything uses it. It is read without torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ddpipe.errors import CorruptObject
+from ddpipe.model.typed import typed
+from ddpipe.storage import open_store
+
+RECORD = "training.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """What readers use of a record; there is more in it."""
+
+    recipe: Mapping[str, Any]
+    dataset_id: str
+    checkpoint: Mapping[str, Any]
+    world_size: int
+    device: str
+    torch: str
+    epochs: int
+    steps: int
+    seconds: float
+    images_per_second: float
+    resumed_from: int | None
+    history: tuple[Mapping[str, Any], ...]
+    final: Mapping[str, float]
+
+
+def training_record(training_uri: str) -> dict[str, Any]:
+    """The record of a finished training.
+
+    Args:
+        training_uri: The training's output.
+
+    Raises:
+        NoSuchObject: It has not finished.
+        CorruptObject: It is malformed.
+        StoreError: It cannot be read.
+    """
+    store = open_store(training_uri)
+    content = store.read(RECORD)
+    try:
+        values = json.loads(content)
+        _check(values)
+    except (ValueError, RecursionError) as error:
+        raise CorruptObject(
+            what="the record of a training is malformed",
+            which=f"{store.uri}/{RECORD}",
+            seen=str(error),
+            do="Delete it and run the training again: it resumes from its last checkpoint.",
+        ) from error
+    record: dict[str, Any] = values
+    return record
+
+
+def _check(values: object) -> None:
+    """Raise ValueError for what no training wrote."""
+    if not isinstance(values, Mapping):
+        raise ValueError("it is not an object")  # noqa: TRY004 - a file's fault
+    record = typed(_Record, {one.name: values[one.name] for one in fields(_Record) if one.name in values})
+    if not record.history:
+        raise ValueError("it lists no epoch")
+    for number, epoch in enumerate(record.history):
+        numbers = {name: value for name, value in epoch.items() if name.startswith(("train_", "validation_"))}
+        typed(_Epoch, {"epoch": epoch.get("epoch"), "measured": numbers}, f"history[{number}].")
+    if not {"file", "sha256"} <= record.checkpoint.keys():
+        raise ValueError("it names no checkpoint")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Epoch:
+    """What readers use of an epoch."""
+
+    epoch: int
+    measured: Mapping[str, float]
