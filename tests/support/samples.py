@@ -52,6 +52,7 @@ def a_split(
     *,
     ids: Sequence[str] = (),
     labels: ArrayLike = (),
+    groups: Sequence[str] = (),
     store: Store | None = None,
 ) -> Split:
     """A split of `count` samples, with the columns stored if there is a store.
@@ -63,6 +64,7 @@ def a_split(
         text(ids or [f"{index % classes}/{index}.png" for index in range(count)]),
         np.asarray(labels if np.size(labels) else np.arange(count) % classes),
         classes,
+        text(groups) if groups else None,
     )
     for key, data in objects.items() if store else ():
         store.write(key, data)

@@ -87,8 +87,8 @@ def shards_of(manifest: DatasetManifest) -> set[ShardRef]:
 
 
 def columns_of(manifest: DatasetManifest) -> set[ColumnRef]:
-    """The ids and labels of a version."""
-    return {column for split in manifest.splits.values() for column in (split.sample_ids, split.labels)}
+    """The ids, labels and groups of a version."""
+    return {column for split in manifest.splits.values() for column in split.columns}
 
 
 def objects_of(manifest: DatasetManifest) -> set[ShardRef | ColumnRef]:

@@ -38,14 +38,16 @@ class SampleIndex:
     Attributes:
         sample_ids: Names that stay with a sample from version to version, such as its path in the source.
         labels: What they show.
+        groups: int64, (samples,): equal numbers belong together; None: each sample is on its own.
     """
 
     sample_ids: Strings
     labels: Labels
+    groups: Labels | None = None
 
 
 def described(
-    shards: Sequence[ShardRef], sample_ids: Text, labels: Labels, classes: int
+    shards: Sequence[ShardRef], sample_ids: Text, labels: Labels, classes: int, groups: Text | None = None
 ) -> tuple[Split, Mapping[str, bytes]]:
     """Describe a split for a manifest.
 
@@ -54,14 +56,19 @@ def described(
         sample_ids: Of each sample, (samples,).
         labels: int64, (samples,) or (samples, classes).
         classes: Number of classes.
+        groups: What each sample belongs to, (samples,); only which ones are equal is stored.
 
     Returns:
         The split, and the objects that have to be stored for it, by their keys.
     """
     ids, ids_data = _encoded(trimmed(sample_ids))
     shown, shown_data = _encoded(labels.astype(np.int64, copy=False))
-    split = Split(tuple(shards), ids, shown, tuple(counted(labels, classes).tolist()))
-    return split, {object_key(ids): ids_data, object_key(shown): shown_data}
+    objects = {object_key(ids): ids_data, object_key(shown): shown_data}
+    together = None
+    if groups is not None:
+        together, data = _encoded(np.unique(groups, return_inverse=True)[1].astype(np.int64, copy=False))
+        objects[object_key(together)] = data
+    return Split(tuple(shards), ids, shown, tuple(counted(labels, classes).tolist()), together), objects
 
 
 def counted(labels: Labels, classes: int) -> NDArray[np.int64]:
@@ -86,14 +93,16 @@ def open_index(manifest: DatasetManifest, split: str, store: Store, cache: Path 
         StoreError: They cannot be fetched.
     """
     part = manifest.splits[split]
-    ids, labels = (
-        _opened(fetched(store, column, cache or default_cache())) for column in (part.sample_ids, part.labels)
+    ids, labels, *groups = (
+        _opened(fetched(store, column, cache or default_cache())) for column in part.columns
     )
     many = len(manifest.classes)
     shape = (part.count, many) if manifest.task == "multilabel" else (part.count,)
     fits = ids.dtype.kind == "S" and ids.shape == (part.count,)
     fits = fits and labels.dtype == np.int64 and labels.shape == shape
     fits = fits and (not labels.size or 0 <= labels.min() <= labels.max() < (many if labels.ndim == 1 else 2))
+    fits = fits and all(one.dtype == np.int64 and one.shape == (part.count,) for one in groups)
+    fits = fits and all(one.min(initial=0) >= 0 for one in groups)
     if not fits or counted(labels, many).tolist() != list(part.per_class):
         raise DatasetError(
             what="a dataset cannot be read",
@@ -102,7 +111,7 @@ def open_index(manifest: DatasetManifest, split: str, store: Store, cache: Path 
             f"the {part.count} samples of {many} classes that the manifest counts",
             do="Prepare the dataset again: `ddpipe prepare`.",
         )
-    return SampleIndex(Strings(ids), labels)
+    return SampleIndex(Strings(ids), labels, *groups)
 
 
 def _encoded(column: NDArray[Any]) -> tuple[ColumnRef, bytes]:

@@ -82,17 +82,24 @@ class Split:
         sample_ids: Their names; see `ddpipe.data.index`, also for the labels.
         labels: What they show.
         per_class: How many of them show each class.
+        groups: Which of them belong together, such as the images of one patient; None: each is on its own.
     """
 
     shards: tuple[ShardRef, ...]
     sample_ids: ColumnRef
     labels: ColumnRef
     per_class: tuple[int, ...]
+    groups: ColumnRef | None = None
 
     @property
     def count(self) -> int:
         """How many samples there are."""
         return sum(shard.count for shard in self.shards)
+
+    @property
+    def columns(self) -> tuple[ColumnRef, ...]:
+        """Everything about its samples besides the images."""
+        return tuple(filter(None, (self.sample_ids, self.labels, self.groups)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +148,12 @@ class DatasetManifest:
         return {**self.source.get("left_out", {}), **unreadable}
 
     def to_json(self) -> str:
-        """Canonical JSON: sorted keys, no spaces, ASCII only."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        """Canonical JSON: sorted keys, no spaces, ASCII only; versions without groups do not mention them."""
+        fields = asdict(self)
+        for split in fields["splits"].values():
+            if split["groups"] is None:
+                del split["groups"]
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str | bytes, origin: str = "manifest") -> DatasetManifest:
@@ -224,6 +235,7 @@ def _typed(fields: dict[str, Any]) -> dict[str, Any]:
             sample_ids=_column_ref(split["sample_ids"]),
             labels=_column_ref(split["labels"]),
             per_class=tuple(map(index, split["per_class"])),
+            groups=_column_ref(split["groups"]) if "groups" in split else None,
         )
         for name, split in fields["splits"].items()
     }

@@ -38,10 +38,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A split as a model sees it: logits, shape (samples, classes), and labels, in the samples' order."""
+    """A split as a model sees it, in the samples' order.
+
+    Attributes:
+        logits: Shape (samples, classes).
+        labels: As the split has them.
+        groups: Shape (samples,): equal numbers belong together; None: each sample is on its own.
+    """
 
     logits: npt.NDArray[np.float32]
     labels: npt.NDArray[np.int64]
+    groups: npt.NDArray[np.int64] | None = None
 
 
 def evaluate(
@@ -142,7 +149,11 @@ def score(
         allow_tf32=False,
     ):
         return {
-            name: Scored(logits_of(model, split, world, classes=classes, batch_size=batch_size), split.labels)
+            name: Scored(
+                logits_of(model, split, world, classes=classes, batch_size=batch_size),
+                split.labels,
+                split.groups,
+            )
             for name, split in splits.items()
         }
 
@@ -165,7 +176,14 @@ def measured(answers: Mapping[str, Scored], manifest: DatasetManifest) -> Metric
         truth = task.truth(seen.labels, len(manifest.classes))
         thresholds = best_thresholds(task.probabilities(seen.logits), truth)
     test = answers[SPLIT]
-    return measure(test.logits, test.labels, manifest.classes, task=manifest.task, thresholds=thresholds)
+    return measure(
+        test.logits,
+        test.labels,
+        manifest.classes,
+        task=manifest.task,
+        thresholds=thresholds,
+        groups=test.groups,
+    )
 
 
 def _check(checkpoint: Checkpoint, manifest: DatasetManifest, training_uri: str, manifest_uri: str) -> None:

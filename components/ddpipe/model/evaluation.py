@@ -113,6 +113,8 @@ class Metrics:
         calibration: The bins that are not empty, by rising confidence.
         plain: The scores of the plain images, if the model was evaluated with more views of each.
         validation: Then also the headline score on the validation split, of "plain" and of the views by name.
+        groups: How many groups of samples that belong together were resampled for the intervals; 0: each
+            sample is on its own.
         warnings: Choices that made this model worse than it could be, in sentences.
     """
 
@@ -126,6 +128,7 @@ class Metrics:
     calibration: tuple[CalibrationBin, ...]
     plain: Mapping[str, float] = field(default_factory=dict)
     validation: Mapping[str, float] = field(default_factory=dict)
+    groups: int = 0
     warnings: tuple[str, ...] = ()
 
     @property

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ddpipe.errors import CorruptObject
@@ -22,8 +22,6 @@ class _Record:
     """What readers use of a record; there is more in it."""
 
     recipe: Mapping[str, Any]
-    dataset_id: str
-    checkpoint: Mapping[str, Any]
     world_size: int
     device: str
     torch: str
@@ -33,7 +31,8 @@ class _Record:
     images_per_second: float
     resumed_from: int | None
     history: tuple[Mapping[str, Any], ...]
-    final: Mapping[str, float]
+    final: Mapping[str, float] = field(default_factory=dict)
+    checkpoint: Mapping[str, Any] = field(default_factory=dict)
 
 
 def training_record(training_uri: str) -> dict[str, Any]:
@@ -73,8 +72,6 @@ def _check(values: object) -> None:
     for number, epoch in enumerate(record.history):
         numbers = {name: value for name, value in epoch.items() if name.startswith(("train_", "validation_"))}
         typed(_Epoch, {"epoch": epoch.get("epoch"), "measured": numbers}, f"history[{number}].")
-    if not {"file", "sha256"} <= record.checkpoint.keys():
-        raise ValueError("it names no checkpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,9 @@ from ddpipe.data.seen import TRAINED_ON, Hashes, from_bytes
 from ddpipe.errors import CheckpointError, NoSuchObject, ParameterError, listed
 from ddpipe.model import AUTO, ModelNames, is_own_function
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.model.checkpoint import RECORD, Checkpoint, finished, load
+from ddpipe.model.checkpoint import Checkpoint, finished, load
 from ddpipe.model.networks import Shape
+from ddpipe.model.record import RECORD
 from ddpipe.storage import open_store
 
 LARGEST_SIDE, MOST_CHANNELS, MOST_CLASSES = 65_536, 1024, 1_000_000

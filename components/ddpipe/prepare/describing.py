@@ -48,7 +48,7 @@ def manifest_of(
         skipped: Ids of samples that cannot be read.
 
     Returns:
-        The manifest, and the columns with its ids and labels, by their keys.
+        The manifest, and the columns with its ids, labels and groups, by their keys.
     """
     samples = survey.samples
     none = np.empty(0, np.int64)
@@ -64,6 +64,7 @@ def manifest_of(
             samples.ids[rows[split]],
             samples.labels[rows[split]],
             len(survey.classes),
+            samples.units[rows[split]] if is_grouped else None,
         )
         for split in SPLITS
     }

@@ -24,10 +24,11 @@ from ddpipe.data.reader import open_split
 from ddpipe.data.seen import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
 from ddpipe.distributed import World, process_group, rank
 from ddpipe.errors import CheckpointError, DatasetError, ParameterError, listed
-from ddpipe.model.checkpoint import RECORD, Checkpoint, Saved, claim, finished, load, newest
+from ddpipe.model.checkpoint import Checkpoint, Saved, claim, finished, load, newest
 from ddpipe.model.lineage import surroundings
 from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import load_package, seen_by
+from ddpipe.model.record import RECORD
 from ddpipe.storage import Store, open_store
 from ddpipe.train.choices import Determinism
 from ddpipe.train.determinism import determinism

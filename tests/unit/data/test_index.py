@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 from samples import a_manifest, a_split
 
+from ddpipe.data.catalogue import columns_of
 from ddpipe.data.columns import Strings, text
 from ddpipe.data.index import open_index
 from ddpipe.data.manifest import SPLITS, ColumnRef, DatasetManifest, Split
@@ -54,6 +55,27 @@ def test_an_index_is_mapped_into_memory_and_cannot_be_changed(tmp_path: Path) ->
     for column in (index.sample_ids.column, index.labels):
         assert not column.flags.owndata
         assert not column.flags.writeable
+
+
+def test_groups_come_back_as_numbers_and_no_names(tmp_path: Path) -> None:
+    """Which images are of one patient is needed, not who that is."""
+    store = open_store(str(tmp_path))
+    split = a_split(4, groups=["ann", "bob", "ann", "eve"], store=store)
+    manifest = DatasetManifest.from_json(_manifest(split).to_json())
+    index = open_index(manifest, "train", store, tmp_path)
+    assert index.groups is not None
+    assert index.groups.tolist() == [0, 1, 0, 2]
+    assert all(b"ann" not in store.read(info.key) for info in store.list("columns/"))
+    assert columns_of(manifest) == {split.sample_ids, split.labels, split.groups}
+    assert "groups" not in _manifest(a_split(4)).to_json()
+
+
+@pytest.mark.parametrize("groups", [[0, 1], [0.0] * 5, [-1, 0, 0, 0, 0], [[0]] * 5], ids=str)
+def test_groups_of_other_types_are_refused(tmp_path: Path, groups: ArrayLike) -> None:
+    store = open_store(str(tmp_path))
+    wrong = replace(a_split(5, store=store), groups=_stored(np.asarray(groups), tmp_path))
+    with pytest.raises(DatasetError, match="5 samples of 2 classes"):
+        open_index(_manifest(wrong), "train", store, tmp_path)
 
 
 def test_a_changed_or_missing_column_is_reported(tmp_path: Path) -> None:

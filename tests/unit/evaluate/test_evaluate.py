@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from evaluation_runs import a_dataset, a_training
+from samples import a_split, written
 from torch import Tensor, nn
 
+from ddpipe.data.index import open_index
+from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
 from ddpipe.distributed import process_group
 from ddpipe.evaluate.evaluate import evaluate, score
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import scoring
 from ddpipe.model.scoring import batch_size_for
+from ddpipe.storage import open_store
 
 
 class Watcher(nn.Module):
@@ -67,3 +72,22 @@ def test_views_are_scored_on_validation_next_to_plain(tmp_path: Path) -> None:
     assert set(metrics.validation) == {"plain", "flips"}
     assert all(value in {0, 0.5, 1} for value in metrics.validation.values())  # of two images
     assert not evaluate(training, dataset, str(tmp_path / "plain")).metrics.validation
+
+
+def test_groups_of_the_test_split_are_resampled(tmp_path: Path) -> None:
+    """From the columns of the version to the intervals and the page that shows them."""
+    store = open_store(str(tmp_path / "store"))
+    manifest = load_manifest(a_dataset(store.uri))
+    count = manifest.splits["test"].count
+    index = open_index(manifest, "test", store)
+    grouped = a_split(
+        count,
+        shards=manifest.splits["test"].shards,
+        ids=list(index.sample_ids),
+        labels=index.labels,
+        groups=[f"patient {number // 4}" for number in range(count)],
+        store=store,
+    )
+    dataset = written(store, replace(manifest, splits={**manifest.splits, "test": grouped}))
+    training, evaluation = a_training(str(tmp_path / "training"), dataset), str(tmp_path / "evaluation")
+    assert evaluate(training, dataset, evaluation).metrics.groups == 10

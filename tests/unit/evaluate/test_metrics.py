@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from evaluation_runs import some_labels, some_logits
+from numpy.typing import NDArray
 from scipy.special import expit
 from sklearn import metrics as sklearn
 
@@ -135,7 +136,7 @@ def test_certain_mistake_has_the_finite_loss_of_the_library() -> None:
 
 def test_bootstrap_finds_the_known_interval_of_a_mean() -> None:
     values = np.random.default_rng(2).normal(size=2000)
-    intervals = bootstrap({"mean": mean(values)}, samples=len(values), resamples=1000, seed=0)
+    intervals = bootstrap({"mean": mean(values)}, groups=np.arange(len(values)), resamples=1000, seed=0)
     half = 1.96 * values.std() / np.sqrt(len(values))
     assert intervals["mean"] == pytest.approx((values.mean() - half, values.mean() + half), abs=0.1 * half)
 
@@ -149,6 +150,51 @@ def test_intervals_hold_the_value_and_repeat_with_the_seed() -> None:
         assert score.low < score.value < score.high
     assert measure(LOGITS, LABELS, CLASSES, seed=3).scores == scores
     assert measure(LOGITS, LABELS, CLASSES, seed=4).scores != scores
+
+
+def patients(
+    draw: int, count: int = 60, images: int = 10
+) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+    """Logits, labels and patients: what a model knows of a patient it knows of all of its images."""
+    generator = np.random.default_rng(draw)
+    patient = np.repeat(np.arange(count), images)
+    labels = generator.integers(0, 2, len(patient))
+    certainty = generator.normal(1, 1, count)[patient] + generator.normal(0, 0.3, len(patient))
+    signs = 2 * labels - 1
+    return np.stack([-signs * certainty, signs * certainty], 1).astype(np.float32), labels, patient * 7
+
+
+def test_intervals_of_grouped_images_contain_the_truth() -> None:
+    """Resampled by images, they contained it in half of the draws."""
+    many = measure(*patients(0, 20_000, 2)[:2], ("a", "b")).scores
+    found = dict.fromkeys(("accuracy", "macro_f1", "log_loss", "macro_auc"), 0)
+    by_image = dict(found)
+    for draw in range(1, 61):
+        logits, labels, patient = patients(draw)
+        for counts, groups in ((found, patient), (by_image, None)):
+            scores = measure(logits, labels, ("a", "b"), groups=groups).scores
+            for name in counts:
+                counts[name] += (scores[name].low or 0) <= many[name].value <= (scores[name].high or 0)
+    assert min(found.values()) >= 52
+    assert max(by_image.values()) <= 42
+
+
+def test_groups_of_one_image_have_nearly_the_interval_of_images() -> None:
+    plain = measure(LOGITS, LABELS, CLASSES).scores
+    alone = measure(LOGITS, LABELS, CLASSES, groups=np.arange(len(LABELS))[::-1])
+    assert alone.groups == len(LABELS)
+    for name, score in plain.items():
+        if score.low is not None:
+            assert alone.scores[name].low == pytest.approx(score.low, abs=0.01)
+            assert alone.scores[name].high == pytest.approx(score.high, abs=0.01)
+
+
+def test_faultless_model_is_as_certain_as_it_has_groups() -> None:
+    logits = some_logits(LABELS, 3, skill=50)
+    tens = measure(logits, LABELS, CLASSES, groups=np.arange(len(LABELS)) // 10).scores["accuracy"]
+    assert (tens.value, tens.low, tens.high) == (1.0, pytest.approx(0.81, abs=0.02), pytest.approx(1.0))
+    one = measure(logits, LABELS, CLASSES, groups=np.zeros(len(LABELS), int)).scores["accuracy"]
+    assert (one.low, one.high) == (None, None)
 
 
 def test_faultless_model_is_not_called_certain() -> None:

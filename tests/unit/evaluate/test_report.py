@@ -85,6 +85,14 @@ def test_page_describes_the_whole_run() -> None:
     _assert_well_formed(page)
 
 
+def test_page_names_the_groups_that_were_resampled() -> None:
+    record = a_record()
+    evaluation = record.evaluation
+    grouped = replace(evaluation, metrics=replace(evaluation.metrics, groups=1234))
+    text = _text(render(replace(record, evaluation=grouped)))
+    assert "test images of 1,234 groups, which are drawn as wholes, may have moved it." in text
+
+
 def test_page_names_what_the_data_lacks() -> None:
     record = a_record()
     source = {

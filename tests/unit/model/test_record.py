@@ -42,7 +42,7 @@ def test_record_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"history": [{"epoch": 1, "train_loss": "low"}]}, "train_loss is 'low'"),
         ({"history": {}}, "history is"),
         ({"final": {"train_loss": None}}, "train_loss is None"),
-        ({"checkpoint": {}}, "names no checkpoint"),
+        ({"checkpoint": []}, "checkpoint is"),
         ({"seconds": float("inf")}, "seconds is inf"),
         ({"world_size": True}, "world_size is True"),
     ],

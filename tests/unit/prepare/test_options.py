@@ -7,10 +7,12 @@ import tarfile
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from samples import a_folder, an_image, labels_by_id, sample_ids
 
-from ddpipe.data.manifest import SPLITS
+from ddpipe.data.index import SampleIndex, open_index
+from ddpipe.data.manifest import SPLITS, store_of
 from ddpipe.errors import ParameterError, SourceError
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html, how_split
@@ -230,6 +232,11 @@ def test_newest_days_need_a_column_of_times() -> None:
         spec.validated()
 
 
+def _indices(prepared: Prepared) -> list[SampleIndex]:
+    store = store_of(prepared.manifest_uri)
+    return [open_index(prepared.manifest, split, store) for split in SPLITS]
+
+
 def _groups(manifest_uri: str, pattern: str) -> dict[str, set[str]]:
     """The splits in which each group is."""
     found: dict[str, set[str]] = {}
@@ -252,6 +259,11 @@ def test_what_a_path_says_stays_together(pattern: str, tmp_path: Path) -> None:
     prepared = prepare(replace(_scans(tmp_path / "scans"), group_pattern=pattern))
     groups = _groups(prepared.manifest_uri, r"/p(\d+)-")
     assert len(groups) == 20
+    indices = _indices(prepared)
+    assert sum(len(np.unique(index.groups)) for index in indices if index.groups is not None) == 20
+    for index in indices:
+        patients = [re.search(r"/p(\d+)-", name)[1] for name in index.sample_ids]  # type: ignore[index]
+        assert len({*zip(patients, index.groups.tolist(), strict=True)}) == len({*patients})  # type: ignore[union-attr]
     assert all(len(splits) == 1 for splits in groups.values())
     assert sum(prepared.manifest.split_rule["groups"].values()) == 20
     assert prepared.manifest.split_rule["group_pattern"] == pattern
