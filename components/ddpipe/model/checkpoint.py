@@ -60,7 +60,8 @@ class Checkpoint:
         history: One record for each finished epoch.
         seconds: Spent in the unfinished epoch.
         attempts: One record for each process group that trained so far: `step`, `world_size` and `nodes`
-            it began with, and its `seconds`.
+            it began with, its `seconds`, and those of the run `before` it trained.
+        schedule: How many steps the training takes, as decided from which step on: [[step, steps], …].
         lineage: `run`, `job` and `image` from the environment; and `warm_start`, the id of the model whose
             weights it started from.
     """
@@ -75,6 +76,7 @@ class Checkpoint:
     history: list[dict[str, Any]]
     seconds: float = 0.0
     attempts: list[dict[str, Any]] = field(default_factory=list)
+    schedule: list[list[int]] = field(default_factory=list)
     lineage: dict[str, str] = field(default_factory=dict)
     schema: int = SCHEMA
 

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
 from ddpipe.processes.cpus import cpus
+from ddpipe.processes.process import LAUNCHED
 from ddpipe.processes.signals import on_stop
 from ddpipe.processes.torchrun_report import first_killed
 
@@ -79,7 +81,8 @@ def run_local(module: str, arguments: Sequence[str], processes: int, max_restart
 def _environment(processes: int) -> dict[str, str]:
     threads = max(1, cpus() // processes)
     defaults = {"OMP_NUM_THREADS": str(threads)}
-    return {**defaults, **os.environ, "DDPIPE_PARENT": str(os.getpid())}
+    own = {"DDPIPE_PARENT": str(os.getpid()), LAUNCHED: str(time.time())}
+    return {**defaults, **os.environ, **own}
 
 
 def _first_error(folder: Path, stderr: str, code: int, *, stopped: bool) -> DdpipeError:

@@ -12,11 +12,15 @@ import ctypes
 import gc
 import os
 import sys
+import time
 from contextlib import suppress
 from typing import NoReturn
 
 _THRESHOLDS = (100_000, 50, 1000)
 """New objects before the youngest are searched; searches of one generation before one of the next."""
+
+LAUNCHED = "DDPIPE_LAUNCHED"
+"""Variable with the time at which a command began to start processes."""
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
 """Names of glibc's options."""
@@ -43,6 +47,12 @@ def give_memory_back() -> None:
     """Let the system have what is free between the objects of this process, also after `keep_memory`."""
     if malloc_trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # glibc's
         malloc_trim(0)
+
+
+def launched_at() -> float:
+    """When the command that started this process began to, as `time.time`; now if it did not pass that on."""
+    first = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    return float(os.environ.get(LAUNCHED, time.time())) if first else time.time()
 
 
 def is_alive(pid: int) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from ddpipe.processes.process import keep_memory, search_rarely
+from ddpipe.processes.process import keep_memory, launched_at, search_rarely
 
 
 @click.command()
@@ -17,13 +17,14 @@ from ddpipe.processes.process import keep_memory, search_rarely
 @click.option("--recipe", default="{}", show_default=True, help="Hyperparameters as a JSON object.")
 def main(dataset: str, output: str, recipe: str) -> None:
     """Train as one rank."""
+    began = launched_at()
     search_rarely()
     keep_memory()
     from ddpipe.distributed import run_rank  # noqa: PLC0415 - torch, after `search_rarely`
     from ddpipe.train.recipe import Recipe  # noqa: PLC0415
     from ddpipe.train.train import train  # noqa: PLC0415
 
-    run_rank(lambda: train(dataset, output, Recipe.from_json(recipe)))
+    run_rank(lambda: train(dataset, output, Recipe.from_json(recipe), began=began))
 
 
 if __name__ == "__main__":

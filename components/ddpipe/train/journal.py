@@ -14,7 +14,7 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -49,37 +49,37 @@ class Journal:
         folder: Path,
         *,
         step: int,
-        steps: int,
-        seen: Callable[[int], int],
+        done: tuple[int, int],
     ) -> None:
-        """Keep event files in `folder` until they are uploaded; resume at `step` of `steps`.
-
-        `seen` returns how many images have been trained on by the end of a step.
-        """
+        """Keep event files in `folder` until they are uploaded; resume at `step`, with so much work done."""
         self._store, self._uploads = store, uploads
         self._folder = folder
         # What an earlier process wrote about later steps is void: it died before they were saved.
         self._events = SummaryWriter(str(folder), purge_step=step + 1)
-        self._seen, self._steps = seen, steps
         self._bar = tqdm(
-            total=seen(steps),
-            initial=seen(step),
+            total=done[1],
+            initial=done[0],
             unit=" images",
+            smoothing=0,  # the mean since the start: epochs end with a validation, which is work as well
             file=sys.stdout,
             disable=not sys.stdout.isatty(),
         )
 
-    def step(self, step: int) -> None:
-        """So many steps have been taken."""
-        self._bar.update(self._seen(step) - self._bar.n)
+    def step(self, done: int, total: int) -> None:
+        """So much work of so much is done, counted in images trained at full size."""
+        self._bar.total = total
+        self._bar.update(done - self._bar.n)
 
-    def epoch(self, history: Sequence[Record], losses: Sequence[float], rates: Sequence[float]) -> None:
+    def epoch(
+        self, history: Sequence[Record], losses: Sequence[float], rates: Sequence[float], epochs: int
+    ) -> None:
         """An epoch has ended.
 
         Args:
             history: The records of all finished epochs, this one last.
             losses: Of each of its steps.
             rates: Learning rate of each of its steps.
+            epochs: Number of epochs, the last of which may be shorter.
         """
         record = history[-1]
         first = record["step"] - len(losses)
@@ -95,7 +95,7 @@ class Journal:
             self._upload(f"tensorboard/{path.name}", path.read_bytes())
         self._upload("metrics.jsonl", lines)
         if self._bar.disable:
-            _log.info("%s", progress(record, epochs=self._steps * record["epoch"] // record["step"]))
+            _log.info("%s", progress(record, epochs))
         scores = {name: f"{value:.4f}" for name, value in record.items() if name.startswith("validation")}
         self._bar.set_postfix({"epoch": record["epoch"], **scores})
 
@@ -126,7 +126,7 @@ def _short(value: float) -> str:
 
 @contextmanager
 def keep_journal(
-    store: Store, uploads: Uploads | None, *, step: int, steps: int, seen: Callable[[int], int]
+    store: Store, uploads: Uploads | None, *, step: int, done: tuple[int, int]
 ) -> Iterator[Journal | None]:
     """The journal on the rank that has uploads, None on the others.
 
@@ -134,14 +134,13 @@ def keep_journal(
         store: Folder of the training.
         uploads: Writes the files in the background; None on a rank that writes nothing.
         step: Steps taken before this process.
-        steps: Steps of the whole training.
-        seen: (step) -> how many images have been trained on by its end.
+        done: The work of these steps and of all, counted in images trained at full size.
     """
     if not uploads:
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:
-        journal = Journal(store, uploads, Path(folder), step=step, steps=steps, seen=seen)
+        journal = Journal(store, uploads, Path(folder), step=step, done=done)
         try:
             yield journal
         finally:

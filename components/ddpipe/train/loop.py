@@ -36,6 +36,7 @@ from ddpipe.train.saver import Saver
 from ddpipe.train.step import StepMetrics, TrainingStep
 from ddpipe.train.stop import Request, Watch, best_epoch, out_of_patience
 from ddpipe.train.strategies import strategy_named
+from ddpipe.train.timetable import Budget, Timetable, Work
 
 CHECK_EVERY = 16
 """Steps between two checks of the loss: a check waits for the device and for the other ranks."""
@@ -50,7 +51,7 @@ class Trainer:
     Attributes:
         classifier: The model.
         step: Steps taken.
-        steps: Steps to take, unless training stops early.
+        timetable: How many steps to take, unless training stops early.
         history: One record for each finished epoch.
     """
 
@@ -64,6 +65,7 @@ class Trainer:
         saver: Saver | None,
         *,
         resumed: bool = False,
+        budget: Budget | None = None,
         before_step: Callable[[Trainer], None] = lambda _: None,
     ) -> None:
         """Start from the recipe's weights, or wait for `restore` if `resumed`.
@@ -76,6 +78,7 @@ class Trainer:
             world: The processes that train together.
             saver: Writes checkpoints to `store`; on rank 0 only.
             resumed: Whether `restore` will replace the initial weights.
+            budget: Decides the number of steps, if the recipe has one.
             before_step: Called before each step, after a stop request was polled.
 
         Raises:
@@ -87,7 +90,8 @@ class Trainer:
         self._store, self._world, self._saver = store, world, saver
         self._before_step = before_step
         self._steps_per_epoch = steps_per_epoch(len(splits["train"]), recipe.batch_size)
-        self.step, self.steps = 0, recipe.epochs * self._steps_per_epoch
+        work = Work.planned(recipe, len(splits["train"]), len(splits["validation"]))
+        self.step, self.timetable = 0, Timetable(work, recipe.epochs, budget)
         self.history: list[Record] = []
         self.classifier = initial_classifier(recipe, manifest, splits["train"], resumed=resumed)
         if recipe.sync_batch_norm and world.size > 1:
@@ -110,6 +114,11 @@ class Trainer:
         self._usage = Usage(world.device)
         self._epoch_began = time.monotonic()
 
+    @property
+    def steps(self) -> int:
+        """Steps of the whole training, as far as that is decided."""
+        return self.timetable.steps
+
     def restore(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint of the same recipe and dataset.
 
@@ -128,7 +137,12 @@ class Trainer:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         self.step, self.history = checkpoint.step, list(checkpoint.history)
-        if not 0 <= self.step - len(self.history) * self._steps_per_epoch <= self._steps_per_epoch:
+        self.timetable.resume(checkpoint.step, checkpoint.schedule)
+        self._training_step.steps = self.steps
+        per_epoch = self._steps_per_epoch
+        inside = self.step - len(self.history) * per_epoch
+        is_cut = self.step == self.steps and -per_epoch < inside < 0  # a budget ended the last epoch
+        if not (is_cut or 0 <= inside <= per_epoch):
             raise ValueError(f"{self.step} steps and {len(self.history)} epochs")
         states, strategy = checkpoint.states, self._training_step.strategy
         average = self._training_step.average
@@ -160,7 +174,9 @@ class Trainer:
                 self._before_step(self)
                 self.take(number, batch)
                 if journal:
-                    journal.step(self.step)
+                    journal.step(*self.timetable.done(self.step))
+                if self.step >= self.steps:  # in the middle of an epoch, where a budget ends
+                    break
             self._close_epoch(journal)
             watch.saved()
 
@@ -217,6 +233,8 @@ class Trainer:
         """Take one step, the number-th of its epoch."""
         self._metrics.rows[number] = self._training_step.take(self.step, batch)
         self.step += 1
+        self.timetable.tick(self.step, self._world)
+        self._training_step.steps = self.steps
         if (number + 1) % CHECK_EVERY == 0:
             self._check_loss()
 
@@ -241,9 +259,14 @@ class Trainer:
         """Validate, record and save."""
         self._check_loss()
         validation = self._validate()
-        samples, first = len(self._splits["train"]), self.step - self._steps_per_epoch
-        rates = [learning_rate(self._recipe, step, self.steps) for step in range(first, self.step)]
-        sums = self._metrics.rows.cpu().numpy()
+        first = len(self.history) * self._steps_per_epoch
+        sizes = batch_sizes(len(self._splits["train"]), self._recipe.batch_size)[: self.step - first]
+        samples = int(sizes.sum())
+        rates = [
+            learning_rate(self._recipe, step, self.timetable.steps_at(step))
+            for step in range(first, self.step)
+        ]
+        sums = self._metrics.rows[: self.step - first].cpu().numpy()
         training = dict(zip(self._objective.sums, (sums.sum(0) / samples).tolist(), strict=True))
         self.history.append(
             {
@@ -257,8 +280,8 @@ class Trainer:
             }
         )
         if journal:
-            losses = sums[:, 0] / batch_sizes(samples, self._recipe.batch_size)
-            journal.epoch(self.history, losses.tolist(), rates)
+            epochs = -(-self.steps // self._steps_per_epoch)
+            journal.epoch(self.history, (sums[:, 0] / sizes).tolist(), rates, epochs)
         self._metrics = self._no_metrics()
         self._epoch_began = time.monotonic()
         self._save(best=best_epoch(self.history, self._metric) == len(self.history) - 1)
@@ -303,6 +326,7 @@ class Trainer:
             states=states,
             history=self.history,
             seconds=time.monotonic() - self._epoch_began,
+            schedule=[list(one) for one in self.timetable.schedule],
         )
         self._saver.save(checkpoint, best=best)
 

@@ -43,6 +43,13 @@ class Recipe(Parameters):
         "file (default: random).",
     )
     epochs: int = parameter(15, "Number of epochs.", Between(1, 100_000), form="train_epochs")
+    minutes: float = parameter(
+        0.0,
+        "Minutes that the whole run may take, evaluation and export included: the number of epochs follows "
+        "from what the first steps take on this machine; 0 means no limit.",
+        Between(0, 100_000),
+        form="train_minutes",
+    )
     batch_size: int = parameter(
         64, "Samples per step, over all processes.", Between(1, 1_000_000), typical=Typical(16, 512, log=True)
     )
@@ -217,7 +224,7 @@ class Recipe(Parameters):
         if self.pretrained and self.warm_start not in {"", LATEST}:
             given = f"{option('pretrained')} and {option('warm_start')}"
             yield f"{given} both name weights to start from; give one of them"
-        if self.frozen_epochs > self.epochs:
+        if self.frozen_epochs > self.epochs and not self.minutes:
             yield f"{frozen} is {self.frozen_epochs}, more than {option('epochs')} ({self.epochs})"
         if self.accumulation_steps > self.batch_size:
             yield (

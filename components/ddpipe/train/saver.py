@@ -53,6 +53,7 @@ class Saver:
         world_size: int,
         nodes: int,
         lineage: Mapping[str, str],
+        before: float = 0.0,
     ) -> None:
         """Start measuring the time of this attempt.
 
@@ -63,11 +64,17 @@ class Saver:
             world_size: Number of processes.
             nodes: Number of machines.
             lineage: Facts about the start of the training, by name.
+            before: Seconds of the run before this attempt: of the preparation, and of starting.
         """
         self._attempt, self._uploads = attempt, uploads
         self.lineage = {**(start.lineage if start else {}), **lineage}
         self._earlier = start.attempts if start else []
-        self._beginning = {"step": start.step if start else 0, "world_size": world_size, "nodes": nodes}
+        self._beginning = {
+            "step": start.step if start else 0,
+            "world_size": world_size,
+            "nodes": nodes,
+            "before": round(before, 3),
+        }
         self._began = time.monotonic()
 
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> None:

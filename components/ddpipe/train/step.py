@@ -32,6 +32,7 @@ class TrainingStep:
     Attributes:
         strategy: How the ranks share the model; may be replaced between steps.
         optimizer: Updates the weights; its state is part of a checkpoint.
+        steps: Of the whole training; may change between steps.
         average: The moving average of the weights, if the recipe has one.
         scaler: Scales the loss in float16, whose gradients would underflow; does nothing in other precisions.
     """
@@ -59,7 +60,7 @@ class TrainingStep:
             classes: Number of logits.
         """
         self._recipe, self._objective, self._world = recipe, objective, world
-        self._steps, self._classes = steps, classes
+        self.steps, self._classes = steps, classes
         self._parameters = list(classifier.parameters())
         self._running_statistics = RunningStatistics(classifier, world)
         self._dtype = network_dtype(Precision(recipe.precision), world)
@@ -81,7 +82,7 @@ class TrainingStep:
         """
         recipe, world, optimizer = self._recipe, self._world, self.optimizer
         _seed(seed_of_step(recipe.seed, step, world.rank), world.device)
-        set_learning_rate(optimizer, learning_rate(recipe, step, self._steps))
+        set_learning_rate(optimizer, learning_rate(recipe, step, self.steps))
         parts = list(split(self._as_trained(step, batch), recipe.accumulation_steps))
         totals = []
         optimizer.zero_grad()
@@ -116,7 +117,7 @@ class TrainingStep:
     def _as_trained(self, step: int, batch: Batch) -> Batch:
         """The batch as the network sees it in this step: resized, then mixed."""
         recipe = self._recipe
-        images = resized(batch.images, resolution(recipe, step, self._steps))
+        images = resized(batch.images, resolution(recipe, step, self.steps))
         return mixed(
             Batch(images, batch.labels, batch.size),
             Mixing(recipe.mixing),

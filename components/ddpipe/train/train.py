@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from ddpipe.model.lineage import surroundings
 from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import load_package, seen_by
 from ddpipe.model.record import RECORD
+from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store
 from ddpipe.train.choices import Determinism
 from ddpipe.train.determinism import determinism
@@ -39,6 +41,7 @@ from ddpipe.train.order import images_seen
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.saver import Saver, Uploads, patience_for, uploading
 from ddpipe.train.stop import watching
+from ddpipe.train.timetable import Budget
 
 SPLITS = ("train", "validation")
 
@@ -50,6 +53,7 @@ def train(
     output: str,
     recipe: Recipe,
     *,
+    began: float | None = None,
     before_step: Callable[[Trainer], None] = lambda _: None,
 ) -> None:
     """Train, or resume where an earlier process stopped; a finished training is not changed.
@@ -60,6 +64,7 @@ def train(
         dataset: URI of the dataset version's manifest.
         output: Folder of this training.
         recipe: How to train.
+        began: When the step began, as `time.time` (default: now); a recipe's minutes count from here.
         before_step: Called on each rank before each step.
 
     Raises:
@@ -71,6 +76,7 @@ def train(
         Interrupted: SIGTERM or SIGINT; the state is saved.
         TrainingError: Another process of the group ended, is stuck, or has other facts.
     """
+    began = time.time() if began is None else began
     manifest, store = load_manifest(dataset), open_store(output)
     _check_trainable(manifest, dataset)
     with (
@@ -87,10 +93,14 @@ def train(
             uploading(patience_for(store)) if world.is_main else nullcontext() as uploads,
             determinism(how, recipe.model, compiled=compiled),
         ):
-            saver = _saver(start, store, world, uploads, recipe) if uploads else None
-            resumed = start.checkpoint is not None
+            launch = time.time() - began
+            before = world.decided(lambda: _prepared_in(store)) + launch
+            saver = _saver(start, store, world, uploads, recipe, before) if uploads else None
             trainer = Trainer(
-                recipe, manifest, splits, store, world, saver, resumed=resumed, before_step=before_step
+                *(recipe, manifest, splits, store, world, saver),
+                resumed=start.checkpoint is not None,
+                budget=_budget(recipe, manifest, start, before, launch),
+                before_step=before_step,
             )
             if start.checkpoint:
                 trainer.restore(start.checkpoint)
@@ -104,8 +114,8 @@ def train(
                 ),
                 *(world.size, world.device.type, trainer.step, trainer.steps),
             )
-            seen = partial(images_seen, samples=len(splits["train"]), batch_size=recipe.batch_size)
-            with keep_journal(store, uploads, step=trainer.step, steps=trainer.steps, seen=seen) as journal:
+            done = trainer.timetable.done(trainer.step)
+            with keep_journal(store, uploads, step=trainer.step, done=done) as journal:
                 trainer.run(journal, watch)
             if saver and uploads:
                 saver.finish()
@@ -182,7 +192,26 @@ def _whole(store: Store, result: Saved) -> Checkpoint | None:
         return None
 
 
-def _saver(start: _Start, store: Store, world: World, uploads: Uploads, recipe: Recipe) -> Saver:
+def _budget(
+    recipe: Recipe, manifest: DatasetManifest, start: _Start, before: float, launch: float
+) -> Budget | None:
+    """The recipe's minutes, and what of them is used already, by this and by earlier attempts."""
+    if not recipe.minutes:
+        return None
+    attempts = start.checkpoint.attempts if start.checkpoint else []
+    earlier = sum(attempt["seconds"] + attempt.get("before", 0.0) for attempt in attempts)
+    return Budget(60 * recipe.minutes, earlier + before, launch, manifest.splits["test"].count)
+
+
+def _prepared_in(store: Store) -> float:
+    """Seconds that preparing the data took, in the run that this training belongs to; 0 if there is none."""
+    steps = Run(store.uri.rpartition("/")[0]).steps()
+    return sum(float(step["seconds"]) for step in steps if step["step"] == "prepare")
+
+
+def _saver(
+    start: _Start, store: Store, world: World, uploads: Uploads, recipe: Recipe, before: float
+) -> Saver:
     lineage = surroundings(os.environ)
     if recipe.warm_start and not start.checkpoint:
         lineage["warm_start"] = load_package(recipe.warm_start).model_id
@@ -193,6 +222,7 @@ def _saver(start: _Start, store: Store, world: World, uploads: Uploads, recipe: 
         world_size=world.size,
         nodes=int(os.environ.get("GROUP_WORLD_SIZE", "1")),
         lineage=lineage,
+        before=before,
     )
 
 
@@ -265,7 +295,7 @@ def _record(
     (final,) = [line for line in trainer.history if line["step"] == result.step]
     seconds = sum(attempt["seconds"] for attempt in attempts)
     epochs = len(trainer.history)
-    images = epochs * manifest.splits["train"].count
+    images = images_seen(trainer.step, manifest.splits["train"].count, recipe.batch_size)
     return {
         "model": network_facts(recipe, manifest)["name"],
         "recipe": recipe.to_dict(),
@@ -278,6 +308,7 @@ def _record(
         "lineage": saver.lineage,
         "epochs": epochs,
         "steps": trainer.step,
+        "schedule": trainer.timetable.schedule,
         "seconds": round(seconds, 3),
         "attempts": attempts,
         "images_per_second": round(images / sum(line["seconds"] for line in trainer.history), 1),

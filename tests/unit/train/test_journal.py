@@ -40,15 +40,16 @@ def journal_of_a_training(folder: Path, *, start: int = 0) -> None:
     def seen(step: int) -> int:
         return images_seen(step, SAMPLES, BATCH)
 
-    with uploading() as uploads, keep_journal(store, uploads, step=start, steps=STEPS, seen=seen) as journal:
+    done = seen(start), seen(STEPS)
+    with uploading() as uploads, keep_journal(store, uploads, step=start, done=done) as journal:
         assert journal
         for step in range(start + 1, STEPS + 1):
-            journal.step(step)
+            journal.step(seen(step), seen(STEPS))
             if step % 3 == 0:
                 history = [an_epoch(epoch) for epoch in range(1, step // 3 + 1)]
                 first = step - 3
                 losses = [float(loss) for loss in range(first, step)]
-                journal.epoch(history, losses, [loss / 100 for loss in losses])
+                journal.epoch(history, losses, [loss / 100 for loss in losses], 2)
 
 
 def test_a_terminal_shows_images_and_the_time_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +101,7 @@ def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_writes_nothing_has_no_journal(tmp_path: Path) -> None:
-    with keep_journal(open_store(str(tmp_path)), None, step=0, steps=1, seen=int) as journal:
+    with keep_journal(open_store(str(tmp_path)), None, step=0, done=(0, 1)) as journal:
         assert journal is None
     assert list(tmp_path.iterdir()) == []
 

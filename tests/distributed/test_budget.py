@@ -1,0 +1,32 @@
+"""A training with a budget of minutes: several ranks decide alike, and a resumed one stays within it."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from training_ranks import SignalAtStep
+from training_runs import RECIPE, STEPS_PER_EPOCH, digits, final, record, run
+
+from ddpipe.errors import Interrupted
+
+SECONDS = 6.0
+BUDGET = replace(RECIPE, minutes=SECONDS / 60)
+
+
+@pytest.mark.slow
+def test_ranks_decide_alike_and_a_resumed_training_keeps_the_budget(tmp_path: Path) -> None:
+    dataset, output = digits(tmp_path / "store"), str(tmp_path / "run" / "training")
+    stop = SignalAtStep(1, 30, signal.SIGTERM)
+    assert run(dataset, output, BUDGET, ranks=2, meddling=[stop]).codes == [Interrupted.exit_code] * 2
+    stopped = final(output)
+    assert stopped.step == 30
+    assert stopped.schedule[0][1] > stopped.schedule[-1][1] > 30
+    assert run(dataset, output, BUDGET, ranks=2).codes == [0, 0]
+    done = record(output)
+    assert done["schedule"][: len(stopped.schedule)] == stopped.schedule
+    assert done["steps"] == done["schedule"][-1][1] == final(output).step == done["history"][-1]["step"]
+    assert done["epochs"] == -(-done["steps"] // STEPS_PER_EPOCH)
+    assert done["seconds"] == pytest.approx(SECONDS, rel=0.5)  # the machine is shared

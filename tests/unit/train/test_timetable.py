@@ -1,0 +1,171 @@
+"""How long a training takes, and how many steps fit into a budget of minutes, on a machine of known speed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+
+from ddpipe.distributed import World
+from ddpipe.train.order import images_seen
+from ddpipe.train.recipe import Recipe
+from ddpipe.train.timetable import FIRST, MOST_EPOCHS, MOST_STEPS, SCORED, Budget, Timetable, Work, duration
+
+ALONE = World(rank=0, size=1, device=torch.device("cpu"))
+IMAGES, BATCH = 10_000, 100
+PER_EPOCH = 100
+WORK = Work(IMAGES, BATCH, validation=1000)
+
+
+class Machine:
+    """Trains on a clock of its own: a unit of work takes `pace` seconds."""
+
+    def __init__(self, pace: Callable[[float], float] = lambda _now: 0.001) -> None:
+        self.now, self.pace = 1000.0, pace
+
+    def clock(self) -> float:
+        return self.now
+
+    def train(self, table: Timetable, work: Work, step: int = 0, until: int | None = None) -> int:
+        """Take the steps of a timetable; the first one of a process takes longer."""
+        self.now += 2.0
+        while step < (table.steps if until is None else until):
+            before = work.done(step, table.steps)
+            self.now += (work.done(step + 1, table.steps) - before) * self.pace(self.now)
+            step += 1
+            table.tick(step, ALONE)
+        return step
+
+
+def a_budget(seconds: float, used: float = 0.0) -> Budget:
+    return Budget(seconds, used, launch=1.0, tested=1000)
+
+
+def run(seconds: float, machine: Machine, work: Work = WORK, used: float = 0.0) -> tuple[Timetable, float]:
+    """The timetable of a training with a budget, and the seconds that the run took in the end."""
+    budget = a_budget(seconds, used)
+    table = Timetable(work, 15, budget, machine.clock)
+    began = machine.now
+    machine.train(table, work)
+    return table, used + machine.now - began + budget.later(machine.pace(machine.now))
+
+
+@pytest.mark.parametrize("seconds", [60, 180, 600])
+def test_a_run_ends_when_its_minutes_are_over(seconds: int) -> None:
+    _, took = run(seconds, Machine())
+    assert took == pytest.approx(seconds, rel=0.02)
+
+
+@pytest.mark.parametrize("seconds", [60, 600])
+def test_time_that_is_used_already_counts(seconds: int) -> None:
+    table, took = run(seconds, Machine(), used=20)
+    assert took == pytest.approx(seconds, rel=0.02)
+    assert table.steps < run(seconds, Machine())[0].steps
+
+
+@pytest.mark.parametrize("factor", [0.5, 2])
+def test_a_machine_that_changes_its_speed_is_followed(factor: float) -> None:
+    machine = Machine(lambda now: 0.001 * (factor if now > 1100 else 1))
+    assert run(300, machine)[1] == pytest.approx(300, rel=0.05)
+
+
+def test_a_noisy_machine_ends_in_time_as_well() -> None:
+    machine = Machine(lambda now: 0.001 * (1 + 0.5 * (int(now * 7) % 3)))
+    assert run(120, machine)[1] == pytest.approx(120, rel=0.05)
+
+
+def test_growing_images_are_planned_for() -> None:
+    """The first half of the steps costs a quarter each: the first decision knows what comes."""
+    work = Work(IMAGES, BATCH, validation=1000, initial=0.5, full_from=0.5)
+    table, took = run(120, Machine(), work)
+    assert took == pytest.approx(120, rel=0.02)
+    assert table.schedule[1][1] == pytest.approx(table.steps, rel=0.1)
+
+
+def test_more_minutes_are_more_steps() -> None:
+    steps = [run(seconds, Machine())[0].steps for seconds in (60, 180, 600)]
+    assert all(few < many for few, many in pairwise(steps))
+
+
+def test_a_small_set_does_not_use_up_a_long_budget() -> None:
+    work = Work(40, 64, validation=5)
+    table, took = run(3600, Machine(), work)
+    assert table.steps == max(MOST_EPOCHS, MOST_STEPS)
+    assert took < 360
+
+
+def test_minutes_that_are_too_short_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        table, _ = run(60, Machine(), used=100)
+    assert table.steps == FIRST
+    assert "1 minutes are too short" in caplog.text
+
+
+def test_a_resumed_training_keeps_the_decisions() -> None:
+    """What both processes take together is the budget, and the second one starts from the first's steps."""
+    machine, budget = Machine(), a_budget(120)
+    table = Timetable(WORK, 15, budget, machine.clock)
+    stopped = machine.train(table, WORK, until=300)
+    used = machine.now - 1000.0
+    machine.now += 7200  # a night
+    began = machine.now
+    resumed = Timetable(WORK, 15, a_budget(120, used), machine.clock)
+    resumed.resume(stopped, table.schedule)
+    assert (resumed.steps, resumed.schedule) == (table.steps, table.schedule)
+    machine.train(resumed, WORK, stopped)
+    took = used + machine.now - began + budget.later(0.001)
+    assert took == pytest.approx(120, rel=0.03)
+    assert resumed.steps_at(stopped - 1) == table.steps_at(stopped - 1)
+
+
+def test_the_decisions_of_a_long_training_are_few() -> None:
+    table, _ = run(100, Machine(lambda _: 0.0001), Work(10**6, 16, validation=1000))
+    assert len(table.schedule) < 300
+
+
+def test_without_minutes_the_epochs_decide() -> None:
+    table = Timetable(WORK, 15, clock=Machine().clock)
+    assert table.steps == 15 * PER_EPOCH
+    assert table.schedule == [[0, 1500]]
+
+
+def test_the_expected_time_is_logged_after_the_first_steps(caplog: pytest.LogCaptureFixture) -> None:
+    machine = Machine()
+    with caplog.at_level(logging.INFO):
+        machine.train(Timetable(WORK, 15, clock=machine.clock), WORK)
+    (line,) = caplog.messages
+    # 149,600 images of a millisecond, and 15 validations of a third of 1,000
+    assert line == "about 2 min 35 s to train 1,496 more steps"
+
+
+def test_the_share_of_work_is_the_share_of_time() -> None:
+    """So a progress bar in units of work shows the time that is left, also while images grow."""
+    work = Work(IMAGES, BATCH, validation=1000, initial=0.5, full_from=0.5)
+    machine = Machine()
+    table = Timetable(work, 4, clock=machine.clock)
+    machine.train(table, work, until=100)
+    used = machine.now - 1002.0
+    done, total = table.done(100)
+    machine.train(table, work, 100)
+    assert used * total / done == pytest.approx(machine.now - 1004.0, rel=0.01)
+
+
+def test_the_work_is_that_of_the_recipe() -> None:
+    recipe = Recipe(batch_size=BATCH, initial_resolution=0.5, full_resolution_from=0.25)
+    work = Work.planned(recipe, IMAGES, 1000)
+    assert work.done(100, 400) == pytest.approx(IMAGES / 4 + 1000 * SCORED)
+    assert work.left(100, 400) == pytest.approx(3 * IMAGES + 3 * 1000 * SCORED)
+    assert work.done(50, 50) == pytest.approx(images_seen(13, IMAGES, BATCH) / 4 + 3700 + 1000 * SCORED), (
+        "the last epoch is validated although it is cut"
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "1 s"), (59, "59 s"), (60, "1 min 00 s"), (130.2, "2 min 11 s"), (11_100, "3 h 05 min")],
+)
+def test_a_duration_is_in_words(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
