@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -66,6 +67,7 @@ class Summary:
                 f"data      {self.data_report}",
                 f"model     {self.model}",
                 f"report    {self.report}",
+                f"predict   ddpipe predict {shlex.quote(self.model)} picture.png",
             ]
         )
 

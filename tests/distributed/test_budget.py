@@ -22,7 +22,7 @@ def test_ranks_decide_alike_and_a_resumed_training_keeps_the_budget(tmp_path: Pa
     stop = SignalAtStep(1, 30, signal.SIGTERM)
     assert run(dataset, output, BUDGET, ranks=2, meddling=[stop]).codes == [Interrupted.exit_code] * 2
     stopped = final(output)
-    assert stopped.step == 30
+    assert stopped.step in {30, 31}  # it is polled before each step
     assert stopped.schedule[0][1] > stopped.schedule[-1][1] > 30
     assert run(dataset, output, BUDGET, ranks=2).codes == [0, 0]
     done = record(output)

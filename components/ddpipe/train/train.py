@@ -105,14 +105,15 @@ def train(
             if start.checkpoint:
                 trainer.restore(start.checkpoint)
             _log_once(
-                "training %s on %s (%d images, %d classes), processes: %d, device: %s, from step %d of %d",
+                "training %s on %s (%d images, %d classes), processes: %d, device: %s, from step %d of %s%d",
                 *(
                     network_facts(recipe, manifest)["name"],
                     manifest.name,
                     len(splits["train"]),
                     len(manifest.classes),
                 ),
-                *(world.size, world.device.type, trainer.step, trainer.steps),
+                *(world.size, world.device.type, trainer.step),
+                *("at most " if trainer.step == 0 and recipe.minutes else "", trainer.steps),
             )
             done = trainer.timetable.done(trainer.step)
             with keep_journal(store, uploads, step=trainer.step, done=done) as journal:
