@@ -90,7 +90,13 @@ class Work:
         return self.done(steps, steps) - self.done(step, steps)
 
     def fitting(self, step: int, work: float, most: int) -> int:
-        """The largest number of steps, from `step` to `most`, whose later ones are at most so much work."""
+        """The largest number of steps that fits.
+
+        Args:
+            step: Steps taken; the smallest answer.
+            work: What the later ones may be, at most.
+            most: The largest answer.
+        """
         fits = bisect.bisect_right(range(step, most + 1), work, key=lambda steps: self.left(step, steps))
         return step + max(0, fits - 1)
 
