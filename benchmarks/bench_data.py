@@ -203,7 +203,7 @@ def speed(work: Path, folder: Path, rounds: int) -> str:
 
 
 def profile(work: Path, folder: Path, rounds: int) -> str:
-    """The CPU time of prepare's parts, each timed alone, beside the whole and full decoding; medians."""
+    """The CPU time of prepare's parts, each timed alone, next to the whole and to full decoding; medians."""
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         out = work / "out"

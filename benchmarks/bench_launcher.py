@@ -87,14 +87,14 @@ CAUSES = {
 class Judged:
     """One launcher's row of the matrix."""
 
-    colour: bool
+    color: bool
     named: bool
     left: int
     seconds: float
 
     def __str__(self) -> str:
         """As cells of a table."""
-        words = ("right" if self.colour else "**wrong**", "yes" if self.named else "**no**")
+        words = ("right" if self.color else "**wrong**", "yes" if self.named else "**no**")
         return f"{words[0]} | {words[1]} | {self.left} | {self.seconds:.0f}"
 
 
@@ -143,12 +143,12 @@ def happen(admin: ApiServer, fault: Fault, *, rival: bool) -> Judged | str:
 
 
 def matrix(admin: ApiServer) -> Iterator[str]:
-    """The fault matrix, ours beside theirs, as a table."""
+    """The fault matrix, ours next to theirs, as a table."""
     faults = [fault for fault in FAULTS if fault.name in CAUSES]
     with ThreadPoolExecutor(4) as pool:
         ours = [pool.submit(happen, admin, fault, rival=False) for fault in faults]
         theirs = [pool.submit(happen, admin, fault, rival=True) for fault in faults]
-        cells = "colour | cause named | jobs left | s"
+        cells = "color | cause named | jobs left | s"
         yield f"| what happens | ddpipe: {cells} | official client: {cells} |"
         yield "|---|---|---|---|---|---|---|---|---|"
         for fault, our, their in zip(faults, ours, theirs, strict=True):
@@ -255,7 +255,7 @@ def start_in_pod(place: Place) -> Start:
 
 
 def starts(admin: ApiServer) -> Iterator[str]:
-    """Start-up beside the official client's, and beside the bare Kubernetes client that ours uses."""
+    """Start-up, next to the official client's and to the bare Kubernetes client that ours uses."""
     with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level="baseline") as place:
         in_pod = start_in_pod(place)
         scripts = ((sys.executable, OURS), (official_python(), THEIRS), (sys.executable, BARE))

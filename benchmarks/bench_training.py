@@ -157,7 +157,7 @@ def lines_of_code(script: Path) -> int:
 
 
 def compared(data: Data, work: Path, presets: Sequence[str], *, quick: bool) -> str:
-    """Time to accuracy, beside the others."""
+    """Time to accuracy, next to the others."""
     written = {program.name: (program, lines_of_code(script)) for program, script in others(data, work)}
     documents = written["the documents' loop"][0]
     fixed = {"documents": {"epochs": data.epochs}}
@@ -194,7 +194,7 @@ def compared(data: Data, work: Path, presets: Sequence[str], *, quick: bool) -> 
             )
         )
     title = (
-        f"Training beside other loops on {CPUS} CPUs; "
+        f"Training next to other loops on {CPUS} CPUs; "
         f"T is the time of {data.epochs} epochs of the documents' loop, {goal:.3f} their best accuracy"
     )
     columns = (
@@ -249,7 +249,7 @@ def rate(program: Program, images: int, trainings: int = 1) -> float:
 
 
 def scaling(data: Data, work: Path, *, quick: bool) -> str:
-    """Two processes on two CPUs beside one on one CPU, each with the same share of a step.
+    """Two processes on two CPUs next to one on one CPU, each with the same share of a step.
 
     Two trainings that share nothing show what the machine itself gives.
     """

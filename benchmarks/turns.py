@@ -28,7 +28,7 @@ class Program:
     Attributes:
         name: What it is called in a table.
         command: Its arguments.
-        environment: Variables beside those of this process.
+        environment: Variables in addition to those of this process.
         log: File of what it says.
         seconds: Its own time.
         memory: Largest memory of all its processes together that was seen, in bytes; shared pages count once.

@@ -6,7 +6,7 @@ The tool, mutmut, changes one thing at a time (a comparison, a constant, an argu
 call the changed function. All changes take hours, so a random sample of them gives an estimate. What no test
 calls in its own process is tried with the tests that start processes; with --cluster, what is left is tried
 with faults on the cluster of KUBECONFIG, some minutes each. A change that no test notices survives: it wants
-a better test, or a reason in docs/mutation.md. Texts for people are not changed; a change that makes a test
+a better test, or a reason in docs/mutation.md. Texts are not changed; a change that makes a test
 hang is noticed.
 """
 

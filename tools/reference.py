@@ -177,7 +177,7 @@ def _values(item: Parameter) -> str:
         names = [name for name in item.allowed.names if name]
         return "" if all(name in item.help for name in names) else f" One of: {_cell(', '.join(names))}."
     text = str(item.allowed)
-    return f" Values: {_cell(text)}." if "\n" not in text else ""
+    return f" Values: {_cell(text.removeprefix('of '))}." if "\n" not in text else ""
 
 
 def _components() -> Iterator[str]:

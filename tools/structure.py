@@ -38,7 +38,7 @@ def sizes_of(package: Path) -> Sizes:
 
 
 def sizes_at(commit: str) -> Sizes:
-    """Likewise at an earlier commit."""
+    """The same, at an earlier commit."""
     archive = subprocess.run(
         ["git", "archive", commit, "components/ddpipe"],  # noqa: S607 - git of the machine
         cwd=ROOT,

@@ -1,16 +1,18 @@
-"""List every text that a user can read: help texts, messages of errors, log lines, each with file and line.
+"""List every text that a user can read: help texts, messages of errors, log lines, pages.
 
     python tools/texts.py                            all texts
     python tools/texts.py components/ddpipe/train    those of a folder or file
     python tools/texts.py --since COMMIT             how many there are and how many changed since then
 
-A text is taken from the syntax tree, so nothing is imported; what an f-string fills in is shown as {source}.
+Each is printed with its file and line. It is taken from the syntax tree, so nothing is imported; what an
+f-string fills in is shown as {source}. Of templates, the lines outside of tags are listed.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -27,6 +29,12 @@ PRINTS = {"echo", "secho", "say", "_say", "fail", "print", "tell", "report"}
 REFUSALS = {"BadParameter", "UsageError", "refuse", "refused", "Unreadable", "ValueError"}
 HELP_AT = {"parameter": 1, "Result": 2, "Preset": 0}
 """The position of the help text among the arguments of these."""
+PATTERNS = {"compile", "fullmatch", "search", "sub"}
+"""The first argument of these is a regular expression."""
+PROSE = re.compile(r"[A-Za-z]{2,} (\S+ )?[A-Za-z]{2,}")
+"""Words with a space between them, unlike a name, a number or a format."""
+TAGS = re.compile(r"{%.*?%}|{#.*?#}|<(style|script)\b.*?</\1>|<[^>]*>", re.DOTALL)
+"""What a template does not show; what it fills in is kept."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,7 +44,7 @@ class Text:
     Attributes:
         path: Its file, relative to the repository.
         line: Where it starts.
-        kind: help, one of the four parts of an error, problem, log or output.
+        kind: help, one of the four parts of an error, problem, log, output, page, or text for any other.
         text: The text.
     """
 
@@ -56,11 +64,47 @@ def texts_in(source: str, path: str) -> Iterator[Text]:
         source: Its content.
         path: Its name, for the answer.
     """
-    for node in ast.walk(ast.parse(source)):
+    if path.endswith(".j2"):
+        yield from _page(source, path)
+        return
+    tree = ast.parse(source)
+    listed: set[ast.AST] = set()
+    for node in ast.walk(tree):
         for kind, value in _candidates(node):
             text = _rendered(value)
             if " " in text:
+                listed.update(ast.walk(value))
                 yield Text(path, value.lineno, kind, text)
+    yield from _others(tree, path, listed)
+
+
+def _others(tree: ast.Module, path: str, listed: set[ast.AST]) -> Iterator[Text]:
+    """Prose that is not an argument of a known function, such as an entry of a table of messages."""
+    for node in ast.walk(tree):
+        if node in listed:
+            continue
+        match node:
+            case ast.Expr(value=ast.Constant() as docstring):
+                listed.add(docstring)
+            case ast.Call(args=[pattern, *_]) if _name(node.func) in {
+                "compile",
+                "fullmatch",
+                "search",
+                "sub",
+            }:
+                listed.add(pattern)
+            case ast.JoinedStr() | ast.Constant(value=str()):
+                listed.update(ast.walk(node))
+                if PROSE.search(text := _rendered(node)):
+                    yield Text(path, node.lineno, "text", text)
+
+
+def _page(source: str, path: str) -> Iterator[Text]:
+    """What a template shows, line by line."""
+    shown = TAGS.sub(lambda tag: " " + "\n" * tag[0].count("\n"), source)
+    for number, line in enumerate(shown.splitlines(), 1):
+        if PROSE.search(line):
+            yield Text(path, number, "page", " ".join(line.split()))
 
 
 def _candidates(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
@@ -131,18 +175,18 @@ def _part(part: ast.expr) -> str:
 
 def now(folders: list[str]) -> list[Text]:
     """The texts of the working tree."""
-    files = [path for folder in folders for path in _python_files(ROOT / folder)]
+    files = [path for folder in folders for path in _sources(ROOT / folder)]
     return sorted(text for path in files for text in texts_in(path.read_text(), str(path.relative_to(ROOT))))
 
 
-def _python_files(place: Path) -> list[Path]:
-    return [place] if place.is_file() else sorted(place.rglob("*.py"))
+def _sources(place: Path) -> list[Path]:
+    return [place] if place.is_file() else sorted([*place.rglob("*.py"), *place.rglob("*.j2")])
 
 
 def then(commit: str, folders: list[str]) -> list[Text]:
     """The texts of a commit."""
     names = _git("ls-tree", "-r", "--name-only", commit, "--", *folders).splitlines()
-    files = [name for name in names if name.endswith(".py")]
+    files = [name for name in names if name.endswith((".py", ".j2"))]
     return sorted(text for name in files for text in texts_in(_git("show", f"{commit}:{name}"), name))
 
 

@@ -101,16 +101,16 @@ def train(
         The training's own record (training.json).
     """
     with run.step("train") as facts:
-        from ddpipe import earlier
+        from ddpipe.reuse import reuse_keys, unchanged_since, with_latest_weights
 
-        keys = earlier.reuse_keys(dataset, recipe, options)
+        keys = reuse_keys(dataset, recipe, options)
         has_begun = exists(f"{run.training}/")
-        if reuse and not has_begun and (found := earlier.unchanged_since(run, keys)):
+        if reuse and not has_begun and (found := unchanged_since(run, keys)):
             _log.info("nothing changed since run %s: its trained model is reused", found.title)
             facts.update(same_as=found.run.name, since=found.title)
             record = training_record(found.run)
         else:
-            recipe = earlier.with_latest_weights(run, recipe, keys, dataset)
+            recipe = with_latest_weights(run, recipe, keys, dataset)
             if options.backend == LOCAL:
                 _train_here(run, dataset, recipe, options)
                 facts.update(processes=options.processes_per_pod)
@@ -202,9 +202,9 @@ def export(run: Run, dataset: str, network: str = "") -> ModelPackage:
 
 def _offer(run: Run, keys: list[str], package: ModelPackage) -> None:
     """Record the run, whose results are all its own, for later runs."""
-    from ddpipe.earlier import record
     from ddpipe.model.evaluation import FORMAT as EVALUATION
     from ddpipe.model.package import FORMAT as PACKAGE
+    from ddpipe.reuse import record
     from ddpipe.storage.sealed import sha256
 
     store = open_store(run.uri)

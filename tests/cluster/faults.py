@@ -689,14 +689,14 @@ def quota_of_others(place: Place) -> Ended:
 @fault(
     "quota exceeded, with --preflight warn",
     code=52,
-    words=(r"\[launch\] quota small .*leaves 1 of pods", "refuses the job's pods"),
+    words=(r"\[launch\] quota small .*leaves 1 of pods", "rejects the job's pods"),
 )
 def over_quota_on(place: Place) -> Ended:
     limit_pods(place, 1)
     return launch(place, LONG, "--preflight", "warn", *SOON).end()
 
 
-@fault("quota taken away after the preflight", code=52, words=("refuses the job's pods", "exceeded quota"))
+@fault("quota taken away after the preflight", code=52, words=("rejects the job's pods", "exceeded quota"))
 def quota_later(place: Place) -> Ended:
     hold = place.proxy.hold(lambda request: request.creates_job)
     step = launch(place, LONG, *SOON)

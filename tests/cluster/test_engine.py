@@ -1,7 +1,7 @@
 """Our own commands on a real Kubeflow Pipelines backend: submit, runs, schedule.
 
 KFP_ENDPOINT and the rest: as test_kfp.py says. One training is uploaded, stopped, tried again, and run once
-more on the same data; beside it a schedule fires twice.
+more on the same data; at the same time a schedule fires twice.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def retried(interrupted: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def again(interrupted: dict[str, Any], command: tuple[str, ...]) -> dict[str, Any]:
-    """Another run on the same data, beside it."""
+    """Another run on the same data, at the same time."""
     answer: dict[str, Any] = facts(*command, *assigned("epochs=1"))
     return answer
 

@@ -1,4 +1,4 @@
-"""The fault matrix on a real cluster, for each backend: true colour, the exact cause, nothing left behind."""
+"""The fault matrix on a real cluster, for each backend: true color, the exact cause, nothing left behind."""
 
 from __future__ import annotations
 

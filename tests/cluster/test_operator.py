@@ -1,7 +1,7 @@
 """The Training Operator is stopped: before a job is created, before it is taken up, while it runs.
 
-These stop the cluster's only operator, so they come one after the other, beside no other test, and put it
-back even if a test fails.
+These stop the cluster's only operator, so they run alone, one after the other, and put it back even if a
+test fails.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def test_value_and_files_of_rank_0_come_back(tmp_path: Path) -> None:
     again = attach(handle.name, str(tmp_path))
     assert again.result() == 21
     assert "def summed(offset: int)" in (tmp_path / handle.name / "call.py").read_text()
-    with pytest.raises(ParameterError, match="there is a launch of this name"):
+    with pytest.raises(ParameterError, match="a launch of this name exists"):
         launched(summed, tmp_path, name=handle.name, args={"offset": 1})
 
 

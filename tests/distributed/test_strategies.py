@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_ranks import NormalisedNetwork, RecordsStatistics, SignalAtStep
+from training_ranks import NormalizedNetwork, RecordsStatistics, SignalAtStep
 from training_runs import (
     RECIPE,
     STEPS_PER_EPOCH,
@@ -166,7 +166,7 @@ def test_a_strategy_of_one_process_refuses_several(dataset: str, tmp_path: Path,
 def test_batch_statistics_are_the_same_on_all_ranks(dataset: str, tmp_path: Path, ranks: int) -> None:
     output, folder = str(tmp_path / "training"), tmp_path / "seen"
     folder.mkdir()
-    run(dataset, output, SMALL, ranks=ranks, meddling=[NormalisedNetwork(), RecordsStatistics(folder)])
+    run(dataset, output, SMALL, ranks=ranks, meddling=[NormalizedNetwork(), RecordsStatistics(folder)])
     seen = [json.loads((folder / f"rank-{rank}.jsonl").read_text()) for rank in range(ranks)]
     assert all(other == seen[0] for other in seen)
     saved = final(output).states["model"]
@@ -181,7 +181,7 @@ def test_synchronised_batch_statistics_give_the_model_of_one_process(
     recipe, ends = replace(SMALL, sync_batch_norm=True), {}
     for processes in (1, ranks):
         output = str(tmp_path / f"{processes}")
-        assert run(dataset, output, recipe, ranks=processes, meddling=[NormalisedNetwork()]).codes[0] == 0
+        assert run(dataset, output, recipe, ranks=processes, meddling=[NormalizedNetwork()]).codes[0] == 0
         ends[processes] = final(output).states["model"]
     assert losses(str(tmp_path / "1")) == pytest.approx(losses(str(tmp_path / f"{ranks}")), rel=1e-3)
     for name, weight in ends[1].items():

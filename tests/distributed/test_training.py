@@ -69,8 +69,8 @@ def uninterrupted(dataset: str, tmp_path_factory: pytest.TempPathFactory) -> Cal
     ("ranks", "recipe", "death"),
     [
         pytest.param(1, EVERY_STEP, SignalAtStep(0, 0, signal.SIGKILL), id="1 rank, first step"),
-        pytest.param(1, EVERY_STEP, SignalAtStep(0, 25, signal.SIGKILL), id="1 rank, amid an epoch"),
-        pytest.param(2, EVERY_STEP, SignalAtStep(0, 7, signal.SIGKILL), id="2 ranks, amid an epoch"),
+        pytest.param(1, EVERY_STEP, SignalAtStep(0, 25, signal.SIGKILL), id="1 rank, within an epoch"),
+        pytest.param(2, EVERY_STEP, SignalAtStep(0, 7, signal.SIGKILL), id="2 ranks, within an epoch"),
         pytest.param(2, EVERY_STEP, SignalAtStep(1, 17, signal.SIGKILL), id="2 ranks, not the main one"),
         pytest.param(2, RECIPE, SignalAtStep(0, 18, signal.SIGKILL), id="2 ranks, an epoch's last step"),
         pytest.param(2, RECIPE, SignalAtStep(1, 19, signal.SIGKILL), id="2 ranks, an epoch's first step"),
@@ -79,7 +79,7 @@ def uninterrupted(dataset: str, tmp_path_factory: pytest.TempPathFactory) -> Cal
         pytest.param(2, EVERY_STEP, KilledBeforeWriting("latest.json", 9), id="2 ranks, before the pointer"),
         pytest.param(2, RECIPE, KilledBeforeWriting("metrics.jsonl", 2), id="2 ranks, before the metrics"),
         pytest.param(2, RECIPE, KilledBeforeWriting("training.json", 1), id="2 ranks, before the end"),
-        pytest.param(3, EVERY_STEP, SignalAtStep(2, 11, signal.SIGKILL), id="3 ranks, amid an epoch"),
+        pytest.param(3, EVERY_STEP, SignalAtStep(2, 11, signal.SIGKILL), id="3 ranks, within an epoch"),
     ],
 )
 def test_killed_run_resumes_bit_for_bit(
@@ -230,7 +230,7 @@ def test_a_checkpoint_of_another_recipe_or_dataset_is_refused(dataset: str, tmp_
     other = digits(tmp_path / "other", seed=1)
     with pytest.raises(CheckpointError) as refused:
         train(other, str(output), replace(RECIPE, learning_rate=0.2, seed=7))
-    assert refused.value.seen.startswith("they are of another training; 3 problems:")
+    assert refused.value.seen.startswith("its checkpoints belong to another training; 3 problems:")
     for part in ("learning_rate was 0.1, is now 0.2", "seed was 0, is now 7", "dataset version was"):
         assert part in refused.value.seen
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before

@@ -1,4 +1,4 @@
-"""A component that hands its task's settings on, in somebody else's pipeline, as KFP compiles it."""
+"""A component that passes its task's settings to its job, in another pipeline, as KFP compiles it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,7 @@
 """A rank of ddpipe's training on one of several nodes that come and go: see test_elasticity.
 
 It stops twice, where the test can act on it: alone, until another node joins; and, on the node that is to be
-lost, amid the training together.
+lost, while they train together.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def a_training_record(epochs: int = 3) -> dict[str, object]:
 
 
 def some_logits(labels: IntArray, classes: int, *, skill: float = 2.0, seed: int = 0) -> FloatArray:
-    """Noise that favours what is true the more, the greater the skill; shape (samples, classes)."""
+    """Noise that favors what is true the more, the greater the skill; shape (samples, classes)."""
     logits = np.random.default_rng(seed).normal(size=(len(labels), classes))
     if labels.ndim == 1:
         logits[np.arange(len(labels)), labels] += skill

@@ -158,7 +158,7 @@ class Server:
         url: Its address.
         namespaces: Of its users; empty on a server of one user.
         token: Without it nobody is let in; empty: everybody is.
-        cookie: Likewise, with a login page for everybody else.
+        cookie: The same for cookies, with a login page for everybody else.
         version: What it says of itself.
         behind_page: Whether its web page is asked, which passes on the described API and has its own logs.
         faults: What the next requests get in place of an answer: an HTTP status, or an event to wait for.
@@ -240,7 +240,7 @@ class Server:
         self._check_namespace(query.get("namespace"), operation)
         answer = getattr(self, operation.name)(*given, **query)
         if operation.answer != "object":
-            # What a real server says beside what is described (healthz: its version) is checked by nobody.
+            # Fields of a real server that the description lacks (healthz: its version) are not checked.
             plain = {name: item for name, item in answer.items() if name != "tag_name"}
             check(plain, operation.answer, operation.name)
         return answer

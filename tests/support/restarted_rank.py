@@ -1,4 +1,4 @@
-"""A rank of ddpipe's training; rank 1 is killed amid an epoch, at the first start only."""
+"""A rank of ddpipe's training; rank 1 is killed within an epoch, at the first start only."""
 
 from __future__ import annotations
 

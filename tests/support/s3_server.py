@@ -41,7 +41,7 @@ class Server:
 
     @contextmanager
     def denying_everyone(self) -> Iterator[None]:
-        """No credentials are good enough meanwhile."""
+        """Meanwhile, no credentials are accepted."""
         self._post("reset-auth", b"0")
         yield
         self._post("reset-auth", b"inf")

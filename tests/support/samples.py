@@ -34,7 +34,7 @@ def an_image(path: Path, size: tuple[int, int] = (6, 4), *, mode: str = "L", see
 
 
 def a_folder(root: Path, counts: dict[str, int], *, start: int = 0) -> Path:
-    """Write class folders of small grey images, each image different; `start` is the first one's number."""
+    """Write class folders of small gray images, each image different; `start` is the first one's number."""
     for number, name in enumerate(counts):
         for index in range(start, start + counts[name]):
             an_image(root / name / f"{index:04d}.png", seed=1000 * number + index)

@@ -167,8 +167,8 @@ class NoisyNetwork:
         networks.digits_cnn = build
 
 
-class NormalisedNetwork:
-    """The network normalises by the statistics of the batch."""
+class NormalizedNetwork:
+    """The network normalizes by the statistics of the batch."""
 
     def __call__(self) -> None:
         def build(_shape: networks.Shape, classes: int) -> nn.Module:

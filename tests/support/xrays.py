@@ -17,7 +17,7 @@ PATIENTS, IMAGES, SIDE = 60, 240, 32
 
 
 def xrays(root: Path) -> dict[str, str]:
-    """Grey noise in which each label is a bright spot in a place of its own; each image's patient."""
+    """Gray noise in which each label is a bright spot in a place of its own; each image's patient."""
     random = np.random.default_rng(0)
     labels = (random.random((IMAGES, len(LABELS))) < 0.3).astype(int)
     patients = {f"1.2.826.{number}": f"{number % PATIENTS:09x}" for number in range(IMAGES)}

@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """A pipeline server that commands talk to without pauses, and no Kubernetes or store beside it."""
+    """A pipeline server that commands talk to without pauses, and no Kubernetes or store."""
     import kfp_server  # noqa: PLC0415 - kfp takes a second, and few tests need it
 
     from ddpipe.engine import runs  # noqa: PLC0415 - as above

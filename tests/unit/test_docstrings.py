@@ -1,8 +1,9 @@
-"""Public functions with several parameters describe them."""
+"""Public functions describe their parameters, and the shapes of arrays."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,22 @@ DESCRIBED_BY_PROTOCOL = {
     "jobs/trainjob.py:status",
 }
 
+ARRAY = re.compile(r"\b(NDArray|Tensor|FloatArray|IntArray|BoolArray)\b")
+"""Types without a shape; of `Images`, `Labels`, `Rows` and `Batch` their own declaration states it."""
+
+SHAPED_BY_BASE_CLASS = {
+    *(
+        f"model/tasks.py:{task}.{name}"
+        for task in ("Multiclass", "Multilabel")
+        for name in ("probabilities", "decisions", "losses", "headline", "claims")
+    ),
+    *(
+        f"train/objective.py:{objective}.{name}"
+        for objective in ("CrossEntropy", "BinaryCrossEntropy")
+        for name in ("losses", "totals")
+    ),
+}
+
 
 def functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
     """The functions of a module and the methods of its classes; not what is nested in functions."""
@@ -43,6 +60,24 @@ def parameters(function: ast.FunctionDef) -> list[str]:
     return [parameter.arg for parameter in every if parameter.arg not in {"self", "cls"}]
 
 
+def public_functions() -> Iterator[tuple[str, ast.FunctionDef]]:
+    """All of the package, by file and name."""
+    for path in PACKAGE.rglob("*.py"):
+        module = ast.parse(path.read_text())
+        for name, function in functions(module.body, f"{path.relative_to(PACKAGE).as_posix()}:"):
+            if not function.name.startswith("_"):
+                yield name, function
+
+
+def types(function: ast.FunctionDef) -> str:
+    """The annotations of its parameters and of what it returns."""
+    taken = function.args
+    named = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs]
+    return " ".join(
+        ast.unparse(note) for note in (*(one.annotation for one in named), function.returns) if note
+    )
+
+
 def is_command(function: ast.FunctionDef) -> bool:
     """Whether its docstring is a help text; the options describe themselves."""
     decorators = map(ast.unparse, function.decorator_list)
@@ -53,13 +88,21 @@ def test_arguments_of_public_functions_are_described() -> None:
     """Of functions with three parameters or more; of an implementation its protocol describes them."""
     lacking = {
         name
-        for path in PACKAGE.rglob("*.py")
-        for name, function in functions(
-            ast.parse(path.read_text()).body, f"{path.relative_to(PACKAGE).as_posix()}:"
-        )
-        if not function.name.startswith("_")
-        and len(parameters(function)) >= MANY
+        for name, function in public_functions()
+        if len(parameters(function)) >= MANY
         and not is_command(function)
         and "Args:" not in (ast.get_docstring(function) or "")
     }
     assert lacking == DESCRIBED_BY_PROTOCOL
+
+
+def test_shapes_of_arrays_are_described() -> None:
+    """Of public functions that take or return them; of an implementation its base class describes them."""
+    lacking = {
+        name
+        for name, function in public_functions()
+        if ARRAY.search(types(function))
+        and not re.search(r"[:.]_", name)
+        and not re.search(r"\b[Ss]hape\b", ast.get_docstring(function) or "")
+    }
+    assert lacking == SHAPED_BY_BASE_CLASS

@@ -1,4 +1,4 @@
-"""Waiting for a run on a server: what is printed meanwhile, and what its end means."""
+"""Waiting for a run on a server: what is printed while it runs, and what its end means."""
 
 from __future__ import annotations
 

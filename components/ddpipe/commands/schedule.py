@@ -109,7 +109,7 @@ schedule_command.add_command(former_name("delete", remove_command))
 def _trigger(crontab: str | None, every: str | None) -> Trigger:
     if bool(crontab) == bool(every):
         raise ParameterError(
-            what="the schedule cannot be set",
+            what="the schedule cannot be created",
             which="--cron and --every",
             seen="both are given" if crontab else "neither is given",
             do="Give exactly one of them.",

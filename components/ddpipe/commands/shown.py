@@ -56,8 +56,8 @@ class Classification:
         classes: Names.
         confusion_matrix: Counts by true class (row) and predicted class (column); may be empty.
         false_positive_rate: Of the ROC curve, point by point.
-        true_positive_rate: Likewise.
-        threshold: Likewise.
+        true_positive_rate: Of the points of the curve.
+        threshold: Of the points of the curve.
     """
 
     classes: Sequence[str]

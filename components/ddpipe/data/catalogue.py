@@ -120,7 +120,7 @@ def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
         grace: Younger objects are kept: a prepare writes its shards long before its manifest.
         now: The present.
     """
-    # Shards are listed before claims, claims before manifests: what is published meanwhile counts as needed.
+    # Shards are listed before claims, claims before manifests: what is published in between counts as needed.
     stored = {PurePosixPath(info.key).stem: info for folder in POOLS for info in store.list(folder)}
     listing = list(store.list("datasets/"))
     needed = intended_shards(store, CLAIMS)

@@ -19,7 +19,7 @@ Text = NDArray[np.bytes_]
 """UTF-8 in rows of one width."""
 
 Rows = NDArray[np.int64]
-"""Numbers of rows."""
+"""Numbers of rows, shape (n,)."""
 
 PIECE = 4096
 """Rows that are Python objects at the same time."""
@@ -34,7 +34,7 @@ class Columns:
         return len(self.columns()[0])
 
     def take(self, rows: Rows | NDArray[np.bool_] | slice) -> Self:
-        """These rows."""
+        """These rows: their numbers, a mask of shape (rows,), or a slice."""
         return type(self)(*(column[rows] for column in self.columns()))
 
     @classmethod
@@ -43,7 +43,7 @@ class Columns:
         return cls(*map(np.concatenate, zip(*(part.columns() for part in parts), strict=True)))
 
     def columns(self) -> list[NDArray[Any]]:
-        """All of them, in the order of the fields."""
+        """All of them, in the order of the fields, each of shape (rows, ...)."""
         return [getattr(self, field.name) for field in fields(self)]  # type: ignore[arg-type]
 
 

@@ -82,7 +82,7 @@ def _proof(path: Path, cache: Path) -> Path:
 
 
 def _verify_once(path: Path, item: ShardRef | ColumnRef, proof: Path) -> None:
-    """Compare a file's hash unless that was done since it was last written; its lock is held meanwhile."""
+    """Compare a file's hash unless that was done since it was last written; its lock is held during this."""
     status = path.stat()
     # The file itself, not its name: renaming a verified file changes nothing of it.
     facts = {

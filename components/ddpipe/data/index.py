@@ -72,7 +72,7 @@ def described(
 
 
 def counted(labels: Labels, classes: int) -> NDArray[np.int64]:
-    """How many samples show each class."""
+    """How many samples show each class, shape (classes,)."""
     counts: NDArray[np.int64] = (
         np.bincount(labels, minlength=classes) if labels.ndim == 1 else np.count_nonzero(labels, axis=0)
     )

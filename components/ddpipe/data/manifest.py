@@ -2,7 +2,7 @@
 
     <store>/datasets/<name>/<dataset_id>/manifest.json   this file, written last
     <store>/shards/<sha256>.npy or .tar                  the images, shared by all versions
-    <store>/columns/<sha256>.npy                         ids and labels of the samples, likewise
+    <store>/columns/<sha256>.npy                         ids and labels of the samples, shared as well
 
 The manifest is canonical JSON, and its id is the file's SHA-256: `sha256sum manifest.json` proves a version.
 It stays small however many samples there are, and proves all of them by the hashes of what it names.
@@ -28,7 +28,7 @@ SCHEMA = 2
 
 SPLITS = ("train", "validation", "test")
 
-TASKS = ("multiclass", "multilabel")
+TASK_NAMES = ("multiclass", "multilabel")
 
 KINDS = ("raw", "jpeg")
 """Of shards."""
@@ -114,7 +114,7 @@ class DatasetManifest:
         dtype: Of the pixels: "uint8".
         splits: By the names in `SPLITS`.
         mean: Per channel, over the training split, pixels scaled to 0..1.
-        std: Likewise the standard deviation.
+        std: The standard deviation, per channel as well.
         split_rule: How samples were assigned to the splits.
         seed: Of the split rule.
         source: The source's `kind`, a `fingerprint` of its content, and what was decided about it.
@@ -164,7 +164,7 @@ class DatasetManifest:
             origin: Where it comes from, for messages.
 
         Raises:
-            DatasetError: It is no manifest, of another schema, or contradicts itself.
+            DatasetError: It is not a manifest, of another schema, or contradicts itself.
         """
         try:
             fields = json.loads(text)
@@ -179,7 +179,7 @@ class DatasetManifest:
                 which=origin,
                 seen=f"it has schema {schema}, this ddpipe reads manifests of schema {SCHEMA}",
                 do="Prepare the dataset again with this ddpipe and remove this version: `ddpipe data rm`. If "
-                "this is no manifest, give the URI of one, as `ddpipe data ls` lists them.",
+                "this is not a manifest, give the URI of one, as `ddpipe data ls` lists them.",
             )
         try:
             manifest = cls(**_typed(fields))
@@ -199,7 +199,7 @@ def load_manifest(uri: str) -> DatasetManifest:
     """The manifest at `uri`, proven to be the version that its path names.
 
     Raises:
-        DatasetError: It is no manifest, of another schema, or not the version named.
+        DatasetError: It is not a manifest, of another schema, or not the version named.
         StoreError: It cannot be fetched.
     """
     data = read_uri(uri)
@@ -282,8 +282,8 @@ def _problems(manifest: DatasetManifest) -> Iterator[str]:
         yield f"name is {manifest.name!r}, not lower-case letters and digits, with . _ - between them"
     for shown in filter(None, map(printable, manifest.classes)):
         yield f"class {shown!r} has control characters"
-    if manifest.task not in TASKS:
-        yield f"task is {manifest.task!r}, not one of {', '.join(TASKS)}"
+    if manifest.task not in TASK_NAMES:
+        yield f"task is {manifest.task!r}, not one of {', '.join(TASK_NAMES)}"
     if manifest.dtype != "uint8":
         yield f"dtype is {manifest.dtype!r}, not 'uint8'"
     yield from _problems_of_pixels(manifest)

@@ -26,10 +26,10 @@ DENSEST = 1100
 
 
 def array_in(data: mmap.mmap | bytes) -> NDArray[Any]:
-    """The array of a .npy file: a view of its content, which stays open with it.
+    """The array of a .npy file, of the shape and dtype in its header: a view of the content.
 
     Raises:
-        ValueError: It is none, is cut off, or holds Python objects.
+        ValueError: It is not such a file, is truncated, or holds Python objects.
     """
     start = io.BytesIO(data[:HEADER])
     shape, dtype = _header(start)
@@ -67,7 +67,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     try:
         shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
     except (MemoryError, RecursionError, SyntaxError, TypeError, tokenize.TokenError) as error:
-        raise ValueError("its header is none") from error
+        raise ValueError("its header is malformed") from error
     if is_fortran or dtype.hasobject:
         raise ValueError(f"it holds {dtype} in another order or as objects")
     return shape, dtype

@@ -142,7 +142,7 @@ class RawShard:
         return len(self._images)
 
     def each(self, indices: NDArray[np.int64]) -> Iterable[Images]:
-        """Views of the file: nothing is copied."""
+        """Views of the file, each of shape (height, width, channels): nothing is copied."""
         return map(self._images.__getitem__, indices.tolist())
 
 
@@ -168,7 +168,7 @@ class JpegShard:
         return self._bytes[start : start + self._sizes[index]]
 
     def each(self, indices: NDArray[np.int64]) -> Iterable[Images]:
-        """Decoded on all CPUs."""
+        """The images, each of shape (height, width, channels), decoded on all CPUs."""
         return _decoders().map(self._decoded, indices)
 
     def _decoded(self, index: int) -> Images:
@@ -205,7 +205,7 @@ def places_in(data: mmap.mmap | bytes) -> tuple[list[int], list[int]]:
         ValueError: There is none.
     """
     if data[156:157] != tarfile.XGLTYPE:
-        raise ValueError("it is no jpeg shard")
+        raise ValueError("it is not a jpeg shard")
     length = int(data[124:135], 8)
     _, _, sizes = data[BLOCK : BLOCK + length].partition(f" {SIZES}=".encode())
     listed = [int(size) for size in sizes.split()]

@@ -82,6 +82,6 @@ def remove(uri: str) -> None:
             what="a dataset version cannot be removed",
             which=uri,
             seen="there is no such manifest",
-            do="Check the address: `ddpipe data ls` lists the versions of a store.",
+            do="Check the URI: `ddpipe data ls` lists the versions of a store.",
         )
     folder.delete(name)

@@ -92,7 +92,7 @@ def _store(patience: float, world: World) -> Store:
 
 def _broke(world: World, seen: str) -> TrainingError:
     return TrainingError(
-        what="the process group broke",
+        what="the process group failed",
         which=f"rank {world.rank} of {world.size}",
         seen=seen,
         do="Look at the other ranks: the error of the first that failed is the cause.",

@@ -204,7 +204,7 @@ class RollCall:
             )
         stuck = [other for other in self._others if not self.store.check([f"lost/{other}"])]
         if not stuck:
-            return "all ranks answer: the network between them broke"
+            return "all ranks answer: the network between them failed"
         places = [f"rank {other} at {self.store.get(f'here/{other}').decode()}" for other in stuck]
         return f"{_names(stuck)} answered but did not keep up: {'; '.join(places)}"
 

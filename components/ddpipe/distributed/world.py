@@ -37,7 +37,10 @@ class World:
         return self.rank == 0
 
     def share(self, samples: int) -> npt.NDArray[np.int64]:
-        """The indices below `samples` that fall to this rank: each to one rank, shares differ by one."""
+        """This rank's indices below `samples`, shape (n,).
+
+        Each index belongs to one rank; n differs by at most one between ranks.
+        """
         return np.arange(self.rank, samples, self.size)
 
     def sum(self, values: Tensor) -> Tensor:
@@ -55,10 +58,16 @@ class World:
         return int(largest)
 
     def gather(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """On rank 0 all ranks' rows of `share`, back in the order of the samples; elsewhere no rows.
+        """Collect the rows of all ranks on rank 0, in the order of the samples.
 
         Args:
             rows: Shape (len(share(samples)), ...): one row for each index of this rank's share.
+
+        Returns:
+            Shape (samples, ...) on rank 0, (0, ...) on the other ranks.
+
+        Returns:
+            Shape (samples, ...) on rank 0, (0, ...) on the other ranks.
         """
         if self.size == 1:
             return rows

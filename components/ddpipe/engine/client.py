@@ -319,8 +319,8 @@ def connect(endpoint: Endpoint) -> Engine:
         raise ParameterError(
             what=EndpointOptions.what,
             which="--namespace",
-            seen=f"{endpoint.shown} has many users, and no namespace is given",
-            do="Give yours, which the Kubeflow page shows at its top, or set KFP_NAMESPACE.",
+            seen=f"{endpoint.shown} is a multi-user server, and no namespace is given",
+            do="Give yours (the Kubeflow UI shows it at the top of the page), or set KFP_NAMESPACE.",
         )
     namespace = endpoint.namespace if many else None
     client.set_user_namespace(namespace or "")

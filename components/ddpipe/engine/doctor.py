@@ -150,13 +150,13 @@ def _backends(package: Package) -> tuple[Backend, ...]:
 def _rights(cluster: Cluster, namespace: str, account: str, backends: Sequence[Backend]) -> Check:
     """Which kinds of job the steps' account may launch; one is enough."""
     who, resources = f"{account} in {namespace}", [item.resource for item in backends]
-    beside = {item.resource: [one.resource for one in item.companions(_EXAMPLE)] for item in backends}
+    companions = {item.resource: [one.resource for one in item.companions(_EXAMPLE)] for item in backends}
     try:
         served = [resource for resource in resources if is_served(cluster, resource)]
         lacking = {
             resource.kind: [
                 f"{verb} {right.name}"
-                for right in needed(resource, *beside.get(resource, ()))
+                for right in needed(resource, *companions.get(resource, ()))
                 for verb in right.verbs
                 if not may(cluster, namespace, right, verb, account)
             ]
@@ -166,11 +166,12 @@ def _rights(cluster: Cluster, namespace: str, account: str, backends: Sequence[B
         return Check("rights", State.UNKNOWN, f"of {who}: {error}", "Ask someone who may review access.")
     if not lacking:
         kinds = ", ".join(resource.kind for resource in resources)
-        return Check("rights", State.UNKNOWN, f"no {kinds} can be seen here", "Install what runs them.")
+        return Check("rights", State.UNKNOWN, f"this cluster serves no {kinds}", "Install an operator.")
     if able := [kind for kind, missing in lacking.items() if not missing]:
         return Check("rights", State.OK, f"{who} may launch {', '.join(able)}")
     missing = dict.fromkeys(item for each in lacking.values() for item in each)
-    fix = f"kubectl apply -n {namespace} -f images/rbac.yaml, and bind it to {account} (see the README)."
+    apply = f"kubectl apply -n {namespace} -f images/rbac.yaml"
+    fix = f"{apply}, and bind it to {account} (see docs/tutorials/kubeflow.md)."
     return Check("rights", State.FAIL, f"{who} may not: {', '.join(missing)}", fix)
 
 
@@ -194,8 +195,8 @@ def _image(cluster: Cluster, image: str) -> Check:
     }
     if any(name == image or name.endswith(f"/{image}") for name in names):
         return Check("image", State.OK, f"{image} is on a node")
-    fix = "If it is nowhere: make images, push them, and make compile, all with your REGISTRY and TAG."
-    return Check("image", State.UNKNOWN, f"{image} is on no node yet", fix)
+    fix = "If no registry has it: make images, push them, then make compile, with your REGISTRY and TAG."
+    return Check("image", State.UNKNOWN, f"{image} is not on any node yet", fix)
 
 
 def _secret(cluster: Cluster, namespace: str, name: str) -> Check:

@@ -31,7 +31,7 @@ _OWN_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 class EndpointOptions(Parameters):
     """Where the pipeline server is, and who asks."""
 
-    what: ClassVar[str] = "the pipeline server cannot be asked"
+    what: ClassVar[str] = "the connection to the pipeline server is not configured"
     heading: ClassVar[str] = "Pipeline server"
 
     endpoint: str = parameter(

@@ -24,24 +24,24 @@ _LOG_IN = (
     "(KFP_TOKEN or --token-file); inside a cluster the pod needs Kubeflow's token volume."
 )
 _ADDRESS = (
-    "Check --endpoint or KFP_ENDPOINT: it is the address of the service ml-pipeline, or of Kubeflow "
-    "with /pipeline at its end."
+    "Check --endpoint or KFP_ENDPOINT: it is the URL of the service ml-pipeline, or that of "
+    "Kubeflow followed by /pipeline."
 )
 _LOGIN_PAGE = re.compile(r"/(dex|oauth2?|auth|login|sign_in)([/?]|$)")
 _LISTS = {
-    "runs": "`ddpipe runs ls` shows the runs.",
-    "recurringruns": "`ddpipe schedule ls` shows the schedules.",
-    "pipelines": "`ddpipe submit` uploads the package again.",
-    "experiments": "Name another with --experiment.",
+    "runs": "List the runs: `ddpipe runs ls`.",
+    "recurringruns": "List the schedules: `ddpipe schedule ls`.",
+    "pipelines": "Upload the package again: `ddpipe submit`.",
+    "experiments": "Name another experiment with --experiment.",
 }
 _FAILING = "Try again; if it keeps failing, see its log: kubectl logs -n kubeflow deploy/ml-pipeline"
 _CONTRIBUTE = (
-    "Check --namespace, and ask its owner to make you a contributor (Manage Contributors on Kubeflow's page)."
+    "Check --namespace, and ask its owner to make you a contributor (Manage Contributors in the Kubeflow UI)."
 )
 _MEANING: Mapping[int, tuple[type[EngineError], str]] = {
     HTTPStatus.UNAUTHORIZED: (LoginRequired, _LOG_IN),
     HTTPStatus.FORBIDDEN: (EngineForbidden, _CONTRIBUTE),
-    HTTPStatus.NOT_FOUND: (UnknownToEngine, "Correct the id."),
+    HTTPStatus.NOT_FOUND: (UnknownToEngine, "Correct the ID."),
     HTTPStatus.CONFLICT: (EngineConflict, "Choose another name."),
     HTTPStatus.TOO_MANY_REQUESTS: (EngineUnreachable, _FAILING),
 }
@@ -101,7 +101,7 @@ def no_json(url: str, landed: str) -> EngineError:
 
 def not_described(url: str, problem: Exception) -> NotAnEngine:
     """The error for an answer that Kubeflow Pipelines 2 does not give."""
-    return _no_engine(url, f"the answer is not as Kubeflow Pipelines describes it: {problem}"[:_LONGEST])
+    return _no_engine(url, f"the answer does not match the API of Kubeflow Pipelines: {problem}"[:_LONGEST])
 
 
 def _no_engine(url: str, seen: str) -> NotAnEngine:

@@ -92,24 +92,26 @@ def cron(text: str) -> Trigger:
     """
     fields = text.split()
     if len(fields) not in {len(_FIELDS), len(_FIELDS) + 1}:
-        raise _no_time("--cron", f"{text!r} has not 5 fields (minute first), nor 6 (second first)")
+        raise _no_time("--cron", f"{text!r} has neither 5 fields (minute first) nor 6 (second first)")
     six = fields if len(fields) > len(_FIELDS) else ["0", *fields]
     for field, (name, low, high) in zip(six, (_SECONDS, *_FIELDS), strict=True):
         if not all(_fits(part, name, low, high) for part in field.split(",")):
             sunday = " (Sunday is 0)" if name == "weekday" else ""
-            raise _no_time("--cron", f"{field!r} is no {name}: {low} to {high}{sunday}, *, */2, 1-5 or 1,3")
+            raise _no_time(
+                "--cron", f"{field!r} is not a valid {name}: {low} to {high}{sunday}, *, */2, 1-5 or 1,3"
+            )
     return Trigger(cron=" ".join(six))
 
 
 def interval(text: str) -> Trigger:
-    """A trigger from a length of time: 90s, 30m, 6h, 1d.
+    """A trigger from a duration: 90s, 30m, 6h, 1d.
 
     Raises:
-        ParameterError: It is not a length of time.
+        ParameterError: It is not a duration.
     """
     match = re.fullmatch(r"([1-9]\d{0,8})([smhd])", text)
     if not match:
-        raise _no_time("--every", f"{text!r} is no length of time")
+        raise _no_time("--every", f"{text!r} is not a duration")
     return Trigger(seconds=int(match[1]) * _UNITS[match[2]])
 
 
@@ -174,13 +176,13 @@ def find(engine: Engine, name: str) -> Schedule:
             what="the schedule cannot be found",
             which=name,
             seen="no schedule has this name or ID",
-            do="`ddpipe schedule ls` shows all.",
+            do="List them: `ddpipe schedule ls`.",
         )
     if len(found) > 1:
         raise EngineConflict(
             what="the schedule is ambiguous",
             which=name,
-            seen=f"several have this name: {', '.join(item.id for item in found)}",
+            seen=f"several schedules have this name: {', '.join(item.id for item in found)}",
             do="Give an ID.",
         )
     return found[0]
@@ -225,9 +227,9 @@ def _same_pipeline(model: Any, request: Request, name: str) -> bool:  # noqa: AN
     if reference and reference.pipeline_id == request.version.pipeline_id:
         return True
     raise EngineConflict(
-        what="the schedule cannot be set",
+        what="the schedule cannot be created",
         which=f"{name} in the experiment {request.experiment}",
-        seen="a schedule of this name is there for another pipeline",
+        seen="a schedule of this name exists for another pipeline",
         do="Choose another name, or another --experiment.",
     )
 
@@ -284,8 +286,8 @@ def _duration(seconds: int) -> str:
 
 def _no_time(option: str, seen: str) -> ParameterError:
     return ParameterError(
-        what="the schedule cannot be set",
+        what="the schedule cannot be created",
         which=option,
         seen=seen,
-        do="Such as --cron '0 2 * * *' (every night at two) or --every 6h.",
+        do="Give a valid time, such as --cron '0 2 * * *' (every night at two) or --every 6h.",
     )

@@ -16,7 +16,9 @@ from ddpipe.processes.process import keep_memory, search_rarely
 @click.option("--dataset", required=True, help="Manifest of the dataset version that it was trained on.")
 @click.option("--output", required=True, help="Folder for metrics and predictions.")
 @click.option("--spec", default="{}", help="JSON object of evaluation parameters.")
-@click.option("--network", default="", help="The one function of the user's own that may be imported.")
+@click.option(
+    "--network", default="", help="Function of the user's own network, the only one that may be imported."
+)
 def main(training: str, dataset: str, output: str, spec: str, network: str) -> None:
     """Score a trained model on the test split, every sample exactly once."""
     search_rarely()

@@ -192,7 +192,8 @@ def _check(checkpoint: Checkpoint, manifest: DatasetManifest, training_uri: str,
             what="a model cannot be evaluated on this dataset",
             which=training_uri,
             seen=f"it was trained on version {checkpoint.dataset_id}, this is {manifest.dataset_id}",
-            do="Name the dataset version of its training: another one's test samples may be in its training.",
+            do="Name the dataset version of its training: another version's test samples may be "
+            "among its training samples.",
         )
     if not manifest.splits[SPLIT].count:
         raise DatasetError(
@@ -207,7 +208,10 @@ def _check_unseen(manifest: DatasetManifest, training_uri: str, manifest_uri: st
     """Reject a model that was trained, itself or before a warm start, on what judges it."""
     known = samples_seen(training_uri)
     if known is None:
-        _log.warning("%s does not say which samples it was trained on: they are not compared", training_uri)
+        _log.warning(
+            "%s does not record which samples it was trained on, so that an overlap cannot be found",
+            training_uri,
+        )
     elif seen := held_out_seen(manifest, store_of(manifest_uri), known):
         raise CheckpointError(
             what="a model cannot be evaluated on this dataset",

@@ -30,18 +30,18 @@ def learning_curves(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
 
 
 def _by_epoch(axes: Axes, history: Sequence[Mapping[str, float]], quantity: str) -> None:
-    for part, colour in (("train", TRAIN), ("validation", VALIDATION)):
+    for part, color in (("train", TRAIN), ("validation", VALIDATION)):
         name = f"{part}_{quantity}"
         points = [(record["epoch"], record[name]) for record in history if record.get(name) is not None]
         if points:
-            axes.plot(*zip(*points, strict=True), color=colour, label=part, marker="o", markersize=3)
+            axes.plot(*zip(*points, strict=True), color=color, label=part, marker="o", markersize=3)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
     axes.legend(frameon=False)
 
 
 def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) -> str:
-    """ROC curves: of each class in grey, but the lowest by its name, and of all together.
+    """ROC curves: of each class in gray, but the lowest by its name, and of all together.
 
     Args:
         average: Over all pairs of a sample and a class.
@@ -62,9 +62,7 @@ def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) 
             axes.plot(
                 curve.false_positive_rate, curve.true_positive_rate, color=VALIDATION, label=_plain(lowest)
             )
-        axes.plot(
-            average.false_positive_rate, average.true_positive_rate, color=TRAIN, label="all answers together"
-        )
+        axes.plot(average.false_positive_rate, average.true_positive_rate, color=TRAIN, label="micro average")
         axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1))
         axes.legend(frameon=False, loc="lower right")
 
@@ -72,7 +70,7 @@ def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) 
 
 
 def reliability(bins: Sequence[CalibrationBin]) -> str:
-    """How often claims came true, by the probability that was claimed; larger dots have more claims."""
+    """The observed frequency by the predicted probability; larger dots stand for more predictions."""
 
     def draw(axes: Axes) -> None:
         most = max(one.count for one in bins)
@@ -83,7 +81,7 @@ def reliability(bins: Sequence[CalibrationBin]) -> str:
         )
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(PercentFormatter(1))
-        axes.set(xlabel="probability claimed", ylabel="came true", xlim=(0, 1), ylim=(0, 1))
+        axes.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1))
 
     return _figure(draw, height=3.4)
 

@@ -257,7 +257,12 @@ def _intervals(
 
 
 def macro_f1(decisions: BoolArray, truth: BoolArray) -> Statistic:
-    """F1 = 2 hits / (occurrences + predictions), averaged over the classes of each resample."""
+    """F1 = 2 hits / (occurrences + predictions), averaged over the classes of each resample.
+
+    Args:
+        decisions: Which classes were predicted, shape (samples, classes).
+        truth: Which classes each sample shows, of the same shape.
+    """
 
     def statistic(weights: FloatArray) -> FloatArray:
         hits, occurrences, predictions = (
@@ -269,12 +274,17 @@ def macro_f1(decisions: BoolArray, truth: BoolArray) -> Statistic:
 
 
 def mean(values: FloatArray) -> Statistic:
-    """The mean over the samples of each resample."""
+    """The mean over the samples of each resample, of values of shape (samples,)."""
     return lambda weights: values @ weights / weights.sum(axis=0)
 
 
 def calibration(claimed: FloatArray, came_true: BoolArray) -> tuple[CalibrationBin, ...]:
-    """Claims in 15 equal bins of probability; a certain one belongs to the last."""
+    """Predictions in 15 equal bins of probability; a probability of 1 belongs to the last.
+
+    Args:
+        claimed: Probabilities of predictions, shape (n,).
+        came_true: Whether each prediction was right, of the same shape.
+    """
     bins = np.minimum((claimed * BINS).astype(int), BINS - 1)
     counts = np.bincount(bins)
     sums = np.bincount(bins, claimed), np.bincount(bins, came_true)
@@ -297,6 +307,10 @@ def resampled_macro_auc(probabilities: FloatArray, truth: BoolArray) -> Statisti
     The area is the share of (positive, negative) pairs in the right order, ties counting half
     (Hanley and McNeil, Radiology 143, 1982). A running sum of the negatives' weights, in the order of their
     scores, says how much lies below each positive: n log n once, then n per resample.
+
+    Args:
+        probabilities: Shape (samples, classes).
+        truth: Which classes each sample shows, of the same shape.
     """
     ranked = [_rank(scores, shows) for scores, shows in zip(probabilities.T, truth.T, strict=True)]
 
@@ -318,6 +332,10 @@ def macro_average_precision(probabilities: FloatArray, truth: BoolArray) -> Stat
 
     The precision at a probability is the share of positives among all samples that have at least as much;
     tied samples share theirs. That is scikit-learn's sum over the steps of the precision-recall curve.
+
+    Args:
+        probabilities: Shape (samples, classes).
+        truth: Which classes each sample shows, of the same shape.
     """
     ranked = []
     for scores, shows in zip(probabilities.T, truth.T, strict=True):
@@ -440,7 +458,12 @@ def _confusion_matrix(answers: Answers) -> tuple[tuple[int, ...], ...]:
 
 
 def roc(shows: BoolArray, probabilities: FloatArray) -> Curve:
-    """The ROC curve of a yes-or-no question, in at most 100 points; none where all answers are the same."""
+    """The ROC curve of one class, in at most 100 points; without points if it has one kind of sample only.
+
+    Args:
+        shows: Whether each sample shows the class, shape (samples,).
+        probabilities: Of the class, of the same shape.
+    """
     if shows.all() or not shows.any():
         return Curve((), (), ())
     false_positive, true_positive, thresholds = sklearn.roc_curve(shows, probabilities)

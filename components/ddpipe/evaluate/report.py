@@ -28,7 +28,7 @@ MATRIX_CLASSES = 20
 """More classes than this make an unreadable matrix: the commonest confusions are listed instead."""
 
 CURVES = 40
-"""More curves than this are a grey blur: the one of all answers together is drawn alone."""
+"""More curves than this are a gray blur: only the micro average is drawn."""
 
 THUMBNAIL = 192
 """Largest side of a picture, in pixels; small images keep their own pixels and the page enlarges them."""

@@ -11,7 +11,7 @@ from ddpipe.parameters import Between, OneOf, Parameters, parameter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluateSpec(Parameters):
-    """How to score a model, beside the dataset's test split."""
+    """How to score a model on the test split of a dataset."""
 
     what: ClassVar[str] = "evaluation cannot start"
     heading: ClassVar[str] = "Evaluation"

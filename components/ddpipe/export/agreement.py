@@ -8,7 +8,7 @@ times as much as PyTorch, all features of the group move together, and the last 
 difference
 
 - is what rounding alone explains (rounding.py), or
-- moves no probability by more than 0.001 and is small beside the spread of the logits over the images.
+- moves no probability by more than 0.001 and is small compared with the spread of the logits over the images.
 
 Without its second half, the second condition would pass any network whose probabilities hardly depend on the
 image. Away from ties, where the best probability

@@ -122,7 +122,7 @@ def _onnx(
                 what="the model cannot be exported as ONNX",
                 which=f"network {signature.architecture}",
                 seen=str(problem),
-                do="Report this network and these versions of torch and onnxscript; its checkpoint is whole.",
+                do="Report this network and the versions of torch and onnxscript; its checkpoint is intact.",
             ) from problem
         _log.warning(
             "%s cannot be exported as ONNX (%s): the package holds safetensors only",
@@ -173,12 +173,12 @@ def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: 
         found[f"PyTorch's logits of {len(images)} images"] = compare(session(images.numpy()), trained)
     if problems := [f"{one} away from {other}" for other, one in found.items() if not one.agrees]:
         raise ExportError(
-            what="the exported model computes something else than the trained one",
+            what="the exported model does not compute what the trained one does",
             which=evaluation.subject.training,
-            seen=f"{listed(problems)}\nwhere {allowed:.2g} in logits is what rounding explains, and "
+            seen=f"{listed(problems)}\nwhere {allowed:.2g} in logits is within rounding, and a change of "
             f"{PROBABILITY:g} in probabilities is not visible",
-            do="Evaluate again, then export, in case training went on after the evaluation. If that does not "
-            "help, use model.safetensors of the training's checkpoint: torch.onnx fails on this network.",
+            do="Evaluate again, then export: training may have continued since. If that does not help, "
+            "use model.safetensors of the training's checkpoint: torch.onnx fails on this network.",
         )
     return {
         "samples": len(logits),

@@ -29,7 +29,7 @@ def tolerance(model: nn.Module, images: Tensor, largest: float) -> float:
 
     Args:
         model: In evaluation mode, on the CPU.
-        images: Some samples, as the model takes them.
+        images: Some samples, as the model takes them: uint8, shape (n, height, width, channels).
         largest: Magnitude of the largest logit that was evaluated.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]

@@ -47,7 +47,7 @@ def manifest(job: TrainingJob, _schema: Object | None = None) -> dict[str, Any]:
         raise ParameterError(
             what="a Job cannot be scheduled like this",
             which="scheduling",
-            seen=f"{dict(job.scheduling)}, which only an operator understands",
+            seen=f"{dict(job.scheduling)}, which only an operator supports",
             do="Leave it out, let a queue admit the job as a whole, or choose another backend.",
         )
     of_rank_0 = {"rules": [{"succeededIndexes": "0"}]}

@@ -32,6 +32,7 @@ from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
 from ddpipe.kube.resources import Object, Resource
 from ddpipe.kube.schema import fitted, misfits, within
+from ddpipe.spelling import option
 
 RESOURCE = Resource(group="trainer.kubeflow.org", version="v1alpha1", plural="trainjobs", kind="TrainJob")
 TRAINER = Controller(
@@ -40,7 +41,7 @@ TRAINER = Controller(
     webhook="trainer.kubeflow.org",
     install="Install Kubeflow Trainer 2",
     refusals=("FailedCreate", "TrainJobResourcesCreationFailed", "JobCreationFailed"),
-    pods="its training runtime (runtime=TrainingRuntime/ddpipe, of images/runtime.yaml)",
+    pods="its training runtime (such as TrainingRuntime/ddpipe of images/runtime.yaml)",
 )
 STEP = "node"
 """The name of the Job that trains, and of its container, in every runtime."""
@@ -67,7 +68,7 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
             what="TrainJobs of this cluster do not support some options",
             which=f"TrainJob {job.namespace}/{job.name}",
             seen=listed(problems),
-            do="Leave it out, let the training runtime have it, or choose another backend.",
+            do="Leave it out, set it in the training runtime, or choose another backend.",
         )
     pod, container = _parts(job)
     kind, _, name = job.runtime.rpartition("/")
@@ -98,7 +99,7 @@ def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:
     if job.scheduling:
         yield "scheduling: gang scheduling is set up in the training runtime (podGroupPolicy)"
     if job.success == Success.RANK0 and job.keep == Keep.ALWAYS:
-        yield "success=rank0 with keep=always: the other ranks would run forever"
+        yield f"{option('success')} rank0 with {option('keep')} always: the other ranks would run forever"
     plain = TrainingJob(
         owner=job.owner, namespace=job.namespace, image=job.image, service_account=job.service_account
     )

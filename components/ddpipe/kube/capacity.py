@@ -122,7 +122,7 @@ def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -
         return Findings((_unselected(pod),))
     large = [node for node in selected if _slots(node, asked, {}) > 0]
     if not large:
-        return Findings(("; ".join(_lacking(asked, selected)) + f": ask for less per pod, {_ALTERNATIVE}",))
+        return Findings(("; ".join(_lacking(asked, selected)) + f": request less per pod, {_ALTERNATIVE}",))
     tolerated = [node for node in large if not _taints(pod, node)]
     if not tolerated:
         return Findings((_tainted(pod, asked, large),))
@@ -132,7 +132,7 @@ def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -
         problem = (
             f"the nodes can take {ever:g} of the job's {count} pods at the same time, each with "
             f"{_amounts(asked)}; {_free(tolerated, asked, usage.for_good)}: "
-            f"ask for less per pod or for fewer pods, {_ALTERNATIVE}"
+            f"request less per pod or fewer pods, {_ALTERNATIVE}"
         )
         return Findings((problem,))
     now = fitting(pod, count, nodes, usage)
@@ -195,12 +195,12 @@ def _allocatable(node: Node, resource: str) -> float:
 
 
 def _rest(node: Node, asked: Amounts, used: Amounts) -> dict[str, float]:
-    """What a node has left beside what is used, of each resource asked for."""
+    """What a node has left of each requested resource, after what is used."""
     return {name: max(0.0, _allocatable(node, name) - used.get(name, 0.0)) for name in asked}
 
 
 def _slots(node: Node, asked: Amounts, used: Amounts) -> float:
-    """How many more such pods a node takes beside what is used."""
+    """How many more such pods fit on a node, after what is used."""
     rest = _rest(node, asked, used)
     times = min(rest[name] / amount for name, amount in asked.items() if amount)
     return times if math.isinf(times) else math.floor(times + _ROUNDING)
@@ -214,7 +214,7 @@ def _lacking(asked: Amounts, nodes: Sequence[Node]) -> Iterator[str]:
         if amount > largest:
             short = True
             yield (
-                f"no node can ever take a pod: {_amount(name, amount)} asked, the largest node has "
+                f"no node can ever take a pod: {_amount(name, amount)} requested, the largest node has "
                 f"{_amount(name, largest)}"
             )
     if not short:

@@ -22,7 +22,7 @@ MERGE_KEYS = {
 
 
 _WHOLE = {"env"}
-"""Lists whose items are replaced as a whole: a variable must not keep the old value beside a new source."""
+"""Lists whose items are replaced as a whole: a variable must not have its old value and a new source."""
 
 
 def merged(base: Any, patch: Any, field: str = "") -> Any:  # noqa: ANN401 - any JSON value

@@ -30,7 +30,7 @@ def shortages(quota: Object, pod: Object, count: int, objects: Mapping[str, floa
         free = quantity(hard[name]) - quantity(used.get(name, "0"))
         if amount > free:
             left = f"leaves {free:g} of {name} ({used.get(name, '0')} of {hard[name]} in use)"
-            yield f"{left}, the job needs {amount:g}: ask for less, wait, or raise it"
+            yield f"{left}, the job needs {amount:g}: request less, wait, or raise it"
 
 
 def _total(pod: Object, count: int) -> dict[str, float]:

@@ -215,7 +215,7 @@ def refused(error: Refused, which: str) -> LaunchError:
             do="Give it the Role of images/rbac.yaml, then run the step again.",
         )
     return PodRefused(
-        what="the cluster refuses this",
+        what="the cluster rejected the request",
         which=which,
         seen=str(error),
         do="Change what it objects to, then run the step again.",

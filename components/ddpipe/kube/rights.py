@@ -38,18 +38,18 @@ class Right:
         return "/".join(filter(None, (self.resource.plural, self.subresource)))
 
 
-def needed(resource: Resource, *beside: Resource) -> tuple[Right, ...]:
+def needed(resource: Resource, *companions: Resource) -> tuple[Right, ...]:
     """The rights without which no job of this kind can be launched.
 
     Args:
         resource: The kind of job.
-        beside: The kinds of objects that are created for the job.
+        companions: The kinds of objects that are created for the job.
     """
     return (
         Right(resource, ("create", "get", "list", "watch", "delete")),
         Right(PODS, ("list", "watch")),
         Right(PODS, ("get",), "log"),
-        *(Right(companion, ("create", "get")) for companion in beside),
+        *(Right(companion, ("create", "get")) for companion in companions),
     )
 
 

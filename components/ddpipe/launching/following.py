@@ -7,6 +7,17 @@ and every wait has a limit (deadlines, stalls). A look at the job ends in one of
     Ended              the job has succeeded or failed; the launcher concludes
     Resize             the job must be created again with another number of pods
     LaunchError        the job cannot come to an end, or takes too long
+
+Which pods count as lost, excused or replaced, and why, is in record.py. Its example, look by look:
+
+    10:00:00    all pods run                 nothing; of the deadlines, only `finished` counts from here on
+    10:05:00    worker-1 is evicted          nothing: with restart=ExitCode the operator replaces it
+    10:05:20    another worker-1 exists      nothing; prints "worker-1 is replaced", and keeps it as a note
+    10:06:30    all have run for a while     nothing: the job has recovered, the eviction is forgotten
+    14:00:00    the job has failed           nothing yet: the end of worker-0 is not known; waits up to 2 s
+    14:00:00.2  worker-0 exited with code 1  Ended: with its exit code and the notes
+
+Without the wait, the job would fail without a cause: job and pods are watched separately, in any order.
 """
 
 from __future__ import annotations

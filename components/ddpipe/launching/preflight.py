@@ -24,6 +24,7 @@ from ddpipe.kube.retrying import Patient, with_retries
 from ddpipe.kube.rights import may, needed
 from ddpipe.launching.diagnosis import name_of, webhook_silent
 from ddpipe.launching.nodes import PRIORITY_CLASSES, nodes_of
+from ddpipe.spelling import option
 
 _MOUNTED = {VolumeKind.CLAIM: CLAIMS, VolumeKind.SECRET: SECRETS, VolumeKind.CONFIG: CONFIGS}
 
@@ -56,7 +57,7 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
         *beyond_quota(patient, job, backend),
     ]
     if problems and job.preflight == Preflight.ENFORCE:
-        raise _failed(job, backend, problems, "with preflight=warn the job is created all the same.")
+        raise _failed(job, backend, problems, f"with {option('preflight')} warn, the job is created anyway.")
     return [*problems, *nodes.remarks]
 
 
@@ -106,8 +107,8 @@ def missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iter
         job: What is to run.
         backend: As which kind of job.
     """
-    namespace, beside = job.namespace, (companion.resource for companion in backend.companions(job))
-    for right in needed(backend.resource, *beside):
+    namespace, companions = job.namespace, (companion.resource for companion in backend.companions(job))
+    for right in needed(backend.resource, *companions):
         missing = [verb for verb in right.verbs if not may(cluster, namespace, right, verb)]
         if missing:
             words = ", ".join(missing)
@@ -135,7 +136,7 @@ def _dry_run(
         made = with_retries(partial(created, backend.resource, manifest), job.outage)
         if dropped := ", ".join(_dropped(manifest["spec"], made["spec"], "spec")):
             where = f"{backend.resource.full_name} of this cluster have no field {dropped}, and would drop it"
-            yield f"{where}: update it, or let this account read its CRD, to which a job is fitted"
+            yield f"{where}: update the operator, or let this account read the CRD, to fit the job to it"
         for companion in backend.companions(job):
             with_retries(partial(created, companion.resource, companion.manifest), job.outage)
     except Refused as error:
@@ -200,7 +201,7 @@ def _unusable(cluster: Cluster, path: str, size: str) -> str:
     if not status.get("readyToUse"):
         return f"is not ready to use: {status.get('error', {}).get('message', 'it is still being taken')}"
     least = status.get("restoreSize", "0")
-    return f"needs {least}, more than the {size} asked for" if quantity(least) > quantity(size) else ""
+    return f"needs {least}, more than the {size} requested" if quantity(least) > quantity(size) else ""
 
 
 def _is_missing(cluster: Cluster, path: str) -> bool:

@@ -182,4 +182,4 @@ class _Stragglers:
         if example:
             on = f" on {example.node}" if example.node else ""
             why = f"{example.rank}{on}: {example.waiting or _WORDS[example.stage]}"
-        return f"{nodes - running} of {nodes} pods are behind, {running} run ({why})"
+        return f"{nodes - running} of {nodes} pods are not running yet, {running} are ({why})"

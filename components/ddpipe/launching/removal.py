@@ -61,7 +61,7 @@ def await_free_names(attempt: Attempt) -> None:
         raise NameTaken(
             what="the job of an earlier attempt was deleted but still exists",
             which=attempt.title,
-            seen=f"it is still there after {_REMOVAL_SECONDS:.0f} s",
+            seen=f"it still exists after {_REMOVAL_SECONDS:.0f} s",
             do="See what its finalizers wait for: "
             + diagnosis.kubectl("get -o yaml", attempt.job, attempt.backend),
         )

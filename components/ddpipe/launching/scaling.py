@@ -90,7 +90,7 @@ def _check(backend: Backend, found: Object, title: str) -> None:
             what="only a job that ddpipe launched can be scaled",
             which=title,
             seen="something else created it; it was left alone",
-            do="Scale it by what it was created with.",
+            do="Scale it with the tool that created it.",
         )
     phase = backend.phase(found)
     if phase.is_terminal or "deletionTimestamp" in found["metadata"]:

@@ -29,6 +29,7 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.status import CONTAINER_TROUBLE, IMAGE_TROUBLE, JobStatus, Replica, Stage
 from ddpipe.kube.resources import Object
 from ddpipe.launching.diagnosis import kubectl, name_of
+from ddpipe.spelling import option
 
 # A state that may pass must last so many times as long as a certain one.
 _DOUBT = 6
@@ -262,7 +263,7 @@ def _image_error(job: TrainingJob, replica: Replica, seen: str, others: int) -> 
         which=_which(job, replica, others),
         seen=seen,
         do=f"Check the name {job.image} and the cluster's access to its registry; a private one needs "
-        "pull_secrets.",
+        f"{option('pull_secrets')}.",
     )
 
 
@@ -286,7 +287,7 @@ def _missing_error(job: TrainingJob, replica: Replica, seen: str, others: int) -
 
 def _rejected_error(job: TrainingJob, backend: Backend, message: str) -> LaunchError:
     return PodRefused(
-        what="the cluster refuses the job's pods",
+        what="the cluster rejects the job's pods",
         which=name_of(job, backend),
         seen=message,
         do=_way_out(job, backend, message),
@@ -295,11 +296,11 @@ def _rejected_error(job: TrainingJob, backend: Backend, message: str) -> LaunchE
 
 def _way_out(job: TrainingJob, backend: Backend, message: str) -> str:
     if "exceeded quota" in message:
-        return f"Ask for less, wait until others finish, or raise the quota of namespace {job.namespace}."
+        return f"Request less, wait until others finish, or raise the quota of namespace {job.namespace}."
     if "violates PodSecurity" in message:
-        return f"Let {backend.controller.pods} set what the policy asks for, or run it in another namespace."
+        return f"Let {backend.controller.pods} set what the policy requires, or run it in another namespace."
     if "admission webhook" in message:
-        return "Change what the webhook objects to, or ask who runs it."
+        return "Change what the webhook objects to, or ask its administrator."
     if "object is being deleted" in message:
         return (
             "A pod of an earlier job does not end; its node may be lost. See: kubectl get pods -o wide -n "

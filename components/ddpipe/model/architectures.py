@@ -17,18 +17,18 @@ from ddpipe.model.own import build_own, check_logits
 
 
 @runtime_checkable
-class InitialisedFromImages(Protocol):
+class InitializedFromImages(Protocol):
     """A network some of whose first weights are computed from images."""
 
-    def initialise(self, images: Tensor) -> None:
-        """Set them, from normalised images, shape (N, C, H, W)."""
+    def initialize(self, images: Tensor) -> None:
+        """Set them, from normalized images, shape (N, C, H, W)."""
 
 
 class Classifier(nn.Module):
     """A network together with its preprocessing: trained, evaluated and exported as this one module.
 
     Attributes:
-        network: From normalised float images, shape (N, C, H, W), to logits, shape (N, classes).
+        network: From normalized float images, shape (N, C, H, W), to logits, shape (N, classes).
     """
 
     mean: Tensor
@@ -39,26 +39,26 @@ class Classifier(nn.Module):
         super().__init__()
         self.network = network
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1))
-        # A channel that never varies must not divide by zero: one grey level is the least deviation.
+        # A channel that never varies must not divide by zero: one gray level is the least deviation.
         self.register_buffer(
             "std", torch.tensor(std, dtype=torch.float32).clamp(min=1 / 255).view(1, -1, 1, 1)
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits, shape (N, classes), of uint8 images, shape (N, H, W, C); normalised on their device."""
-        logits: Tensor = self.network(self._normalised(images))
+        """Logits, shape (N, classes), of uint8 images, shape (N, H, W, C); normalized on their device."""
+        logits: Tensor = self.network(self._normalized(images))
         return logits
 
-    def initialise(self, images: Tensor) -> None:
+    def initialize(self, images: Tensor) -> None:
         """Let the network set its first weights from training images, if it is of that kind.
 
         Args:
             images: uint8, shape (N, H, W, C); the same on all processes.
         """
-        if isinstance(self.network, InitialisedFromImages):
-            self.network.initialise(self._normalised(images))
+        if isinstance(self.network, InitializedFromImages):
+            self.network.initialize(self._normalized(images))
 
-    def _normalised(self, images: Tensor) -> Tensor:
+    def _normalized(self, images: Tensor) -> Tensor:
         pixels = images.permute(0, 3, 1, 2).float() / 255
         return (pixels - self.mean) / self.std
 
@@ -87,7 +87,7 @@ def build(name: str, shape: Shape, classes: int, *, trusted: str = "", is_tried:
         if name != trusted:
             raise cannot_build(
                 name,
-                "it is a function that the recipe does not name, and naming it is what allows its import",
+                "it is a function that the recipe does not name: only functions named there are imported",
                 "If you trust that function, name it yourself.",
             )
         network = build_own(name, shape, classes)

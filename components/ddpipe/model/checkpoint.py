@@ -102,7 +102,7 @@ class Saved:
         """The inverse of `asdict`; raises ValueError for what no pointer says."""
         saved = typed(cls, values)
         if not _CONTENT.fullmatch(saved.file):
-            raise ValueError(f"{saved.file!r} is no checkpoint's name")
+            raise ValueError(f"{saved.file!r} is not the name of a checkpoint")
         return saved
 
 
@@ -186,7 +186,7 @@ def claim(store: Store, start: Saved | None, keep: int = 2) -> Attempt:
     Args:
         store: The training's folder.
         start: The checkpoint to resume from; later ones are void.
-        keep: How many of the last checkpoints are kept, beside the best.
+        keep: How many of the last checkpoints are kept, in addition to the best.
 
     Raises:
         StoreError: The claim cannot be written.
@@ -323,9 +323,9 @@ def _load(store: Store, saved: Saved) -> Checkpoint:
             )
         checkpoint = typed(Checkpoint, content)
     except ValueError as error:
-        raise _UnreadableError(f"it is no checkpoint ({error})") from error
+        raise _UnreadableError(f"it is not a checkpoint ({error})") from error
     if min(checkpoint.step, checkpoint.epoch, checkpoint.world_size - 1, checkpoint.seconds) < 0:
-        raise _UnreadableError("it counts less than nothing")
+        raise _UnreadableError("it has negative counts")
     return checkpoint
 
 

@@ -278,7 +278,7 @@ def load_evaluation(uri: str) -> Evaluation:
     except ValueError as error:
         raise corrupt(folder, FORMAT.seal, str(error), FORMAT) from error
     if subject.views not in VIEWS:
-        raise corrupt(folder, FORMAT.seal, f"{subject.views!r} are no views", FORMAT)
+        raise corrupt(folder, FORMAT.seal, f"{subject.views!r} is not a name of views", FORMAT)
     return Evaluation(subject=subject, metrics=metrics, folder=folder)
 
 
@@ -313,5 +313,5 @@ def corrupt(folder: Folder, key: str, seen: str, kind: Format) -> CorruptObject:
         what=f"a file of a {kind.kind} is malformed",
         which=f"{folder.store.uri}/{key}",
         seen=seen,
-        do=f"Make it again with `{kind.maker}`.",
+        do=f"Create it again with `{kind.maker}`.",
     )

@@ -1,7 +1,7 @@
 """A convolutional network made to learn images of about 32x32 pixels in few epochs.
 
 Whitening of 2x2 patches, then three groups of two 3x3 convolutions. What makes it fast: the first layer is
-computed from the images, not learned; each group pools before it normalises, so that few values are touched
+computed from the images, not learned; each group pools before it normalizes, so that few values are touched
 at full size; later convolutions start as the identity; the head takes the largest value of each feature map,
 so that any image size will do and early epochs can use smaller images.
 
@@ -31,12 +31,12 @@ HEAD_DEVIATION = 1 / 8
 
 
 class FastCNN(nn.Module):
-    """From normalised images, shape (N, channels, H, W), to logits, shape (N, classes)."""
+    """From normalized images, shape (N, channels, H, W), to logits, shape (N, classes)."""
 
     whitening: Tensor
 
     def __init__(self, channels: int, classes: int, widths: tuple[int, int, int]) -> None:
-        """Start with a whitening that takes patches as they are; `initialise` fits it to images.
+        """Start with a whitening that takes patches as they are; `initialize` fits it to images.
 
         Args:
             channels: Of an image.
@@ -54,13 +54,13 @@ class FastCNN(nn.Module):
         nn.init.normal_(self.head.weight, std=HEAD_DEVIATION)
 
     @torch.no_grad()
-    def initialise(self, images: Tensor) -> None:
+    def initialize(self, images: Tensor) -> None:
         """Fit the whitening to images: patches, projected on their principal directions, get variance 1.
 
         Every direction is there with both signs, so that what follows loses nothing by its activation.
 
         Args:
-            images: Normalised, shape (N, channels, H, W); the same on all processes.
+            images: Normalized, shape (N, channels, H, W); the same on all processes.
         """
         channels = images.shape[1]
         patches = images.unfold(2, PATCH, 1).unfold(3, PATCH, 1).permute(0, 2, 3, 1, 4, 5).flatten(3)
@@ -74,7 +74,7 @@ class FastCNN(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits."""
+        """Logits, shape (N, classes), of normalized images, shape (N, C, H, W)."""
         features: Tensor = self.groups(gelu(conv2d(images, self.whitening)))
         logits: Tensor = self.head(features.amax((2, 3)))
         return logits / (HEAD_DEVIATION * self.head.in_features)
@@ -85,8 +85,8 @@ class _Group(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.first, self.first_norm = _convolution(inputs, outputs), _normalisation(outputs)
-        self.second, self.second_norm = _convolution(outputs, outputs), _normalisation(outputs)
+        self.first, self.first_norm = _convolution(inputs, outputs), _normalization(outputs)
+        self.second, self.second_norm = _convolution(outputs, outputs), _normalization(outputs)
         self.pool = nn.MaxPool2d(2)
 
     def forward(self, features: Tensor) -> Tensor:
@@ -101,8 +101,8 @@ def _convolution(inputs: int, outputs: int) -> nn.Conv2d:
     return convolution
 
 
-def _normalisation(channels: int) -> nn.BatchNorm2d:
-    """Batch normalisation with a learned shift and no learned scale: the next layer has one."""
-    normalisation = nn.BatchNorm2d(channels, momentum=STATISTICS_MOMENTUM)
-    normalisation.weight.requires_grad = False
-    return normalisation
+def _normalization(channels: int) -> nn.BatchNorm2d:
+    """Batch normalization with a learned shift and no learned scale: the next layer has one."""
+    normalization = nn.BatchNorm2d(channels, momentum=STATISTICS_MOMENTUM)
+    normalization.weight.requires_grad = False
+    return normalization

@@ -55,7 +55,7 @@ def digits_cnn(shape: Shape, classes: int) -> nn.Module:
 
 
 def _convolution(inputs: int, outputs: int) -> tuple[nn.Module, ...]:
-    """A convolution normalised without batch statistics: the same for any number of processes."""
+    """A convolution normalized without batch statistics: the same for any number of processes."""
     return nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.GroupNorm(4, outputs), nn.ReLU()
 
 

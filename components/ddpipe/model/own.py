@@ -45,7 +45,7 @@ def build_own(name: str, shape: Shape, classes: int) -> nn.Module:
         raise cannot_build(
             name,
             f"the function returned {type(network).__name__}, not a torch.nn.Module",
-            "Let it return a network: function(shape, classes), shape being (height, width, channels).",
+            "It must return a network: function(shape, classes), shape being (height, width, channels).",
         )
     return network
 
@@ -104,16 +104,18 @@ def check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> N
     except Exception as error:  # the network may be anybody's and raise anything
         raise cannot_build(
             name,
-            f"it does not take images of {height}x{width} pixels and {channels} channels: "
+            f"it does not accept images of {height}x{width} pixels and {channels} channels: "
             f"{_described(error)}",
-            "Prepare the dataset with images that it takes, or choose another model.",
+            "Prepare the dataset with images that it accepts, or choose another model.",
         ) from error
     network.train(training)
     expected = (TRIAL_BATCH, classes)
     if not isinstance(logits, Tensor) or logits.shape != expected:
         seen = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
         raise cannot_build(
-            name, f"for 2 images it gives {seen}, not {expected}", "Let it give one logit for each class."
+            name,
+            f"for 2 images it returns {seen}, not {expected}",
+            "It must return one logit for each class.",
         )
 
 

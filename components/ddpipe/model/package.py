@@ -93,7 +93,7 @@ class Signature:
     def from_dict(cls, values: object) -> Self:
         """The inverse of `to_dict`; raises ValueError for what no export wrote."""
         if not isinstance(values, Mapping) or not isinstance(values.get("input"), Mapping):
-            raise ValueError("it is no signature")  # noqa: TRY004 - a file's fault
+            raise ValueError("it is not a signature")  # noqa: TRY004 - a file's fault
         shape = values["input"].get("shape")
         known = {name: values[name] for name in _SIGNED if name in values}
         signature = typed(cls, {**known, "shape": shape[1:] if isinstance(shape, list) else shape})
@@ -110,9 +110,9 @@ class Signature:
         if self.architecture not in ModelNames():
             yield f"{self.architecture!r} is not the name of a network"
         if self.views not in VIEWS:
-            yield f"{self.views!r} are no views"
+            yield f"{self.views!r} is not a name of views"
         if not self.classes or len({*self.classes}) < len(self.classes):
-            yield "its classes are none, or not different"
+            yield "it has no classes, or one class twice"
         if self.task not in TASKS:
             yield f"{self.task!r} is not a task"
         elif len(self.thresholds) != (0 if TASKS[self.task].exclusive else len(self.classes)):

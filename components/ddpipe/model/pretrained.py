@@ -26,8 +26,8 @@ Weights = Mapping[str, Tensor]
 def load_pretrained(network: nn.Module, name: str, source: str, classes: int) -> None:
     """Replace a network's fresh weights by pretrained ones.
 
-    A first convolution for other channels takes the mean over its old ones, scaled so that a grey image
-    counts as its copy in every channel; a smaller one takes the centre. The last layer keeps its fresh
+    A first convolution for other channels takes the mean over its old ones, scaled so that a gray image
+    counts as its copy in every channel; a smaller one takes the center. The last layer keeps its fresh
     weights unless it has as many classes.
 
     Args:
@@ -116,7 +116,7 @@ def _from_torchvision(name: str) -> Weights:
             what="pretrained weights cannot be fetched",
             which=weights.url,
             seen=str(error) or type(error).__name__,
-            do="Get the file on a connected machine, and give its path or s3:// address as `pretrained`.",
+            do="Get the file on a connected machine, and give its path or s3:// URI as `pretrained`.",
         ) from error
     return state
 

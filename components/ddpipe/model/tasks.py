@@ -51,7 +51,7 @@ class Task(ABC):
 
     @abstractmethod
     def probabilities(self, logits: FloatArray) -> FloatArray:
-        """Float64, shape (samples, classes)."""
+        """Probabilities, float64, of logits; both of shape (samples, classes)."""
 
     @abstractmethod
     def truth(self, labels: IntArray, classes: int) -> BoolArray:
@@ -59,7 +59,7 @@ class Task(ABC):
 
     @abstractmethod
     def decisions(self, probabilities: FloatArray, thresholds: Thresholds) -> BoolArray:
-        """Which classes the model says that each sample shows, shape (samples, classes)."""
+        """Which classes the model predicts for each sample, shape (samples, classes)."""
 
     @abstractmethod
     def losses(self, probabilities: FloatArray, truth: BoolArray) -> FloatArray:
@@ -86,7 +86,12 @@ class Task(ABC):
 
     @abstractmethod
     def claims(self, probabilities: FloatArray, truth: BoolArray) -> tuple[FloatArray, BoolArray]:
-        """Probabilities that the model claims, and whether each came true, as long as each other."""
+        """Probabilities of predictions, and whether each was right, both of shape (n,).
+
+        Args:
+            probabilities: Shape (samples, classes).
+            truth: Which classes each sample shows, of the same shape.
+        """
 
 
 class Multiclass(Task):
@@ -122,7 +127,7 @@ class Multiclass(Task):
         return float(truth[np.arange(len(logits)), logits.argmax(axis=1)].mean())
 
     def claims(self, probabilities: FloatArray, truth: BoolArray) -> tuple[FloatArray, BoolArray]:
-        """The probability of the class that was chosen, and whether it was right."""
+        """The probability of the predicted class, and whether it was right."""
         chosen = probabilities.argmax(axis=1)
         rows = np.arange(len(probabilities))
         return probabilities[rows, chosen], truth[rows, chosen]

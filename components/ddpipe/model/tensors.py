@@ -37,7 +37,7 @@ def read_tensors(data: bytes) -> Any:  # noqa: ANN401 - any value can be saved
         _check_sizes(content, len(data))
     except pickle.UnpicklingError as error:
         # torch's own text advises to switch its protection off.
-        raise ValueError("it holds Python objects beside tensors and plain values") from error
+        raise ValueError("it holds Python objects besides tensors and plain values") from error
     except zipfile.BadZipFile as error:
         raise ValueError("it is not a file of torch.save, or it is cut short") from error
     except (RuntimeError, EOFError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:

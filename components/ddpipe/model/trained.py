@@ -95,7 +95,7 @@ def classifier_of(checkpoint: Checkpoint, *, network: str = "", origin: str = "c
 
 
 def versioned(weights: Mapping[str, Tensor], module: nn.Module) -> Mapping[str, Tensor]:
-    """The weights with the versions of the layers that have written them: those of this torchvision.
+    """Weights of any shape with the versions of the layers that have written them: this torchvision's.
 
     A file holds tensors only; MNASNet rejects weights whose version it cannot see.
     """

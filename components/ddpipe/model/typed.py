@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def typed(kind: type[T], values: object, where: str = "") -> T:
-    """A frozen dataclass from an object of JSON, its nested dataclasses, tuples and mappings likewise.
+    """A frozen dataclass from an object of JSON, including nested dataclasses, tuples and mappings.
 
     Args:
         kind: The dataclass. Its fields are str, bool, int, float, None, Any, tuples, lists, mappings with

@@ -14,8 +14,8 @@ SHIFT = 1 / 32
 class Averaged(nn.Module):
     """The mean of a classifier's logits over several views of an image.
 
-    Shifts along a diagonal beside mirror images are those of Jordan, arXiv:2404.00498, section 3.5; here all
-    six views count alike.
+    Shifts along a diagonal in addition to mirror images follow Jordan, arXiv:2404.00498, section 3.5; here
+    all six views have equal weight.
 
     Attributes:
         classifier: From uint8 images, shape (N, H, W, C), to logits, shape (N, classes).
@@ -28,7 +28,7 @@ class Averaged(nn.Module):
         self.shifted = shifted
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits of uint8 images: a pass for each view."""
+        """Logits, shape (N, classes), of uint8 images, shape (N, H, W, C): one pass for each view."""
         logits: Tensor = torch.stack([self.classifier(view) for view in self._views(images)]).mean(0)
         return logits
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 _INTERVAL = 1.0
 """Seconds between two updates."""
 
-_COLOURS = {"succeeded": "#1a7f37", "failed": "#cf222e", "stopped": "#9a6700", "lost": "#9a6700"}
+_COLORS = {"succeeded": "#1a7f37", "failed": "#cf222e", "stopped": "#9a6700", "lost": "#9a6700"}
 
 
 class Shown(Protocol):
@@ -46,10 +46,10 @@ def html_of(name: str, uri: str, status: Shown, lines: Sequence[str]) -> str:
     """
     numbers = ", ".join(f"{key} {value:g}" for key, value in status.metrics.items())
     text = str(status.error) if status.error else "\n".join(lines)
-    colour = _COLOURS.get(status.phase, "#0969da")
+    color = _COLORS.get(status.phase, "#0969da")
     return (
         f'<div style="font-family: system-ui, sans-serif"><b>{html.escape(name)}</b> '
-        f'<b style="color: {colour}">{html.escape(status.phase)}</b> '
+        f'<b style="color: {color}">{html.escape(status.phase)}</b> '
         f"<small>{html.escape(status.remark)}</small><br>"
         f"<small>{html.escape(uri)}</small>"
         + (f"<br>{html.escape(numbers)}" if numbers else "")

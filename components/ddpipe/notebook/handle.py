@@ -115,7 +115,7 @@ def launch(
         raise ParameterError(
             what="this cannot be launched",
             which=folder.uri,
-            seen="there is a launch of this name",
+            seen="a launch of this name exists",
             do=f"Choose another name, or attach to it: ddpipe.attach({launched.name!r}, runs={runs!r}).",
         )
     folder.write(CALL, call.content)

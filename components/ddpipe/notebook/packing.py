@@ -266,7 +266,7 @@ def packed_value(value: Any) -> bytes:  # noqa: ANN401 - the function's own type
         content: bytes = cloudpickle.dumps(value)
     except Exception as error:
         raise ParameterError(
-            what="what the function returned cannot be sent back",
+            what="the return value of the function cannot be sent back",
             which=f"a {type(value).__name__}",
             seen=str(error),
             do="Return plain values or tensors; leave files in $DDPIPE_OUTPUTS.",

@@ -68,7 +68,7 @@ def refuse_if_none_is_left(spec: PrepareSpec, rows: Rows, problems: Mapping[str,
         raise SourceError(
             what="the raw data cannot become a dataset",
             which=spec.where,
-            seen=f"no image is left without those that cannot be read; {_listed(problems)}",
+            seen=f"none of the images can be read; {_listed(problems)}",
             do="Replace these files, or give the path of other data.",
         )
 

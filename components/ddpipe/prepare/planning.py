@@ -38,9 +38,9 @@ class Known:
 
         Args:
             rows: Their samples.
-            sha256: S32, (rows,).
-            shapes: uint32, (rows, 3).
-            depths: uint8, (rows,).
+            sha256: S32, shape (rows,).
+            shapes: uint32, shape (rows, 3).
+            depths: uint8, shape (rows,).
         """
         self.sha256[rows], self.shapes[rows], self.depths[rows] = sha256, shapes, depths
         self.there[rows] = True

@@ -158,7 +158,7 @@ def _refuse_if_lost(store: Store, manifest: DatasetManifest) -> None:
         raise DatasetError(
             what="a dataset cannot be published",
             which=manifest.name,
-            seen="`ddpipe data clean-up` is deleting shards that it needs; when it started, none was used",
+            seen="`ddpipe data clean-up` is deleting shards that it needs: no version used them at its start",
             do="Run again after it has finished: missing shards are encoded again.",
         )
     there = {info.key for info in store.list("shards/")}

@@ -97,7 +97,7 @@ def how_split(manifest: DatasetManifest) -> str:
         f"; validation is fold {rule['fold']} of {rule['folds']}, counted from 0" if "folds" in rule else ""
     )
     shares = (
-        "; each class has its share within one, and images of earlier versions stayed where they were"
+        "; each class has its share to within one; images of earlier versions kept their split"
         if rule.get("stratify") == "exact"
         else ""
     )
@@ -113,7 +113,9 @@ def what_is_uncertain(manifest: DatasetManifest) -> str:
         facts["as"]
     ]
     counts = f"{facts['labels']:,} labels, {facts['blanks']:,} blanks"
-    return f"Uncertain labels (-1) {decision}, blanks beside other labels count as 0 ({counts} in the table)."
+    return (
+        f"Uncertain labels (-1) {decision}, blanks next to other labels count as 0 ({counts} in the table)."
+    )
 
 
 Found = Mapping[str, Sequence[Members]]

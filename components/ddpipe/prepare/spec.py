@@ -251,7 +251,4 @@ class PrepareSpec(Parameters):
         if self.source not in {AUTO, "csv"} and self.columns != Table():
             yield f"a table or its columns are given, but the source is {self.source}, not csv"
         if self.newest_days and not self.time_column:
-            yield (
-                f"{option('newest_days')} is {self.newest_days:g}, but {option('time_column')} does not say "
-                "when rows are from"
-            )
+            yield (f"{option('newest_days')} is {self.newest_days:g}, but {option('time_column')} is empty")

@@ -28,8 +28,8 @@ def split_warnings(classes: Sequence[str], splits: Mapping[str, Samples]) -> Ite
         count = len(splits[name])
         if count > 0 and (width := interval_width(count)) > WIDEST:
             yield (
-                f"the {name} split has {count} image{'s' if count > 1 else ''}: an accuracy on it says "
-                f"little (its 95 % interval is up to {width:.2f} wide)"
+                f"the {name} split has {count} image{'s' if count > 1 else ''}, too few to measure "
+                f"accuracy well (its 95 % interval is up to {width:.2f} wide)"
             )
     groups = np.concatenate([found.groups for found in splits.values()])
     groups = groups[groups != b""]

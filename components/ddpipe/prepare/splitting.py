@@ -92,7 +92,7 @@ def split_samples(samples: Samples, rule: SplitRule, classes: int, earlier: Plac
 
 
 def positions(names: Text, seed: int) -> NDArray[np.float64]:
-    """Of units on the line from 0 to 1, uniform: (units,)."""
+    """Places of units, uniform on the line from 0 to 1, shape (units,)."""
     prefix, size, found = f"{seed}/".encode(), 6, np.empty(len(names))
     weights = 256.0 ** -np.arange(1, size + 1)
     for start in range(0, len(names), PIECE):
@@ -103,7 +103,12 @@ def positions(names: Text, seed: int) -> NDArray[np.float64]:
 
 
 def piece_at(position: NDArray[np.float64], pieces: Mapping[str, float]) -> Rows:
-    """The number of the piece in which each position lies."""
+    """The number of the piece in which each position lies, shape (n,).
+
+    Args:
+        position: From 0 to 1, shape (n,).
+        pieces: Shares of the whole, by name.
+    """
     *ends, _ = accumulate(pieces.values())
     return np.searchsorted(ends, position, side="right")
 

@@ -49,7 +49,7 @@ def run_local(module: str, arguments: Sequence[str], processes: int, max_restart
         raise ParameterError(
             what="training cannot run here",
             which=sys.executable,
-            seen="it has no torch: the image that launches jobs does not need it",
+            seen="it has no torch; the launcher image does not include it",
             do="Launch a job that trains, or install ddpipe[train].",
         )
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as folder:

@@ -1,7 +1,7 @@
 """Processes: main programs that start and end fast, although torch is large; and whether one lives.
 
 Importing torch makes a million objects that stay. With Python's own settings they are searched for garbage
-again and again meanwhile, a third of the time that a rank takes to start; and more than a second goes by when
+again and again, a third of the time that a rank takes to start; and more than a second goes by when
 they are taken apart at the end.
 """
 

@@ -256,7 +256,7 @@ class Cifar(Arrays):
                 for split, pattern in (("train", self.TRAIN), ("test", self.TEST))
             ]
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise self._damaged(f"a batch is not what it should be ({error!r})") from error
+            raise self._damaged(f"a batch is malformed ({error!r})") from error
         return classes, parts
 
     def _files(self) -> Iterator[tuple[str, Any]]:
@@ -296,7 +296,7 @@ class Cifar(Arrays):
         return Part(split, np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)), labels)
 
     def _damaged(self, seen: str) -> Exception:
-        return refused(self.path, f"it is not the archive it should be: {seen}", "Get the archive again.")
+        return refused(self.path, f"it is not the expected archive: {seen}", "Get the archive again.")
 
 
 class _Unpickler(pickle.Unpickler):
@@ -341,7 +341,7 @@ def _header(which: str, data: bytes, size: int) -> tuple[int, tuple[int, ...]]:
     if not shape or math.prod(shape) != size - start:
         raise refused(
             which,
-            f"it is no whole idx file of bytes: {max(0, size - start)} bytes for the shape {shape}",
+            f"it is not a complete idx file of bytes: {max(0, size - start)} bytes for the shape {shape}",
             "Get the file again.",
         )
     return start, shape

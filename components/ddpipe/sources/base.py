@@ -77,7 +77,7 @@ class Table:
         split: Column of train, validation and test.
         skip_unlabelled: Whether rows without a label are left out.
         uncertain: With several labels, what -1 is: "zero", "one", or "drop" for leaving the row out; a blank
-            beside other labels is then 0. Empty: both are refused.
+            next to other labels is then 0. Empty: both are rejected.
         time: Timestamp column.
         newest_days: Use rows from the most recent so many days, counted back from the newest row; 0: all.
     """

@@ -55,7 +55,7 @@ def _text(file: str, data: bytes) -> str:
             return data.decode("cp1252")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        seen = f"line {line} is no text as {error.encoding}: {error.reason} (byte {error.start} of the file)"
+        seen = f"line {line} is not valid {error.encoding}: {error.reason} (byte {error.start} of the file)"
         raise refused(file, seen, "Save it as UTF-8.") from error
 
 
@@ -78,13 +78,13 @@ def parsed(file: str, data: bytes) -> tuple[Sequence[str], list[Row]]:
                 records.append((line, cells))
             line = reader.line_num + 1
     except csv.Error as error:
-        seen = f"it is no table: {error} (the row from line {line} on)"
+        seen = f"it is not a valid CSV table: {error} (the row from line {line} on)"
         raise refused(file, seen, "Correct this row, or save the table as CSV again.") from error
     header = records[0][1] if records else []
     names = [name for name in header if name]
     if len(records) < 2 or len(set(names)) < 2 or len(set(names)) < len(names):  # noqa: PLR2004
         seen = f"it has {max(0, len(records) - 1)} rows and the columns {', '.join(names) or 'none'}"
-        raise refused(file, seen, "Give each column one name of its own, and at least two of them.")
+        raise refused(file, seen, "Give the table at least two columns, each with a unique name.")
     if garbled := [shown for name in names if (shown := printable(name))]:
         seen = f"the names of its columns have control characters: {', '.join(garbled)}"
         raise refused(file, seen, "Save it as UTF-8.")

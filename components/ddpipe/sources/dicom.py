@@ -110,7 +110,7 @@ def _check_decoder(file: Dataset) -> None:
     try:
         decoder = get_decoder(syntax)
     except NotImplementedError as error:
-        raise Unreadable(f"it is compressed as {syntax.name}, which nothing here decodes") from error
+        raise Unreadable(f"it is compressed as {syntax.name}, which no decoder supports") from error
     if not decoder.is_available:
         ways = "; or ".join(decoder.missing_dependencies)
         raise Unreadable(
@@ -152,7 +152,7 @@ def _rle_length(frame: bytes) -> int:
 def _gray(file: Dataset, stored: NDArray[Any], reading: ReadOptions) -> NDArray[np.uint8]:
     values = apply_modality_lut(stored, file).astype(np.float64)
     if not np.isfinite(values).all():
-        raise Unreadable("some of its pixels are no numbers")
+        raise Unreadable("some of its pixels are NaN or infinite")
     padding = _padding(file, stored)
     shades = _shades(file, values, padding, reading)
     if file.PhotometricInterpretation == "MONOCHROME1":

@@ -65,7 +65,7 @@ class Folder:
 
         Raises:
             SourceError: There are no two class folders, not those of the well-known data set, or another
-                folder lies beside those of the splits.
+                folder lies next to those of the splits.
         """
         listing = listed_files(self.path)
         has_splits = self._has_splits(listing.infos)
@@ -110,7 +110,7 @@ class Folder:
         raise refused(
             self.path,
             f"the folders {', '.join(sorted(named))} look like splits, but {', '.join(sorted(tops - named))} "
-            "is beside them",
+            "is next to them",
             "Move it elsewhere; or, if all of them are classes, rename those that look like splits.",
         )
 
@@ -134,7 +134,7 @@ class Folder:
         names = {inner[depth - 1] for inner in parts if len(inner) >= depth} - set(classes)
         if names:
             log.warning(
-                "%d folders of %s have no image and become no class: %s",
+                "%d folders of %s have no images, so they do not become classes: %s",
                 len(names),
                 self.path,
                 abridged(sorted(printable(name) or name for name in names)),

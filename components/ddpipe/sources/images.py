@@ -176,7 +176,7 @@ def scaled(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 
 
 def wrapped(pixels: NDArray[np.uint8]) -> bytes:
-    """Bare pixels, (H, W) or (H, W, 3), as the simplest of image files (netpbm)."""
+    """Pixels, shape (H, W) or (H, W, 3), as the simplest image file (netpbm)."""
     height, width, *color = pixels.shape
     return f"{'P6' if color else 'P5'} {width} {height} 255\n".encode() + pixels.tobytes()
 

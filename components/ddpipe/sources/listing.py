@@ -151,7 +151,7 @@ def _walked(root: Path) -> Iterator[ObjectInfo | tuple[str, str] | str]:
                 status = entry.stat()
             except FileNotFoundError:
                 if entry.is_symlink():  # else it was removed since the folder was read
-                    yield key, "it is a link to nothing"
+                    yield key, "it is a broken link"
                 continue
             except OSError as error:
                 yield key, f"it cannot be read: {error.strerror}"

@@ -283,7 +283,7 @@ def _remedy(rows: Sequence[Row], columns: Table) -> str:
     ways = ["Correct these rows"]
     if len(columns.labels) > 1 and any(_is_uncertain(row, columns) for row in rows):
         ways.append(
-            f"{option('uncertain')} says what -1 is: zero, one or drop; blanks beside other labels are then 0"
+            f"{option('uncertain')} says what -1 means: zero, one or drop; blanks next to labels are then 0"
         )
     if any(_lacks_label(row, columns) for row in rows):
         ways.append(f"{option('skip_unlabelled')} leaves out those without a label")

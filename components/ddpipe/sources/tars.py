@@ -162,7 +162,7 @@ class Tars:
                             _note_label(member, ending, tar, item)
         except (tarfile.TarError, EOFError) as error:
             which = f"{self.path}/{info.key}"
-            raise refused(which, f"it is no whole tar: {error}", "Get the tar again.") from error
+            raise refused(which, f"it is not a complete tar: {error}", "Get the tar again.") from error
         return members
 
 

@@ -83,7 +83,7 @@ def _cannot_be_listed(error: OSError) -> None:
 class FileStore:
     """A folder and everything below it; the folder is made by the first write.
 
-    A write goes to a hidden file beside its target, which is then renamed: whenever the process dies, there
+    A write goes to a hidden file next to its target, which is then renamed: whenever the process dies, there
     is the old object or the new one.
     """
 

@@ -82,9 +82,9 @@ def lease(store: Store, renewal: float = 5.0, patience: float = 20.0) -> Iterato
 
 def _taken(store: Store) -> ParameterError:
     return ParameterError(
-        what="another process may work on the run",
+        what="another process may be working on the run",
         which=store.uri,
-        seen="this one was paused for so long that its lease was void, and it was deleted",
+        seen="this one was paused for so long that its lease expired and was deleted",
         do="Let the other one finish, or stop it and run the same command again to resume.",
     )
 
@@ -171,13 +171,15 @@ def _wait_for_others(own: _Lease, renewal: float, patience: float) -> None:
     while others := own.others(patience):
         if not seen:
             _log.info(
-                "%s: waiting up to %.0f s to see whether another process works on it", own.store.uri, patience
+                "%s: waiting up to %.0f s to see whether another process is working on it",
+                own.store.uri,
+                patience,
             )
         for key, etag in others.items():
             if seen.setdefault(key, etag) != etag:
                 host, pid = _holder(key)
                 raise ParameterError(
-                    what="another process works on the run",
+                    what="another process is working on the run",
                     which=own.store.uri,
                     seen=f"process {pid} on {host} renews its lease",
                     do=f"Wait for it or stop it, or give this run another name with {option('run')}.",

@@ -286,7 +286,7 @@ class S3Store:
             raise Unreachable(
                 what="the object store does not answer",
                 which=self._place(key),
-                seen=f"no good answer in up to {self._connection.retries + 1} tries: {root_cause(error)}",
+                seen=f"no valid answer in up to {self._connection.retries + 1} tries: {root_cause(error)}",
                 do="Check S3_ENDPOINT, the network and the server, and run again.",
             ) from error
 

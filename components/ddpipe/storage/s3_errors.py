@@ -26,7 +26,7 @@ def error_of(code: str, which: str, seen: str) -> StoreError:
         if code in codes:
             return kind(what=what, which=which, seen=seen, do=do)
     return StoreError(
-        what="the object store refused the request", which=which, seen=seen, do="Look at the server's log."
+        what="the object store rejected the request", which=which, seen=seen, do="See the server's log."
     )
 
 
@@ -67,7 +67,7 @@ _MEANINGS: Mapping[type[StoreError], tuple[set[str], str, str]] = {
     ),
     CorruptObject: (
         {"BadDigest", "InvalidRange", "PreconditionFailed", "XAmzContentSHA256Mismatch"},
-        "an object is not what it should be",
+        "an object is damaged or has changed",
         "Run again; if that does not help, delete the object and run the step that wrote it.",
     ),
 }

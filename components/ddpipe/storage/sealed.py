@@ -44,7 +44,7 @@ class Folder:
                 what="a file was changed after it was published",
                 which=f"{self.store.uri}/{key}",
                 seen=f"its hash is {sha256(content)}, the seal says {self.sha256.get(key, 'nothing')}",
-                do="Make the whole folder again.",
+                do="Create the whole folder again.",
             )
         return content
 
@@ -101,21 +101,21 @@ class Format:
                 what=f"there is no finished {self.kind}",
                 which=store.uri,
                 seen=f"it has no {self.seal}, which is written last",
-                do=f"Make it with `{self.maker}`.",
+                do=f"Create it with `{self.maker}`.",
             ) from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CorruptObject(
                 what=f"the seal of this {self.kind} is damaged",
                 which=which,
                 seen=repr(error),
-                do=f"Make it again with `{self.maker}`.",
+                do=f"Create it again with `{self.maker}`.",
             ) from error
         if schema != self.schema:
             raise ParameterError(
                 what=f"this {self.kind} cannot be read",
                 which=which,
                 seen=f"its schema is {schema}, this ddpipe reads {self.schema}",
-                do=f"Upgrade ddpipe, or make it again with `{self.maker}`.",
+                do=f"Upgrade ddpipe, or create it again with `{self.maker}`.",
             )
         return folder
 

@@ -12,13 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torchvision.transforms.v2 import functional
 
+from ddpipe.data.shards import Images
 from ddpipe.train.choices import Augmentation
 from ddpipe.train.order import Indices
 
-Images = NDArray[np.uint8]
-"""Shape (samples, height, width, channels)."""
-
-GREY = 128
+GRAY = 128
 WIDEST = 4 / 3
 """Width to height, or height to width, of what is seen after a zoom."""
 
@@ -50,7 +48,7 @@ def augmented(images: Images, how: Augmentation, seed: int, epoch: int, samples:
         side = round(min(height, width) * how.cutout)
         tops, lefts = _places(hole_top, height - side), _places(hole_left, width - side)
         for image, top, left in zip(images, tops, lefts, strict=True):
-            image[top : top + side, left : left + side] = GREY
+            image[top : top + side, left : left + side] = GRAY
     return images
 
 

@@ -1,9 +1,9 @@
-"""Batch normalisation in several processes: running statistics that are those of all of them.
+"""Batch normalization in several processes: running statistics that are those of all of them.
 
-In a training step each rank normalises by the statistics of its own share of the batch. `RunningStatistics`
+In a training step each rank normalizes by the statistics of its own share of the batch. `RunningStatistics`
 keeps the running averages equal on all ranks, as the mean over them, after every step: validation and every
 checkpoint then use the same values, and a resumed training is bit for bit the same.
-`SyncBatchNorm` normalises by the statistics of the global batch instead, so that the model is that of one
+`SyncBatchNorm` normalizes by the statistics of the global batch instead, so that the model is that of one
 process; each such layer has to wait for all ranks.
 """
 
@@ -18,7 +18,7 @@ from ddpipe.distributed import World
 
 
 class RunningStatistics:
-    """The running mean and variance of every batch normalisation of a model."""
+    """The running mean and variance of every batch normalization of a model."""
 
     def __init__(self, model: nn.Module, world: World) -> None:
         self._world = world
@@ -40,7 +40,7 @@ class RunningStatistics:
 
 
 class SyncBatchNorm(nn.BatchNorm2d):
-    """Normalises by mean and variance over the global batch, of a process group on any device.
+    """Normalizes by mean and variance over the global batch, of a process group on any device.
 
     torch's own works on GPUs only. Shares of the batch may differ, or be empty.
     """
@@ -63,11 +63,11 @@ class SyncBatchNorm(nn.BatchNorm2d):
         sums = _GlobalSum.apply(torch.cat([values.sum((0, 2, 3)), count]))
         total = sums[-1]
         mean = sums[:-1] / total
-        centred = values - mean.view(1, -1, 1, 1)
-        variance = _GlobalSum.apply(centred.square().sum((0, 2, 3))) / total
+        centerd = values - mean.view(1, -1, 1, 1)
+        variance = _GlobalSum.apply(centerd.square().sum((0, 2, 3))) / total
         # One value in the global batch has no variance: its sum of squares is 0, and so is what is tracked.
         self._track(mean.detach(), variance.detach() * total / (total - 1).clamp(min=1))
-        scaled: Tensor = centred * (variance + self.eps).rsqrt().view(1, -1, 1, 1)
+        scaled: Tensor = centerd * (variance + self.eps).rsqrt().view(1, -1, 1, 1)
         if self.affine:
             scaled = scaled * self.weight.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
         return scaled.to(input.dtype)
@@ -107,7 +107,7 @@ def synchronise(model: nn.Module) -> None:
 
 
 def accept_single_values(model: nn.Module) -> None:
-    """Let batch normalisation use its running statistics where there is one value per channel.
+    """Let batch normalization use its running statistics where there is one value per channel.
 
     torch rejects such a batch, as one value has no variance. It occurs where features are 1x1 and a rank's
     part of the last batch of an epoch is one image: 1405 images in batches of 78 leave one.

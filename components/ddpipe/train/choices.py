@@ -73,7 +73,7 @@ class Augmentation:
         shift: It moves by up to this part of its sides; what is missing is its mirror image.
         flip: "random": every second one is mirrored from left to right. "alternating": one that was mirrored
             in an epoch is not in the next (Jordan, arXiv:2404.00498, section 3.6). "none".
-        cutout: A square of this part of its sides becomes grey.
+        cutout: A square of this part of its sides becomes gray.
         zoom: What is seen is a rectangle of at least this part of its area, stretched to the old shape
             ("random resized crop": Szegedy et al., CVPR 2015, section 6).
         light: Brightness and contrast change by up to this part.

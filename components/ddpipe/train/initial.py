@@ -16,7 +16,7 @@ from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import rank
 from ddpipe.errors import ParameterError, listed
 from ddpipe.model import is_own_function, resolve
-from ddpipe.model.architectures import Classifier, InitialisedFromImages, build
+from ddpipe.model.architectures import Classifier, InitializedFromImages, build
 from ddpipe.model.evaluation import corrupt
 from ddpipe.model.own import try_training
 from ddpipe.model.package import FORMAT as PACKAGE
@@ -75,9 +75,9 @@ def initial_classifier(
     elif not resumed:
         if recipe.pretrained:
             load_pretrained(network, facts["name"], recipe.pretrained, facts["classes"])
-        if isinstance(network, InitialisedFromImages):
+        if isinstance(network, InitializedFromImages):
             chosen = permutation(recipe.seed, 0, len(images))[:INITIAL_SAMPLES]
-            classifier.initialise(torch.from_numpy(images.images(chosen)))
+            classifier.initialize(torch.from_numpy(images.images(chosen)))
     return classifier
 
 
@@ -100,7 +100,7 @@ def _try_export(classifier: Classifier, name: str, manifest: DatasetManifest) ->
 
 
 def warm_weights(uri: str, classifier: Classifier, manifest: DatasetManifest) -> Weights:
-    """The weights of the package at `uri`, with the normalisation of their own training.
+    """The weights of the package at `uri`, with the normalization of their own training.
 
     Args:
         uri: Of a model package.
@@ -123,7 +123,7 @@ def warm_weights(uri: str, classifier: Classifier, manifest: DatasetManifest) ->
             what="training cannot start from these weights",
             which=uri,
             seen=listed(problems),
-            do="Name a package of the same network and classes, or start from fresh weights.",
+            do="Name a package of the same network and classes, or start from random weights.",
         )
     return weights
 

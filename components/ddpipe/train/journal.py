@@ -147,7 +147,7 @@ def keep_journal(
             journal.close()
 
 
-def summarised(
+def summarized(
     history: Sequence[Mapping[str, Any]], attempts: Sequence[Mapping[str, Any]], node_hour_price: float
 ) -> dict[str, float]:
     """A training in a few numbers.

@@ -230,7 +230,12 @@ class Trainer:
             )
 
     def take(self, number: int, batch: Batch) -> None:
-        """Take one step, the number-th of its epoch."""
+        """Take one step of the training.
+
+        Args:
+            number: Of the step in its epoch, from 0.
+            batch: This rank's share of the global batch.
+        """
         self._metrics.rows[number] = self._training_step.take(self.step, batch)
         self.step += 1
         self.timetable.tick(self.step, self._world)

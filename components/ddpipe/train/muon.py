@@ -1,9 +1,9 @@
 """Muon: momentum whose updates of weight matrices are made orthogonal, so that no direction is left behind.
 
-Convolutions count as matrices, one row for each output. All other weights (biases, normalisation, embeddings,
+Convolutions count as matrices, one row for each output. All other weights (biases, normalization, embeddings,
 layer scales, the last layer) are updated as by Adam, at `REST` of the learning rate.
 
-Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, with the normalised
+Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, with the normalized
 weights of its use on CIFAR-10. `torch.optim.Muon` takes no convolutions.
 """
 
@@ -31,7 +31,7 @@ _TINY = 1e-8
 class Muon(Optimizer):
     """Muon for hidden matrices, Adam for the rest.
 
-    The weights of a matrix are scaled to one length per row before every update: normalisation layers undo
+    The weights of a matrix are scaled to one length per row before every update: normalization layers undo
     scales anyway, and so the learning rate is the relative size of an update.
     """
 
@@ -67,7 +67,7 @@ class Muon(Optimizer):
 
 
 def hidden_matrices(model: nn.Module) -> list[Tensor]:
-    """The weights of linear maps between features: of linear layers, convolutions and attention.
+    """The weights of linear maps between features, shape (outputs, ...): linear, convolution, attention.
 
     Other parameters may have two or more dimensions, too, without being maps: the layer scales of ConvNeXt,
     position embeddings and class tokens. Their size means something, and rows of one length would destroy it.
@@ -82,7 +82,10 @@ def hidden_matrices(model: nn.Module) -> list[Tensor]:
 
 
 def orthogonal(matrix: Tensor) -> Tensor:
-    """The matrix with its singular values near 1 (0.5 to 1.5), by Newton-Schulz iterations in bfloat16."""
+    """A matrix, shape (rows, columns), with its singular values brought near 1 (0.5 to 1.5).
+
+    By Newton-Schulz iterations in bfloat16; the result has the dtype of the matrix.
+    """
     first, third, fifth = _COEFFICIENTS
     tall = matrix.shape[0] > matrix.shape[1]
     found = (matrix.T if tall else matrix).bfloat16()
@@ -90,8 +93,8 @@ def orthogonal(matrix: Tensor) -> Tensor:
     for _ in range(_ITERATIONS):
         square = found @ found.T
         found = first * found + (third * square + fifth * square @ square) @ found
-    orthogonalised: Tensor = (found.T if tall else found).type_as(matrix)
-    return orthogonalised
+    orthogonalized: Tensor = (found.T if tall else found).type_as(matrix)
+    return orthogonalized
 
 
 def _update_orthogonally(

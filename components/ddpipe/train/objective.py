@@ -1,4 +1,4 @@
-"""What training minimises, by the dataset's task, and how good the model is on the validation split."""
+"""What training minimizes, by the dataset's task, and how good the model is on the validation split."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class BinaryCrossEntropy:
 def training_objective(
     recipe: Recipe, manifest: DatasetManifest, split: SplitReader, device: torch.device
 ) -> Objective:
-    """What the recipe minimises on a training split.
+    """What the recipe minimizes on a training split.
 
     Args:
         recipe: Its class weights and label smoothing are used.

@@ -43,7 +43,7 @@ def build_optimizer(recipe: Recipe, model: nn.Module, *, fused: bool) -> Optimiz
 
 
 def _groups(recipe: Recipe, model: nn.Module) -> list[dict[str, object]]:
-    """The weights that decay, and those that may be exempt: biases, and scales of normalisation layers."""
+    """The weights that decay, and those that may be exempt: biases, and scales of normalization layers."""
     parameters = [one for one in model.parameters() if one.requires_grad]
     exempt = [one for one in parameters if one.ndim < 2]  # noqa: PLR2004 - a bias or a scale is a vector
     decaying = [one for one in parameters if one.ndim >= 2]  # noqa: PLR2004
@@ -121,6 +121,6 @@ class WeightAverage:
         try:
             yield
         finally:
-            # Read again, as a sharded model may have replaced its weights meanwhile.
+            # Read again, as a sharded model may have replaced its weights since.
             for name, value in self._current().items():
                 value.copy_(kept[name])

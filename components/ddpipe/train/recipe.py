@@ -143,7 +143,7 @@ class Recipe(Parameters):
     )
     averaging_decay: float = parameter(
         0.0,
-        "Decay of the moving average of the weights, which is evaluated in their place; 0 disables "
+        "Decay of the moving average of the weights, which is evaluated instead of them; 0 disables "
         "averaging.",
         Between(0, 1, open_high=True),
         typical=Typical(0.9, 0.999),

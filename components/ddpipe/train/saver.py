@@ -1,6 +1,17 @@
 """Saving during training: states are copied at once; one thread writes them, one at a time.
 
 The store may be unavailable for a while: a write is retried, or replaced by the newer one of its kind.
+Checkpoints of steps 100 to 400, of which step 300 is the best, and a store that is away for three minutes:
+
+    10:00:00  step 100   waits; the thread takes it and writes it
+    10:02:00  step 200   the thread's write fails: it waits again, retried every 5 s for up to 600 s
+    10:03:00  step 300   the best: waits as well, because it is of another kind
+    10:04:00  step 400   replaces step 200, which is never written
+    10:05:00  the store answers: step 400 and step 300 are written in the order in which they began to wait
+    10:05:01  training ends: `finish` returns, as nothing waits
+
+If the store had still been away at 10:12:00, the next call of the training would have raised the error. A
+training that fails by itself at 10:04:30 gives what waits another 20 s, and then reports its own error.
 """
 
 from __future__ import annotations
@@ -134,8 +145,8 @@ def _copied(value: Any) -> Any:  # noqa: ANN401 - state dicts hold anything
 class Uploads:
     """Writes that wait for their turn, the newest of each kind: at most one is under way.
 
-    A write that fails is tried again, or the newer one that has come meanwhile, until the store was away for
-    `patience` seconds on end. Any other failure is permanent, and the next call of the owner raises it.
+    A write that fails is tried again, or a newer one of its kind instead, until the store has been away for
+    `patience` seconds. Any other failure is permanent, and the next call of the owner raises it.
     """
 
     def __init__(self, patience: float = PATIENCE, pause: float = PAUSE) -> None:

@@ -53,7 +53,7 @@ class TrainingStep:
         Args:
             recipe: How to train.
             classifier: The model that `strategy` shares among the ranks.
-            objective: What is minimised.
+            objective: What is minimized.
             strategy: How the ranks share the model.
             world: The processes that train together.
             steps: Of the whole training.
@@ -161,7 +161,7 @@ class StepMetrics:
         return first + int(broken[0]) if broken else None
 
     def restore(self, rows: Tensor) -> None:
-        """Continue from the reduced rows of a checkpoint."""
+        """Continue from the reduced rows of a checkpoint, float64, shape (steps so far, columns)."""
         self.reduced = len(rows)
         self.rows[: self.reduced] = rows
 

@@ -35,7 +35,7 @@ from ddpipe.storage import Store, open_store
 from ddpipe.train.choices import Determinism
 from ddpipe.train.determinism import determinism
 from ddpipe.train.initial import network_facts
-from ddpipe.train.journal import keep_journal, summarised
+from ddpipe.train.journal import keep_journal, summarized
 from ddpipe.train.loop import Trainer
 from ddpipe.train.order import images_seen
 from ddpipe.train.recipe import Recipe
@@ -169,7 +169,7 @@ def _record_samples(store: Store, recipe: Recipe, manifest: DatasetManifest, dat
         before = seen_by(PACKAGE.open(recipe.warm_start))
         if before is None:
             _log.warning(
-                "%s does not say what it was trained on: test images may be among it", recipe.warm_start
+                "%s does not record its training samples: test images may be among them", recipe.warm_start
             )
             store.delete(TRAINED_ON)  # of an earlier attempt: what is not known is not claimed
             return
@@ -260,7 +260,9 @@ def _check_same(checkpoint: Checkpoint, recipe: Recipe, manifest: DatasetManifes
     then, now = {**Recipe().to_dict(), **checkpoint.recipe}, recipe.to_dict()
     shaping = recipe.shaping()
     problems = [
-        f"{name} was {value!r}, is now {now[name]!r}" if name in now else f"{name} was {value!r}, is gone now"
+        f"{name} was {value!r}, is now {now[name]!r}"
+        if name in now
+        else f"{name} was {value!r}, no longer exists"
         for name, value in then.items()
         if name not in now or (name in shaping and value != now[name])
     ]
@@ -270,7 +272,7 @@ def _check_same(checkpoint: Checkpoint, recipe: Recipe, manifest: DatasetManifes
         raise CheckpointError(
             what="training cannot be resumed",
             which=f"{store.uri}/checkpoints",
-            seen=f"they are of another training; {listed(problems)}",
+            seen=f"its checkpoints belong to another training; {listed(problems)}",
             do="Name another output for this training, or use the old recipe and dataset.",
         )
 
@@ -314,7 +316,7 @@ def _record(
         "attempts": attempts,
         "images_per_second": round(images / sum(line["seconds"] for line in trainer.history), 1),
         "resumed_from": attempts[-1]["step"] if attempts[1:] else None,
-        "summary": summarised(trainer.history, attempts, recipe.node_hour_price),
+        "summary": summarized(trainer.history, attempts, recipe.node_hour_price),
         "history": trainer.history,
         "final": {name: value for name, value in final.items() if name.startswith(("train", "validation"))},
     }

@@ -172,6 +172,6 @@ for name in sys.argv[1:]:
 def test_commands_of_the_launcher_need_no_arrays() -> None:
     """The launcher image has no torch, and `ddpipe train` in it only launches."""
     commands = ("train", "launch", "jobs", "scale", "runs", "submit", "schedule")
-    others = ("earlier", "workflow", "launching.launcher", "notebook.background")
+    others = ("reuse", "workflow", "launching.launcher", "notebook.background")
     modules = [*(f"commands.{name}" for name in commands), *others]
     subprocess.run([sys.executable, "-c", WITHOUT_ARRAYS, *modules], check=True)

@@ -20,5 +20,5 @@ def test_a_second_training_of_a_run_is_rejected_while_the_first_works(tmp_path: 
     with lease(open_store(str(tmp_path / "runs" / "first")), renewal=0.05):
         ended = CliRunner().invoke(cli, ("train", *given), catch_exceptions=False)
     assert ended.exit_code == ParameterError.exit_code
-    assert "another process works on the run" in ended.output
+    assert "another process is working on the run" in ended.output
     assert not (tmp_path / "runs" / "first" / "training").exists()

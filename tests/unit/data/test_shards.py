@@ -131,7 +131,7 @@ def test_a_cut_off_jpeg_shard_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"s\.tar.*3 images"):
         open_shard(tmp_path / "s.tar", shard, (7, 7, 3))
     (tmp_path / "s.tar").write_bytes(b"x" * 2000)
-    with pytest.raises(DatasetError, match=r"s\.tar.*no jpeg shard"):
+    with pytest.raises(DatasetError, match=r"s\.tar.*not a jpeg shard"):
         open_shard(tmp_path / "s.tar", shard, (7, 7, 3))
 
 

@@ -90,7 +90,7 @@ def test_page_names_the_groups_that_were_resampled() -> None:
     evaluation = record.evaluation
     grouped = replace(evaluation, metrics=replace(evaluation.metrics, groups=1234))
     text = _text(render(replace(record, evaluation=grouped)))
-    assert "test images of 1,234 groups, which are drawn as wholes, may have moved it." in text
+    assert "test images of 1,234 groups, which are resampled as a whole." in text
 
 
 def test_page_names_what_the_data_lacks() -> None:
@@ -148,7 +148,7 @@ def test_many_classes_are_shown_by_their_confusions() -> None:
 
 def test_faultless_model_has_no_gallery() -> None:
     page = render(a_record(skill=50))
-    assert "all 60 images were named correctly" in _text(page)
+    assert "all 60 images were classified correctly" in _text(page)
     assert "<img" not in page
 
 
@@ -180,7 +180,7 @@ def test_multilabel_page_has_a_row_for_each_label() -> None:
     record = a_record(SEVERAL, task="multilabel")
     page = render(record)
     text = _text(page)
-    assert "which of 3 labels they show" in text
+    assert "which of 3 labels apply" in text
     for scores in record.evaluation.metrics.classes:
         row = f"{scores.name} {scores.auc:.3f} {scores.average_precision:.3f} {scores.f1:.3f}"
         assert row in text
@@ -200,7 +200,7 @@ def test_label_that_cannot_be_judged_is_dashed_and_named() -> None:
 
 def test_faultless_multilabel_model_has_no_gallery() -> None:
     page = render(a_record(SEVERAL, task="multilabel", skill=50))
-    assert "every answer to a label with a threshold was right" in page
+    assert "every prediction of a label with a threshold was right" in page
     assert "<img" not in page
 
 

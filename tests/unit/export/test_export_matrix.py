@@ -93,7 +93,7 @@ def trained(classifier: Classifier, dataset: str, precision: str) -> None:
     """Take a few steps on the training split in the given precision."""
     split, task = open_split(dataset, "train"), load_manifest(dataset).task
     images, labels = torch.from_numpy(split.images(range(len(split)))), torch.from_numpy(split.labels.copy())
-    classifier.initialise(images)
+    classifier.initialize(images)
     classifier.train()
     weights = [one for one in classifier.parameters() if one.requires_grad]
     optimizer = torch.optim.SGD(weights, lr=0.01, momentum=0.9)

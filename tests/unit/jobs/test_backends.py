@@ -147,7 +147,7 @@ def test_nothing_else_knows_a_backend_by_its_name() -> None:
     assert names == {"jobs/pytorchjob.py", "jobs/__init__.py"}
 
 
-def beside(backend: Backend) -> list[Resource]:
+def companions(backend: Backend) -> list[Resource]:
     return [companion.resource for companion in backend.companions(a_job(nodes=2))]
 
 
@@ -168,7 +168,7 @@ def test_the_role_of_the_images_grants_what_is_needed_and_no_more() -> None:
         (right.resource.group, right.name, verb)
         for backend in all_backends()
         if backend is not Relays.BACKEND
-        for right in (*rights.needed(backend.resource, *beside(backend)), *rights.HELPFUL)
+        for right in (*rights.needed(backend.resource, *companions(backend)), *rights.HELPFUL)
         for verb in right.verbs
     }
     of_argo = {("argoproj.io", "workflowtaskresults", verb) for verb in ("create", "patch")}

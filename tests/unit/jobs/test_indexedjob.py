@@ -146,7 +146,7 @@ def test_a_patch_must_leave_the_container_that_trains() -> None:
 
 
 def test_gang_scheduling_by_an_operator_is_refused_in_words() -> None:
-    with pytest.raises(ParameterError, match=r"minAvailable.*only an operator understands"):
+    with pytest.raises(ParameterError, match=r"minAvailable.*only an operator supports"):
         manifest(a_job(scheduling={"minAvailable": 2}))
 
 

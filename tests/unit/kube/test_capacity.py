@@ -18,7 +18,7 @@ def check(
     pods: list[dict[str, Any]] | None,
     preempts: float = -math.inf,
 ) -> Findings:
-    """What the nodes mean for a job beside these pods."""
+    """What the nodes mean for a job, given these pods."""
     usage = Usage(preempts)
     for other in pods or ():
         usage.add(other)
@@ -50,7 +50,7 @@ def test_pods_that_fit_only_one_by_one_are_a_problem() -> None:
     (problem,) = found.problems
     assert problem == (
         "the nodes can take 1 of the job's 2 pods at the same time, each with 1 of cpu, 1Gi of memory; "
-        "n1 has 1.9 of cpu free: ask for less per pod or for fewer pods, or set autoscaling if "
+        "n1 has 1.9 of cpu free: request less per pod or fewer pods, or set autoscaling if "
         "nodes can be added"
     )
 
@@ -145,8 +145,8 @@ def test_a_node_that_is_cordoned_may_come_back() -> None:
 
 def test_a_pod_larger_than_any_node_is_a_problem() -> None:
     (problem,) = check(a_pod("16", gpus=1), 1, [a_node(), a_node("n2", cpu="8")], None).problems
-    assert "16 of cpu asked, the largest node has 8 of cpu" in problem
-    assert "1 of nvidia.com/gpu asked, the largest node has 0 of nvidia.com/gpu" in problem
+    assert "16 of cpu requested, the largest node has 8 of cpu" in problem
+    assert "1 of nvidia.com/gpu requested, the largest node has 0 of nvidia.com/gpu" in problem
 
 
 def test_no_single_node_may_have_all_that_is_asked() -> None:
@@ -166,7 +166,7 @@ def test_of_many_nodes_those_with_the_most_free_are_named() -> None:
     (problem,) = check(a_pod("500m"), 6, nodes, []).problems
     assert "5 of the job's 6 pods" in problem
     roomiest = "n9 has 0.9 of cpu free, n8 has 0.8 of cpu free, n7 has 0.7 of cpu free"
-    assert f"{roomiest}, and 2 nodes have no more: ask for less" in problem
+    assert f"{roomiest}, and 2 nodes have no more: request less" in problem
 
 
 def test_the_resource_that_is_short_is_named() -> None:

@@ -45,7 +45,7 @@ def test_a_quota_counts_the_whole_job(name: str, enough: str, little: str) -> No
 def test_what_is_in_use_is_subtracted() -> None:
     quota = {"spec": {}, "status": {"hard": {"pods": "10"}, "used": {"pods": "9"}}}
     assert list(shortages(quota, a_pod(), 2, {})) == [
-        "leaves 1 of pods (9 of 10 in use), the job needs 2: ask for less, wait, or raise it"
+        "leaves 1 of pods (9 of 10 in use), the job needs 2: request less, wait, or raise it"
     ]
 
 

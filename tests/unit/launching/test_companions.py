@@ -1,4 +1,4 @@
-"""What a job needs beside it is created with it, belongs to it, and is never anybody else's."""
+"""The companions of a job are created with it and owned by it; those of others are left alone."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def with_pods(server: FakeApiServer, found: dict[str, Any], **changes: Any) -> N
 
 
 def reporting(found: dict[str, Any], *conditions: str, **annotations: str) -> dict[str, Any]:
-    """The job with these conditions, and these annotations beside its own."""
+    """The job with these conditions, and these annotations in addition to its own."""
     metadata = {**found["metadata"], "annotations": {**found["metadata"]["annotations"], **annotations}}
     return {**found, "metadata": metadata, "status": an_object(JOB, *conditions)["status"]}
 
@@ -256,7 +256,9 @@ def test_a_job_survives_as_many_losses_as_restarts_are_allowed() -> None:
 
 def test_a_lost_pod_fails_a_job_that_is_not_elastic() -> None:
     made = Made(evicted)
-    with pytest.raises(ReplicaFailed, match="With min_nodes or restart=ExitCode it would continue by itself"):
+    with pytest.raises(
+        ReplicaFailed, match="With min_nodes, or with restart ExitCode, it would continue by itself"
+    ):
         made.launched()
 
 
@@ -302,7 +304,7 @@ def test_a_job_continues_without_pods_that_are_rejected() -> None:
     made = Made(scaled(3), refused, succeeds)
     outcome, text = made.launched(replace(JOB, deadlines={"hopeless": 0.1}))
     assert (made.sizes, outcome.nodes) == ([2, 3, 2], 2)
-    assert "the cluster refuses the job's pods (2 of 3 have a node): removing" in text
+    assert "the cluster rejects the job's pods (2 of 3 have a node): removing" in text
 
 
 def test_too_few_pods_with_a_node_are_no_job() -> None:

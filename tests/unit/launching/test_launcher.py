@@ -1,4 +1,4 @@
-"""The launch protocol from its door; what Kubernetes does is tested on a real one (tests/cluster)."""
+"""The launch protocol from its entry point; tests/cluster tests it on a real Kubernetes."""
 
 from __future__ import annotations
 

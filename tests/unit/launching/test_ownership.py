@@ -49,7 +49,7 @@ def test_the_environment_comes_before_the_host_name(outside: Path, monkeypatch: 
 
 
 def test_an_owner_elsewhere_or_out_of_sight_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster would collect such a job at once: it looks for the owner beside it."""
+    """The cluster would collect such a job at once: it looks for the owner in its namespace."""
     monkeypatch.setenv("POD_NAME", "step")
     monkeypatch.setenv("POD_NAMESPACE", "team")
     server = FakeApiServer()

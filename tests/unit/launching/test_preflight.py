@@ -48,7 +48,7 @@ WRONG = (
     'add to its Role {apiGroups: ["kubeflow.org"], resources: ["pytorchjobs"], verbs: [create, get,',
     'resources: ["pods/log"]',
     "PersistentVolumeClaim data does not exist",
-    "4 of nvidia.com/gpu asked, the largest node has 0",
+    "4 of nvidia.com/gpu requested, the largest node has 0",
     "quota small of namespace team leaves 1 of pods (2 of 3 in use), the job needs 2",
 )
 
@@ -113,7 +113,7 @@ def test_fields_that_an_old_server_would_drop_are_a_problem(monkeypatch: pytest.
     where = "spec.pytorchReplicaSpecs.Worker.template.spec.containers.0.terminationMessagePolicy"
     assert "pytorchjobs.kubeflow.org of this cluster have no field" in str(caught.value)
     assert f"{where}, spec.nprocPerNode, and would drop it" in str(caught.value)
-    assert "let this account read its CRD" in str(caught.value)
+    assert "let this account read the CRD" in str(caught.value)
 
 
 def test_a_busy_server_is_asked_again_for_a_dry_run() -> None:
@@ -146,7 +146,7 @@ def test_objects_that_a_job_names_must_exist(options: dict[str, Any], problem: s
         ([], "VolumeSnapshot friday in namespace team does not exist"),
         ([{}], "VolumeSnapshot friday in namespace team is not ready to use: it is still being taken"),
         ([{"error": {"message": "disk gone"}}], "is not ready to use: disk gone"),
-        ([{"readyToUse": True, "restoreSize": "30Gi"}], "needs 30Gi, more than the 20Gi asked for"),
+        ([{"readyToUse": True, "restoreSize": "30Gi"}], "needs 30Gi, more than the 20Gi requested"),
     ],
 )
 def test_a_snapshot_that_cannot_be_used_is_a_problem(

@@ -174,7 +174,7 @@ def test_stragglers_are_reported_while_the_others_run() -> None:
     watched.shows([RUNNING] * 510 + [late, late])
     assert watched.shows(after=59) == []
     assert watched.progress.next == (60,)
-    line = "2 of 512 pods are behind, 510 run (worker-510: Unschedulable: no node has 4 GPUs)"
+    line = "2 of 512 pods are not running yet, 510 are (worker-510: Unschedulable: no node has 4 GPUs)"
     assert watched.shows(after=1) == [line]
     assert [len(watched.shows(after=seconds)) for seconds in (200, 40, 1400, 100, 3500, 100)] == [
         0,
@@ -191,7 +191,7 @@ def test_pods_that_do_not_exist_are_stragglers_too() -> None:
     watched.shows([RUNNING] * 4)
     del watched._pods[3]
     watched.shows()
-    assert watched.shows(after=60) == ["1 of 4 pods are behind, 3 run (do not exist yet)"]
+    assert watched.shows(after=60) == ["1 of 4 pods are not running yet, 3 are (do not exist yet)"]
 
 
 @pytest.mark.parametrize("pods", [[RUNNING, RUNNING], [PENDING, PENDING]])

@@ -198,7 +198,7 @@ def test_pods_lost_without_end_are_not_all_kept() -> None:
 
 
 def test_an_indexed_job_s_replaced_pod_is_forgotten_too() -> None:
-    """Its failed pod stays beside the one that replaced it."""
+    """Its failed pod remains next to the one that replaced it."""
     job = replace(JOB, backend="indexedjob", nodes=1)
     record = Record(job, indexedjob.BACKEND)
     found = annotate(indexedjob.manifest(job), job)

@@ -263,7 +263,7 @@ def test_what_only_takes_time_is_not_hopeless() -> None:
     ("message", "way_out"),
     [
         ("pods is forbidden: exceeded quota: small", "raise the quota"),
-        ('violates PodSecurity "restricted"', "what the policy asks for"),
+        ('violates PodSecurity "restricted"', "what the policy requires"),
         ('admission webhook "x" denied the request', "what the webhook objects to"),
         ("no such service account", "See: kubectl describe pytorchjobs.kubeflow.org -n team"),
     ],

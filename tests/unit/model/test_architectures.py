@@ -59,7 +59,7 @@ def test_classifier_takes_stored_images_of_any_number(name: str) -> None:
 def test_few_steps_lower_the_loss(name: str) -> None:
     classifier = a_classifier(name, SHAPES[name])
     images, labels = some_images(12, SHAPES[name]), torch.arange(12) % 3
-    classifier.initialise(images)
+    classifier.initialize(images)
     weights = [weight for weight in classifier.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=2e-3)
     losses = []
@@ -77,7 +77,7 @@ def test_few_steps_lower_the_loss(name: str) -> None:
 def test_every_family_answers_alike_as_onnx(name: str) -> None:
     shape = SHAPES[name]
     classifier = a_classifier(name, shape)
-    classifier.initialise(some_images(64, shape))
+    classifier.initialize(some_images(64, shape))
     classifier.eval()
     signature = Signature(architecture=name, shape=shape, classes=("a", "b", "c"))
     session = Session(to_onnx(classifier, signature))
@@ -87,7 +87,7 @@ def test_every_family_answers_alike_as_onnx(name: str) -> None:
     np.testing.assert_allclose(session(images.numpy()), expected, rtol=1e-3, atol=1e-5)
 
 
-def test_each_channel_is_normalised_by_its_own_mean_and_deviation() -> None:
+def test_each_channel_is_normalized_by_its_own_mean_and_deviation() -> None:
     classifier = Classifier(torch.nn.Flatten(), mean=[0.0, 0.5], std=[1.0, 0.25])
     pixels = torch.tensor([[[[255, 255]]]], dtype=torch.uint8)
     assert classifier(pixels).tolist() == [[1.0, 2.0]]
@@ -107,7 +107,7 @@ def test_same_seed_gives_the_same_weights(name: str) -> None:
 def _weights_of_seed(name: str, seed: int) -> list[torch.Tensor]:
     torch.manual_seed(seed)
     classifier = Classifier(build(name, (16, 16, 1), 10), [0.5], [0.2])
-    classifier.initialise(some_images(8, (16, 16, 1)))
+    classifier.initialize(some_images(8, (16, 16, 1)))
     return list(classifier.state_dict().values())
 
 
@@ -115,7 +115,7 @@ def test_fast_network_whitens_patches_of_its_first_images() -> None:
     images = torch.randn(200, 3, 20, 20)
     images[:, 1] += 0.9 * images[:, 0]
     network = build("fast-cnn-small", (20, 20, 3), 10)
-    network.initialise(images)
+    network.initialize(images)
     outputs = torch.nn.functional.conv2d(images, network.whitening)
     half = outputs[:, :12].permute(1, 0, 2, 3).flatten(1)
     torch.testing.assert_close(half @ half.T / half.shape[1], torch.eye(12), atol=0.02, rtol=0)
@@ -248,8 +248,8 @@ def test_own_network_is_built_by_its_function(own_package: Path) -> None:
         ("networks_of_mine:missing", "has no attribute 'missing'"),
         ("nowhere_to_be_found:net", "No module named 'nowhere_to_be_found'"),
         ("networks_of_mine:no_network", "returned int, not a torch.nn.Module"),
-        ("networks_of_mine:other_classes", r"for 2 images it gives \(2, 4\), not \(2, 3\)"),
-        ("networks_of_mine:other_size", "does not take images of 4x6 pixels"),
+        ("networks_of_mine:other_classes", r"for 2 images it returns \(2, 4\), not \(2, 3\)"),
+        ("networks_of_mine:other_size", "does not accept images of 4x6 pixels"),
         ("networks_of_mine:broken", r"KeyError: 'width' \(.*networks_of_mine.py, line 12: raise KeyError"),
     ],
 )

@@ -108,7 +108,7 @@ def test_pointer_names_the_newest_checkpoint_first(store: Store) -> None:
     ],
 )
 def test_no_other_file_is_taken_for_a_checkpoint(file: str) -> None:
-    with pytest.raises(ValueError, match="is no checkpoint's name"):
+    with pytest.raises(ValueError, match="is not the name of a checkpoint"):
         Saved.from_dict({"file": file, "sha256": "", "step": 1, "best": False})
 
 

@@ -45,7 +45,7 @@ def on_cuda(name: str, side: int, channels: int, mode: FakeTensorMode) -> Classi
     return real
 
 
-@pytest.mark.parametrize("channels", [1, 3], ids=["grey", "RGB"])
+@pytest.mark.parametrize("channels", [1, 3], ids=["gray", "RGB"])
 @pytest.mark.parametrize("name", NAMES)
 def test_network_computes_on_a_gpu_in_both_modes(fake: FakeTensorMode, name: str, channels: int) -> None:
     side = side_of(name)
@@ -69,7 +69,7 @@ def test_views_are_evaluated_on_a_gpu(fake: FakeTensorMode, views: str) -> None:
 def test_first_weights_are_computed_on_a_gpu(fake: FakeTensorMode, name: str) -> None:
     classifier = on_cuda(name, 32, 3, fake)
     with fake:
-        classifier.initialise(torch.zeros(16, 32, 32, 3, dtype=torch.uint8, device="cuda"))
+        classifier.initialize(torch.zeros(16, 32, 32, 3, dtype=torch.uint8, device="cuda"))
         assert {value.device.type for value in classifier.state_dict().values()} == {"cuda"}
 
 

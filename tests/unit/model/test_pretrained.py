@@ -63,11 +63,11 @@ def test_weights_are_taken_from_a_bucket(trained: nn.Module, weights: Path, s3: 
     assert torch.equal(network.fc.weight, trained.fc.weight)
 
 
-def test_grey_image_counts_as_its_copy_in_every_channel(trained: nn.Module, weights: Path) -> None:
+def test_gray_image_counts_as_its_copy_in_every_channel(trained: nn.Module, weights: Path) -> None:
     network = resnet(LARGE, channels=1)
     load_pretrained(network, "resnet18", str(weights), 5)
-    grey = torch.randn(2, 1, 40, 40)
-    torch.testing.assert_close(network.conv1(grey), trained.conv1(grey.expand(-1, 3, -1, -1)))
+    gray = torch.randn(2, 1, 40, 40)
+    torch.testing.assert_close(network.conv1(gray), trained.conv1(gray.expand(-1, 3, -1, -1)))
 
 
 def test_stem_for_small_images_takes_the_centre_of_the_large_one(trained: nn.Module, weights: Path) -> None:
@@ -76,11 +76,11 @@ def test_stem_for_small_images_takes_the_centre_of_the_large_one(trained: nn.Mod
     assert torch.equal(network.conv1.weight, trained.conv1.weight[:, :, 2:5, 2:5])
 
 
-def test_small_grey_stem_takes_the_centre_of_all_channels(trained: nn.Module, weights: Path) -> None:
+def test_small_gray_stem_takes_the_centre_of_all_channels(trained: nn.Module, weights: Path) -> None:
     network = resnet(SMALL, channels=1)
     load_pretrained(network, "resnet18", str(weights), 5)
-    centre = trained.conv1.weight[:, :, 2:5, 2:5]
-    torch.testing.assert_close(network.conv1.weight, centre.sum(1, keepdim=True))
+    center = trained.conv1.weight[:, :, 2:5, 2:5]
+    torch.testing.assert_close(network.conv1.weight, center.sum(1, keepdim=True))
 
 
 def test_weights_of_a_model_package_are_taken(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from samples import published, some_images
 from sklearn.metrics import log_loss, roc_auc_score
 from torch import Tensor, nn
 
+from ddpipe.data.manifest import TASK_NAMES
 from ddpipe.data.reader import open_split
 from ddpipe.distributed import World
 from ddpipe.model.scoring import logits_of
@@ -92,3 +93,7 @@ def test_every_rank_computes_as_many_batches_of_the_split(
         merged[rank::ranks] = rows
     expected = Counting()(torch.from_numpy(images)).numpy()
     np.testing.assert_array_equal(merged.reshape(-1, 2)[:13], expected)
+
+
+def test_every_task_of_a_manifest_has_an_implementation() -> None:
+    assert tuple(TASKS) == TASK_NAMES

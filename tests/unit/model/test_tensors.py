@@ -43,11 +43,11 @@ def test_tensors_are_read() -> None:
     ("data", "seen"),
     [
         (b"", "it is empty"),
-        (b"weights", "beside tensors"),
+        (b"weights", "besides tensors"),
         (saved([1])[:-30], "not a file of torch.save"),
         (compressed(saved(torch.zeros(1000))), "it is compressed"),
         (saved({"bomb": Bomb()}), "it holds Python objects"),
-        (pickle.dumps({"bomb": Bomb()}), "beside tensors"),
+        (pickle.dumps({"bomb": Bomb()}), "besides tensors"),
     ],
     ids=["empty", "text", "cut short", "compressed", "objects", "a pickle"],
 )

@@ -59,7 +59,7 @@ def evaluation(folder: Path) -> Path:
         ("signature.json", lambda values: values["input"].update(shape=["batch", -8, 8, 1]), "its shape is"),
         ("signature.json", lambda values: values.update(task="regression"), "is not a task"),
         ("signature.json", lambda values: values.update(thresholds=[0.5]), "1 thresholds"),
-        ("signature.json", lambda values: values.update(views="all"), "'all' are no views"),
+        ("signature.json", lambda values: values.update(views="all"), "'all' is not a name of views"),
         (
             "signature.json",
             lambda values: values.update(architecture="os.system"),
@@ -103,7 +103,7 @@ def test_file_that_is_no_object_is_rejected(tmp_path: Path, name: str, content: 
     ("name", "change", "seen"),
     [
         ("evaluation.json", lambda values: values["facts"].pop("dataset"), "dataset is missing"),
-        ("evaluation.json", lambda values: values["facts"].update(views="x"), "'x' are no views"),
+        ("evaluation.json", lambda values: values["facts"].update(views="x"), "'x' is not a name of views"),
         ("evaluation.json", lambda values: values["facts"].update(seconds="NaN"), "seconds is 'NaN'"),
         ("evaluation.json", lambda values: values.update(facts=3), "'int' object is not a mapping"),
         ("metrics.json", lambda values: values["scores"]["accuracy"].update(value=float("nan")), "nan, not"),

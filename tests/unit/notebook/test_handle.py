@@ -101,7 +101,7 @@ def test_secrets_stay_on_the_machine_of_the_launch(tmp_path: Path, monkeypatch: 
 
 def test_launch_of_a_taken_name_is_rejected(tmp_path: Path, folder: Store) -> None:
     a_launch(folder)
-    with pytest.raises(ParameterError, match="there is a launch of this name"):
+    with pytest.raises(ParameterError, match="a launch of this name exists"):
         ddpipe.launch(work, runs=str(tmp_path), name="one", image="mine")
 
 

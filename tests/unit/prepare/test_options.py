@@ -31,7 +31,7 @@ def test_exact_shares_are_met_and_reported(toys: PrepareSpec) -> None:
     manifest = prepare(replace(toys, stratify="exact")).manifest
     counts = {name: split.per_class for name, split in manifest.splits.items()}
     assert counts == {"train": (16, 8), "validation": (2, 1), "test": (2, 1)}
-    assert "within one, and images of earlier versions stayed where they were" in how_split(manifest)
+    assert "within one; images of earlier versions kept their split" in how_split(manifest)
 
 
 def _splits(prepared: Prepared) -> dict[str, str]:
@@ -123,7 +123,7 @@ def test_uncertain_labels_are_refused_with_their_rows_and_a_way_out(tmp_path: Pa
         prepare(_chest_x_rays(tmp_path / "raw", [*ROWS, ","]))
     assert "a label is -1, uncertain (lines 26, 27, 28: 3 in all)" in caught.value.seen
     assert "'Edema' is '': no label (lines 10, 11, 12, 13, 14 …: 9 in all)" in caught.value.seen
-    assert "uncertain says what -1 is: zero, one or drop; blanks beside" in caught.value.do
+    assert "uncertain says what -1 means: zero, one or drop; blanks next" in caught.value.do
     assert "skip_unlabelled" in caught.value.do
 
 
@@ -146,7 +146,7 @@ def test_uncertain_labels_become_what_the_user_says(
     assert prepared.manifest.source["uncertain"] == {"as": policy, "labels": 4, "blanks": 16}
     assert prepared.manifest.left_out == ({"rows with an uncertain label": 3} if policy == "drop" else {})
     page = data_report_html(prepared.manifest, open_store(str(tmp_path / "store")))
-    assert f"Uncertain labels (-1) {expected}, blanks beside other labels count as 0" in page
+    assert f"Uncertain labels (-1) {expected}, blanks next to other labels count as 0" in page
     assert ("<li>3 rows with an uncertain label</li>" in page) == (policy == "drop")
 
 
@@ -228,7 +228,7 @@ def test_no_time_of_a_table_is_a_traceback(odd: str, tmp_path: Path) -> None:
 
 def test_newest_days_need_a_column_of_times() -> None:
     spec = PrepareSpec(source="csv", source_path="raw", newest_days=7)
-    with pytest.raises(ParameterError, match="newest_days is 7, but time_column does not say"):
+    with pytest.raises(ParameterError, match="newest_days is 7, but time_column is empty"):
         spec.validated()
 
 

@@ -125,7 +125,7 @@ def test_many_images_are_cut_into_shards(toys: PrepareSpec, monkeypatch: pytest.
     assert _content(cut) == whole
 
 
-def test_the_commonest_size_wins_and_any_colour_makes_all_colour(toys: PrepareSpec) -> None:
+def test_the_commonest_size_wins_and_any_color_makes_all_color(toys: PrepareSpec) -> None:
     an_image(_folder(toys) / "kite" / "large.png", (20, 30), mode="RGB")
     prepared = prepare(toys)
     assert prepared.manifest.shape == (4, 6, 3)
@@ -655,7 +655,7 @@ def test_names_in_the_page_are_escaped(toys: PrepareSpec) -> None:
 
 @pytest.fixture
 def photographs(tmp_path: Path) -> PrepareSpec:
-    """Sixty pictures of two classes, some upright, some grey, kept as JPEGs with a shorter side of 32."""
+    """Sixty pictures of two classes, some upright, some gray, kept as JPEGs with a shorter side of 32."""
     for number in range(60):
         size, mode = ((120, 90), (90, 140))[number % 2], ("RGB", "L")[number % 3 == 0]
         an_image(tmp_path / "photos" / "ab"[number % 2] / f"{number:03d}.jpg", size, mode=mode, seed=number)

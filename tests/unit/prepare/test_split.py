@@ -81,7 +81,7 @@ def test_the_fractions_cut_the_line_of_positions(position: float, rule: SplitRul
 
 @pytest.mark.parametrize("fixed", ["test", "validation"])
 def test_a_split_that_the_source_lacks_gets_its_share_of_what_is_left(fixed: str) -> None:
-    """A tenth beside eight tenths for training."""
+    """A tenth, with eight tenths for training."""
     ids = [f"{index}.png" for index in range(9000)]
     given = ["train"] * 8100 + [fixed] * 900
     counts = Counter(assign(ids, [index % 3 for index in range(9000)], RULE, given))

@@ -68,7 +68,7 @@ def _carried(name: str) -> bytes:
     return Path(str(get_testdata_file(name, download=False))).read_bytes()
 
 
-def test_values_are_spread_over_all_greys_where_the_file_says_nothing() -> None:
+def test_values_are_spread_over_all_grays_where_the_file_says_nothing() -> None:
     assert np.array_equal(_shown(_dicom()), np.rint(RAMP / 4095 * 255).astype(np.uint8))
 
 
@@ -141,7 +141,7 @@ def test_an_image_of_one_value_is_black() -> None:
     assert not _shown(_dicom(np.full_like(RAMP, 7))).any()
 
 
-def test_where_low_means_bright_greys_are_inverted() -> None:
+def test_where_low_means_bright_grays_are_inverted() -> None:
     assert np.array_equal(_shown(_dicom(photometric="MONOCHROME1")), 255 - _shown(_dicom()))
 
 
@@ -194,7 +194,7 @@ def test_a_window_that_is_none_is_no_window(width: float) -> None:
     assert np.array_equal(_shown(_dicom(WindowCenter=1000, WindowWidth=width)), _shown(_dicom()))
 
 
-def test_colours_stay_colours() -> None:
+def test_colors_stay_colors() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
     data = _saved(_dicom(pixels, "RGB", 8))
     assert probe(data) == ((20, 30, 3), 0)
@@ -226,7 +226,7 @@ def test_a_film_is_refused_by_its_name() -> None:
     file = _dicom()
     file.compress(RLELossless)
     file.file_meta.TransferSyntaxUID = MPEG2MPML
-    with pytest.raises(Unreadable, match=r"MPEG2 .* which nothing here decodes"):
+    with pytest.raises(Unreadable, match=r"MPEG2 .* which no decoder supports"):
         _shown(file)
 
 
@@ -347,16 +347,16 @@ def test_a_window_is_two_numbers() -> None:
     ],
 )
 @pytest.mark.filterwarnings("ignore")
-def test_a_colour_is_the_same_however_it_is_stored(name: str) -> None:
+def test_a_color_is_the_same_however_it_is_stored(name: str) -> None:
     """The same bars, red on top and white below, as RGB or YBR, of 8 bits or 16, compressed or not."""
     image = np.asarray(decode(_carried(name), (100, 100, 3))).astype(int)
-    for row, colour in {
+    for row, color in {
         5: (255, 0, 0),
         15: (255, 128, 128),
         55: (128, 128, 255),
         95: (255, 255, 255),
     }.items():
-        assert np.abs(image[row, 50] - colour).max() <= 1
+        assert np.abs(image[row, 50] - color).max() <= 1
 
 
 WHOLE = _saved(_dicom(WindowCenter=1000, WindowWidth=201, RescaleSlope=1, RescaleIntercept=-1024))

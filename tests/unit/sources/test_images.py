@@ -30,14 +30,14 @@ def _pixels(data: bytes, shape: Shape) -> NDArray[np.uint8]:
     return np.asarray(decode(data, shape)).reshape(shape)
 
 
-def test_grey_pixels_are_kept_as_they_are() -> None:
+def test_gray_pixels_are_kept_as_they_are() -> None:
     data = _file(_gradient())
     assert probe(data).shape == (4, 6, 1)
     np.testing.assert_array_equal(_pixels(data, (4, 6, 1))[..., 0], np.arange(24).reshape(4, 6))
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "CMYK"])
-def test_colour_has_three_channels(mode: str) -> None:
+def test_color_has_three_channels(mode: str) -> None:
     data = _file(Image.new("RGB", (6, 4), "red").convert(mode), "TIFF")
     assert probe(data).shape == (4, 6, 3)
     red, green, blue = _pixels(data, (4, 6, 3))[0, 0]
@@ -45,7 +45,7 @@ def test_colour_has_three_channels(mode: str) -> None:
     assert max(green, blue) < 60
 
 
-def test_grey_among_colour_becomes_three_equal_channels() -> None:
+def test_gray_among_color_becomes_three_equal_channels() -> None:
     pixels = _pixels(_file(_gradient()), (4, 6, 3))
     np.testing.assert_array_equal(pixels[..., 0], pixels[..., 2])
 

@@ -115,7 +115,7 @@ def test_three_given_splits_are_just_those(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["disk", "bucket"])
 def test_a_macs_archive_folder_is_no_class(where: str, s3: Server, tmp_path: Path) -> None:
-    """`__MACOSX` lies beside the data in each zip archive that a Mac makes."""
+    """`__MACOSX` is next to the data in each zip archive that a Mac makes."""
     a_folder(tmp_path / "toys" / "train", {"ball": 30, "kite": 30})
     a_folder(tmp_path / "toys" / "test", {"ball": 4, "kite": 5}, start=50)
     an_image(tmp_path / "toys" / "__MACOSX" / "train" / "0.png")
@@ -128,7 +128,7 @@ def test_a_folder_beside_splits_is_refused(tmp_path: Path) -> None:
     for split in ("train", "Test", "unlabelled"):
         a_folder(tmp_path / "toys" / split, {"ball": 6, "kite": 6})
     seen = _seen(_spec(tmp_path, "folder", tmp_path / "toys"))
-    assert "the folders Test, train look like splits, but unlabelled is beside them" in seen
+    assert "the folders Test, train look like splits, but unlabelled is next to them" in seen
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_empty_class_folders_are_named(
             open_store(path).write(key, b"")
     assert prepare(_spec(tmp_path, "folder", path)).manifest.classes == ("ball", "kite")
     assert "1 folders of" in caplog.text
-    assert "have no image and become no class: doll" in caplog.text
+    assert "have no images, so they do not become classes: doll" in caplog.text
 
 
 def test_one_class_in_splits_is_refused_with_its_own_folders(tmp_path: Path) -> None:
@@ -218,8 +218,8 @@ def test_pipes_and_bad_links_are_reported_and_can_be_skipped(tmp_path: Path) -> 
         "ball/pipe.png: it is neither a file nor a folder",
         "ball/circle: it is a link to a folder that contains it",
         "kite/itself.png: it cannot be read: Too many levels of symbolic links",
-        "kite/gone.png: it is a link to nothing",
-        "puppet: it is a link to nothing",
+        "kite/gone.png: it is a broken link",
+        "puppet: it is a broken link",
     ):
         assert problem in seen
     assert len(_places(prepare(replace(spec, skip_bad=True)))) == 10
@@ -451,7 +451,7 @@ def test_a_row_with_more_or_fewer_cells_than_the_header_is_refused(
 
 def test_a_quote_that_swallows_the_rest_of_the_table_is_refused(tmp_path: Path) -> None:
     refusal = _refusal(tmp_path, 'file,kind\n0.png,a\n1.png,"b\n2.png,a\n3.png,b\n')
-    assert "it is no table" in refusal
+    assert "it is not a valid CSV table" in refusal
     assert "the row from line 3 on" in refusal
 
 
@@ -603,7 +603,7 @@ def test_a_damaged_idx_file_is_named(content: bytes, tmp_path: Path) -> None:
     _mnist(tmp_path / "idx", packed=False)
     path = tmp_path / "idx" / "train-images-idx3-ubyte"
     path.write_bytes(content)
-    assert f"{path}: it is no whole idx file" in _seen(_spec(tmp_path, "mnist", tmp_path / "idx"))
+    assert f"{path}: it is not a complete idx file" in _seen(_spec(tmp_path, "mnist", tmp_path / "idx"))
 
 
 def test_an_idx_file_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -709,7 +709,7 @@ def test_an_archive_that_would_run_something_is_refused(tmp_path: Path) -> None:
 )
 def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(content)
-    assert "not the archive it should be" in _seen(_spec(tmp_path, "cifar10", tmp_path))
+    assert "not the expected archive" in _seen(_spec(tmp_path, "cifar10", tmp_path))
 
 
 def test_cifar_as_class_folders_is_taken_as_well(tmp_path: Path) -> None:
@@ -827,7 +827,7 @@ def test_a_cut_off_tar_is_named(tmp_path: Path) -> None:
     _tars(tmp_path)
     path = tmp_path / "tars" / "val-000.tar"
     path.write_bytes(path.read_bytes()[:700])
-    assert "val-000.tar: it is no whole tar" in _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
+    assert "val-000.tar: it is not a complete tar" in _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
 
 
 def test_tars_without_files_are_refused(tmp_path: Path) -> None:

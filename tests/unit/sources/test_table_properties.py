@@ -30,7 +30,7 @@ clean = st.text("ab0 ,;|\"'é漢", min_size=1, max_size=6).filter(lambda text: t
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images; each example puts its own table beside them."""
+    """Images; each example puts its own table next to them."""
     root = tmp_path_factory.mktemp("pictures")
     for number, name in enumerate(NAMES):
         an_image(root / name, seed=number)

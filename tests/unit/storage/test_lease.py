@@ -101,11 +101,11 @@ def test_a_paused_holder_learns_that_another_took_over(tmp_path: Path) -> None:
             output, _ = holder.communicate(timeout=30)
             assert len(leases(store)) == 1
     assert holder.returncode == ParameterError.exit_code
-    assert "another process may work on the run" in output
+    assert "another process may be working on the run" in output
 
 
 def test_a_pause_between_look_and_renewal_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The renewal restores the lease that another process has deleted meanwhile."""
+    """The renewal restores the lease that another process has deleted in between."""
     store = open_store(str(tmp_path))
     write = FileStore.write
 
@@ -117,7 +117,7 @@ def test_a_pause_between_look_and_renewal_is_noticed(tmp_path: Path, monkeypatch
         write(self, key, data)
 
     monkeypatch.setattr(FileStore, "write", paused)
-    with pytest.raises(ParameterError, match="another process may work on the run"):  # noqa: SIM117
+    with pytest.raises(ParameterError, match="another process may be working on the run"):  # noqa: SIM117
         with lease(store, renewal=0.01, patience=0.3):
             time.sleep(30)
     assert leases(store) == ["lease-elsewhere.7.0123456789ab"]
@@ -128,7 +128,7 @@ def test_a_process_that_ignores_interrupts_is_interrupted(tmp_path: Path) -> Non
     store = open_store(str(tmp_path))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with pytest.raises(ParameterError, match="may work on"), lease(store, **SOON):  # noqa: PT012
+        with pytest.raises(ParameterError, match="may be working on"), lease(store, **SOON):  # noqa: PT012
             store.delete(leases(store)[0])
             time.sleep(30)
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -153,7 +153,7 @@ def test_a_lease_lost_in_a_thread_fails_in_the_end(tmp_path: Path) -> None:
     worker = threading.Thread(target=work)
     worker.start()
     worker.join()
-    assert [error.what for error in errors] == ["another process may work on the run"]
+    assert [error.what for error in errors] == ["another process may be working on the run"]
 
 
 def _await(condition: Callable[[], bool]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from samples import some_images
 
-from ddpipe.train.augment import GREY, augmented, draws
+from ddpipe.train.augment import GRAY, augmented, draws
 from ddpipe.train.choices import AUGMENTATIONS, Augmentation
 
 IMAGES = some_images(64, (32, 32, 3))
@@ -60,9 +60,9 @@ def test_a_shifted_image_is_the_image_elsewhere() -> None:
     assert len(places) > 30
 
 
-def test_a_hole_is_grey_and_as_large_as_asked_for() -> None:
+def test_a_hole_is_gray_and_as_large_as_asked_for() -> None:
     black = np.zeros_like(IMAGES)
-    holes = augmented(black, Augmentation(cutout=1 / 4), 0, 0, SAMPLES) == GREY
+    holes = augmented(black, Augmentation(cutout=1 / 4), 0, 0, SAMPLES) == GRAY
     assert (holes.sum(axis=(1, 2, 3)) == 8 * 8 * 3).all()
 
 

@@ -280,7 +280,7 @@ def test_newer_hyperparameter_has_its_default_in_a_checkpoint(dataset: str, outp
 def test_a_hyperparameter_that_is_gone_makes_it_another_training(dataset: str, output: str) -> None:
     interrupted(4, dataset, output, RECIPE)
     change(output, {"charm": 3})
-    with pytest.raises(CheckpointError, match="charm was 3, is gone now"):
+    with pytest.raises(CheckpointError, match="charm was 3, no longer exists"):
         train(dataset, output, RECIPE)
 
 

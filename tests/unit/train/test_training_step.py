@@ -93,7 +93,7 @@ def test_the_norm_is_clipped_to_the_same_value_at_any_number_of_ranks(ranks: int
     assert moved.norm().item() == pytest.approx(1e-3, rel=1e-2)
 
 
-def test_weight_decay_may_leave_biases_and_normalisation_alone() -> None:
+def test_weight_decay_may_leave_biases_and_normalization_alone() -> None:
     model = a_classifier()
     decayed, exempt = build_optimizer(Recipe(decay_biases=False), model, fused=True).param_groups
     assert (decayed["weight_decay"], exempt["weight_decay"]) == (5e-4, 0)
@@ -330,8 +330,8 @@ def test_synchronised_statistics_stay_on_the_device_of_the_layer() -> None:
     assert dict(model.named_parameters()).keys() == {"0.weight", "0.bias", "1.weight", "1.bias"}
 
 
-def test_one_value_per_channel_is_normalised_by_running_statistics() -> None:
-    """As one image is at the end of quick-32 with images of 16x16 pixels; two are normalised as usual."""
+def test_one_value_per_channel_is_normalized_by_running_statistics() -> None:
+    """As one image is at the end of quick-32 with images of 16x16 pixels; two are normalized as usual."""
     model = nn.Sequential(nn.BatchNorm2d(3))
     accept_single_values(model)
     before = copy.deepcopy(model.state_dict())

@@ -104,7 +104,7 @@ def test_a_bucket_may_come_back(s3: Server) -> None:
     assert patience_for(open_store(f"s3://{BUCKET}/runs")) == PATIENCE
 
 
-def test_an_error_that_no_waiting_mends_is_raised_at_the_next_call() -> None:
+def test_an_error_that_waiting_cannot_fix_is_raised_at_the_next_call() -> None:
     def superseded() -> None:
         raise CheckpointError(what="taken over", which="a", seen="b", do="c")
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddpipe.train import journal
-from ddpipe.train.journal import Usage, summarised
+from ddpipe.train.journal import Usage, summarized
 
 CPU = torch.device("cpu")
 
@@ -61,11 +61,11 @@ def test_memory_is_in_bytes_and_without_gpus_where_there_are_none() -> None:
 def test_a_summary_adds_up_all_attempts_and_their_price() -> None:
     history = [{"data_wait": 0.1, "cpu": 0.5, "memory": 10}, {"data_wait": 0.3, "cpu": 0.7, "memory": 30}]
     attempts = [{"nodes": 2, "seconds": 1800}, {"nodes": 1, "seconds": 3600}]
-    assert summarised(history, attempts, 1.5) == {
+    assert summarized(history, attempts, 1.5) == {
         "node_hours": 2,
         "cost": 3,
         "data_wait": 0.2,
         "cpu": 0.6,
         "memory": 30,
     }
-    assert "cost" not in summarised(history, attempts, 0)
+    assert "cost" not in summarized(history, attempts, 0)

@@ -17,7 +17,7 @@ from evaluation_runs import a_training
 from safetensors.torch import save
 from samples import a_folder, sample_ids
 
-from ddpipe import earlier, workflow
+from ddpipe import reuse, workflow
 from ddpipe.__main__ import cli
 from ddpipe.data.catalogue import difference
 from ddpipe.data.columns import text
@@ -194,17 +194,17 @@ def test_everything_that_shapes_a_model_is_in_its_key(
     runs: Path, toys: PrepareSpec, other: tuple[Recipe, TrainOptions]
 ) -> None:
     dataset = Run.named(str(runs), "first").facts("prepare")["dataset"]
-    plain, job = (earlier.reuse_keys(dataset, RECIPE, options).same for options in (TrainOptions(), JOB))
-    same = earlier.reuse_keys(dataset, *other).same
+    plain, job = (reuse.reuse_keys(dataset, RECIPE, options).same for options in (TrainOptions(), JOB))
+    same = reuse.reuse_keys(dataset, *other).same
     assert same != plain
     assert (same == job) is (other == (RECIPE, JOB))
-    assert same == earlier.reuse_keys(dataset, *other).same
+    assert same == reuse.reuse_keys(dataset, *other).same
 
 
 def test_what_does_not_shape_a_model_does_not(runs: Path) -> None:
     dataset = Run.named(str(runs), "first").facts("prepare")["dataset"]
     kept = replace(RECIPE, keep_checkpoints=5, checkpoint_minutes=1)
-    assert earlier.reuse_keys(dataset, kept, TrainOptions(memory="9Gi")) == earlier.reuse_keys(
+    assert reuse.reuse_keys(dataset, kept, TrainOptions(memory="9Gi")) == reuse.reuse_keys(
         dataset, RECIPE, TrainOptions()
     )
 
@@ -212,7 +212,7 @@ def test_what_does_not_shape_a_model_does_not(runs: Path) -> None:
 def test_other_code_trains_again(
     runs: Path, toys: PrepareSpec, steps: list[Recipe], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(earlier, "_code", lambda: "newer")
+    monkeypatch.setattr(reuse, "_code", lambda: "newer")
     train(runs, toys, "second")
     assert steps == [RECIPE]
 
@@ -269,7 +269,7 @@ def test_a_deleted_or_replaced_run_is_not_used(runs: Path, toys: PrepareSpec, st
 def test_a_damaged_record_is_not_used(
     runs: Path, toys: PrepareSpec, steps: list[Recipe], content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for path in (runs / earlier.FOLDER).rglob("*.json"):
+    for path in (runs / reuse.FOLDER).rglob("*.json"):
         path.write_text(content)
     train(runs, toys, "second")
     assert steps == [RECIPE]
@@ -277,7 +277,7 @@ def test_a_damaged_record_is_not_used(
 
 
 def test_a_record_without_files_is_not_used(runs: Path, toys: PrepareSpec, steps: list[Recipe]) -> None:
-    for path in (runs / earlier.FOLDER).rglob("*.json"):
+    for path in (runs / reuse.FOLDER).rglob("*.json"):
         path.write_text(json.dumps({**json.loads(path.read_text()), "files": {}}))
     train(runs, toys, "second")
     assert steps == [RECIPE]
@@ -339,26 +339,26 @@ def test_own_code_is_identified_by_an_image_digest_only(
     own = replace(RECIPE, model="mine.net:build")
     dataset = first.facts("prepare")["dataset"]
     for options in (TrainOptions(), JOB):
-        keys = earlier.reuse_keys(dataset, own, options)
+        keys = reuse.reuse_keys(dataset, own, options)
         assert "mine.net:build is your own code" in keys.unknown
         with caplog.at_level(logging.INFO):
-            assert earlier.unchanged_since(first, keys) is None
+            assert reuse.unchanged_since(first, keys) is None
     assert "it is unknown whether anything has changed: mine.net:build" in caplog.text
-    assert earlier.reuse_keys(dataset, own, replace(JOB, image=f"trainer@sha256:{'0' * 64}")).same
+    assert reuse.reuse_keys(dataset, own, replace(JOB, image=f"trainer@sha256:{'0' * 64}")).same
 
 
 def test_changed_weights_behind_the_same_uri_change_the_key(runs: Path, tmp_path: Path) -> None:
     dataset = Run.named(str(runs), "first").facts("prepare")["dataset"]
     weights = tmp_path / "weights.pt"
     recipe = replace(RECIPE, pretrained=str(weights))
-    assert "cannot be read" in earlier.reuse_keys(dataset, recipe, TrainOptions()).unknown
+    assert "cannot be read" in reuse.reuse_keys(dataset, recipe, TrainOptions()).unknown
     found = []
     for content in (b"one", b"another"):
         weights.write_bytes(content)
-        found.append(earlier.reuse_keys(dataset, recipe, TrainOptions()).same)
+        found.append(reuse.reuse_keys(dataset, recipe, TrainOptions()).same)
     assert len(set(found)) == 2
     warm = replace(RECIPE, warm_start=str(runs / "first/model"))
-    assert earlier.reuse_keys(dataset, warm, TrainOptions()).same
+    assert reuse.reuse_keys(dataset, warm, TrainOptions()).same
 
 
 def test_new_data_is_trained_on_from_the_latest_model(
@@ -409,20 +409,20 @@ def test_without_a_latest_model_that_fits_training_starts_without_one(
 def test_records_work_in_any_store_and_for_large_files(
     store_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(earlier, "CHUNK", 4)
+    monkeypatch.setattr(reuse, "CHUNK", 4)
     first, second = (Run.named(store_uri, name) for name in ("first", "second"))
-    store, keys = open_store(first.uri), earlier.ReuseKeys(f"{earlier.FOLDER}/latest/a.json", "b.json")
+    store, keys = open_store(first.uri), reuse.ReuseKeys(f"{reuse.FOLDER}/latest/a.json", "b.json")
     files: dict[str, Any] = {"model/large": b"0123456789", "model/empty": b""}
     for key, content in files.items():
         store.write(key, content)
-    assert earlier.unchanged_since(second, keys) is None
+    assert reuse.unchanged_since(second, keys) is None
     hashes = {key: hashlib.sha256(content).hexdigest() for key, content in files.items()}
-    earlier.record(replace(first, title="Käthe's"), keys.keys, hashes)
-    found = earlier.unchanged_since(second, keys)
+    reuse.record(replace(first, title="Käthe's"), keys.keys, hashes)
+    found = reuse.unchanged_since(second, keys)
     assert found
     assert (found.run, found.title.partition(",")[0]) == (first, "Käthe's")
     store.write("model/large", b"012345678x")
-    assert earlier.unchanged_since(second, keys) is None
+    assert reuse.unchanged_since(second, keys) is None
 
 
 def test_each_step_hands_an_engine_what_the_earlier_run_left(
