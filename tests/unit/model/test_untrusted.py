@@ -48,8 +48,8 @@ def evaluation(folder: Path) -> Path:
     [
         ("signature.json", lambda values: values.pop("classes"), "classes is missing"),
         ("signature.json", lambda values: values.update(classes=[1, 2]), r"classes\[0\] is 1, not str"),
-        ("signature.json", lambda values: values.update(classes=["a", "a"]), "not different"),
-        ("signature.json", lambda values: values.update(input=[]), "no signature"),
+        ("signature.json", lambda values: values.update(classes=["a", "a"]), "one class twice"),
+        ("signature.json", lambda values: values.update(input=[]), "not a signature"),
         ("signature.json", lambda values: values["input"].update(shape=["batch", 8, 8.0, 1]), r"shape\[1\]"),
         (
             "signature.json",
