@@ -124,8 +124,8 @@ class Proxy:
     @contextlib.contextmanager
     def flaky(self, share: float, status: int = 429) -> Iterator[None]:
         """Answer this share of all requests with an error; the others reach the server."""
-        told = {"kind": "Status", "status": "Failure", "code": status, "message": "please try again later"}
-        body = json.dumps(told).encode()
+        failure = {"kind": "Status", "status": "Failure", "code": status, "message": "please try again later"}
+        body = json.dumps(failure).encode()
         answer = Answer(lambda _: random.random() < share, status, body, sys.maxsize)
         self._answers.append(answer)
         try:

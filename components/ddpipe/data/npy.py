@@ -38,7 +38,7 @@ def array_in(data: mmap.mmap | bytes) -> NDArray[Any]:
 
 
 def array_of(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """An array of an .npz file.
+    """An array of an .npz file, of the shape and dtype in its header.
 
     Args:
         archive: The file.

@@ -55,7 +55,7 @@ class PartShard:
         return self._shard.count
 
     def each(self, indices: NDArray[np.int64]) -> Iterable[Images]:
-        """The images with these indices, read and decoded by threads."""
+        """The images with these indices, shape (n,), read and decoded by threads."""
         return _readers().map(self._image, indices.tolist())
 
     def _image(self, index: int) -> Images:

@@ -140,7 +140,7 @@ def _from_file(uri: str) -> Weights:
 
 
 def is_finite(values: Tensor) -> bool:
-    """Whether there is no NaN and no infinity among the values."""
+    """Whether there is no NaN and no infinity among the values, of any shape."""
     return not values.is_floating_point() or bool(values.isfinite().all())
 
 

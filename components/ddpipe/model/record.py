@@ -1,4 +1,4 @@
-"""The record of a finished training, training.json: written by train, read by whatever shows a run.
+"""The record of a finished training, training.json: written by train, read by all that shows a run.
 
 It is read as any file from a store: by its types, before anything uses it. It is read without torch.
 """

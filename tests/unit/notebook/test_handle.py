@@ -216,7 +216,7 @@ def test_replaced_output_is_rejected(folder: Store, tmp_path: Path) -> None:
 
 
 def test_replaced_value_is_rejected(folder: Store) -> None:
-    """Opening it would run code of whoever may write to the bucket."""
+    """Opening it would run code of anyone who may write to the bucket."""
     publish(folder, KEY_OF_LAUNCH, "5" * 64, b"ours", {}, 1)
     assert verified(folder, KEY_OF_LAUNCH, "5" * 64).packed_value() == b"ours"
     folder.write("value", b"theirs")
