@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow test-gpu test-cluster pictures mutate lint format compile docs reference images bench lock clean
+.PHONY: help install run test test-slow test-gpu bench-gpu test-cluster pictures mutate lint format compile docs reference images bench lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  \1|/' | column -t -s '|'
@@ -31,7 +31,11 @@ test-slow: $(INSTALLED) ## trainings by several processes, kills and resumes, no
 	@$(PYTEST) -m slow
 
 test-gpu: $(INSTALLED) ## trainings on the GPUs of this machine; they have not run on one yet: please report the output
-	@$(BIN)/pytest tests/gpu
+	@$(BIN)/python -c 'import sys, torch; sys.exit(torch.cuda.is_available())' \
+		&& echo "skipped: these tests need a GPU, and torch finds none on this machine" || $(BIN)/pytest tests/gpu
+
+bench-gpu: $(INSTALLED) ## time to an accuracy and throughput on a GPU; it has not run on one yet: please report the output
+	@$(BIN)/python benchmarks/on_gpu.py
 
 test-cluster: $(INSTALLED) ## the tests on a real cluster (KUBECONFIG)
 	@$(BIN)/pytest tests/cluster -m alone; alone=$$?; \

@@ -74,6 +74,8 @@ def evaluation(folder: Path) -> Path:
         ("package.json", lambda values: values["sha256"].update({"../outside": "0" * 64}), "not the key"),
         ("package.json", lambda values: values["sha256"].update({"/dev/zero": "0" * 64}), "not the key"),
         ("package.json", lambda values: values["sha256"].update({"a.txt": "0"}), "not a SHA-256"),
+        ("package.json", lambda values: values["sha256"].update({"a\\b": "0" * 64}), "not the key"),
+        ("package.json", lambda values: values["sha256"].update({"a\0b": "0" * 64}), "not the key"),
         (
             "package.json",
             lambda values: values["sha256"].pop("signature.json"),
