@@ -194,7 +194,7 @@ def test_multilabel_model_says_how_its_answers_are_read(
     exec(by_ddpipe, names)  # noqa: S102 - our own text
     assert re.match(r"image\.png \(('bone',)?\) \{'bone': 0", capsys.readouterr().out)
     exec(by_onnx, names)  # noqa: S102 - our own text
-    shown = re.findall(r"(\w+) [\d.]+ (True|False)", capsys.readouterr().out)
+    shown = re.findall(r"^\s*(\S+) [\d.]+ (True|False)", capsys.readouterr().out, flags=re.MULTILINE)
     found = dict(shown)
     assert [name for name in labels if found[name] == "True"] == list(names["prediction"].answer)
 
