@@ -1,4 +1,4 @@
-"""The command line: `ddpipe run|prepare|data|train|evaluate|export|predict|models|submit|runs|…`.
+"""The command line: `ddpipe run|tune|prepare|data|train|evaluate|export|predict|models|submit|runs|…`.
 
 Results go to standard output (with --json as one object), everything else to standard error.
 Exit codes are those of errors.py.
@@ -19,6 +19,7 @@ from ddpipe.spelling import as_option, spelled
 
 COMMANDS = (
     "run",
+    "tune",
     "prepare",
     "data",
     "train",

@@ -18,7 +18,8 @@ what failed, which object, what was observed, what to do next.
     │   ├── NoSuchObject         25
     │   └── NotWritable          26
     ├── TrainingError            30   training itself
-    │   └── Diverged             31     the loss is not a number any more
+    │   ├── Diverged             31     the loss is not a number any more
+    │   └── TrialsFailed         32     too many trials of a search failed
     ├── ExportError              35   the exported and the trained model differ
     ├── ModelError               36   a model of the store: no such version, or a damaged history
     │   ├── PromotionLost        37     another version became the champion meanwhile
@@ -206,6 +207,12 @@ class Diverged(TrainingError):
     """The loss is not a number any more."""
 
     exit_code = 31
+
+
+class TrialsFailed(TrainingError):
+    """Too many trials of a search failed, or all of them."""
+
+    exit_code = 32
 
 
 class ExportError(DdpipeError):

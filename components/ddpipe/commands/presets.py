@@ -9,6 +9,7 @@ import click
 from click.core import ParameterSource
 
 from ddpipe.commands.results import called_by_engine
+from ddpipe.search.winner import best_recipe
 from ddpipe.train.presets import PRESETS, Preset, PresetOptions, recipe_of
 from ddpipe.train.recipe import Recipe
 
@@ -32,14 +33,15 @@ def given_names(values: Mapping[str, Any]) -> set[str]:
 
 
 def chosen_recipe(values: Mapping[str, Any]) -> Recipe:
-    """The recipe of the preset, with the hyperparameters that the user set.
+    """The recipe of the preset or the study, with the hyperparameters that the user set.
 
     Raises:
-        ParameterError: There is no such preset, or values are invalid; all are listed.
+        ParameterError: There is no such preset or study, or values are invalid; all are listed.
+        StoreError: The store of the study does not answer.
     """
-    return recipe_of(
-        PresetOptions.picked(values).preset, {name: values[name] for name in given_names(values)}
-    )
+    start = PresetOptions.picked(values)
+    given = {name: values[name] for name in given_names(values)}
+    return recipe_of(start.preset, {**(best_recipe(start.recipe, given) if start.recipe else {}), **given})
 
 
 def _described(name: str, preset: Preset) -> str:

@@ -97,7 +97,7 @@ def run_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - click
         _check_one_path(path, given)
         given["source_path"] = path
     refuse("the run cannot start", validation.problems(_CHECKED, given, given_names(given)))
-    data, recipe = _data(given), chosen_recipe(given)
+    data, recipe = data_of(given), chosen_recipe(given)
     title = data.name if isinstance(data, PrepareSpec) else "run"
     run = Run.named(given["runs"], given["run"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     options, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
@@ -116,7 +116,7 @@ def _check_one_path(path: str, given: Mapping[str, Any]) -> None:
         )
 
 
-def _data(given: Mapping[str, Any]) -> PrepareSpec | str:
+def data_of(given: Mapping[str, Any]) -> PrepareSpec | str:
     """What to prepare, or the URI of a dataset version.
 
     Raises:

@@ -24,7 +24,7 @@ def learning_curves(history: Sequence[Mapping[str, float]]) -> dict[str, str]:
     quantities = [name.removeprefix("validation_") for name in names]
     titles = {quantity: TITLES.get(quantity, quantity.replace("_", " ")) for quantity in quantities}
     return {
-        f"{title} by epoch": _figure(lambda axes, name=quantity: _by_epoch(axes, history, name))  # type: ignore[misc]
+        f"{title} by epoch": figure(lambda axes, name=quantity: _by_epoch(axes, history, name))  # type: ignore[misc]
         for quantity, title in titles.items()
     }
 
@@ -66,7 +66,7 @@ def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) 
         axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1))
         axes.legend(frameon=False, loc="lower right")
 
-    return _figure(draw, height=3.4)
+    return figure(draw, height=3.4)
 
 
 def reliability(bins: Sequence[CalibrationBin]) -> str:
@@ -83,15 +83,22 @@ def reliability(bins: Sequence[CalibrationBin]) -> str:
             axis.set_major_formatter(PercentFormatter(1))
         axes.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1))
 
-    return _figure(draw, height=3.4)
+    return figure(draw, height=3.4)
 
 
-def _figure(draw: Callable[[Axes], Any], height: float = 2.8) -> str:
+def figure(draw: Callable[[Axes], Any], height: float = 2.8, width: float = 5) -> str:
+    """A drawing as an SVG element in the style of the reports.
+
+    Args:
+        draw: Draws on the axes.
+        height: In inches, at the size at which text is 9 points high.
+        width: Likewise.
+    """
     with mpl.rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "ddpipe", "text.color": INK, "font.size": 9}
     ):
-        figure = Figure(figsize=(5, height), layout="constrained")
-        axes = figure.add_subplot()
+        page = Figure(figsize=(width, height), layout="constrained")
+        axes = page.add_subplot()
         axes.grid(color=GRID, linewidth=0.8)
         axes.set_axisbelow(True)
         axes.spines[:].set_visible(False)
@@ -100,7 +107,7 @@ def _figure(draw: Callable[[Axes], Any], height: float = 2.8) -> str:
         for label in (axes.xaxis.label, axes.yaxis.label):
             label.set_color(MUTED)
         drawing = io.StringIO()
-        figure.savefig(drawing, format="svg", transparent=True, metadata={"Date": None})
+        page.savefig(drawing, format="svg", transparent=True, metadata={"Date": None})
     svg = drawing.getvalue()
     return svg[svg.index("<svg") :]
 

@@ -20,6 +20,7 @@ from typing import Any
 from ddpipe.errors import ParameterError
 from ddpipe.form import unknown
 from ddpipe.parameters import OneOf, Parameter, declared, refuse
+from ddpipe.spelling import option
 from ddpipe.train.recipe import Recipe
 
 WHAT = "the search cannot start"
@@ -161,18 +162,23 @@ def checked(space: Space, recipe: Recipe, given: Iterable[str] = ()) -> Space:
     Raises:
         ParameterError: It does not; all problems are listed.
     """
-    twice = [
+    problems = [
         f"{name} is searched and set to one value; leave out one of them"
         for name in space.names
         if name in set(given)
     ]
+    if recipe.minutes or "minutes" in space.names:
+        problems.append(
+            f"{option('minutes')} limits a trial by its time, which differs from trial to trial: give "
+            f"{option('epochs')}"
+        )
     wrong = dict.fromkeys(
         f"with {item.name}={_written(value)}: {problem}"
         for item in space.dimensions
         for value in item.limits
         for problem in Recipe.problems_in({**recipe.to_dict(), item.name: value})
     )
-    refuse(WHAT, [*twice, *wrong])
+    refuse(WHAT, [*problems, *wrong])
     return space
 
 

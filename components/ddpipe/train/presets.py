@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ddpipe.errors import ParameterError
 from ddpipe.parameters import OneOf, Parameters, parameter
+from ddpipe.spelling import option
 from ddpipe.train.recipe import Recipe
 
 
@@ -144,3 +145,15 @@ class PresetOptions(Parameters):
         OneOf(("", *PRESETS)),
         form="train_preset",
     )
+    recipe: str = parameter(
+        "",
+        "Recipe to start from instead: a study (its folder, whose best recipe is used), or a JSON object of "
+        "hyperparameters; those that are given override it.",
+        form="train_recipe",
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        """What is wrong with both."""
+        if self.preset and self.recipe:
+            given = f"{option('preset')} and {option('recipe')}"
+            yield f"{given} both name a recipe to start from; give one of them"

@@ -89,6 +89,13 @@ def test_limits_that_do_not_suit_the_recipe_are_rejected() -> None:
     assert checked(parsed(["batch_size=32..64"]), recipe)
 
 
+def test_trials_have_no_limit_of_time() -> None:
+    with pytest.raises(ParameterError, match="minutes limits a trial by its time"):
+        checked(parsed(["momentum"]), Recipe(minutes=5))
+    with pytest.raises(ParameterError, match="minutes limits a trial by its time"):
+        checked(parsed(["minutes=1..5"]), Recipe())
+
+
 def test_a_searched_parameter_cannot_have_a_value_too() -> None:
     with pytest.raises(ParameterError, match="learning_rate is searched and set to one value"):
         checked(parsed(["learning_rate"]), Recipe(), given=["learning_rate"])

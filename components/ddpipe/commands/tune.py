@@ -1,0 +1,108 @@
+"""`ddpipe tune`: a search over hyperparameters on this machine, to a finished run of its winner."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, NoReturn
+
+import click
+
+from ddpipe import validation
+from ddpipe.commands import json_option, print_result
+from ddpipe.commands.options import SectionedCommand, options
+from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
+from ddpipe.commands.run import LocalRunOptions, VersionOptions, data_of, run_here
+from ddpipe.errors import Interrupted
+from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.parameters import refuse
+from ddpipe.prepare.prepare import prepare
+from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.processes.signals import on_stop
+from ddpipe.runs import removed_if_rejected
+from ddpipe.search.options import SearchOptions
+from ddpipe.search.space import checked, parsed
+from ddpipe.steps import StoreOptions, TrainOptions
+from ddpipe.storage import open_store
+from ddpipe.storage.lease import lease
+from ddpipe.summary import Summary
+from ddpipe.train.presets import PresetOptions
+from ddpipe.train.recipe import Recipe
+from ddpipe.tune.findings import Findings
+from ddpipe.tune.study import Study, StudyOptions
+from ddpipe.tune.tune import tune
+
+_CHECKED = (SearchOptions, PrepareSpec, PresetOptions, Recipe, TrainOptions, EvaluateSpec, StoreOptions)
+_SHOWN = (
+    StudyOptions,
+    SearchOptions,
+    LocalRunOptions,
+    VersionOptions,
+    PrepareSpec,
+    PresetOptions,
+    Recipe,
+    EvaluateSpec,
+    StoreOptions,
+)
+
+
+@click.command("tune", cls=SectionedCommand)
+@options(*_SHOWN, without=("run",), brief=True)
+@list_presets_option
+@json_option
+def tune_command(**given: Any) -> None:  # noqa: ANN401 - click passes every option by its name
+    """Search hyperparameters on this machine: prepare once, train trials, finish the run of the best one."""
+    names = given_names(given)
+    refuse("the search cannot start", validation.problems(_CHECKED, given, names))
+    recipe, search = chosen_recipe(given), SearchOptions.picked(given)
+    checked(parsed(search.search), recipe, names)  # before anything is prepared
+    data = data_of(given)
+    title = data.name if isinstance(data, PrepareSpec) else "study"
+    study = Study.named(given["studies"], given["study"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    training, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
+    found, finished = tune_here(study, data, recipe, search, training, evaluation)
+    print_result({**found.to_dict(), "run": finished.to_dict()}, f"{found.text()}\n{finished.text()}")
+
+
+def tune_here(
+    study: Study,
+    data: PrepareSpec | str,
+    recipe: Recipe,
+    search: SearchOptions,
+    training: TrainOptions,
+    evaluation: EvaluateSpec,
+) -> tuple[Findings, Summary]:
+    """Search in this process and finish the winner's run; trials are child processes, which end with it.
+
+    Args:
+        study: Where everything is stored.
+        data: What to prepare, or the URI of a dataset version.
+        recipe: Values of the hyperparameters that are not searched, and of the first trial.
+        search: What is searched, and how.
+        training: With how many processes a trial trains.
+        evaluation: How to evaluate the winner.
+
+    Returns:
+        What the study found, and the winner's finished run.
+
+    Raises:
+        DdpipeError: The error of the step that failed.
+        ParameterError: Another process works on this study.
+        Interrupted: SIGTERM or SIGINT arrived; the same call continues.
+    """
+
+    def stop() -> NoReturn:
+        raise Interrupted(
+            what="the study was interrupted",
+            which=str(study.folder),
+            seen="a stop signal arrived; its trials are saved",
+            do="Run the same command again to continue.",
+        )
+
+    folder = str(study.folder)
+    with removed_if_rejected(folder):
+        open_store(folder).check_writable()
+        with on_stop(stop), lease(open_store(folder)):
+            dataset = data if isinstance(data, str) else prepare(data).manifest_uri
+            found = tune(study, dataset, recipe, search, training.processes_per_pod)
+            finished = run_here(study.run(found.best.number), dataset, found.recipe, training, evaluation)
+    return found, finished

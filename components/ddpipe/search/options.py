@@ -1,0 +1,70 @@
+"""How to search, whoever runs the trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.spelling import option
+
+
+class Sampler(StrEnum):
+    """How a search proposes the values of a trial."""
+
+    TPE = "tpe"
+    RANDOM = "random"
+
+
+class Pruning(StrEnum):
+    """Which trials a search stops early."""
+
+    MEDIAN = "median"
+    HALVING = "halving"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions(Parameters):
+    """What a search varies, and how far it goes."""
+
+    heading: ClassVar[str] = "Search"
+    what: ClassVar[str] = "the search cannot start"
+
+    search: Sequence[str] = parameter(
+        [],
+        "Hyperparameter to search, repeatable: NAME=LOW..HIGH, NAME=log(LOW,HIGH), NAME=VALUE,VALUE, or NAME "
+        "for its typical range.",
+        common=True,
+    )
+    trials: int = parameter(20, "Number of trials.", Between(1, 1000), common=True)
+    parallel_trials: int = parameter(
+        1,
+        "Trials that run at the same time; with one, the same seed gives the same trials.",
+        Between(1, 64),
+        common=True,
+    )
+    max_failed_trials: int = parameter(3, "Failed trials after which the search ends.", Between(0, 1000))
+    sampler: str = parameter(
+        "tpe",
+        "How values are proposed: tpe (from the trials so far), or random.",
+        OneOf(tuple(map(str, Sampler))),
+    )
+    pruning: str = parameter(
+        "median",
+        "Which trials stop early, judged by the validation metric of each epoch: median (worse than half of "
+        "the others), halving (only the best third continues to 3, 9, 27 … epochs), or none.",
+        OneOf(tuple(map(str, Pruning))),
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        """What is wrong with values that are valid one by one."""
+        if self.pruning != Pruning.NONE and any(
+            text.partition("=")[0].strip() == "epochs" for text in self.search
+        ):
+            yield (
+                f"{option('search')} epochs needs {option('pruning')} none: trials of different "
+                "length cannot be compared epoch by epoch"
+            )

@@ -1,0 +1,205 @@
+"""The search: trials begin, are watched epoch by epoch, and end; the ledger has every decision.
+
+One process decides, and each trial trains in a process of its own. Decisions are functions of the trials in
+the ledger (advice.py), so that a study that is killed and continues makes the same ones; with trials at the
+same time, they also depend on which ends first.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Any
+
+from optuna.trial import TrialState
+
+from ddpipe.errors import DdpipeError, Interrupted, ParameterError, TrialsFailed, listed
+from ddpipe.runs import Run
+from ddpipe.search.options import SearchOptions
+from ddpipe.search.space import Space, recipe_with
+from ddpipe.spelling import option
+from ddpipe.train.recipe import Recipe
+from ddpipe.tune import advice
+from ddpipe.tune.ledger import Ledger
+from ddpipe.tune.process import Record, TrialProcess, Work
+from ddpipe.tune.study import Study
+from ddpipe.tune.trial import Trial, best_of, written
+from ddpipe.workflow import training_record
+
+_LOOK_SECONDS = 0.2
+
+_CAUSES = 5
+"""Failed trials whose causes a message lists."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Search:
+    """A search under way.
+
+    Attributes:
+        study: Where everything is stored.
+        space: What is searched.
+        ledger: The trials so far.
+        recipe: Values of the hyperparameters that are not searched, and of the first trial.
+        options: How, and how far.
+        work: What all trials share.
+        metric: The name of the score in an epoch's record; larger is better.
+        start: Starts the process of a trial.
+        running: The processes, by the numbers of their trials.
+    """
+
+    study: Study
+    space: Space
+    ledger: Ledger
+    recipe: Recipe
+    options: SearchOptions
+    work: Work
+    metric: str
+    start: Callable[[Run, Recipe, Work], TrialProcess] = TrialProcess.started
+    running: dict[int, TrialProcess] = field(default_factory=dict)
+
+    def run(self) -> tuple[list[Trial], Trial]:
+        """Run all trials that are missing; all trials of the study, and the best one.
+
+        Raises:
+            TrialsFailed: More trials failed than allowed.
+            Interrupted: A trial was stopped by somebody else.
+        """
+        pause = Event()
+        try:
+            self._begin_more()
+            while self.running:
+                for number, process in list(self.running.items()):
+                    if self._has_ended(number, process):
+                        del self.running[number]
+                        self._say(number)
+                self._begin_more()
+                pause.wait(_LOOK_SECONDS)
+        finally:
+            self._stop_all()
+        trials = self.trials()
+        return trials, self._best(trials)
+
+    def trials(self) -> list[Trial]:
+        """All trials so far."""
+        return list(map(Trial.of, self.ledger.trials()))
+
+    def _begin_more(self) -> None:
+        """Resume trials that have begun, then begin new ones, as many as may run at the same time."""
+        trials = self.ledger.trials()
+        begun = [item.number for item in trials if not item.state.is_finished()]
+        for number in begun:
+            if number not in self.running and len(self.running) < self.work.parallel:
+                self._start(number, trials[number].params)
+        failed = sum(item.state is TrialState.FAIL for item in trials)
+        while (
+            len(self.running) < self.work.parallel
+            and len(trials) < self.options.trials
+            and failed <= self.options.max_failed_trials
+        ):
+            values = self._proposed()
+            self._start(self.ledger.begin(values), values)
+            trials = self.ledger.trials()
+
+    def _proposed(self) -> dict[str, Any]:
+        """The values of the next trial; the first one has those of the recipe, so that nothing gets worse."""
+        past, own = self.ledger.trials(), self.space.of(self.recipe)
+        if not past and own in self.space:
+            return own
+        return advice.proposed(self.space, self.options.sampler, self.recipe.seed, past)
+
+    def _start(self, number: int, values: Mapping[str, Any]) -> None:
+        try:
+            recipe = recipe_with(self.recipe, values)
+        except ParameterError as error:
+            self.ledger.end(number, TrialState.FAIL, error=str(error))
+            self._say(number)
+            return
+        self.running[number] = self.start(self.study.run(number), recipe, self.work)
+
+    def _has_ended(self, number: int, process: TrialProcess) -> bool:
+        """Look at a trial: note its epochs, stop it if it is pruned, end it if its process has ended."""
+        ended = process.has_ended  # before its files are read, which are whole then
+        record = training_record(process.run) if ended and process.succeeded else None
+        history: Sequence[Record] = record["history"] if record else process.history()
+        if not ended and len(history) == process.judged:
+            return False
+        process.judged = len(history)
+        scores = [epoch[self.metric] for epoch in history]
+        found = advice.verdict(self.options.pruning, scores[: process.recipe.epochs - 1], self.ledger.ended())
+        if found.epoch:
+            process.stop()
+            process.wait()
+            self._end(number, TrialState.PRUNED, history[: found.epoch], scores[found.epoch - 1], found.notes)
+            return True
+        self.ledger.report(number, scores)
+        if record:
+            self._end(number, TrialState.COMPLETE, history, record["final"][self.metric], found.notes)
+        elif ended:
+            self._fail(number, history, process.failure())
+        return ended
+
+    def _end(
+        self,
+        number: int,
+        state: TrialState,
+        history: Sequence[Record],
+        score: float,
+        notes: Mapping[str, Any],
+    ) -> None:
+        self.ledger.report(number, [epoch[self.metric] for epoch in history])
+        self.ledger.end(number, state, score=score, notes=notes, seconds=_seconds(history))
+
+    def _fail(self, number: int, history: Sequence[Record], error: DdpipeError) -> None:
+        if isinstance(error, Interrupted):
+            raise Interrupted(
+                what="the study was interrupted",
+                which=str(self.study.folder),
+                seen=f"trial {number} was stopped from outside",
+                do="Run the same command again to resume it.",
+            )
+        self.ledger.end(number, TrialState.FAIL, error=str(error), seconds=_seconds(history))
+
+    def _say(self, number: int) -> None:
+        """One line about a trial that has ended."""
+        trials = self.trials()
+        trial, best = trials[number], best_of(trials)
+        score = (
+            f"{self.metric}={trial.score:.4f}" if trial.score is not None else trial.error.partition("\n")[0]
+        )
+        so_far = f", best {best.score:.4f} of trial {best.number}" if best else ""
+        _log.info(
+            "trial %d %s, %d of %d: %s; %s; %.1f s%s",
+            *(number, trial.state, sum(one.state != "running" for one in trials), self.options.trials),
+            *(score, written(trial.values), trial.seconds, so_far),
+        )
+
+    def _stop_all(self) -> None:
+        for process in self.running.values():
+            with suppress(OSError):
+                process.stop()
+        for process in self.running.values():
+            process.wait()
+
+    def _best(self, trials: Sequence[Trial]) -> Trial:
+        failed, best = [trial for trial in trials if trial.state == "failed"], best_of(trials)
+        if best and len(failed) <= self.options.max_failed_trials:
+            return best
+        causes = [f"trial {trial.number} ({written(trial.values)}): {trial.error}" for trial in failed]
+        raise TrialsFailed(
+            what="the search failed",
+            which=str(self.study.folder),
+            seen=f"{len(failed)} of {len(trials)} trials failed; {listed(causes, _CAUSES)}",
+            do=f"Search other values under another {option('study')}, or allow more failures with "
+            f"{option('max_failed_trials')}.",
+        )
+
+
+def _seconds(history: Sequence[Record]) -> float:
+    return round(math.fsum(epoch["seconds"] for epoch in history), 3)

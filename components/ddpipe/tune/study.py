@@ -1,0 +1,147 @@
+"""A study: its folder, what it was begun with, and its trials as plain values.
+
+<studies>/<name>/study.json        what was searched, around which recipe, on which dataset version
+<studies>/<name>/journal.log       the trials, in Optuna's format
+<studies>/<name>/trials/0000/ …    the run of each trial
+<studies>/<name>/best.json         the best recipe, once the study has ended
+<studies>/<name>/report.html
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ddpipe.errors import NoSuchObject, ParameterError, listed
+from ddpipe.parameters import Parameters, parameter
+from ddpipe.runs import NAME, Run
+from ddpipe.search.winner import FILE as BEST
+from ddpipe.spelling import option
+from ddpipe.storage import open_store
+
+SETTINGS = "study.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyOptions(Parameters):
+    """Which study."""
+
+    heading: ClassVar[str] = "Search"
+    what: ClassVar[str] = "the study has no valid name"
+
+    study: str = parameter(
+        "",
+        "Name of the study; an unfinished study continues (default: name of the dataset, and the time).",
+        common=True,
+    )
+    studies: str = parameter("studies", "Folder on this machine that holds all studies.", common=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What decides the trials of a study: a study that continues has the same.
+
+    Attributes:
+        search: The text of each dimension.
+        recipe: What shapes the model, apart from what is searched; of that, the values of the first trial.
+        dataset: URI of the dataset version's manifest.
+        dataset_id: The dataset version.
+        sampler: How values are proposed.
+        pruning: Which trials stop early.
+        processes: That train one trial.
+    """
+
+    search: Sequence[str]
+    recipe: dict[str, Any]
+    dataset: str
+    dataset_id: str
+    sampler: str
+    pruning: str
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """The folder of a study.
+
+    Attributes:
+        folder: On this machine.
+    """
+
+    folder: Path
+
+    @classmethod
+    def named(cls, studies: str, name: str) -> Study:
+        """The study `name`.
+
+        Args:
+            studies: Folder of all studies.
+            name: A plain file name.
+
+        Raises:
+            ParameterError: The name is not valid, or the folder is not on this machine.
+        """
+        folder = open_store(studies).local_path(".")
+        if folder is None or not NAME.fullmatch(name):
+            raise ParameterError(
+                what="the study cannot be stored",
+                which=f"{studies}/{name}",
+                seen="trials append to one file: it has to be in a folder on this machine"
+                if folder is None
+                else "a name consists of letters, digits, '.', '_' and '-' and starts with a letter or digit",
+                do=f"Choose another one with {option('studies') if folder is None else option('study')}.",
+            )
+        return cls(folder / name)
+
+    @property
+    def name(self) -> str:
+        """The name."""
+        return self.folder.name
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.folder / "report.html"
+
+    @property
+    def best(self) -> Path:
+        """The best recipe."""
+        return self.folder / BEST
+
+    def run(self, number: int) -> Run:
+        """The run of a trial."""
+        return Run(str(self.folder / "trials" / f"{number:04}"), title=f"{self.name}, trial {number}")
+
+    def check(self, settings: Settings) -> None:
+        """Store the settings of a new study; compare those of one that continues.
+
+        Raises:
+            ParameterError: The study was begun with other settings; all differences are listed.
+            StoreError: The folder cannot be written to.
+        """
+        store = open_store(str(self.folder))
+        try:
+            before = json.loads(store.read(SETTINGS))
+        except NoSuchObject:
+            store.write(SETTINGS, json.dumps(asdict(settings), indent=1).encode())
+            return
+        now = json.loads(json.dumps(asdict(settings)))
+        problems = [*_differences(before["recipe"], now["recipe"]), *_differences(before, now, but="recipe")]
+        if problems:
+            raise ParameterError(
+                what="the study cannot continue",
+                which=str(self.folder),
+                seen=f"it was begun differently; {listed(problems)}",
+                do=f"Use the same options, or give the new study another name with {option('study')}.",
+            )
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any], but: str = "") -> list[str]:
+    return [
+        f"{name} was {before.get(name)!r}, is now {now.get(name)!r}"
+        for name in {**before, **now}
+        if name != but and before.get(name) != now.get(name)
+    ]

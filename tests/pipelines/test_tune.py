@@ -1,0 +1,147 @@
+"""A search from the command line, with trainings of digits."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from processes import until
+
+from ddpipe.__main__ import cli
+from ddpipe.errors import Interrupted, ParameterError
+
+TUNE = (
+    *("tune", "--source", "digits", "--study", "digits", "--epochs", "2", "--seed", "1", "--trials", "4"),
+    *("--search", "learning_rate=log(0.01,0.5)", "--search", "optimizer=sgd,adamw", "--json"),
+)
+
+
+def ddpipe(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, catch_exceptions=False)
+
+
+def command(*arguments: str, folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "ddpipe", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def result(folder: Path) -> dict[str, Any]:
+    process = command(*TUNE, folder=folder)
+    printed, _ = process.communicate()
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(printed)
+    return found
+
+
+def decided(found: dict[str, Any]) -> list[Any]:
+    """What must not depend on time, place or interruptions."""
+    return [
+        [one[name] for name in ("number", "state", "values", "score", "curve")] for one in found["trials"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--search", "learning_rate=1..0.1"], "lower limit 1 is not below"),
+        (["--search", "lerning_rate"], "did you mean learning_rate"),
+        ([], "nothing is searched"),
+        (["--search", "learning_rate", "--learning-rate", "0.1"], "searched and set to one value"),
+        (["--search", "epochs=1..3"], "--pruning none"),
+        (["--search", "momentum", "--parallel-trials", "64"], "CPUs of this machine"),
+        (["--search", "momentum", "--trials", "0"], "--trials is 0"),
+    ],
+)
+def test_a_wrong_search_is_rejected(
+    wrong: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rejected = ddpipe("tune", "--source", "digits", *wrong)
+    assert rejected.exit_code == ParameterError.exit_code, rejected.stderr
+    assert message in rejected.stderr
+    assert not (tmp_path / "studies").exists()
+
+
+@pytest.mark.slow
+def test_a_search_ends_with_the_run_of_its_winner(tmp_path: Path) -> None:
+    found = result(tmp_path)
+    best = found["best"]
+    assert best["score"] == max(one["score"] for one in found["trials"] if one["state"] == "complete")
+    assert found["run"]["run"].endswith(f"trials/{best['number']:04}")
+    assert Path(tmp_path, found["run"]["model"], "model.onnx").exists()
+    assert "<svg" in Path(found["report"]).read_text()
+    reused = command("run", "--recipe", "studies/digits", "--source", "digits", "--json", folder=tmp_path)
+    run = json.loads(reused.communicate()[0])
+    record = json.loads(Path(tmp_path, run["run"], "training/training.json").read_text())
+    assert record["recipe"] == found["recipe"]
+    assert record["final"]["validation_accuracy"] == best["score"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_killed_study_continues_to_the_same_result(tmp_path: Path) -> None:
+    """Killed at random moments, now alone, now with the processes that train."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+    expected, numbers = decided(result(whole)), random.Random(2)
+    for number in range(5):
+        process = command(*TUNE, folder=killed)
+        until((killed / "studies/digits/journal.log").exists)
+        time.sleep(numbers.uniform(0, 8))
+        process.kill()
+        process.communicate()
+        if number % 2:
+            kill_trainings(killed)
+    assert decided(result(killed)) == expected
+
+
+def kill_trainings(folder: Path) -> None:
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            is_ours = (path / "cwd").readlink() == folder and b"ddpipe" in (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if is_ours:
+            subprocess.run(["kill", "-9", path.name], check=False)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_guide_run(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/guides/tuning.md").read_text()
+    for line in page.partition("```console\n")[2].partition("```")[0].splitlines():
+        process = command(*shlex.split(line, comments=True)[1:], folder=tmp_path)
+        assert process.communicate()[0]
+        assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_stopped_study_says_how_to_continue(tmp_path: Path) -> None:
+    process = command(*TUNE, folder=tmp_path)
+    until((tmp_path / "studies/digits/trials/0000/steps/prepare.json").exists)
+    process.send_signal(signal.SIGTERM)
+    printed, _ = process.communicate(timeout=120)
+    assert process.returncode == Interrupted.exit_code
+    assert "Run the same command again" in json.loads(printed)["do"]
+    again = ddpipe_in(tmp_path, "--trials", "1")
+    assert [one["state"] for one in again["trials"]] == ["complete"]
+
+
+def ddpipe_in(folder: Path, *more: str) -> dict[str, Any]:
+    process = command(*TUNE, *more, folder=folder)
+    found: dict[str, Any] = json.loads(process.communicate()[0])
+    return found
