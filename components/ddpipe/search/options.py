@@ -1,4 +1,4 @@
-"""How to search, whoever runs the trials."""
+"""How to search, on this machine or on a cluster."""
 
 from __future__ import annotations
 

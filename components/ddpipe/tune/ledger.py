@@ -1,8 +1,8 @@
 """The trials of a study, in Optuna's journal: one line appended for each thing that happens.
 
 The file is Optuna's own format, so that its other tools read it. A trial is in it from the moment at which
-its values are decided, in a single line; its end is in it once everything else about it is. Whatever kills
-this process between two lines leaves a trial that still runs, and that the next process resumes.
+its values are decided, in a single line; its end is in it once everything else about it is. A process that is
+killed between two lines leaves a trial that still runs, and that the next process resumes.
 """
 
 from __future__ import annotations
