@@ -7,18 +7,20 @@ Commands get their options from here, pipeline components their inputs and outpu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from ddpipe.errors import ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.jobs import AUTO, BACKENDS, LOCAL
-from ddpipe.jobs.options import JobOptions, LaunchOptions
+from ddpipe.jobs import ALONE, AUTO, BACKENDS, LOCAL
+from ddpipe.jobs.options import JobOptions, LaunchOptions, Restart
 from ddpipe.jobs.owner import Owner
-from ddpipe.parameters import OneOf, Parameter, Parameters, declared, parameter
+from ddpipe.parameters import Between, OneOf, Parameter, Parameters, declared, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
+from ddpipe.spelling import option
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
 
@@ -85,6 +87,43 @@ class TrainOptions(JobOptions):
         """What is wrong with a job's options together; nothing without a job."""
         if self.backend != LOCAL:
             yield from JobOptions.conflicts(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeOptions(Parameters):
+    """Which processes encode the images of a dataset version: this one, or the pods of a job."""
+
+    what: ClassVar[str] = "the data cannot be prepared on a cluster"
+    heading: ClassVar[str] = "Data"
+    others: ClassVar[str] = PrepareSpec.others
+
+    encode_nodes: int = parameter(
+        0,
+        "Number of pods that read and encode the images; 0 means that this process does it alone. The "
+        "version is the same.",
+        Between(0, 10_000),
+    )
+    encode_job: Mapping[str, Any] = parameter(
+        {}, "Options of the job of these pods by name, such as image, cpu, memory, s3_secret and volumes."
+    )
+
+    @property
+    def job(self) -> JobOptions:
+        """The job; the pods work alone, so a lost one is replaced without the others."""
+        own = {"backend": ALONE, "nodes": self.encode_nodes}
+        return JobOptions.from_dict({"restart": Restart.EXIT_CODE.value, **self.encode_job, **own})
+
+    def conflicts(self) -> Iterator[str]:
+        """What is wrong with the job's options."""
+        if self.encode_job and not self.encode_nodes:
+            yield f"{option('encode_job')} is given, but {option('encode_nodes')} is 0"
+        for name in {"nodes", "backend", "min_nodes"} & set(self.encode_job):
+            yield f"{option('encode_job')} has {name}, which {option('encode_nodes')} decides"
+        if self.encode_nodes:
+            try:
+                self.job.validated()
+            except ParameterError as error:
+                yield f"{option('encode_job')}: {error.seen}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +224,7 @@ PREPARE = Step(
     name="prepare",
     command=("prepare",),
     image=Image.TRAINER,
-    groups=(PrepareSpec, RunOptions, StoreOptions),
+    groups=(PrepareSpec, EncodeOptions, RunOptions, StoreOptions),
     results=(
         Result("dataset", Kind.TEXT, "URI of the dataset version's manifest, the input of later steps."),
         Result("dataset_id", Kind.TEXT, "SHA-256 that identifies the version."),

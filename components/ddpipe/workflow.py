@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ddpipe.errors import ParameterError
@@ -22,24 +23,65 @@ from ddpipe.storage import exists, open_store, write_uri
 if TYPE_CHECKING:
     from ddpipe.data.manifest import DatasetManifest
     from ddpipe.evaluate.spec import EvaluateSpec
+    from ddpipe.jobs.options import JobOptions
     from ddpipe.jobs.owner import Owner
     from ddpipe.launching.launcher import Outcome
     from ddpipe.model.evaluation import Evaluation
     from ddpipe.model.package import ModelPackage
     from ddpipe.prepare.prepare import Prepared
+    from ddpipe.prepare.sharing import Helpers
     from ddpipe.prepare.spec import PrepareSpec
+    from ddpipe.steps import EncodeOptions
     from ddpipe.train.recipe import Recipe
 
 _log = logging.getLogger(__name__)
 
 
-def prepare(run: Run, spec: PrepareSpec) -> Prepared:
-    """Turn raw data into a dataset version, unless that exists already, and write a report on it."""
+def helpers(options: EncodeOptions) -> Helpers | None:
+    """The pods that encode for a prepare; None if it works alone.
+
+    SIGTERM deletes their job and ends this process.
+
+    Args:
+        options: How many there are, and of what.
+    """
+    if not options.encode_nodes:
+        return None
+    from ddpipe.prepare.sharing import Helpers
+
+    return Helpers(options.encode_nodes, partial(_encode, options.job))
+
+
+def _encode(options: JobOptions, folder: str, sha256: str, shares: int) -> None:
+    """Run a job in which pod K encodes share K; a retry of the step adopts it."""
+    from ddpipe.jobs.job import TrainingJob
+    from ddpipe.jobs.owner import Owner
+    from ddpipe.kube.api import connect
+    from ddpipe.launching.launcher import launch
+
+    cluster = connect()
+    job = TrainingJob(
+        owner=Owner(pipeline="prepare", run_id=sha256[:16], step="encode"),
+        namespace=cluster.namespace,
+        command=("python", "-m", "ddpipe.prepare.helper", folder, sha256),
+        **{**options.to_dict(), "nodes": shares},
+    )
+    launch(job, cluster, exists=exists, is_process=True)
+
+
+def prepare(run: Run, spec: PrepareSpec, helpers: Helpers | None = None) -> Prepared:
+    """Turn raw data into a dataset version, unless that exists already, and write a report on it.
+
+    Args:
+        run: Where the report goes.
+        spec: What to prepare.
+        helpers: Processes on other machines that encode.
+    """
     with run.step("prepare") as facts:
         from ddpipe.prepare.prepare import prepare as step
 
         facts.update(run.facts("prepare"))
-        prepared = step(spec)
+        prepared = step(spec, helpers)
         _use(run, facts, prepared.manifest_uri, prepared.manifest, reused=prepared.reused)
         facts.update(encoded=prepared.encoded)
     return prepared

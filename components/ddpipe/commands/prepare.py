@@ -13,14 +13,15 @@ from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.report import data_report_html
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
-from ddpipe.steps import PREPARE
+from ddpipe.steps import PREPARE, EncodeOptions
 
 
 @step_command(PREPARE)
 def prepare_command(**given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
     """Run the step; its declaration describes it."""
     run, spec = RunOptions.picked(given).named, PrepareSpec.picked(given)
-    prepared = workflow.prepare(run, spec) if run else prepare(spec)
+    helpers = workflow.helpers(EncodeOptions.picked(given))
+    prepared = workflow.prepare(run, spec, helpers) if run else prepare(spec, helpers)
     manifest, address = prepared.manifest, prepared.manifest_uri
     facts = {
         **({"run": run.name, "training": run.training} if run else {}),

@@ -19,6 +19,9 @@ from ddpipe.errors import CorruptObject, NoSuchObject
 from ddpipe.processes.cpus import cpus
 from ddpipe.storage import ObjectInfo, Store
 
+SCRATCH = "scratch/"
+"""Folder for what was encoded for a version but not published."""
+
 POOLS = ("shards/", "columns/")
 """Folders of objects that are named by their content."""
 
@@ -113,7 +116,7 @@ def damage(items: Iterable[ShardRef | ColumnRef], store: Store) -> dict[ShardRef
 
 
 def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
-    """Old objects that no version needs, the entries about them, and intents of killed processes.
+    """Old objects that no version needs, the entries about them, and what killed processes left.
 
     Args:
         store: Where to look.
@@ -129,7 +132,8 @@ def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
             needed |= {item.sha256 for item in objects_of(load_manifest(version.uri))}
     old = {name: info for name, info in stored.items() if name not in needed and now - info.modified > grace}
     entries = [info for info in listing if _subject(info.key) in old]
-    return [*entries, *old.values(), *stale_intents(store, now)]
+    unfinished = [info for info in store.list(SCRATCH) if now - info.modified > grace]
+    return [*entries, *old.values(), *unfinished, *stale_intents(store, now)]
 
 
 def _subject(key: str) -> str | None:

@@ -17,6 +17,9 @@ Its `BACKEND` is a `jobs.backend.Backend`.
 AUTO = "auto"
 """The first of these that fits."""
 
+ALONE = "indexedjob"
+"""The one for pods that work alone: a lost one is replaced, the others do not notice."""
+
 LOCAL = "local"
 """Instead of a backend: processes on this machine."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -158,6 +158,20 @@ class Jpeg:
     def unpack(self, path: Path, shard: ShardRef) -> Callable[[int], bytes]:
         """The JPEG file of an image."""
         return JpegShard(path, shard, (self.side, self.side, 3)).file
+
+
+def encoding_of(facts: Mapping[str, Any], reading: ReadOptions) -> Encoding:
+    """The encoding that has these facts.
+
+    Args:
+        facts: Of an encoding.
+        reading: How image files are read, as when it was made.
+    """
+    depth = int(facts.get("depth", 0))
+    if facts["kind"] == "raw":
+        height, width, channels = map(int, facts["shape"])
+        return Raw((height, width, channels), depth, reading)
+    return Jpeg(int(facts["side"]), int(facts["quality"]), depth, reading)
 
 
 def _deep(depth: int) -> dict[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,7 +25,6 @@ from tqdm import tqdm
 
 from ddpipe.data import shards
 from ddpipe.data.columns import Rows, text
-from ddpipe.data.manifest import ShardRef
 from ddpipe.data.prefetch import prefetched
 from ddpipe.data.shards import shard_key, verify
 from ddpipe.prepare.encoding import Encoding, Moments
@@ -44,6 +44,9 @@ R = TypeVar("R")
 
 REMOTE_READERS = 16
 """Minimum number of threads that read from a bucket: they mostly wait."""
+
+HELPED = 32
+"""Shards of helpers that are open at the same time: threads read ahead, and shares meet."""
 
 BATCH = 32
 """Samples that a thread takes at a time."""
@@ -218,28 +221,37 @@ class Packer:
 
 
 class OpenedShards:
-    """Shards of earlier prepares, opened when the first image is copied from them."""
+    """Shards of earlier prepares and of helpers, opened when the first image is copied from them.
+
+    The images of helpers are copied in their order: of these shards only a few are open, and on the disk.
+    """
 
     def __init__(self, store: Store, encoding: Encoding, folder: Path) -> None:
         self._store, self._encoding, self._folder = store, encoding, folder
         self._opened: dict[str, Callable[[int], bytes]] = {}
+        self._helped: deque[str] = deque()
         self._lock = Lock()
 
     def part(self, take: Take) -> bytes:
         """An encoded image; raises `DatasetError` if its shard is damaged."""
-        shard = take.entry.shard
         with self._lock:
-            if shard.sha256 not in self._opened:
-                self._opened[shard.sha256] = self._encoding.unpack(self._path(shard), shard)
-        return self._opened[shard.sha256](take.place)
+            part = self._opened.get(take.entry.shard.sha256) or self._open(take)
+        return part(take.place)
 
-    def _path(self, shard: ShardRef) -> Path:
-        path = self._store.local_path(shard_key(shard))
+    def _open(self, take: Take) -> Callable[[int], bytes]:
+        shard, store = take.entry.shard, take.scratch or self._store
+        path = store.local_path(shard_key(shard))
+        copy = self._folder / shard.sha256
         if path is None:
-            path = self._folder / shard.sha256
-            self._store.download(shard_key(shard), path)
-        verify(path, shard)
-        return path
+            store.download(shard_key(shard), copy)
+        verify(path or copy, shard)
+        part = self._opened[shard.sha256] = self._encoding.unpack(path or copy, shard)
+        copy.unlink(missing_ok=True)  # what is mapped stays readable
+        if take.scratch:
+            self._helped.append(shard.sha256)
+            if len(self._helped) > HELPED:
+                self._opened.pop(self._helped.popleft(), None)
+        return part
 
 
 def _outcome(

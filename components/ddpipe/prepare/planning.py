@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,8 @@ from ddpipe.data import shards
 from ddpipe.data.columns import Rows
 from ddpipe.prepare.encoding import Encoding
 from ddpipe.prepare.entries import DIGEST, Entry
+from ddpipe.sources.sample_columns import Finder, Samples
+from ddpipe.storage import Store
 
 
 class Known:
@@ -48,17 +50,37 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A shard, and the row of each of its images among the samples; -1: that sample no longer exists."""
+    """A shard whose images can be used.
+
+    Attributes:
+        entry: About the shard.
+        rows: The row of each of its images among the samples; -1: that sample no longer exists.
+        scratch: Where the shard is if it is no shard of the dataset: then only its images are used.
+    """
 
     entry: Entry
     rows: Rows
+    scratch: Store | None = None
+
+
+def located(entries: Sequence[Entry], samples: Samples) -> list[Stored]:
+    """Earlier shards, with the row of each of their images among the samples."""
+    find = Finder(samples.ids) if entries else None
+    return [Stored(entry, find.rows(entry.members.ids)) for entry in entries if find]
 
 
 class Take(NamedTuple):
-    """An image that a shard already holds."""
+    """An image that a shard already holds.
+
+    Attributes:
+        entry: About the shard.
+        place: The index of the image in it.
+        scratch: See `Stored`.
+    """
 
     entry: Entry
     place: int
+    scratch: Store | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +103,23 @@ class Plan:
     places: NDArray[np.int32]
     shelf: tuple[Stored, ...] = ()
 
+    @classmethod
+    def of(cls, rows: Rows) -> Plan:
+        """Read and encode all of these samples."""
+        return cls((), frozenset(), rows, np.full(len(rows), -1, np.int32), np.zeros(len(rows), np.int32))
+
+    @property
+    def unread(self) -> Rows:
+        """The samples that have to be read and encoded."""
+        again = [stored.rows for stored in self.kept if stored.entry.shard.sha256 in self.broken]
+        return np.concatenate([self.rows[self.origins < 0], *again])
+
     @property
     def encoded(self) -> int:
-        """Number of samples that have to be read and encoded."""
-        again = sum(len(stored.rows) for stored in self.kept if stored.entry.shard.sha256 in self.broken)
-        return int((self.origins < 0).sum()) + again
+        """Number of samples that are encoded for this plan, by this process or by helpers."""
+        helped = np.array([stored.scratch is not None for stored in self.shelf], np.bool_)
+        from_helpers = helped[self.origins[self.origins >= 0]].sum() if len(helped) else 0
+        return len(self.unread) + int(from_helpers)
 
     @property
     def taken(self) -> int:
@@ -95,7 +129,9 @@ class Plan:
     def take(self, number: int) -> Take | None:
         """Where the image of the sample at this index of `rows` is copied from."""
         origin = int(self.origins[number])
-        return None if origin < 0 else Take(self.shelf[origin].entry, int(self.places[number]))
+        if origin < 0:
+            return None
+        return Take(self.shelf[origin].entry, int(self.places[number]), self.shelf[origin].scratch)
 
 
 def planned(
@@ -125,7 +161,8 @@ def planned(
         (one.rows >= 0) & wanted[one.rows] & (known.sha256[one.rows] == one.entry.members.sha256)
         for one in shelf
     ]
-    kept, covered = _apart([one for one, fits in zip(shelf, current, strict=True) if fits.all()], len(wanted))
+    whole = [one for one, fits in zip(shelf, current, strict=True) if fits.all() and one.scratch is None]
+    kept, covered = _apart(whole, len(wanted))
     if not covered[rows].all():
         large = [one for one in kept if one.entry.shard.bytes * 2 >= shards.SHARD_BYTES]
         kept, covered = _apart(large, len(wanted))

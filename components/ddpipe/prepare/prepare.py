@@ -4,7 +4,8 @@
     2. survey the source: ids, labels and stamps, without reading its images
     3. assign the samples to splits (splitting.py)
     4. plan: reuse what earlier prepares stored, if it is unchanged (planning.py, entries.py)
-    5. read and encode the rest (packing.py); unreadable images are rejected, all in one message, or skipped
+    5. read and encode the rest (packing.py), or have helpers do it (sharing.py); unreadable images are
+       rejected, all in one message, or skipped
     6. publish: the manifest comes last
 
 Each object is written atomically and named by its content. So a prepare that is killed leaves at most some
@@ -38,14 +39,15 @@ from ddpipe.prepare.encoding import SMALL, Encoding, chosen
 from ddpipe.prepare.entries import Entry, lost, read_entries, sizes
 from ddpipe.prepare.grouping import grouped
 from ddpipe.prepare.packing import Packer
-from ddpipe.prepare.planning import Known, Stored, planned
+from ddpipe.prepare.planning import Known, Stored, located, planned
 from ddpipe.prepare.report import copies, lookalikes
 from ddpipe.prepare.shaping import how_shaped, what_is_there
+from ddpipe.prepare.sharing import Helped, Helpers
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.prepare.split_warnings import split_warnings
 from ddpipe.prepare.splitting import Places, split_samples
 from ddpipe.sources import Survey, open_source
-from ddpipe.sources.sample_columns import Finder, Samples
+from ddpipe.sources.sample_columns import Samples
 from ddpipe.storage import Store, open_store
 
 log = logging.getLogger(__name__)
@@ -77,8 +79,12 @@ class Prepared:
     seconds: float
 
 
-def prepare(spec: PrepareSpec) -> Prepared:
-    """Turn raw data into a dataset version.
+def prepare(spec: PrepareSpec, helpers: Helpers | None = None) -> Prepared:
+    """Turn raw data into a dataset version, the same one with and without helpers.
+
+    Args:
+        spec: What to prepare.
+        helpers: Processes on other machines that encode.
 
     Raises:
         ParameterError: The spec cannot work.
@@ -96,8 +102,9 @@ def prepare(spec: PrepareSpec) -> Prepared:
         survey = grouped(survey, spec.group_pattern, spec.where)
     packer = Packer(source, survey, store, spec.name, remote="://" in spec.source_path)
     entries = read_entries(store, spec.name)
-    stored = _located(entries, survey.samples)
-    version = _version(spec, survey, packer, stored, _broken(spec, store, entries))
+    stored = located(entries, survey.samples)
+    helped = Helped(helpers, spec, survey, store)
+    version = _version(spec, survey, packer, stored, _broken(spec, store, entries), helped)
     manifest = version.manifest
     key = manifest_key(spec.name, manifest.dataset_id)
     objects = {**version.columns, key: manifest.to_json().encode()}
@@ -109,6 +116,7 @@ def prepare(spec: PrepareSpec) -> Prepared:
             _refuse_if_lost(store, manifest)
             for place, content in objects.items():  # the manifest comes last
                 store.write(place, content)
+    helped.clear()
     uri = f"{store.uri}/{key}"
     log.info("dataset %s %s: %s", spec.name, "is unchanged" if reused else "is published", uri)
     return Prepared(
@@ -120,12 +128,6 @@ def prepare(spec: PrepareSpec) -> Prepared:
         skipped=list(manifest.skipped),
         seconds=time.monotonic() - started,
     )
-
-
-def _located(entries: Sequence[Entry], samples: Samples) -> list[Stored]:
-    """Earlier shards, with the row of each of their images among the samples."""
-    find = Finder(samples.ids) if entries else None
-    return [Stored(entry, find.rows(entry.members.ids)) for entry in entries if find]
 
 
 def _broken(spec: PrepareSpec, store: Store, entries: Sequence[Entry]) -> set[str]:
@@ -191,7 +193,12 @@ class _Version:
 
 
 def _version(
-    spec: PrepareSpec, survey: Survey, packer: Packer, stored: list[Stored], broken: set[str]
+    spec: PrepareSpec,
+    survey: Survey,
+    packer: Packer,
+    stored: list[Stored],
+    broken: set[str],
+    helped: Helped,
 ) -> _Version:
     """Store the missing shards; the manifest is not published yet."""
     everyone = np.arange(len(survey.samples))
@@ -217,6 +224,10 @@ def _version(
         refuse_torn_groups(spec, samples, places)
         parts = {split: rows[places == number] for number, split in enumerate(SPLITS)}
         plans = {split: planned(parts[split], packer.known, stored, encoding, broken) for split in SPLITS}
+        if scratch := helped.encoded(plans.values(), encoding):
+            stored = [*stored, *scratch]
+            _note_unchanged(survey.samples, packer.known, scratch)
+            plans = {split: planned(parts[split], packer.known, stored, encoding, broken) for split in SPLITS}
         shards = packer.pack(plans, encoding, keep_going=spec.skip_bad)
         refuse_unreadable(_named(packer), spec)
         encoded += sum(plan.encoded for plan in plans.values())

@@ -1,0 +1,213 @@
+"""Encoding by several processes, on any machines: one surveys and assigns, N encode, one publishes.
+
+    <store>/scratch/<name>/<key>/shares.json      the seal: which samples to encode, and how
+    <store>/scratch/<name>/<key>/shares/K.npz     the samples of share K
+    <store>/scratch/<name>/<key>/shards/, datasets/   what was encoded so far, and entries about it
+
+What the helpers write are ordinary shards and entries, in a folder of their own. The process that publishes
+copies the images from there into the shards that it would have written alone, so the version is the same one.
+A helper that is started again skips what is stored, and what no helper has encoded, the publisher encodes:
+lost helpers cost time only. The key is a hash of the assignment: a step that is retried finds its folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpipe.data.catalogue import SCRATCH
+from ddpipe.errors import CorruptObject
+from ddpipe.prepare.encoding import Encoding, encoding_of
+from ddpipe.prepare.entries import Entry, read_entries
+from ddpipe.prepare.packing import Packer
+from ddpipe.prepare.planning import Plan, Stored, located
+from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.sources import Survey, open_source
+from ddpipe.sources.sample_columns import Finder, Samples
+from ddpipe.storage import Store
+from ddpipe.storage.sealed import Format
+
+log = logging.getLogger(__name__)
+
+SHARES = Format(kind="assignment of shares", seal="shares.json", schema=1, maker="ddpipe prepare")
+
+AT_ONCE = 8
+"""Objects that are deleted at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Helpers:
+    """Processes that encode.
+
+    Attributes:
+        count: How many there may be.
+        run: (URI of the folder, hash of its seal, number of shares) -> all shares are encoded: runs
+            `encode_share` for each of them.
+    """
+
+    count: int
+    run: Callable[[str, str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Scratch:
+    """What helpers have encoded.
+
+    Attributes:
+        store: The folder.
+        entries: About its shards.
+    """
+
+    store: Store
+    entries: list[Entry]
+
+    def clear(self) -> None:
+        """Remove the folder."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(self.store.delete, [info.key for info in self.store.list()]))
+
+
+class Helped:
+    """What helpers encode for one prepare, if it has any.
+
+    Args:
+        helpers: The helpers.
+        spec: What is prepared.
+        survey: Of its source.
+        store: Where to.
+    """
+
+    def __init__(self, helpers: Helpers | None, spec: PrepareSpec, survey: Survey, store: Store) -> None:
+        self._helpers, self._spec, self._survey, self._store = helpers, spec, survey, store
+        self._scratches: list[_Scratch] = []
+
+    def encoded(self, plans: Iterable[Plan], encoding: Encoding) -> list[Stored]:
+        """What they have encoded of that which would have to be read; only its images are to be used."""
+        rows = np.concatenate([plan.unread for plan in plans])
+        if not self._helpers or not len(rows):
+            return []
+        samples = self._survey.samples
+        scratch = _encoded_by(
+            self._helpers, self._store, self._spec, self._survey, samples.take(rows), encoding
+        )
+        self._scratches.append(scratch)
+        return [replace(one, scratch=scratch.store) for one in located(scratch.entries, samples)]
+
+    def clear(self) -> None:
+        """Remove what is in the dataset's own shards by now."""
+        for scratch in self._scratches:
+            scratch.clear()
+
+
+def _encoded_by(
+    helpers: Helpers,
+    store: Store,
+    spec: PrepareSpec,
+    survey: Survey,
+    samples: Samples,
+    encoding: Encoding,
+) -> _Scratch:
+    """Have helpers encode these samples.
+
+    Args:
+        helpers: They read the source and write to the store on their own.
+        store: Of the dataset.
+        spec: What is prepared.
+        survey: Of the source.
+        samples: Those of the survey that have to be encoded.
+        encoding: Of the images.
+
+    Raises:
+        LaunchError: The helpers failed.
+        StoreError: The shares cannot be written.
+    """
+    count = min(helpers.count, len(samples))
+    bounds = [len(samples) * number // count for number in range(count + 1)]
+    parts = [samples.take(slice(*bounds[number : number + 2])) for number in range(count)]
+    files = {_share(number): _written(part) for number, part in enumerate(parts)}
+    facts = {"spec": spec.to_dict(), "encoding": dict(encoding.facts), "shape": survey.shape, "shares": count}
+    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+    for content in files.values():
+        key.update(hashlib.sha256(content).digest())
+    folder = store.child(f"{SCRATCH}{spec.name}/{key.hexdigest()[:16]}/")
+    if not folder.exists(SHARES.seal):
+        SHARES.publish(folder, files, facts)
+    log.info("%d samples are encoded by %d processes: %s", len(samples), count, folder.uri)
+    helpers.run(folder.uri, _hash_of_seal(folder), count)
+    return _Scratch(folder, read_entries(folder, spec.name))
+
+
+def encode_share(uri: str, sha256: str, number: int) -> int:
+    """Encode one share, except for what is stored already; samples that cannot be read are left out.
+
+    Args:
+        uri: The folder of the assignment.
+        sha256: Hash of its seal, from a trusted place: it names files to read.
+        number: Which share.
+
+    Returns:
+        How many samples were encoded.
+
+    Raises:
+        CorruptObject: The assignment is another one.
+        StoreError: Source or store cannot be reached.
+    """
+    folder = SHARES.open(uri)
+    if _hash_of_seal(folder.store) != sha256:
+        raise CorruptObject(
+            what="shares cannot be encoded",
+            which=f"{uri}/{SHARES.seal}",
+            seen="it is not the assignment that this process was started for",
+            do="Run prepare again, and find out who can write to the store.",
+        )
+    facts = folder.facts
+    spec = PrepareSpec.from_dict(facts["spec"])
+    encoding = encoding_of(facts["encoding"], spec.reading)
+    samples = _read(folder.read(_share(number)))
+    shape = tuple(facts["shape"]) if facts["shape"] else None
+    survey = Survey(classes=(), samples=samples, shape=shape)
+    source = open_source(spec.source, spec.source_path, spec.columns)
+    packer = Packer(source, survey, folder.store, spec.name, remote="://" in spec.source_path)
+    left = np.flatnonzero(~_done(samples, read_entries(folder.store, spec.name), encoding))
+    packer.pack({"": Plan.of(left)}, encoding, keep_going=True)
+    encoded = len(left) - len(packer.problems)
+    log.info("share %d: %d of %d samples encoded", number, encoded, len(samples))
+    return encoded
+
+
+def _done(samples: Samples, entries: list[Entry], encoding: Encoding) -> NDArray[np.bool_]:
+    """Which samples an earlier process of the share has stored."""
+    done, find = np.zeros(len(samples), np.bool_), Finder(samples.ids)
+    for entry in entries:
+        if entry.encoding == encoding.facts:
+            rows = find.rows(entry.members.ids)
+            same = (rows >= 0) & (samples.stamps[rows] == entry.members.stamps)
+            done[rows[same]] = True
+    return done
+
+
+def _share(number: int) -> str:
+    return f"shares/{number}.npz"
+
+
+def _hash_of_seal(folder: Store) -> str:
+    return hashlib.sha256(folder.read(SHARES.seal)).hexdigest()
+
+
+def _written(samples: Samples) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **{field.name: getattr(samples, field.name) for field in fields(samples)})
+    return buffer.getvalue()
+
+
+def _read(data: bytes) -> Samples:
+    with np.load(io.BytesIO(data), allow_pickle=False) as columns:
+        return Samples(*(columns[field.name] for field in fields(Samples)))
