@@ -1,4 +1,4 @@
-"""Encoding by helpers: the version is the one that a single process makes, whatever becomes of them."""
+"""Encoding by helpers: the version is the one of a single process, even if helpers are lost."""
 
 from __future__ import annotations
 
