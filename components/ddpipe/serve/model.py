@@ -138,11 +138,15 @@ class Model:
         for one in batch:
             if one.pixels is None:
                 yield Prediction(image=one.name, problem=one.problem)
-            else:
-                answer, probabilities = next(found)
+            elif said := next(found):
                 yield Prediction(
-                    image=one.name, answer=answer, probabilities=probabilities, warnings=one.warnings
+                    image=one.name,
+                    answer=said.answer,
+                    probabilities=said.probabilities,
+                    warnings=one.warnings,
                 )
+            else:
+                yield Prediction(image=one.name, problem="the model gives NaN or infinity for it")
 
 
 def load_model(uri: str | PathLike[str], threads: int = 0) -> Model:

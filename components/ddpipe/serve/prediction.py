@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from ddpipe.model.package import Signature
 from ddpipe.model.tasks import TASKS, FloatArray
@@ -62,14 +64,24 @@ def header(classes: Sequence[str]) -> list[str]:
     return ["image", "answer", *classes, "warnings", "problem"]
 
 
-def answers(signature: Signature, logits: FloatArray) -> list[tuple[tuple[str, ...], dict[str, float]]]:
-    """Answer and probabilities of each row of logits, shape (images, classes)."""
-    probabilities = signature.probabilities(logits)
+class Answer(NamedTuple):
+    """Of a model: the classes that it decides for, and the probabilities of all."""
+
+    answer: tuple[str, ...]
+    probabilities: dict[str, float]
+
+
+def answers(signature: Signature, logits: FloatArray) -> list[Answer | None]:
+    """For each row of logits, shape (images, classes); None where they are NaN or infinite."""
+    known = np.isfinite(logits).all(axis=1)
+    probabilities = signature.probabilities(np.where(known[:, None], logits, 0))
     decisions = TASKS[signature.task].decisions(probabilities, signature.thresholds)
     return [
-        (
+        Answer(
             tuple(name for name, chosen in zip(signature.classes, row, strict=True) if chosen),
             dict(zip(signature.classes, claims.tolist(), strict=True)),
         )
-        for row, claims in zip(decisions, probabilities, strict=True)
+        if is_known
+        else None
+        for is_known, row, claims in zip(known, decisions, probabilities, strict=True)
     ]
