@@ -1,4 +1,4 @@
-"""The command line: `ddpipe run|tune|prepare|data|train|evaluate|export|predict|models|submit|runs|…`.
+"""The command line: `ddpipe run|tune|prepare|data|train|evaluate|export|predict|serve|models|submit|…`.
 
 Results go to standard output (with --json as one object), everything else to standard error.
 Exit codes are those of errors.py.
@@ -26,6 +26,7 @@ COMMANDS = (
     "evaluate",
     "export",
     "predict",
+    "serve",
     "models",
     "compile",
     "submit",

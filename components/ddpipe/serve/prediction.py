@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ddpipe.model.package import Signature
-from ddpipe.model.tasks import TASKS, FloatArray
+from ddpipe.model.tasks import TASKS, BoolArray, FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Answer(NamedTuple):
 
 def answers(signature: Signature, logits: FloatArray) -> list[Answer | None]:
     """For each row of logits, shape (images, classes); None where they are NaN or infinite."""
-    known = np.isfinite(logits).all(axis=1)
+    known: BoolArray = np.asarray(np.isfinite(logits).all(axis=1))
     probabilities = signature.probabilities(np.where(known[:, None], logits, 0))
     decisions = TASKS[signature.task].decisions(probabilities, signature.thresholds)
     return [

@@ -27,3 +27,18 @@ class PredictOptions(Parameters):
     image_column: str = parameter(
         "", "Column of CSV files with the path of the image (default: the first column)."
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions(Parameters):
+    """Where and how a model is served."""
+
+    what: ClassVar[str] = "the model cannot be served"
+    heading: ClassVar[str] = "Server"
+
+    host: str = parameter("127.0.0.1", "Address to listen at; 0.0.0.0 for all of this machine.", common=True)
+    port: int = parameter(8080, "Port to listen at; 0 takes any free one.", Between(0, 65535), common=True)
+    name: str = parameter("model", "Name of the model in the paths of requests.", common=True)
+    queue: int = parameter(
+        32, "Requests that may wait; further ones are rejected with status 503.", Between(1, 10_000)
+    )

@@ -1,0 +1,172 @@
+"""The Open Inference Protocol v2 as values: requests to images, predictions to responses.
+
+    {"inputs": [{"name": "images", "datatype": "UINT8", "shape": [2, 28, 28, 1], "data": [0, …]}]}
+    {"inputs": [{"name": "files", "datatype": "BYTES", "shape": [1], "data": ["<base64 of a PNG>"]}]}
+
+The first takes pixels of the model's own shape, the second files of any size, which the server prepares as
+the training images were. Source: https://github.com/kserve/open-inference-protocol.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ddpipe.model.package import INPUT, Signature
+from ddpipe.serve.prediction import Prediction
+
+FILES, PROBABILITIES, ANSWER = "files", "probabilities", "answer"
+
+MOST_IMAGES = 1024
+"""In one request."""
+
+LONGEST_ID = 100
+
+SHOWN = 5
+"""Unreadable images of a request that the message lists."""
+
+
+class WrongRequest(Exception):
+    """A request that cannot be answered; the text says what was seen and what is expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks.
+
+    Attributes:
+        id: The client's own name for it; empty for none.
+        images: Contents of files, or pixels of the model's own shape.
+    """
+
+    id: str
+    images: Sequence[bytes] | NDArray[np.uint8]
+
+
+def parsed(body: bytes, signature: Signature) -> Request:
+    """A request for inference.
+
+    Args:
+        body: JSON, not trusted.
+        signature: Of the model.
+
+    Raises:
+        WrongRequest: It is something else.
+    """
+    try:
+        values = json.loads(body)
+        (tensor,) = values["inputs"]
+        return Request(str(values.get("id", ""))[:LONGEST_ID], _images(tensor, signature))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
+        seen = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)[:200]
+        raise WrongRequest(f"the request cannot be read: {seen}. {expected(signature)}") from error
+
+
+def _images(tensor: Mapping[str, Any], signature: Signature) -> Sequence[bytes] | NDArray[np.uint8]:
+    name, kind, shape, data = (tensor[key] for key in ("name", "datatype", "shape", "data"))
+    if (name, kind) == (FILES, "BYTES"):
+        return _files(shape, data)
+    if (name, kind) == (INPUT, "UINT8"):
+        return _pixels(shape, data, signature)
+    raise ValueError(f"its input is {str(name)[:40]!r} of {str(kind)[:40]!r}")
+
+
+def expected(signature: Signature) -> str:
+    """What a request has to be, in a sentence."""
+    shape = ", ".join(map(str, ("n", *signature.shape)))
+    return (
+        f"Send JSON with one input: {INPUT!r} of datatype UINT8 and shape [{shape}], or {FILES!r} of "
+        f"datatype BYTES and shape [n] with image files in base64, up to {MOST_IMAGES} images"
+    )
+
+
+def _files(shape: Sequence[int], data: Sequence[str]) -> Sequence[bytes]:
+    if list(shape) != [len(data)] or not 1 <= len(data) <= MOST_IMAGES:
+        raise ValueError(f"its shape is {str(shape)[:40]}, its data has {len(data)} items")
+    try:
+        return [base64.b64decode(text, validate=True) for text in data]
+    except binascii.Error as error:
+        raise ValueError(f"its data is not base64: {error}") from error
+
+
+def _pixels(shape: Sequence[int], data: object, signature: Signature) -> NDArray[np.uint8]:
+    if not 1 <= len(shape) <= 1 + len(signature.shape) or tuple(shape[1:]) != signature.shape:
+        raise ValueError(f"its shape is {str(shape)[:40]}")
+    count = shape[0]
+    if type(count) is not int or not 1 <= count <= MOST_IMAGES:
+        raise ValueError(f"it has {str(count)[:40]} images")
+    values = np.asarray(data)
+    if values.size != math.prod(shape):
+        raise ValueError(f"its data has {values.size} values, its shape {math.prod(shape)}")
+    if values.dtype.kind != "i" or values.min() < 0 or values.max() > np.iinfo(np.uint8).max:
+        raise ValueError("its data are not whole numbers from 0 to 255")
+    return values.astype(np.uint8).reshape(shape)
+
+
+def response(
+    request: Request, predictions: Sequence[Prediction], signature: Signature, name: str
+) -> Mapping[str, Any]:
+    """The answer to a request.
+
+    Args:
+        request: What was asked.
+        predictions: One for each image.
+        signature: Of the model.
+        name: Of the model, as clients know it.
+
+    Raises:
+        WrongRequest: Images cannot be read.
+    """
+    if bad := [f"image {at}: {one.problem}" for at, one in enumerate(predictions) if one.problem]:
+        more = f", and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
+        raise WrongRequest(
+            f"{len(bad)} of {len(predictions)} images cannot be read: {'; '.join(bad[:SHOWN])}{more}"
+        )
+    count, classes = len(predictions), list(signature.classes)
+    values = [value for one in predictions for value in one.probabilities.values()]
+    answers = [json.dumps(list(one.answer), ensure_ascii=False) for one in predictions]
+    return {
+        "model_name": name,
+        **({"id": request.id} if request.id else {}),
+        "parameters": {"classes": json.dumps(classes, ensure_ascii=False)},
+        "outputs": [
+            {"name": PROBABILITIES, "datatype": "FP64", "shape": [count, len(classes)], "data": values},
+            {"name": ANSWER, "datatype": "BYTES", "shape": [count], "data": answers},
+        ],
+    }
+
+
+def metadata(signature: Signature, name: str, version: str) -> Mapping[str, Any]:
+    """What a client needs to call the model.
+
+    Args:
+        signature: Of the model.
+        name: As clients know it.
+        version: Of the model.
+    """
+    return {
+        "name": name,
+        "versions": [version],
+        "platform": "onnx_onnxv1",
+        "inputs": [
+            {"name": INPUT, "datatype": "UINT8", "shape": [-1, *signature.shape]},
+            {"name": FILES, "datatype": "BYTES", "shape": [-1]},
+        ],
+        "outputs": [
+            {"name": PROBABILITIES, "datatype": "FP64", "shape": [-1, len(signature.classes)]},
+            {"name": ANSWER, "datatype": "BYTES", "shape": [-1]},
+        ],
+        "parameters": {
+            "classes": list(signature.classes),
+            "task": signature.task,
+            "thresholds": list(signature.thresholds),
+        },
+    }

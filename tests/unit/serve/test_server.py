@@ -1,0 +1,214 @@
+"""The server: Open Inference Protocol v2 as a client sees it, its limits, and its page."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
+from pathlib import Path
+from signal import SIGTERM
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+import urllib3
+import uvicorn
+from onnx_packages import CLASSES, SHAPE, a_signature, a_small_package
+from samples import an_image
+
+from ddpipe.errors import ParameterError
+from ddpipe.serve import server as server_module
+from ddpipe.serve.model import Model, load_model
+from ddpipe.serve.server import LARGEST_BODY, Server
+
+HTTP = urllib3.PoolManager(maxsize=64, timeout=60, retries=False)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return load_model(a_small_package(str(tmp_path_factory.mktemp("model"))).folder.store.uri)
+
+
+@pytest.fixture(scope="module")
+def url(model: Model) -> Iterator[str]:
+    yield from _running(Server(model, "toys", queue=32))
+
+
+def _running(server: Server) -> Iterator[str]:
+    config = uvicorn.Config(server.app(), port=0, log_level="error", lifespan="off", backlog=2048)
+    socket, made = config.bind_socket(), uvicorn.Server(config)
+    socket.listen(2048)
+    thread = Thread(target=made.run, args=([socket],))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+    finally:
+        made.should_exit = True
+        thread.join()
+        socket.close()
+
+
+def infer(url: str, body: Any, path: str = "/v2/models/toys/infer") -> tuple[int, Any]:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    answer = HTTP.request("POST", url + path, body=content)
+    return answer.status, answer.json()
+
+
+def pixels(images: np.ndarray[Any, Any], **changes: Any) -> dict[str, Any]:
+    tensor = {"name": "images", "datatype": "UINT8", "shape": images.shape, "data": images.ravel().tolist()}
+    return {"inputs": [{**tensor, **changes}]}
+
+
+def files(*contents: bytes) -> dict[str, Any]:
+    data = [base64.b64encode(one).decode() for one in contents]
+    return {
+        "id": "seven",
+        "inputs": [{"name": "files", "datatype": "BYTES", "shape": [len(data)], "data": data}],
+    }
+
+
+def probabilities(answer: dict[str, Any]) -> np.ndarray[Any, Any]:
+    (found,) = (one for one in answer["outputs"] if one["name"] == "probabilities")
+    return np.reshape(found["data"], found["shape"])
+
+
+def test_tensors_and_files_get_the_answers_of_the_model(url: str, model: Model, tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (3, *SHAPE), dtype=np.uint8)
+    expected = [list(one.probabilities.values()) for one in model.predict(images)]
+    status, answer = infer(url, pixels(images))
+    assert status == 200
+    np.testing.assert_allclose(probabilities(answer), expected)
+    paths = [an_image(tmp_path / f"{at}.png", (20, 13), seed=at) for at in range(2)]
+    status, answer = infer(url, files(*(path.read_bytes() for path in paths)))
+    assert (status, answer["id"], answer["model_name"]) == (200, "seven", "toys")
+    found = model.predict(paths)
+    np.testing.assert_allclose(probabilities(answer), [list(one.probabilities.values()) for one in found])
+    (said,) = (one for one in answer["outputs"] if one["name"] == "answer")
+    assert [json.loads(one) for one in said["data"]] == [list(one.answer) for one in found]
+
+
+def test_metadata_says_how_to_call_the_model(url: str, model: Model) -> None:
+    answer = HTTP.request("GET", f"{url}/v2/models/toys").json()
+    assert answer["inputs"][0] == {"name": "images", "datatype": "UINT8", "shape": [-1, *SHAPE]}
+    assert answer["parameters"]["classes"] == list(CLASSES)
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/toys/ready", "/v2"):
+        assert HTTP.request("GET", url + path).status == 200
+    version = answer["versions"][0]
+    assert (
+        infer(url, pixels(np.zeros((1, *SHAPE), np.uint8)), f"/v2/models/toys/versions/{version}/infer")[0]
+        == 200
+    )
+    assert infer(url, {}, "/v2/models/others/infer")[0] == 404
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"no json",
+        b"[" * 100_000,
+        [],
+        {},
+        {"inputs": []},
+        {"inputs": [{"name": "images"}]},
+        pixels(np.zeros((1, *SHAPE), np.uint8), shape=[1, 9, 9, 1]),
+        pixels(np.zeros((1, *SHAPE), np.uint8), shape=[2, *SHAPE]),
+        pixels(np.zeros((1, *SHAPE), np.uint8), shape=[-1, *SHAPE]),
+        pixels(np.zeros((1, *SHAPE), np.uint8), shape=[10**9, *SHAPE]),
+        pixels(np.zeros((1, *SHAPE), np.uint8), shape="x"),
+        pixels(np.zeros((1, *SHAPE), np.uint8), datatype="FP32"),
+        pixels(np.full((1, *SHAPE), 256)),
+        pixels(np.full((1, *SHAPE), 0.5)),
+        pixels(np.zeros((1, *SHAPE), np.uint8), data=[[1], [2, 3]]),
+        {"inputs": [{"name": "files", "datatype": "BYTES", "shape": [1], "data": ["?"]}]},
+        {"inputs": [{"name": "files", "datatype": "BYTES", "shape": [1], "data": [7]}]},
+        {"inputs": [{"name": "files", "datatype": "BYTES", "shape": [0], "data": []}]},
+    ],
+    ids=lambda body: str(body)[:60],
+)
+def test_wrong_requests_say_what_is_expected(url: str, body: Any) -> None:
+    status, answer = infer(url, body)
+    assert status == 400
+    assert "shape [n, 6, 8, 1]" in answer["error"]
+    assert "base64" in answer["error"]
+    assert len(answer["error"]) < 600
+
+
+def test_unreadable_pictures_are_named(url: str, tmp_path: Path) -> None:
+    good = an_image(tmp_path / "a.png").read_bytes()
+    status, answer = infer(url, files(good, b"no image"))
+    assert (status, answer["error"]) == (400, "1 of 2 images cannot be read: image 1: it is not an image")
+    status, answer = infer(url, b"no image", "/predict")
+    assert (status, answer["error"]) == (400, "the picture cannot be read: it is not an image")
+
+
+def test_large_requests_are_rejected_without_reading_them(url: str) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(3 * LARGEST_BODY // 2**20):
+            yield bytes(2**20)
+
+    try:
+        answer = HTTP.request("POST", f"{url}/predict", body=endless(), chunked=True)
+    except urllib3.exceptions.ProtocolError:
+        return  # the server closed the connection while the client still sent
+    assert answer.status == 413
+
+
+def test_a_thousand_requests_at_once_all_get_an_answer(model: Model) -> None:
+    body = json.dumps(pixels(np.zeros((64, *SHAPE), np.uint8))).encode()
+    for url in _running(Server(model, "toys", queue=4)):
+
+        def ask(_number: int, url: str = url) -> tuple[int, str | None]:
+            answer = HTTP.request("POST", f"{url}/v2/models/toys/infer", body=body)
+            return answer.status, answer.headers.get("Retry-After")
+
+        with ThreadPoolExecutor(64) as pool:
+            seen = Counter(pool.map(ask, range(1000)))
+        assert sum(seen.values()) == 1000
+        assert set(seen) == {(200, None), (503, "1")}
+        metrics = HTTP.request("GET", f"{url}/metrics").data.decode()
+        assert f'ddpipe_requests_total{{status="200"}} {seen[200, None]}.0' in metrics
+        assert f'ddpipe_requests_total{{status="503"}} {seen[503, "1"]}.0' in metrics
+        assert "ddpipe_requests_active 0.0" in metrics
+
+
+def test_slow_clients_do_not_keep_their_place(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "SLOWEST_BODY", 0.2)
+    for url in _running(Server(model, "toys", queue=1)):
+        host, port = url.removeprefix("http://").split(":")
+        connection = HTTPConnection(host, int(port), timeout=30)
+        connection.putrequest("POST", "/predict")
+        connection.putheader("Content-Length", "1000")
+        connection.endheaders()
+        assert connection.getresponse().status == 408
+        connection.close()
+        assert infer(url, pixels(np.zeros((1, *SHAPE), np.uint8)))[0] == 200
+
+
+def test_page_loads_nothing_from_elsewhere(url: str) -> None:
+    answer = HTTP.request("GET", url)
+    assert "Drop a picture" in answer.data.decode()
+    assert "://" not in answer.data.decode()
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+def test_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
+    a_small_package(str(tmp_path / "model"), a_signature())
+    command = [sys.executable, "-m", "ddpipe", "serve", str(tmp_path / "model"), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as serving:
+        assert serving.stderr
+        try:
+            url = serving.stderr.readline().split()[-1]
+            assert infer(url, pixels(np.zeros((1, *SHAPE), np.uint8)), "/v2/models/model/infer")[0] == 200
+            port = url.rpartition(":")[2]
+            refused = subprocess.run([*command, "--port", port], capture_output=True, text=True, check=False)
+            assert refused.returncode == ParameterError.exit_code
+            assert "it is in use" in refused.stderr
+        finally:
+            serving.terminate()
+            assert serving.wait() == -SIGTERM  # after the requests under way
