@@ -121,7 +121,7 @@ def test_a_training_is_scaled_from_two_pods_to_three(
 
 
 @pytest.mark.parametrize("backend", list(BACKENDS))
-def test_a_training_that_loses_a_pod_goes_on_with_the_other(
+def test_a_training_that_loses_a_pod_continues_with_the_other(
     admin: ApiServer,
     tmp_path: Path,
     environment: dict[str, str],

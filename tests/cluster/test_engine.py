@@ -138,7 +138,7 @@ def test_a_schedule_fires_again_and_again_until_it_is_deleted(
     refusal(UnknownToEngine, "schedule", "disable", schedule["schedule_id"])
 
 
-def test_a_stopped_training_goes_on_when_its_run_is_tried_again(retried: dict[str, Any]) -> None:
+def test_a_stopped_training_resumes_when_its_run_is_retried(retried: dict[str, Any]) -> None:
     assert facts("runs", "show", retried["run_id"], "--wait")["state"] == "SUCCEEDED"
     log = ddpipe("runs", "logs", retried["run_id"], "train").stdout
     steps = re.findall(r"from step (\d+) of", log)

@@ -207,7 +207,7 @@ def test_the_engine_gets_what_its_ui_shows(digits: Ran) -> None:
     assert "mlpipeline-ui-metadata" in found["prepare"] & found["export"]
 
 
-def test_a_run_on_unchanged_data_hands_on_the_model_that_is_there(digits: Ran, submit: Submit) -> None:
+def test_a_run_on_unchanged_data_reuses_the_earlier_model(digits: Ran, submit: Submit) -> None:
     before, jobs = digits.step("prepare")["facts"], digits.place.jobs_ever()
     again = submit()
     assert again.ended() == "Succeeded", again.failure()

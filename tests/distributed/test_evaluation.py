@@ -108,7 +108,7 @@ def test_a_batch_size_that_cannot_be_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 8, 37, 128])
-def test_every_sample_is_scored_exactly_once_and_in_its_place(tmp_path: Path, batch_size: int) -> None:
+def test_every_sample_is_scored_exactly_once_and_in_its_row(tmp_path: Path, batch_size: int) -> None:
     dataset = a_dataset(str(tmp_path / "store"), test=SAMPLES)
     training = a_training(str(tmp_path / "training"), dataset)
     evaluation = evaluate(

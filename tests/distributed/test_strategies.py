@@ -65,7 +65,7 @@ def test_every_strategy_has_the_loss_curve_of_one_process(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "ranks"), [("dp", 1), ("ddp", 2), ("fsdp", 2)])
-def test_every_strategy_goes_on_bit_for_bit_after_a_kill(
+def test_every_strategy_resumes_bit_for_bit_after_a_kill(
     dataset: str, tmp_path: Path, strategy: str, ranks: int
 ) -> None:
     recipe = replace(SMALL, strategy=strategy, checkpoint_minutes=1e-9)
@@ -115,7 +115,7 @@ EVERYTHING = replace(
         pytest.param(replace(RECIPE, frozen_epochs=1, averaging_decay=0.9), 2, id="frozen at first, 2 ranks"),
     ],
 )
-def test_all_that_a_recipe_can_do_goes_on_bit_for_bit_after_kills(
+def test_every_recipe_resumes_bit_for_bit_after_kills(
     dataset: str, tmp_path: Path, recipe: Recipe, ranks: int
 ) -> None:
     output = str(tmp_path / "killed")

@@ -24,8 +24,8 @@ MEANINGS = {404: "the run does not exist", 500: "%d-%m"}
 '''
 
 PRIVATE = re.compile(
-    r"(?<![a-z])(told|tells|heeds?|anew|whoever|whatever|mend(s|ed)?|dealt|deals? out|hands? on|"
-    r"(go|goes|going|went) on|in (its|their) place|is at it)(?![a-z])",
+    r"(?<![a-z])(told|tells|heeds?|anew|whoever|whatever|mend(s|ed)?|dealt|deals?[ _]out|hands?[ _]on|"
+    r"(go|goes|going|went)[ _]on|in[ _](its|their)[ _]place|is[ _]at[ _]it)(?![a-z])",
     re.IGNORECASE,
 )
 """Words with which this project once had its own meanings; standard English has clearer ones."""

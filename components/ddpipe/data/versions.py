@@ -63,7 +63,7 @@ def address(given: str, store: str) -> str:
     raise DatasetError(
         what=f"{'more than one' if found else 'no'} dataset version starts with {given} in {place.uri}",
         which=given,
-        seen=", ".join(version.uri for version in found) or f"the store holds {len(every)} versions",
+        seen=", ".join(version.uri for version in found) or f"versions in the store: {len(every)}",
         do=f"See `ddpipe data ls`; give a longer prefix, another {option('store')}, or the manifest's URI.",
     )
 

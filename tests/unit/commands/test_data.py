@@ -220,7 +220,7 @@ def test_the_beginning_of_an_id_names_a_version(toys: PrepareSpec) -> None:
     assert _facts("diff", short, second.dataset_id, *at)["added"] == ["ball/0050.png"]
     code, output = _ddpipe("show", "0123abcd", *at, "--json")
     assert code == DatasetError.exit_code
-    assert json.loads(output)["seen"] == "the store holds 2 versions"
+    assert json.loads(output)["seen"] == "versions in the store: 2"
 
 
 def test_an_id_that_two_versions_may_have_is_refused(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def an_object(job: TrainingJob, *conditions: str, **spec: object) -> dict[str, A
     return body
 
 
-def a_pod(
+def an_indexed_pod(
     index: int, phase: str = "Running", state: dict[str, Any] | None = None, *, created: int = 0
 ) -> dict[str, Any]:
     """A pod of the job, created in this second."""
@@ -176,13 +176,17 @@ def test_the_controller_s_own_words_report_the_end() -> None:
 
 def test_replicas_are_in_the_order_of_their_ranks() -> None:
     job = a_job(nodes=12)
-    found = status(job, an_object(job), [a_pod(10), a_pod(2), a_pod(0)])
+    found = status(job, an_object(job), [an_indexed_pod(10), an_indexed_pod(2), an_indexed_pod(0)])
     assert [replica.rank for replica in found.replicas] == ["worker-0", "worker-2", "worker-10"]
 
 
 def test_of_the_pods_of_one_rank_the_newest_counts() -> None:
     job = a_job()
-    pods = [a_pod(1, created=20), a_pod(1, "Failed", ended(137), created=5), a_pod(0)]
+    pods = [
+        an_indexed_pod(1, created=20),
+        an_indexed_pod(1, "Failed", ended(137), created=5),
+        an_indexed_pod(0),
+    ]
     found = status(job, an_object(job), pods)
     assert [replica.uid for replica in found.replicas] == ["0-0", "1-20"]
     assert [replica.uid for replica in found.replaced] == ["1-5"]
@@ -190,14 +194,14 @@ def test_of_the_pods_of_one_rank_the_newest_counts() -> None:
 
 def test_the_newer_of_two_pods_of_a_second_has_not_ended() -> None:
     job = a_job()
-    gone = a_pod(1, "Failed", ended(1))
+    gone = an_indexed_pod(1, "Failed", ended(1))
     gone["metadata"]["uid"] = "gone"
-    found = status(job, an_object(job), [a_pod(0), a_pod(1), gone])
+    found = status(job, an_object(job), [an_indexed_pod(0), an_indexed_pod(1), gone])
     assert [replica.uid for replica in found.replaced] == ["gone"]
 
 
 def test_somebody_else_s_pods_do_not_count() -> None:
-    job, foreign = a_job(), a_pod(0)
+    job, foreign = a_job(), an_indexed_pod(0)
     foreign["metadata"]["ownerReferences"] = [{"uid": "another"}]
     assert status(job, an_object(job), [foreign]).replicas == ()
     assert not owns(an_object(job), foreign)
@@ -206,6 +210,6 @@ def test_somebody_else_s_pods_do_not_count() -> None:
 def test_a_job_waits_for_the_controller_then_for_its_pods() -> None:
     job = a_job()
     assert status(job, an_object(job), []).stage is Stage.RECONCILED
-    assert status(job, an_object(job), [a_pod(0)]).stage is Stage.SCHEDULED
+    assert status(job, an_object(job), [an_indexed_pod(0)]).stage is Stage.SCHEDULED
     assert status(job, an_object(job, "Complete"), []).stage is Stage.SCHEDULED
-    assert status(job, an_object(job), [a_pod(0), a_pod(1)]).stage is Stage.FINISHED
+    assert status(job, an_object(job), [an_indexed_pod(0), an_indexed_pod(1)]).stage is Stage.FINISHED

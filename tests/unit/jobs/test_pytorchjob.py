@@ -302,7 +302,7 @@ def test_a_master_s_success_is_not_the_worker_s(code: int, expected: Phase) -> N
     assert status(job, with_master(job, "Succeeded"), pods).phase is expected
 
 
-def test_a_job_goes_on_while_a_worker_does_though_its_master_is_done() -> None:
+def test_a_job_is_active_while_a_worker_is_after_its_master_ended() -> None:
     job = a_job()
     pods = [a_pod(job, "master-0", "Succeeded", state=ended(0)), a_pod(job, "worker-0")]
     assert status(job, with_master(job, "Succeeded"), pods).phase is Phase.ACTIVE

@@ -226,7 +226,7 @@ def an_object(*conditions: str, **spec: object) -> dict[str, Any]:
     return body
 
 
-def a_pod(
+def a_node_pod(
     index: int = 0,
     phase: str = "Running",
     state: dict[str, Any] | None = None,
@@ -275,37 +275,39 @@ def test_the_phase_depends_on_the_object_alone(found: dict[str, Any], expected: 
 def test_a_job_without_a_running_condition_runs_as_its_pods_do() -> None:
     assert seen().stage is Stage.RECONCILED
     assert seen(found=an_object("Suspended=False")).stage is Stage.SCHEDULED
-    assert seen(a_pod(0)).stage is Stage.SCHEDULED
+    assert seen(a_node_pod(0)).stage is Stage.SCHEDULED
     waiting = {"waiting": {"reason": "ContainerCreating"}}
-    assert seen(a_pod(0), a_pod(1, "Pending", waiting)).stage is Stage.PULLED
-    running = seen(a_pod(1), a_pod(0))
+    assert seen(a_node_pod(0), a_node_pod(1, "Pending", waiting)).stage is Stage.PULLED
+    running = seen(a_node_pod(1), a_node_pod(0))
     assert running.stage is Stage.FINISHED
     assert [replica.rank for replica in running.replicas] == ["worker-0", "worker-1"]
 
 
 def test_pods_from_before_the_job_or_a_suspension_are_not_its_own() -> None:
-    assert not owns(an_object(), a_pod(created=9))
-    assert owns(an_object(), a_pod(created=10))
-    assert not owns(an_object("Suspended=False"), a_pod(created=29))
-    assert owns(an_object("Suspended=False"), a_pod(created=30))
+    assert not owns(an_object(), a_node_pod(created=9))
+    assert owns(an_object(), a_node_pod(created=10))
+    assert not owns(an_object("Suspended=False"), a_node_pod(created=29))
+    assert owns(an_object("Suspended=False"), a_node_pod(created=30))
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(0, Phase.SUCCEEDED), (1, Phase.ACTIVE)])
 def test_success_of_rank0_needs_rank_0_itself(rank: int, expected: Phase) -> None:
-    over = [a_pod(index, "Succeeded", ended(0)) if index == rank else a_pod(index) for index in range(2)]
+    over = [
+        a_node_pod(index, "Succeeded", ended(0)) if index == rank else a_node_pod(index) for index in range(2)
+    ]
     assert seen(*over, success=Success.RANK0.value).phase is expected
 
 
 def test_a_runtime_s_other_steps_are_no_replicas() -> None:
-    assert seen(a_pod(0, part="dataset-initializer")).replicas == ()
+    assert seen(a_node_pod(0, part="dataset-initializer")).replicas == ()
 
 
 def test_a_failed_replica_fails_the_job_before_it_is_restarted() -> None:
-    again = a_pod(1, container={"restartCount": 1, "lastState": ended(3)})
-    assert seen(a_pod(0), again).phase is Phase.FAILED
-    assert seen(a_pod(0), a_pod(1, "Failed", ended(3))).phase is Phase.FAILED
-    replaced = (a_pod(1, "Failed", ended(3)), a_pod(1, created=12))
-    assert seen(a_pod(0), *replaced).phase is Phase.FAILED
+    again = a_node_pod(1, container={"restartCount": 1, "lastState": ended(3)})
+    assert seen(a_node_pod(0), again).phase is Phase.FAILED
+    assert seen(a_node_pod(0), a_node_pod(1, "Failed", ended(3))).phase is Phase.FAILED
+    replaced = (a_node_pod(1, "Failed", ended(3)), a_node_pod(1, created=12))
+    assert seen(a_node_pod(0), *replaced).phase is Phase.FAILED
     assert [replica.uid for replica in seen(*replaced).replaced] == ["1-10"]
 
 
@@ -315,33 +317,33 @@ GOING = {"deletionTimestamp": "2026-01-01T00:00:40Z"}
 @pytest.mark.parametrize(
     ("restart", "pod", "expected"),
     [
-        (Restart.NEVER, a_pod(1, metadata=GOING), Phase.FAILED),
-        (Restart.EXIT_CODE, a_pod(1, metadata=GOING), Phase.ACTIVE),
-        (Restart.EXIT_CODE, a_pod(1, "Failed", ended(3)), Phase.FAILED),
-        (Restart.EXIT_CODE, a_pod(1, "Failed", ended(137)), Phase.ACTIVE),
-        (Restart.ON_FAILURE, a_pod(1, "Failed", ended(3)), Phase.ACTIVE),
-        (Restart.ALWAYS, a_pod(1, metadata=GOING), Phase.ACTIVE),
+        (Restart.NEVER, a_node_pod(1, metadata=GOING), Phase.FAILED),
+        (Restart.EXIT_CODE, a_node_pod(1, metadata=GOING), Phase.ACTIVE),
+        (Restart.EXIT_CODE, a_node_pod(1, "Failed", ended(3)), Phase.FAILED),
+        (Restart.EXIT_CODE, a_node_pod(1, "Failed", ended(137)), Phase.ACTIVE),
+        (Restart.ON_FAILURE, a_node_pod(1, "Failed", ended(3)), Phase.ACTIVE),
+        (Restart.ALWAYS, a_node_pod(1, metadata=GOING), Phase.ACTIVE),
     ],
 )
 def test_which_failures_are_final_is_what_was_asked_for(
     restart: Restart, pod: dict[str, Any], expected: Phase
 ) -> None:
     # Where the tests replace the metadata of a pod that is deleted, they keep its owner.
-    pod["metadata"] = {**a_pod(1)["metadata"], **pod["metadata"]}
-    assert seen(a_pod(0), pod, restart=restart).phase is expected
+    pod["metadata"] = {**a_node_pod(1)["metadata"], **pod["metadata"]}
+    assert seen(a_node_pod(0), pod, restart=restart).phase is expected
 
 
 def test_restarts_have_their_limit_for_the_group_as_a_whole() -> None:
     options = {"restart": Restart.ON_FAILURE, "max_restarts": 1}
-    pods = [a_pod(index, container={"restartCount": 1}) for index in range(2)]
+    pods = [a_node_pod(index, container={"restartCount": 1}) for index in range(2)]
     assert seen(*pods, **options).phase is Phase.ACTIVE
-    once_more = seen(*pods, a_pod(1, "Failed", ended(1), created=10), **options)
+    once_more = seen(*pods, a_node_pod(1, "Failed", ended(1), created=10), **options)
     assert once_more.phase is Phase.FAILED
     assert once_more.message == "its pods were restarted 3 times"
 
 
 def test_rank_0_can_be_all_that_counts() -> None:
-    pods = a_pod(0, "Succeeded", ended(0)), a_pod(1)
+    pods = a_node_pod(0, "Succeeded", ended(0)), a_node_pod(1)
     assert seen(*pods).phase is Phase.ACTIVE
     assert seen(*pods, success=Success.RANK0).phase is Phase.SUCCEEDED
 

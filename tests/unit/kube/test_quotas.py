@@ -11,7 +11,7 @@ from ddpipe.kube.quotas import shortages
 JOBS = {"count/pytorchjobs.kubeflow.org": 1.0}
 
 
-def a_pod(**spec: Any) -> dict[str, Any]:
+def a_pod_spec(**spec: Any) -> dict[str, Any]:
     amounts = {"cpu": "2", "memory": "4Gi", "nvidia.com/gpu": "1"}
     return {
         "containers": [{"name": "pytorch", "resources": {"limits": amounts, "requests": amounts}}],
@@ -21,7 +21,7 @@ def a_pod(**spec: Any) -> dict[str, Any]:
 
 def short(hard: dict[str, str], pod: dict[str, Any] | None = None, **spec: Any) -> list[str]:
     quota = {"metadata": {"name": "q"}, "spec": spec, "status": {"hard": hard, "used": {}}}
-    return list(shortages(quota, pod or a_pod(), 2, JOBS))
+    return list(shortages(quota, pod or a_pod_spec(), 2, JOBS))
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_quota_counts_the_whole_job(name: str, enough: str, little: str) -> No
 
 def test_what_is_in_use_is_subtracted() -> None:
     quota = {"spec": {}, "status": {"hard": {"pods": "10"}, "used": {"pods": "9"}}}
-    assert list(shortages(quota, a_pod(), 2, {})) == [
+    assert list(shortages(quota, a_pod_spec(), 2, {})) == [
         "leaves 1 of pods (9 of 10 in use), the job needs 2: request less, wait, or raise it"
     ]
 
@@ -74,13 +74,13 @@ def one(scope: str, operator: str, *values: str) -> dict[str, Any]:
     ],
 )
 def test_a_quota_for_other_pods_does_not_count(spec: dict[str, Any], applies: bool) -> None:
-    assert bool(short({"pods": "0"}, a_pod(priorityClassName="high"), **spec)) is applies
+    assert bool(short({"pods": "0"}, a_pod_spec(priorityClassName="high"), **spec)) is applies
 
 
 def test_a_resource_without_a_limit_is_free() -> None:
     assert short({}) == short({"nvidia.com/gpu": "0", "services": "0"}) == []
     quota = {"spec": {}, "status": {}}
-    assert list(shortages(quota, a_pod(), 2, JOBS)) == [], "one that the controller has not seen yet"
+    assert list(shortages(quota, a_pod_spec(), 2, JOBS)) == [], "one that the controller has not seen yet"
 
 
 def test_a_quota_with_scopes_counts_pods_only() -> None:
@@ -99,5 +99,5 @@ def test_a_pod_that_asks_for_nothing_is_best_effort() -> None:
 
 
 def test_a_pod_with_a_deadline_is_terminating() -> None:
-    assert short({"pods": "0"}, a_pod(activeDeadlineSeconds=60), scopes=["Terminating"])
-    assert short({"pods": "0"}, a_pod(activeDeadlineSeconds=60), scopes=["NotTerminating"]) == []
+    assert short({"pods": "0"}, a_pod_spec(activeDeadlineSeconds=60), scopes=["Terminating"])
+    assert short({"pods": "0"}, a_pod_spec(activeDeadlineSeconds=60), scopes=["NotTerminating"]) == []

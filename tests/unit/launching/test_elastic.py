@@ -239,7 +239,7 @@ def test_a_job_never_has_fewer_pods_than_it_may() -> None:
     assert made.sizes == [3, 2, 2]
 
 
-def test_where_nodes_can_be_seen_it_goes_on_with_as_many_as_fit() -> None:
+def test_where_nodes_can_be_seen_it_continues_with_those_that_fit() -> None:
     made = Made(evicted, succeeds)
     made.nodes("2", "1")
     assert made.launched(replace(ELASTIC, nodes=3))[0].nodes == 3
@@ -266,8 +266,8 @@ GOING = {"deletionTimestamp": "2026-01-01T00:00:50Z", "deletionGracePeriodSecond
 """Asked to go in second 20."""
 
 
-@pytest.mark.parametrize(("second", "goes_on"), [(10, False), (20, True), (21, True)])
-def test_a_pod_removed_after_another_failed_was_not_lost(second: int, goes_on: bool) -> None:
+@pytest.mark.parametrize(("second", "continues"), [(10, False), (20, True), (21, True)])
+def test_a_pod_removed_after_another_failed_was_not_lost(second: int, continues: bool) -> None:
     """In the same second the others lost contact with it."""
 
     def fate(server: FakeApiServer, found: dict[str, Any]) -> None:
@@ -276,7 +276,7 @@ def test_a_pod_removed_after_another_failed_was_not_lost(second: int, goes_on: b
         server.put(JOBS, reporting(found, "Failed"))
 
     made = Made(fate, succeeds)
-    if goes_on:
+    if continues:
         assert made.launched(ELASTIC)[0].nodes == 1
     else:
         with pytest.raises(ReplicaFailed, match="exit code 1"):

@@ -209,8 +209,8 @@ def test_a_success_waits_for_the_ends_of_the_pods_that_count() -> None:
     for job, first, second in ((JOB, "worker-0", "worker-1"), (alone, "master-0", "worker-0")):
         found = picture("job", an_object(job, "Succeeded"))
         over = a_pod(job, first, "Succeeded", state=ended(0))
-        going_on = looked_at(found, picture("pods", over, a_pod(job, second)), job=job)
-        assert (going_on is not None) is (job is alone)
+        end = looked_at(found, picture("pods", over, a_pod(job, second)), job=job)
+        assert (end is not None) is (job is alone)
         both = picture("pods", over, a_pod(job, second, "Succeeded", state=ended(0)))
         assert isinstance(looked_at(found, both, job=job), Ended)
 

@@ -264,7 +264,7 @@ class Stale(DiesBefore):
         return iter(self._listed)
 
 
-def test_of_two_successors_at_once_one_goes_on(store: Store) -> None:
+def test_of_two_successors_at_once_one_continues(store: Store) -> None:
     saved(store, 1)
     rivals = [claim(store, start(store)) for _ in range(2)]
     ends = []

@@ -58,7 +58,7 @@ def test_weights_that_are_not_learned_stay() -> None:
     assert torch.equal(network[1].weight, torch.ones(8))
 
 
-def test_it_goes_on_from_its_state_bit_for_bit() -> None:
+def test_it_resumes_from_its_state_bit_for_bit() -> None:
     straight, resumed = a_network(), a_network()
     train(straight, Muon(straight, lr=0.1, momentum=0.6), 4)
     first = Muon(resumed, lr=0.1, momentum=0.6)

@@ -186,7 +186,7 @@ def test_nan_loss_is_noticed_within_sixteen_steps_and_named(
     assert (saved.step if saved else 0) == 20 * epoch, "never a state with such a loss"
 
 
-def test_an_unfinished_epoch_s_seconds_count_when_training_goes_on(dataset: str, output: str) -> None:
+def test_an_unfinished_epoch_s_seconds_count_when_training_resumes(dataset: str, output: str) -> None:
     interrupted(4, dataset, output, RECIPE)
     store = open_store(output)
     found = newest(store)
@@ -383,7 +383,7 @@ class Flaky:
 
 
 @pytest.mark.parametrize("first", [3, 4, 12])
-def test_training_goes_on_while_the_store_is_away(
+def test_training_continues_while_the_store_is_away(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
     flaky = Flaky(monkeypatch, first, first + 10)

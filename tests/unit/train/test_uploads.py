@@ -40,12 +40,12 @@ def test_all_that_was_put_is_written_in_the_end() -> None:
 
 
 def test_uploads_keep_the_newest_waiting_write_of_a_kind() -> None:
-    began, go_on = threading.Event(), threading.Event()
+    began, finish = threading.Event(), threading.Event()
     written: list[str] = []
 
     def slow() -> None:
         began.set()
-        assert go_on.wait(60)
+        assert finish.wait(60)
         written.append("first")
 
     with uploading() as uploads:
@@ -55,7 +55,7 @@ def test_uploads_keep_the_newest_waiting_write_of_a_kind() -> None:
             uploads.put("checkpoint", lambda name=name: written.append(name))
         uploads.put("metrics", lambda: written.append("metrics"))
         assert not written
-        go_on.set()
+        finish.set()
     assert written == ["first", "third", "metrics"]
 
 
