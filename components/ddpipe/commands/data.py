@@ -188,7 +188,7 @@ def diff_command(old: str, new: str) -> None:
 def remove_command(dataset: str) -> None:
     """Remove the version DATASET; `ddpipe data clean-up --delete` then deletes its shards.
 
-    A version on which a version of a model was trained is kept: its images tell what that model has seen.
+    A version that a model was trained on is kept: it records which images the model has seen.
     """
     from ddpipe.model.history import needed  # noqa: PLC0415 - only this command needs it
 

@@ -49,7 +49,7 @@ def _limit() -> int | None:
     raise ParameterError(
         what="the limit of the cache cannot be read",
         which="DDPIPE_CACHE_GB",
-        seen=f"{given!r} is no number of gigabytes",
+        seen=f"{given!r} is not a number of gigabytes",
         do="Give a number such as 200, or leave it out: then the free disk space counts.",
     )
 

@@ -128,7 +128,7 @@ class ApiServer:
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Unanswered(_plain(error)) from error
         except (ValueError, RecursionError) as error:
-            raise Unanswered(f"it is no JSON, or longer than {_LONGEST_ANSWER} bytes") from error
+            raise Unanswered(f"it is not JSON, or longer than {_LONGEST_ANSWER} bytes") from error
         finally:
             response.release_conn()
         if not isinstance(answer, dict):

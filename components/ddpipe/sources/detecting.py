@@ -54,8 +54,8 @@ TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 LAYOUTS = """\
 one folder of images per class (photos/cat/1.jpg, photos/dog/2.jpg), also below train/ and test/;
-a table beside its images (labels.csv with the columns image and label);
-WebDataset tars (1.jpg beside 1.cls);
+a table next to its images (labels.csv with the columns image and label);
+WebDataset tars (1.jpg next to 1.cls);
 the idx files of MNIST; the python archive of CIFAR, or its unpacked folder"""
 
 
@@ -111,7 +111,7 @@ def _of_tar(path: str, store: Store, name: str) -> Detected:
     if _is_webdataset(members) and name.endswith(".tar"):
         return Detected("webdataset", path)
     if not members:
-        raise refused(path, "it is no tar that can be read", "Get the archive again.")
+        raise refused(path, "it is not a readable tar", "Get the archive again.")
     files = f"it is a tar of {abridged(members, 3)}"
     if _is_webdataset(members):
         raise refused(path, f"{files}, and compressed", "Give the .tar: gunzip unpacks it.")
@@ -261,15 +261,15 @@ def _names_images(store: Store, table: str, images: Sequence[str]) -> bool:
         names |= {key, path.name, path.stem, path.with_suffix("").as_posix()}
     try:
         return not names.isdisjoint(_table(store, table)[1])
-    except SourceError:  # it is no table; if it is the only one, the source csv says why
+    except SourceError:  # not a table; if it is the only one, the source csv says why
         return False
 
 
 def _unknown(path: str, keys: Sequence[str], images: Sequence[str]) -> SourceError:
     """The error for what no source reads; it says what is there."""
     if images:
-        seen = f"{len(images):,} images lie in it, but in no class folder: {abridged(images, 3)}"
+        seen = f"{len(images):,} images are in it, but not in a class folder: {abridged(images, 3)}"
         return refused(path, seen, f"Move them into one folder per class, or give one of these:\n{LAYOUTS}")
     endings = Counter(PurePosixPath(key).suffix.lower() or "without ending" for key in keys)
     files = ", ".join(f"{count:,} {ending}" for ending, count in endings.most_common(5))
-    return refused(path, f"its files are no images: {files}", f"Give one of these:\n{LAYOUTS}")
+    return refused(path, f"none of its files is an image: {files}", f"Give one of these:\n{LAYOUTS}")

@@ -120,7 +120,7 @@ def read_file(path: str, key: str) -> bytes:
     try:
         return store.read(key)
     except NoSuchObject as error:
-        raise Unreadable("there is no such file any more") from error
+        raise Unreadable("the file no longer exists") from error
     except NoAccess as error:
         if store.local_path(key) is None:  # the credentials, for all objects alike
             raise

@@ -62,7 +62,7 @@ def _records(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def learning_curves(trials: Sequence[Trial], best: Trial, title: str) -> str:
-    """The score of each epoch of each trial; the best trial in colour.
+    """The score of each epoch of each trial; the best trial in color.
 
     Args:
         trials: All.
@@ -82,9 +82,9 @@ def learning_curves(trials: Sequence[Trial], best: Trial, title: str) -> str:
     return figure(draw)
 
 
-def _curve(axes: Axes, trial: Trial, colour: str, label: str) -> None:
+def _curve(axes: Axes, trial: Trial, color: str, label: str) -> None:
     epochs = range(1, len(trial.curve) + 1)
-    axes.plot(epochs, trial.curve, color=colour, label=label, linewidth=1.2, marker="o", markersize=2.5)
+    axes.plot(epochs, trial.curve, color=color, label=label, linewidth=1.2, marker="o", markersize=2.5)
 
 
 def _foremost(trials: Sequence[Trial]) -> list[Trial]:
@@ -94,7 +94,7 @@ def _foremost(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def parallel_coordinates(space: Space, trials: Sequence[Trial], best: Trial, title: str) -> str:
-    """A line for each trial through its values, the darker the better, and the best one in another colour.
+    """A line for each trial through its values, the darker the better, and the best one in another color.
 
     Args:
         space: What was searched: one axis for each dimension.
@@ -111,10 +111,8 @@ def parallel_coordinates(space: Space, trials: Sequence[Trial], best: Trial, tit
         for trial, shade in zip(drawn, shades, strict=True):
             heights = [*(places[name](value) for name, value in _ordered(space, trial.values)), shade]
             is_best = trial.number == best.number
-            colour = VALIDATION if is_best else _COLOURS(shade)
-            axes.plot(
-                range(len(heights)), heights, color=colour, linewidth=2 if is_best else 1, clip_on=False
-            )
+            color = VALIDATION if is_best else _COLOURS(shade)
+            axes.plot(range(len(heights)), heights, color=color, linewidth=2 if is_best else 1, clip_on=False)
         axes.grid(visible=False)
         axes.set(xlim=(0, len(places)), ylim=(0, 1), yticks=[])
         for place, labels in enumerate(

@@ -112,7 +112,7 @@ def test_a_limit_that_is_no_size_is_refused(
 ) -> None:
     uri = _raw()
     monkeypatch.setenv(LIMIT, text)
-    with pytest.raises(ParameterError, match="no number of gigabytes"):
+    with pytest.raises(ParameterError, match="not a number of gigabytes"):
         open_split(uri, "train", tmp_path)
 
 

@@ -143,13 +143,13 @@ def test_a_retry_finds_what_the_attempt_before_encoded(photographs: PrepareSpec,
         encoded.append(encode_share(uri, sha256, 0))
         raise PreflightFailed(what="no", which="job", seen="a pod failed", do="see")
 
-    def going_on(uri: str, sha256: str, count: int) -> None:
+    def continuing(uri: str, sha256: str, count: int) -> None:
         encoded.extend(encode_share(uri, sha256, number) for number in range(count))
 
     with pytest.raises(PreflightFailed):
         prepare(photographs, Helpers(2, failing))
     assert not [key for key in objects(photographs.store) if key.endswith("manifest.json")]
-    assert prepare(photographs, Helpers(2, going_on)).dataset_id == alone(photographs, tmp_path).dataset_id
+    assert prepare(photographs, Helpers(2, continuing)).dataset_id == alone(photographs, tmp_path).dataset_id
     assert encoded == [10, 0, 10]
 
 
@@ -240,7 +240,7 @@ def test_what_was_never_published_is_cleaned_up_some_day(photographs: PrepareSpe
         ({"encode_nodes": 2}, "image is empty"),
         ({"encode_job": {"image": "mine"}}, "encode_nodes is 0"),
         ({"encode_nodes": 2, "encode_job": {"image": "mine", "nodes": 3}}, "has nodes"),
-        ({"encode_nodes": 2, "encode_job": {"image": "mine", "colour": "red"}}, "'colour' is not"),
+        ({"encode_nodes": 2, "encode_job": {"image": "mine", "color": "red"}}, "'color' is not"),
     ],
 )
 def test_wrong_options_of_the_job_are_rejected(options: dict[str, object], seen: str) -> None:

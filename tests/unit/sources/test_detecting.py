@@ -161,7 +161,7 @@ def test_an_empty_folder_is_rejected_with_the_layouts(tmp_path: Path) -> None:
 def test_images_in_no_class_folder_are_rejected(tmp_path: Path) -> None:
     for number in range(3):
         an_image(tmp_path / f"{number}.png")
-    assert "3 images lie in it, but in no class folder: 0.png, 1.png, 2.png" in _seen(tmp_path)
+    assert "3 images are in it, but not in a class folder: 0.png, 1.png, 2.png" in _seen(tmp_path)
 
 
 def test_a_single_class_is_rejected_with_its_name(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_single_class_is_rejected_with_its_name(tmp_path: Path) -> None:
 def test_files_that_are_no_images_are_counted(tmp_path: Path) -> None:
     for name in ("a.pdf", "b.pdf", "c.txt"):
         (tmp_path / name).touch()
-    assert "its files are no images: 2 .pdf, 1 .txt" in _seen(tmp_path)
+    assert "none of its files is an image: 2 .pdf, 1 .txt" in _seen(tmp_path)
 
 
 def test_class_folders_beside_a_table_of_them_are_rejected(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_tar_of_class_folders_has_to_be_unpacked(tmp_path: Path) -> None:
 
 def test_what_only_looks_like_a_tar_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "photos.tar").write_bytes(b"no tar")
-    assert "no tar that can be read" in _seen(tmp_path / "photos.tar")
+    assert "not a readable tar" in _seen(tmp_path / "photos.tar")
 
 
 # What follows from it

@@ -257,7 +257,7 @@ def test_files_without_permission_are_reported_and_can_be_skipped(
     for problem in (
         "ball/0000.png: it cannot be read: Permission denied",
         "ball/0001.png: it cannot be read: Input/output error",
-        "ball/0002.png: there is no such file any more",
+        "ball/0002.png: the file no longer exists",
     ):
         assert problem in seen
 
