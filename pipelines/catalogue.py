@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN, Step
+from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, GATE, PREPARE, PYTORCH_JOB, TRAIN, Step
 
 VERIFIED = datetime(2026, 11, 22, tzinfo=UTC)
 """When the training pipeline last ran on a real KFP 2.17."""
@@ -25,6 +25,7 @@ _TAGS = {
     PREPARE.name: ("data_processing", "dataset_preparation", "images"),
     TRAIN.name: ("training", "pytorch", "distributed", "ddp"),
     EVALUATE.name: ("evaluation", "metrics", "images"),
+    GATE.name: ("evaluation", "model_comparison", "promotion"),
     EXPORT.name: ("deployment", "onnx", "model_package"),
     PYTORCH_JOB.name: ("training", "pytorch", "distributed", "launcher"),
     CLEAN_UP.name: ("training", "pytorch", "cleanup"),

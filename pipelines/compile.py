@@ -19,14 +19,18 @@ from ddpipe.pipelines.catalogue import metadata
 from ddpipe.pipelines.custom_job import CUSTOM_JOB
 from ddpipe.pipelines.guide import guide
 from ddpipe.pipelines.kfp_v2 import pipeline_of, with_dropdowns
-from ddpipe.pipelines.training import TRAINING
+from ddpipe.pipelines.training import GATED, TRAINING
 from ddpipe.pipelines.wiring import Pipeline
-from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN
+from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, GATE, PREPARE, PYTORCH_JOB, TRAIN
 
 HERE = Path(__file__).parent
 COMPILED = HERE / "compiled"
-PIPELINES: Mapping[str, Pipeline] = {"training": TRAINING, "custom-job": CUSTOM_JOB}
-OFFERED = (PREPARE, TRAIN, EVALUATE, EXPORT, PYTORCH_JOB, CLEAN_UP)
+PIPELINES: Mapping[str, Pipeline] = {
+    "training": TRAINING,
+    "training-gated": GATED,
+    "custom-job": CUSTOM_JOB,
+}
+OFFERED = (PREPARE, TRAIN, EVALUATE, GATE, EXPORT, PYTORCH_JOB, CLEAN_UP)
 """The steps with a component file, for your own pipelines."""
 
 _V1_SCRIPT, _V1_LOCK = HERE / "kfp_v1.py", HERE / "requirements-v1.txt"

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,24 @@ def pipeline_of(pipeline: Described) -> Callable[..., None]:
         with dsl.ExitHandler(_step(pipeline["last"], given, {})):
             done: dict[str, dsl.ContainerOp] = {}
             for task in pipeline["tasks"]:
-                done[task["name"]] = _step(task, given, done).after(*done.values())
+                with _condition(task, done):
+                    done[task["name"]] = _step(task, given, done).after(*done.values())
 
     texts = [f"    {item['name']}: {item['help']}" for item in pipeline["parameters"]]
     graph.__doc__ = "\n".join([pipeline["help"], "", "Args:", *texts])
     graph.__signature__ = Signature(list(map(_parameter, pipeline["parameters"])))  # type: ignore[attr-defined]
     made: Callable[..., None] = dsl.pipeline(name=pipeline["name"], description=pipeline["help"])(graph)
+    return made
+
+
+def _condition(task: Described, done: Mapping[str, dsl.ContainerOp]) -> AbstractContextManager[object]:
+    """The engine's own condition on an earlier result, if the task has one."""
+    if not task["only_if"]:
+        return nullcontext()
+    earlier, result = task["only_if"]["made"]
+    made: AbstractContextManager[object] = dsl.Condition(
+        done[earlier].outputs[result] == "yes", name=f"{task['name']}-if"
+    )
     return made
 
 

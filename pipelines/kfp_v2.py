@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import yaml
@@ -10,7 +11,7 @@ from kfp import dsl, kubernetes
 
 from ddpipe.components import argument, component, described
 from ddpipe.parameters import OneOf
-from ddpipe.pipelines.wiring import MOUNT, SECRET, Given, Made, Pipeline, Placeholder, Task, Value
+from ddpipe.pipelines.wiring import MOUNT, SECRET, YES, Given, Made, Pipeline, Placeholder, Task, Value
 
 _PLACEHOLDERS = {
     Placeholder.RUN_ID: dsl.PIPELINE_JOB_ID_PLACEHOLDER,
@@ -31,10 +32,20 @@ def pipeline_of(pipeline: Pipeline) -> dsl.base_component.BaseComponent:
         with dsl.ExitHandler(last, name=pipeline.name.removeprefix("ddpipe-")):
             done: dict[str, dsl.PipelineTask] = {}
             for task in pipeline.tasks:
-                done[task.step.name] = _task(pipeline, task, given, done).after(*done.values())
+                with _condition(task, done):
+                    done[task.step.name] = _task(pipeline, task, given, done).after(*done.values())
 
     described(graph, pipeline.name, pipeline.help, arguments, pipeline.parameters)
     return dsl.pipeline(name=pipeline.name, display_name=pipeline.title)(graph)
+
+
+def _condition(task: Task, done: Mapping[str, dsl.PipelineTask]) -> AbstractContextManager[object]:
+    """The engine's own condition on an earlier result, if the task has one."""
+    if task.only_if is None:
+        return nullcontext()
+    earlier = done[task.only_if.task].outputs[task.only_if.result]
+    made: AbstractContextManager[object] = dsl.If(earlier == YES, name=f"{task.step.name}-if")
+    return made
 
 
 def _task(

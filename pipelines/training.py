@@ -1,9 +1,12 @@
-"""The training pipeline: raw data in, an evaluated and exported model out.
+"""The training pipelines: raw data in, an evaluated and exported model out.
 
 prepare ──▶ train ──▶ evaluate ──▶ export, and clean-up however they end
+prepare ──▶ train ──▶ evaluate ──▶ gate ──▶ export if the gate says so, likewise
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ddpipe import steps
 from ddpipe.components import image_of
@@ -24,6 +27,13 @@ NAME = "ddpipe-training"
 _RUN: dict[str, Value] = {"run": "", "run_id": Placeholder.RUN_ID, "run_title": Placeholder.RUN_TITLE}
 _DATASET: dict[str, Value] = {**_RUN, "dataset": Made("prepare", "dataset")}
 _OWNER: dict[str, Value] = {**_DATASET, "pipeline": NAME, "task_id": Placeholder.TASK_ID, "step": "train"}
+
+
+def _owned(task: Task, pipeline: str) -> Task:
+    """The task in another pipeline, which owns its jobs."""
+    owner = {"pipeline": pipeline} if "pipeline" in task.settled else {}
+    return replace(task, settled={**task.settled, **owner})
+
 
 TRAINING = Pipeline(
     name=NAME,
@@ -50,4 +60,19 @@ TRAINING = Pipeline(
         "s3_endpoint": KUBEFLOW_ENDPOINT,
         "s3_secret": STORE_SECRET,
     },
+)
+
+GATED = replace(
+    TRAINING,
+    name=f"{NAME}-gated",
+    title="ddpipe: train a model, and promote it if it is better",
+    help="Train an image classifier, compare it with the champion on the same test images, and export and "
+    "promote it if it is better.",
+    tasks=(
+        *(_owned(task, f"{NAME}-gated") for task in TRAINING.tasks[:-1]),
+        Task(step=steps.GATE, settled=_DATASET, cpu="500m", memory=STEP_MEMORY, timeout=DAY),
+        replace(TRAINING.tasks[-1], only_if=Made("gate", "to_export")),
+    ),
+    last=_owned(TRAINING.last, f"{NAME}-gated"),
+    defaults={**TRAINING.defaults, "gate": "digits"},
 )

@@ -42,6 +42,10 @@ class Given:
     name: str
 
 
+YES = "yes"
+"""The value of a result on which a task waits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Made:
     """A result of an earlier task."""
@@ -58,7 +62,7 @@ class StepOptions(Parameters):
     """The pods of the steps that process data themselves."""
 
     step_memory: str = parameter(
-        "4Gi", "Memory of the pods of prepare, evaluate and export.", form="cluster_step_memory"
+        "4Gi", "Memory of the pods of prepare, evaluate, gate and export.", form="cluster_step_memory"
     )
 
 
@@ -79,6 +83,7 @@ class Task:
         cpu: CPU request of its pod; the pod may use more.
         memory: Memory request and limit of its pod.
         timeout: Seconds after which its pod is stopped.
+        only_if: Result of an earlier task that must be "yes", or the engine skips this task; None for always.
     """
 
     step: Step
@@ -86,6 +91,7 @@ class Task:
     cpu: str
     memory: str | Given
     timeout: int
+    only_if: Made | None = None
 
     @property
     def open(self) -> tuple[Parameter, ...]:
@@ -222,6 +228,7 @@ class Pipeline:
             "cpu": task.cpu,
             "memory": _plain(task.memory),
             "timeout": task.timeout,
+            "only_if": _plain(task.only_if) if task.only_if else None,
         }
 
 

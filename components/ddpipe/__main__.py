@@ -1,4 +1,4 @@
-"""The command line: `ddpipe run|tune|prepare|data|train|evaluate|export|predict|serve|models|submit|…`.
+"""The command line: `ddpipe run|tune|prepare|data|train|evaluate|gate|export|predict|serve|models|…`.
 
 Results go to standard output (with --json as one object), everything else to standard error.
 Exit codes are those of errors.py.
@@ -24,6 +24,7 @@ COMMANDS = (
     "data",
     "train",
     "evaluate",
+    "gate",
     "export",
     "predict",
     "serve",

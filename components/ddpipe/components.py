@@ -190,6 +190,7 @@ def _written(result: Result, output: Any) -> Iterator[Any]:  # noqa: ANN401 - a 
 prepare = component(steps.PREPARE)
 train = component(steps.TRAIN)
 evaluate = component(steps.EVALUATE)
+gate = component(steps.GATE)
 export = component(steps.EXPORT)
 pytorch_job = component(steps.PYTORCH_JOB)
 clean_up = component(steps.CLEAN_UP)

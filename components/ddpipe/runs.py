@@ -119,6 +119,11 @@ class Run:
         return f"{self.uri}/evaluation"
 
     @property
+    def gate(self) -> str:
+        """The verdict of the gate."""
+        return f"{self.uri}/gate"
+
+    @property
     def model(self) -> str:
         """The exported model package."""
         return f"{self.uri}/model"
@@ -197,7 +202,8 @@ class Run:
         failed = [record["error"] for record in records.values() if record["status"] == "failed"]
         if failed:
             return "STOPPED" if failed[-1]["error"] == Interrupted.__name__ else "FAILED"
-        return "SUCCEEDED" if "export" in records else "UNFINISHED"
+        ended = "export" in records or not records.get("gate", {"facts": {}})["facts"].get("export", True)
+        return "SUCCEEDED" if ended else "UNFINISHED"
 
 
 _RECORDED: dict[str, type | tuple[type, ...]] = {

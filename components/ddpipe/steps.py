@@ -1,6 +1,6 @@
 """The steps of a run as an engine sees them: a command, its inputs and its results.
 
-    prepare ──▶ train ──▶ evaluate ──▶ export        pytorch_job: any image and command        clean_up
+    prepare ──▶ train ──▶ evaluate (──▶ gate) ──▶ export      pytorch_job: any image and command      clean_up
 
 Commands get their options from here, pipeline components their inputs and outputs.
 """
@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from ddpipe.errors import ParameterError
+from ddpipe.evaluate.gate_spec import GateSpec
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.jobs import ALONE, AUTO, BACKENDS, LOCAL
 from ddpipe.jobs.options import JobOptions, LaunchOptions, Restart
@@ -269,6 +270,22 @@ EVALUATE = Step(
     ),
     help="Evaluate a run's model on the test split, every sample exactly once.",
 )
+GATE = Step(
+    name="gate",
+    command=("gate",),
+    image=Image.TRAINER,
+    groups=(DatasetOptions, RunOptions, GateSpec, NetworkOptions, StoreOptions),
+    results=(
+        Result("decision", Kind.TEXT, "promote or keep; the step fails if the model is rejected."),
+        Result("to_export", Kind.TEXT, "yes if the model is to be exported, otherwise no."),
+        Result(
+            "gate_metrics", Kind.METRICS, "Scores of the new model and of the champion on the same images."
+        ),
+        Result("gate_report", Kind.PAGE, "HTML report on the run so far, with the verdict."),
+    ),
+    help="Compare a run's evaluated model with the champion on the same images, and decide whether it is to "
+    "replace it. The export promotes it.",
+)
 EXPORT = Step(
     name="export",
     command=("export",),
@@ -303,5 +320,5 @@ CLEAN_UP = Step(
 )
 TASK_CONFIG = "task_config"
 """The input through which a launching step receives the settings of its task, for its job."""
-LATER = (TRAIN, EVALUATE, EXPORT)
+LATER = (TRAIN, EVALUATE, GATE, EXPORT)
 """The steps whose parameters the first step can validate."""

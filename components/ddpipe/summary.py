@@ -30,7 +30,8 @@ class Summary:
             `expected` and `predicted`, and the `probability` of the predicted class, or of the label.
         data_report: URI of the report on the dataset.
         report: URI of the report on the run.
-        model: URI of the model package.
+        model: URI of the model package; empty if the gate kept the champion.
+        gate: Decision of the gate and its reason; empty without a gate.
         seconds: Per step.
     """
 
@@ -43,6 +44,7 @@ class Summary:
     data_report: str
     report: str
     model: str
+    gate: Mapping[str, Any]
     seconds: Mapping[str, float]
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,7 +67,8 @@ class Summary:
                 *scores,
                 *self._mistakes(),
                 f"data      {self.data_report}",
-                f"model     {self.model}",
+                *([f"gate      {self.gate['decision']}: {self.gate['reason']}"] if self.gate else []),
+                *([f"model     {self.model}"] if self.model else []),
                 f"report    {self.report}",
                 f"predict   ddpipe predict {shlex.quote(self.model)} picture.png",
             ]
@@ -106,7 +109,8 @@ def summary(run: Run) -> Summary:
         mistakes=_mistakes(evaluation),
         data_report=run.data_report,
         report=run.report,
-        model=run.origin("export").model,
+        model=run.origin("export").model if "export" in records else "",
+        gate=records["gate"]["facts"] if "gate" in records else {},
         seconds={step: record["seconds"] for step, record in records.items()},
     )
 

@@ -1,6 +1,6 @@
-"""The four steps of a run, recorded: what every entry point (command line, engine, notebook) calls.
+"""The steps of a run, recorded: what every entry point (command line, engine, notebook) calls.
 
-    prepare ──▶ train ──▶ evaluate ──▶ export
+    prepare ──▶ train ──▶ evaluate (──▶ gate) ──▶ export
 
 Each function runs one step, records its time and outcome in the run's folder, and returns the step's result.
 Steps are imported where they are called: launching needs neither torch nor the time to import it.
@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ddpipe.errors import ParameterError
+from ddpipe.errors import GateFailed, ParameterError
 from ddpipe.jobs import LOCAL
 from ddpipe.runs import Run
 from ddpipe.spelling import option
@@ -22,12 +22,14 @@ from ddpipe.storage import exists, open_store, write_uri
 
 if TYPE_CHECKING:
     from ddpipe.data.manifest import DatasetManifest
+    from ddpipe.evaluate.gate_spec import GateSpec
     from ddpipe.evaluate.spec import EvaluateSpec
     from ddpipe.jobs.options import JobOptions
     from ddpipe.jobs.owner import Owner
     from ddpipe.launching.launcher import Outcome
     from ddpipe.model.evaluation import Evaluation
     from ddpipe.model.package import ModelPackage
+    from ddpipe.model.verdict import Verdict
     from ddpipe.prepare.prepare import Prepared
     from ddpipe.prepare.sharing import Helpers
     from ddpipe.prepare.spec import PrepareSpec
@@ -216,13 +218,53 @@ def evaluate(run: Run, dataset: str, spec: EvaluateSpec, network: str = "") -> E
     return evaluation
 
 
+def gate(run: Run, dataset: str, spec: GateSpec, network: str = "") -> Verdict:
+    """Decide whether the run's model is to replace the champion, and write the report on the run so far.
+
+    Args:
+        run: With a finished evaluation.
+        dataset: URI of the dataset version's manifest.
+        spec: What is asked of the model.
+        network: The network of the user's own recipe: the one function that may be imported.
+
+    Raises:
+        GateFailed: The model is rejected.
+    """
+    evaluated = run.origin("evaluate")
+    with run.step("gate") as facts:
+        from ddpipe.evaluate.gating import gate as step
+
+        verdict = step(run.origin("train").training, dataset, evaluated.evaluation, run.gate, spec, network)
+        facts.update(
+            model=verdict.model,
+            decision=verdict.decision,
+            reason=verdict.reason,
+            champion=verdict.champion,
+            export=verdict.export,
+        )
+        _publish_report(run, gated=True)
+        if verdict.decision == "fail":
+            raise GateFailed(
+                what="the gate rejects the model",
+                which=f"{verdict.model}, from run {run.uri}",
+                seen=verdict.reason,
+                do=f"Read {run.report}; train a better model, or change what the gate asks.",
+            )
+    return verdict
+
+
 def export(run: Run, dataset: str, network: str = "") -> ModelPackage:
     """Export the run's evaluated model, write the whole report, and make the run available to later ones.
+
+    If the gate decided so, the package becomes a version of the model, and the champion.
 
     Args:
         run: With a finished evaluation.
         dataset: URI of the dataset version's manifest.
         network: The network of the user's own recipe: the one function that may be imported.
+
+    Raises:
+        PromotionLost: Another version became the champion since the gate decided.
     """
     evaluated = run.origin("evaluate")
     with run.step("export") as facts:
@@ -236,10 +278,27 @@ def export(run: Run, dataset: str, network: str = "") -> ModelPackage:
 
             package = step(run.origin("train").training, dataset, run.evaluation, run.model, network)
         facts.update(model=evaluated.model, model_id=package.model_id)
-    _publish_report(run, exported=True)
+        if run.facts("gate"):
+            facts.update(_promoted(run, dataset, package))
+    _publish_report(run, exported=True, gated=bool(run.facts("gate")))
     if keys := run.facts("train").get("notes"):
         _offer(run, keys, package)
     return package
+
+
+def _promoted(run: Run, dataset: str, package: ModelPackage) -> dict[str, Any]:
+    """Make the package a version of its model and, if the gate says so, the champion."""
+    from ddpipe.data.manifest import store_of
+    from ddpipe.model.history import Model
+    from ddpipe.model.verdict import load_verdict
+
+    verdict, _ = load_verdict(run.gate)
+    model = Model(store_of(dataset), verdict.model)
+    version = model.publish(package, {"run": run.uri, "decision": verdict.decision, "reason": verdict.reason})
+    if verdict.promoted:
+        model.promote(version, against=verdict.champion or None, reason=verdict.reason, run=run.uri)
+        _log.info("%s@%s is the champion: %s", model.name, version.version, verdict.reason)
+    return {"version": version.version, "version_uri": version.uri, "promoted": verdict.promoted}
 
 
 def _offer(run: Run, keys: list[str], package: ModelPackage) -> None:
@@ -259,7 +318,7 @@ def _offer(run: Run, keys: list[str], package: ModelPackage) -> None:
     record(run, keys, files)
 
 
-def _publish_report(run: Run, *, exported: bool = False) -> None:
+def _publish_report(run: Run, *, exported: bool = False, gated: bool = False) -> None:
     from ddpipe.evaluate.report import gather, render
 
     seconds = {record["step"]: record["seconds"] for record in run.steps()}
@@ -272,6 +331,7 @@ def _publish_report(run: Run, *, exported: bool = False) -> None:
         seconds,
         title=run.title,
         since=run.facts("train").get("since", ""),
+        gate_uri=run.gate if gated else None,
     )
     write_uri(run.report, render(record).encode())
 

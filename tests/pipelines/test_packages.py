@@ -18,12 +18,13 @@ from ddpipe.jobs import AUTO, BACKENDS
 from ddpipe.parameters import Parameter, declared
 from ddpipe.pipelines.compile import COMPILED, PIPELINES, compile_all, compile_v1, compile_v2
 from ddpipe.pipelines.wiring import MOUNT, Task
-from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, PREPARE, PYTORCH_JOB, TRAIN, Step
+from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, GATE, PREPARE, PYTORCH_JOB, TRAIN, Step
 from ddpipe.train.presets import PRESETS
 from ddpipe.train.recipe import Recipe
 
 STEPS: dict[str, tuple[Step, ...]] = {
     "training": (PREPARE, TRAIN, EVALUATE, EXPORT, CLEAN_UP),
+    "training-gated": (PREPARE, TRAIN, EVALUATE, GATE, EXPORT, CLEAN_UP),
     "custom-job": (PYTORCH_JOB, CLEAN_UP),
 }
 CASES = [(name, step) for name, steps in STEPS.items() for step in steps]
@@ -230,7 +231,7 @@ def test_clean_up_runs_even_if_steps_fail(name: str) -> None:
     assert cleaned["dependentTasks"] == ["exit-handler-1"]
     assert cleaned["triggerPolicy"]["strategy"] == "ALL_UPSTREAM_TASKS_COMPLETED"
     assert package(f"{name}-minikf")["spec"]["onExit"] == "clean-up"
-    launcher = TRAIN if name == "training" else PYTORCH_JOB
+    launcher = PYTORCH_JOB if name == "custom-job" else TRAIN
     values = fresh_values(name, launcher)
     swept, launched = (
         understood(v1_command(templates(name)[step.name], values)) for step in (CLEAN_UP, launcher)
@@ -272,7 +273,7 @@ def test_every_step_passes_the_restricted_level(name: str, step: Step) -> None:
     asked = json.dumps(patched["resources"])
     resources = containers(name)[step.name]["resources"]
     assert {"resourceCpuRequest", "resourceMemoryRequest", "resourceMemoryLimit"} <= set(resources)
-    for_data = step in {PREPARE, EVALUATE, EXPORT}
+    for_data = step in {PREPARE, EVALUATE, GATE, EXPORT}
     assert ("workflow.parameters.cluster_step_memory" in asked) is for_data
     assert ("cluster_step_memory" in str(resources)) is for_data
     assert template["activeDeadlineSeconds"] == task_of(name, step).timeout
@@ -288,6 +289,22 @@ def test_parameters_of_a_task_reach_its_group(name: str) -> None:
             assert {
                 item["componentInputParameter"] for item in taken if "componentInputParameter" in item
             } <= set(given)
+
+
+def test_a_gated_pipeline_exports_only_on_yes() -> None:
+    groups = package("training-gated")["components"]
+    (condition,) = [
+        task["triggerPolicy"]["condition"]
+        for group in groups.values()
+        for task in group.get("dag", {}).get("tasks", {}).values()
+        if "condition" in task.get("triggerPolicy", {})
+    ]
+    assert condition == "inputs.parameter_values['pipelinechannel--gate-to_export'] == 'yes'"
+    templates_v1 = package("training-gated-minikf")["spec"]["templates"]
+    conditions = [
+        task["when"] for one in templates_v1 for task in one.get("dag", {}).get("tasks", []) if "when" in task
+    ]
+    assert conditions == ['"{{tasks.gate.outputs.parameters.gate-to_export}}" == "yes"']
 
 
 def test_only_what_talks_to_the_cluster_uses_the_small_image() -> None:

@@ -8,7 +8,7 @@ from ddpipe import workflow
 from ddpipe.commands.results import Outcome
 from ddpipe.commands.shown import Document, Page
 from ddpipe.commands.step import step_command
-from ddpipe.model.package import SIGNATURE
+from ddpipe.model.package import FORMAT, ONNX, SIGNATURE
 from ddpipe.runs import RunOptions
 from ddpipe.steps import EXPORT
 from ddpipe.storage import read_uri
@@ -19,15 +19,24 @@ def export_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the
     """Run the step; its declaration describes it."""
     run = RunOptions.picked(given).required
     package = workflow.export(run, dataset, given["network"])
-    place = run.origin("export").model
+    facts = run.facts("export")
+    place = facts.get("version_uri") or run.origin("export").model
+    after_gate = ("version", "promoted")
+    version: dict[str, Any] = {name: facts[name] for name in after_gate if name in facts}
+    known = {
+        "uri": place,
+        "model_id": package.model_id,
+        "framework": "onnx" if ONNX in package.folder.sha256 else "pytorch",
+        "format": f"{FORMAT.kind} {FORMAT.schema}",
+        **version,
+        **({"verdict": run.facts("gate")["decision"]} if version else {}),
+    }
     return Outcome(
-        {"model": place},
+        {"model": place, **version},
         f"model package: {place}",
         values={"model": place},
         shown={
-            "model_package": Document(
-                package.folder.read(SIGNATURE), {"uri": place, "model_id": package.model_id}
-            ),
+            "model_package": Document(package.folder.read(SIGNATURE), known),
             "report": Page(read_uri(run.report).decode()),
         },
     )

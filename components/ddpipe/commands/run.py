@@ -15,6 +15,7 @@ from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
 from ddpipe.data.versions import address
 from ddpipe.errors import Interrupted, ParameterError
+from ddpipe.evaluate.gate_spec import GateSpec
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import Between, Parameters, parameter, refuse
@@ -68,6 +69,7 @@ _CHECKED = (
     Recipe,
     TrainOptions,
     EvaluateSpec,
+    GateSpec,
     StoreOptions,
 )
 _SHOWN = (
@@ -79,6 +81,7 @@ _SHOWN = (
     PresetOptions,
     Recipe,
     EvaluateSpec,
+    GateSpec,
     StoreOptions,
 )
 
@@ -101,8 +104,9 @@ def run_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - click
     title = data.name if isinstance(data, PrepareSpec) else "run"
     run = Run.named(given["runs"], given["run"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     options, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
+    gate = GateSpec.picked(given)
     reuse = ReuseOptions.picked(given).reuse
-    finished = run_here(run, data, recipe, options, evaluation, reuse=reuse)
+    finished = run_here(run, data, recipe, options, evaluation, reuse=reuse, gate=gate)
     print_result(finished.to_dict(), finished.text())
 
 
@@ -145,8 +149,9 @@ def run_here(
     evaluation: EvaluateSpec,
     *,
     reuse: bool = False,
+    gate: GateSpec | None = None,
 ) -> Summary:
-    """Run all four steps in this process; training ranks are child processes, which end with it.
+    """Run all steps in this process; training ranks are child processes, which end with it.
 
     Args:
         run: Where the results go.
@@ -155,6 +160,7 @@ def run_here(
         options: With how many processes.
         evaluation: How to evaluate.
         reuse: Whether to reuse the model of an earlier run with the same data, recipe and code.
+        gate: Whether, and how, to compare the model with a champion before it is exported.
 
     Raises:
         DdpipeError: The error of the step that failed.
@@ -175,7 +181,7 @@ def run_here(
         for folder in written:
             open_store(folder).check_writable()
         with on_stop(stop), lease(open_store(run.uri)):
-            _all_steps(run, data, recipe, options, evaluation, reuse=reuse)
+            _all_steps(run, data, recipe, options, evaluation, reuse=reuse, gate=gate or GateSpec())
     return summary(run)
 
 
@@ -187,6 +193,7 @@ def _all_steps(
     evaluation: EvaluateSpec,
     *,
     reuse: bool,
+    gate: GateSpec,
 ) -> None:
     if isinstance(data, str):
         workflow.use(run, dataset := data)
@@ -194,4 +201,6 @@ def _all_steps(
         dataset = workflow.prepare(run, data).manifest_uri
     workflow.train(run, dataset, recipe, options, Owner(), reuse=reuse)
     workflow.evaluate(run, dataset, evaluation, recipe.model)
+    if gate.gate and not workflow.gate(run, dataset, gate, recipe.model).export:
+        return
     workflow.export(run, dataset, recipe.model)

@@ -37,12 +37,26 @@ Hashes = NDArray[np.uint64]
 
 def hashed(ids: Text) -> Hashes:
     """The hashes of a column of ids."""
+    return np.unique(_one_by_one(ids))
+
+
+def are_in(ids: Text, seen: Hashes) -> NDArray[np.bool_]:
+    """Which of the ids a model was trained on, in their order.
+
+    Args:
+        ids: A column of ids.
+        seen: What the model was trained on.
+    """
+    return np.isin(_one_by_one(ids), seen)
+
+
+def _one_by_one(ids: Text) -> NDArray[np.uint64]:
+    """The hash of each id, in their order."""
     pieces = [
         b"".join(hashlib.blake2b(one, digest_size=_BYTES).digest() for one in piece.tolist())
         for piece in (ids[start : start + 4096] for start in range(0, len(ids), 4096))
     ]
-    joined = b"".join(pieces)
-    return np.unique(np.frombuffer(joined, "<u8").astype(np.uint64)) if joined else np.empty(0, np.uint64)
+    return np.frombuffer(b"".join(pieces), "<u8").astype(np.uint64)
 
 
 def trained_on(manifest: DatasetManifest, store: Store, before: Hashes | None = None) -> Hashes:

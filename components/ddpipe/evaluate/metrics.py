@@ -15,7 +15,7 @@ chapter 13 (percentile interval); Guo et al., On Calibration of Modern Neural Ne
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.stats import binomtest
@@ -55,7 +55,7 @@ class Answers:
         probabilities: That it does, as the model sees it.
         decisions: Whether the model says that it does.
         losses: Cross-entropy of each sample, in nats.
-        bins: Calibration.
+        bins: Calibration, over all samples of the split.
     """
 
     truth: BoolArray
@@ -69,6 +69,20 @@ class Answers:
         """Whether a sample's decisions are all right, shape (samples,)."""
         same: BoolArray = (self.truth == self.decisions).all(axis=1)
         return same
+
+    def of_samples(self, chosen: BoolArray) -> Answers:
+        """These answers to some of the samples.
+
+        Args:
+            chosen: Which ones, shape (samples,).
+        """
+        return replace(
+            self,
+            truth=self.truth[chosen],
+            probabilities=self.probabilities[chosen],
+            decisions=self.decisions[chosen],
+            losses=self.losses[chosen],
+        )
 
     @classmethod
     def of(cls, task: Task, logits: FloatArray, labels: IntArray, thresholds: Thresholds) -> Answers:
@@ -379,14 +393,20 @@ def bootstrap(
     """
     blocks = [
         [statistic(weights) for statistic in statistics.values()]
-        for weights in _resampled(groups, resamples, np.random.default_rng(seed))
+        for weights in resampled(groups, resamples, np.random.default_rng(seed))
     ]
     drawn = [np.concatenate(values) for values in zip(*blocks, strict=True)]
     return {name: _percentiles(values) for name, values in zip(statistics, drawn, strict=True)}
 
 
-def _resampled(groups: IntArray, resamples: int, random: np.random.Generator) -> Iterator[FloatArray]:
-    """How often each sample is drawn: arrays of shape (samples, up to BLOCK)."""
+def resampled(groups: IntArray, resamples: int, random: np.random.Generator) -> Iterator[FloatArray]:
+    """How often each sample is drawn: arrays of shape (samples, up to BLOCK).
+
+    Args:
+        groups: Of each sample, shape (samples,): numbers from 0, none left out.
+        resamples: How many are drawn.
+        random: Decides.
+    """
     units = int(groups.max()) + 1
     for start in range(0, resamples, BLOCK):
         size = min(BLOCK, resamples - start)

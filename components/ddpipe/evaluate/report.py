@@ -14,6 +14,7 @@ from PIL import Image
 
 from ddpipe.data.catalogue import per_class
 from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest
+from ddpipe.evaluate.differences import Gate, gate_of
 from ddpipe.evaluate.figures import learning_curves, reliability, roc_curves
 from ddpipe.evaluate.metrics import roc
 from ddpipe.evaluate.mistakes import Mistake, worst_mistakes
@@ -29,6 +30,12 @@ MATRIX_CLASSES = 20
 
 CURVES = 40
 """More curves than this are a gray blur: only the micro average is drawn."""
+
+VERDICTS = {
+    "promote": "This model replaces the champion:",
+    "keep": "The champion stays:",
+    "fail": "This model is rejected:",
+}
 
 THUMBNAIL = 192
 """Largest side of a picture, in pixels; small images keep their own pixels and the page enlarges them."""
@@ -49,6 +56,7 @@ class RunRecord:
         seconds: Time of each step, in the order in which they ran; those that are known.
         package: The exported model, once there is one.
         since: The earlier run, and when it ended, whose model this run took over, as nothing had changed.
+        gate: The verdict, if there is a gate.
     """
 
     run: str
@@ -61,6 +69,7 @@ class RunRecord:
     seconds: Mapping[str, float] = field(default_factory=dict)
     package: ModelPackage | None = None
     since: str = ""
+    gate: Gate | None = None
 
 
 def gather(
@@ -71,6 +80,7 @@ def gather(
     seconds: Mapping[str, float] | None = None,
     title: str = "",
     since: str = "",
+    gate_uri: str | None = None,
 ) -> RunRecord:
     """Read what the steps of a run left behind.
 
@@ -82,6 +92,7 @@ def gather(
         seconds: Time of each step that has run.
         title: Title of the page (default: the name of the run).
         since: The earlier run that trained, if this one did not.
+        gate_uri: Output of the gate, if it has run.
 
     Raises:
         StoreError: Something is missing or damaged.
@@ -105,6 +116,7 @@ def gather(
         seconds=times,
         package=load_package(package_uri) if package_uri else None,
         since=since,
+        gate=gate_of(gate_uri, evaluation) if gate_uri else None,
     )
 
 
@@ -123,7 +135,13 @@ def render(record: RunRecord) -> str:
     """The page: no script, nothing fetched, every name escaped."""
     pages = environment("ddpipe.evaluate")
     pages.filters.update(
-        duration=duration, percent=percent, picture=picture, ratio=ratio, score=score, thousands="{:,}".format
+        change=change,
+        duration=duration,
+        percent=percent,
+        picture=picture,
+        ratio=ratio,
+        score=score,
+        thousands="{:,}".format,
     )
     manifest, metrics = record.manifest, record.evaluation.metrics
     right = sum(row[label] for label, row in enumerate(metrics.confusion_matrix))
@@ -137,6 +155,7 @@ def render(record: RunRecord) -> str:
         views=VIEWS[record.evaluation.subject.views],
         headline=next(iter(metrics.scores)),
         titles=TITLES,
+        verdicts=VERDICTS,
         splits=SPLITS,
         sizes={split: manifest.splits[split].count for split in SPLITS},
         class_counts={name: [counts[split][name] for split in SPLITS] for name in manifest.classes},
@@ -188,6 +207,11 @@ def percent(share: float, digits: int = 1) -> str:
 def score(value: float, name: str) -> str:
     """A score by its name: accuracy in percent, the others as they are."""
     return percent(value) if name == "accuracy" else f"{value:.4f}"
+
+
+def change(value: float, name: str) -> str:
+    """A difference of scores with its sign: accuracy in percentage points, the others as they are."""
+    return f"{100 * value:+.1f} points" if name == "accuracy" else f"{value:+.4f}"
 
 
 def ratio(value: float | None) -> str:

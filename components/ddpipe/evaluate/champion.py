@@ -1,0 +1,155 @@
+"""The champion of a model, and its answers to the images that judge its rival.
+
+The champion's package is verified against the promotion, then answers in one of two ways:
+
+    stored     its own evaluation, if that was on the same dataset version and is what its package names
+    computed   its ONNX model, with onnxruntime
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpipe.data.manifest import DatasetManifest
+from ddpipe.data.prefetch import prefetched
+from ddpipe.data.reader import SplitReader
+from ddpipe.errors import CorruptObject, ModelError, NoSuchObject, ParameterError
+from ddpipe.model.evaluation import FORMAT as EVALUATION
+from ddpipe.model.evaluation import load_evaluation
+from ddpipe.model.history import Model, Promotion
+from ddpipe.model.package import FORMAT, ONNX, ModelPackage, load_package
+from ddpipe.model.scoring import batch_size_for
+from ddpipe.model.session import Session
+from ddpipe.storage.sealed import sha256
+
+BATCH = 64
+"""Images that onnxruntime computes at once; fewer where they are large."""
+
+
+class NotComparable(Exception):
+    """The champion cannot answer the same images; the text is a clause that says why, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Champion:
+    """A promoted version.
+
+    Attributes:
+        version: Of the model.
+        package: Its package, every file verified.
+    """
+
+    version: str
+    package: ModelPackage
+
+
+def champion_of(model: Model, promotion: Promotion, manifest: DatasetManifest) -> Champion:
+    """The package of a promotion, if it answers the question of this dataset.
+
+    Args:
+        model: The model.
+        promotion: The one in force.
+        manifest: The dataset version that judges.
+
+    Raises:
+        NotComparable: It is gone or has changed, or has other classes or another input.
+        StoreError: The store does not answer.
+    """
+    name = f"{model.name}@{promotion.version}"
+    fix = f"roll back (`ddpipe models rollback {model.name}`) or promote another version"
+    try:
+        package = load_package(model.find(promotion.version).uri)
+        seal = sha256(package.folder.store.read(FORMAT.seal))
+    except (ModelError, NoSuchObject, CorruptObject, ParameterError) as error:
+        raise NotComparable(f"the champion {name} cannot be read ({error.seen}): {fix}") from error
+    if seal != promotion.package:
+        raise NotComparable(f"the champion {name} is not the package that was promoted: {fix}")
+    if problems := list(_other(package, manifest)):
+        raise NotComparable(
+            f"the champion {name} answers another question ({'; '.join(problems)}): if the new model is to "
+            f"replace it, export it with gate_export always and promote it with `ddpipe models promote`"
+        )
+    return Champion(promotion.version, package)
+
+
+def _other(package: ModelPackage, manifest: DatasetManifest) -> Iterator[str]:
+    """What makes the champion a model of something else."""
+    signature = package.signature
+    if signature.task != manifest.task:
+        yield f"it is {signature.task}, the dataset {manifest.task}"
+    if signature.shape != manifest.shape:
+        yield f"its images are {signature.shape}, the dataset's {manifest.shape}"
+    if signature.classes != manifest.classes:
+        missing = [name for name in manifest.classes if name not in signature.classes]
+        gone = [name for name in signature.classes if name not in manifest.classes]
+        parts = [f"new: {', '.join(missing[:5])}"] * bool(missing) + [f"gone: {', '.join(gone[:5])}"] * bool(
+            gone
+        )
+        yield f"other classes, {', '.join(parts) or 'in another order'}"
+
+
+def logits_of_champion(
+    champion: Champion, manifest: DatasetManifest, samples: SplitReader, split: str
+) -> tuple[npt.NDArray[np.float32], str]:
+    """The champion's logits of a split, and a clause that says where they come from.
+
+    Args:
+        champion: Answers the question of this dataset.
+        manifest: The dataset version.
+        samples: The split.
+        split: Its name.
+
+    Returns:
+        Shape (samples, classes), in the samples' order; "from its own evaluation" or "computed again".
+
+    Raises:
+        NotComparable: It has no ONNX model, and its own evaluation was on another dataset version.
+        StoreError: The store does not answer.
+    """
+    stored = _stored(champion.package, manifest, split)
+    if stored is not None and len(stored) == len(samples):
+        return stored, "from its own evaluation"
+    if ONNX not in champion.package.folder.sha256:
+        raise NotComparable(
+            f"the champion {champion.version} has no ONNX model, and its own evaluation was on another "
+            "dataset version: promote another version by hand"
+        )
+    session = _session(champion)
+    size = batch_size_for(manifest.shape, BATCH)
+    starts = range(0, len(samples), size)
+    batches = prefetched(
+        lambda start: samples.images(range(start, min(start + size, len(samples)))), starts, threads=1
+    )
+    return np.concatenate([session(images) for images in batches]), "computed again from its ONNX model"
+
+
+def _session(champion: Champion) -> Session:
+    """Its ONNX model, which may be any graph: it has to take and give what its signature says."""
+    try:
+        session = Session(champion.package.folder.read(ONNX))
+        session.check(champion.package.signature)
+    except ValueError as error:
+        name = f"the ONNX model of the champion {champion.version}"
+        raise NotComparable(f"{name} cannot run: {error}") from error
+    return session
+
+
+def _stored(package: ModelPackage, manifest: DatasetManifest, split: str) -> npt.NDArray[np.float32] | None:
+    """The logits of the evaluation that a package names, if that is still there and was on this data."""
+    found = package.lineage.get("evaluation")
+    named = found if isinstance(found, dict) else {}
+    uri = named.get("uri")
+    if not isinstance(uri, str) or package.folder.facts.get("dataset_id") != manifest.dataset_id:
+        return None
+    try:
+        if dict(EVALUATION.open(uri).sha256) != named.get("sha256"):
+            return None
+        evaluation = load_evaluation(uri)
+        same = (evaluation.subject.dataset_id, evaluation.subject.split) == (manifest.dataset_id, split)
+        return evaluation.predictions()[0] if same else None
+    except (NoSuchObject, CorruptObject, ParameterError):
+        return None

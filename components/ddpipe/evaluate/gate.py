@@ -1,0 +1,172 @@
+"""The gate's rules: what is known of two models -> promote, keep or fail, with a reason. Pure functions.
+
+fail      the new model misses what is asked of any model: a minimum, a latency, a size; or it cannot be
+compared, as the champion is gone or answers another question
+keep      it is good enough, but not certainly better than the champion, or a class got much worse
+promote   it is certainly better, or there is no champion
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddpipe.evaluate.gate_spec import AUTO, GateSpec
+from ddpipe.evaluate.metrics import Answers
+from ddpipe.evaluate.paired import by_class, gain, mcnemar, score
+from ddpipe.model.tasks import IntArray, Task
+from ddpipe.model.verdict import FAIL, KEEP, PROMOTE, ClassPair, Comparison, Cost, Verdict
+
+FEWEST = 20
+"""Images of a class, below which its recall says too little."""
+
+
+def metric_of(spec: GateSpec, task: Task) -> str:
+    """The score that decides; raises no error, as every task has an accuracy or an AUC."""
+    return task.scores[0] if spec.gate_metric == AUTO else spec.gate_metric
+
+
+def compare(
+    candidate: Answers,
+    champion: Answers,
+    classes: Sequence[str],
+    task: Task,
+    spec: GateSpec,
+    groups: IntArray | None = None,
+) -> Comparison:
+    """Two models on the same images.
+
+    Args:
+        candidate: Answers of shape (samples, classes).
+        champion: To the same samples, in the same order.
+        classes: Names, in the order of the columns.
+        task: Of the dataset.
+        spec: The score that decides, and with which confidence.
+        groups: Shape (samples,): equal numbers belong together; None: each sample is on its own.
+    """
+    metric = metric_of(spec, task)
+    found = gain(candidate, champion, metric, spec.gate_confidence, groups)
+    right, was_right = candidate.right, champion.right
+    pairs = zip(
+        classes,
+        candidate.truth.sum(axis=0).tolist(),
+        by_class(candidate, exclusive=task.exclusive),
+        by_class(champion, exclusive=task.exclusive),
+        strict=True,
+    )
+    return Comparison(
+        candidate=found.candidate,
+        champion=found.champion,
+        low=found.low,
+        high=found.high,
+        confidence=spec.gate_confidence,
+        p_value=mcnemar(right, was_right) if groups is None else None,
+        both_right=int((right & was_right).sum()),
+        only_candidate=int((right & ~was_right).sum()),
+        only_champion=int((was_right & ~right).sum()),
+        both_wrong=int((~right & ~was_right).sum()),
+        classes=tuple(
+            ClassPair(name=name, support=support, candidate=now, champion=before)
+            for name, support, now, before in pairs
+        ),
+    )
+
+
+def first(answers: Answers, metric: str) -> float:
+    """The score of a model that has no champion to be compared with; NaN if the split does not define it."""
+    return score(answers, metric)
+
+
+def decide(
+    spec: GateSpec,
+    *,
+    metric: str,
+    value: float,
+    cost: Cost,
+    champion: str,
+    comparison: Comparison | None,
+    trouble: str = "",
+) -> Verdict:
+    """The verdict, and why in one sentence.
+
+    Args:
+        spec: What is asked.
+        metric: Name of the score that decides.
+        value: The new model's score.
+        cost: Its size and latency, as far as they are limited.
+        champion: Version of the champion; empty if there is none.
+        comparison: With the champion, if it could be made.
+        trouble: Why it could not be made, as a clause; empty if there is no champion.
+    """
+    decision, reason = _decided(spec, metric, value, cost, champion, comparison, trouble)
+    return Verdict(
+        model=spec.gate,
+        decision=decision,
+        reason=reason,
+        metric=metric,
+        score=value if value == value else None,  # noqa: PLR0124 - NaN is no JSON
+        champion=champion,
+        cost=cost,
+        comparison=comparison,
+    )
+
+
+def _decided(
+    spec: GateSpec,
+    metric: str,
+    value: float,
+    cost: Cost,
+    champion: str,
+    comparison: Comparison | None,
+    trouble: str,
+) -> tuple[str, str]:
+    if missed := list(_missed(spec, metric, value, cost)):
+        return FAIL, "; ".join(missed)
+    if trouble:
+        return FAIL, trouble
+    if comparison is None:
+        return PROMOTE, f"there is no champion yet, and {metric} is {value:.4f}"
+    moved = _moved(metric, champion, comparison)
+    if worse := _worse(spec, comparison):
+        return KEEP, f"{worse}, although {moved}" if comparison.gain > 0 else f"{worse}, and {moved}"
+    if comparison.low > spec.gate_gain and _disagree(spec, metric, comparison):
+        return PROMOTE, moved
+    return KEEP, f"{moved}: not certainly more than {spec.gate_gain:g}" if comparison.gain > 0 else moved
+
+
+def _missed(spec: GateSpec, metric: str, value: float, cost: Cost) -> Iterator[str]:
+    """What is asked of any model and missed by this one."""
+    if not value >= spec.gate_minimum:  # also NaN
+        seen = f"{value:.4f}" if value == value else "undefined on these images"  # noqa: PLR0124 - NaN
+        yield f"{metric} is {seen}, and at least {spec.gate_minimum:g} is asked"
+    if (spec.gate_latency or spec.gate_size) and cost.milliseconds is None:
+        yield "its size and latency cannot be measured, as ONNX cannot express it"
+    if spec.gate_latency and cost.milliseconds is not None and cost.milliseconds > spec.gate_latency:
+        yield f"an image takes {cost.milliseconds:.2f} ms, and at most {spec.gate_latency:g} are asked"
+    if spec.gate_size and cost.megabytes is not None and cost.megabytes > spec.gate_size:
+        yield f"the model has {cost.megabytes:.2f} MB, and at most {spec.gate_size:g} are asked"
+
+
+def _worse(spec: GateSpec, comparison: Comparison) -> str:
+    """The class that lost most, if that is more than it may."""
+    judged = [one for one in comparison.classes if one.support >= FEWEST]
+    one = max(judged, key=lambda one: one.loss, default=None)
+    if one is None or one.loss <= spec.gate_class_loss:
+        return ""
+    return f"class {one.name!r} fell from {one.champion:.4f} to {one.candidate:.4f}"
+
+
+def _disagree(spec: GateSpec, metric: str, comparison: Comparison) -> bool:
+    """Accuracy of single images also has to pass McNemar's test, which is exact where few answers differ."""
+    if metric != "accuracy" or spec.gate_gain < 0 or comparison.p_value is None:
+        return True
+    return comparison.p_value <= 1 - spec.gate_confidence + 1e-12
+
+
+def _moved(metric: str, champion: str, comparison: Comparison) -> str:
+    word = "rose" if comparison.gain > 0 else "fell" if comparison.gain < 0 else "stayed"
+    interval = f"{100 * comparison.confidence:g} % interval"
+    return (
+        f"{metric} {word} from {comparison.champion:.4f} (champion {champion}) to "
+        f"{comparison.candidate:.4f} on the same {comparison.samples:,} images, a change of "
+        f"{comparison.gain:+.4f} with a {interval} from {comparison.low:+.4f} to {comparison.high:+.4f}"
+    )

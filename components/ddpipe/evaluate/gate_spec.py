@@ -1,0 +1,77 @@
+"""What the gate asks of a new model: parameters that neither the model nor its scores depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ddpipe.data.names import DATASET
+from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.spelling import option
+
+AUTO = "auto"
+"""The score by which models of the task are compared: accuracy, or macro AUC of labels."""
+
+PROMOTED, ALWAYS = "promoted", "always"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSpec(Parameters):
+    """When a new model replaces the champion."""
+
+    what: ClassVar[str] = "the gate cannot decide"
+    heading: ClassVar[str] = "Gate"
+    others: ClassVar[str] = "gate_options"
+
+    gate: str = parameter(
+        "",
+        "Model of the store that a new version is compared with and may replace, such as digits; empty means "
+        "no gate.",
+        form="gate_model",
+    )
+    gate_metric: str = parameter(
+        AUTO,
+        "Score that decides: auto (accuracy, or macro_auc of labels), accuracy, macro_f1, macro_auc, "
+        "macro_average_precision.",
+        OneOf((AUTO, "accuracy", "macro_f1", "macro_auc", "macro_average_precision")),
+    )
+    gate_minimum: float = parameter(
+        0.0, "Least score of a new model; below it the step fails.", Between(0, 1)
+    )
+    gate_gain: float = parameter(
+        0.0,
+        "Least gain over the champion: the whole confidence interval of the gain must lie above it. Negative "
+        "values accept a model that is certainly not worse by more than that.",
+        Between(-1, 1),
+    )
+    gate_confidence: float = parameter(
+        0.95, "Confidence of the two-sided interval of the gain.", Between(0.5, 0.9999)
+    )
+    gate_class_loss: float = parameter(
+        1.0,
+        "Most that the recall of a class (the AUC of a label) may lose against the champion, for classes "
+        "with at least 20 images; 1 means any loss.",
+        Between(0, 1),
+    )
+    gate_latency: float = parameter(
+        0.0,
+        "Longest median time for one image in milliseconds, of the ONNX model on the CPUs of this step; 0 "
+        "means no limit.",
+        Between(0, 1e6),
+    )
+    gate_size: float = parameter(
+        0.0, "Largest size of the ONNX model in megabytes; 0 means no limit.", Between(0, 1e6)
+    )
+    gate_export: str = parameter(
+        PROMOTED,
+        "When the model is exported after the gate: promoted (only if it becomes the champion), or always.",
+        OneOf((PROMOTED, ALWAYS)),
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        """A name that cannot be a part of a path."""
+        if self.gate and not DATASET.fullmatch(self.gate):
+            yield (
+                f"{option('gate')} is {self.gate!r}, not a name of lower-case letters, digits, '.', '_', '-'"
+            )

@@ -1,0 +1,216 @@
+"""The step: compare a trained and evaluated model with the champion on the same images, and decide.
+
+evaluation of the run ─┐
+├─ images that neither was trained on ──▶ rules (gate.py) ──▶ verdict
+champion of the store ─┘
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
+from ddpipe.data.reader import SplitReader, open_split
+from ddpipe.data.seen import Hashes, are_in
+from ddpipe.errors import ParameterError
+from ddpipe.evaluate.champion import Champion, NotComparable, champion_of, logits_of_champion
+from ddpipe.evaluate.gate import compare, decide, first, metric_of
+from ddpipe.evaluate.gate_spec import ALWAYS, GateSpec
+from ddpipe.evaluate.metrics import Answers
+from ddpipe.evaluate.paired import METRICS
+from ddpipe.model.evaluation import Evaluation, load_evaluation
+from ddpipe.model.history import Model
+from ddpipe.model.onnx import NotExportable, to_onnx
+from ddpipe.model.package import Signature, seen_by
+from ddpipe.model.session import Session
+from ddpipe.model.tasks import TASKS, BoolArray
+from ddpipe.model.trained import load_model, samples_seen
+from ddpipe.model.verdict import Comparison, Cost, Verdict, publish
+from ddpipe.model.views import with_views
+from ddpipe.storage import open_store
+
+SHOWN = 24
+"""Images of each kind that the report shows."""
+
+WARM_UP, TIMED = 5, 30
+"""Runs of the ONNX model with one image."""
+
+_log = logging.getLogger(__name__)
+
+
+def gate(
+    training_uri: str,
+    manifest_uri: str,
+    evaluation_uri: str,
+    output_uri: str,
+    spec: GateSpec,
+    network: str = "",
+) -> Verdict:
+    """Decide whether a model replaces the champion, and publish the verdict. Nothing is promoted here.
+
+    Args:
+        training_uri: Output of a finished training.
+        manifest_uri: The dataset version that it was trained and evaluated on; its store holds the models.
+        evaluation_uri: Its evaluation.
+        output_uri: Folder for the verdict; an older one in it is replaced.
+        spec: What is asked of the model.
+        network: The network of the user's own recipe: the one function that may be imported.
+
+    Raises:
+        ParameterError: The spec is invalid, names no model, or evaluation and dataset do not belong together.
+        ModelError: The history of the model is damaged.
+        DatasetError: The dataset is damaged.
+        StoreError: Something cannot be read or written.
+    """
+    spec = spec.validated()
+    manifest, evaluation = load_manifest(manifest_uri), load_evaluation(evaluation_uri)
+    _check(spec, manifest, evaluation, manifest_uri)
+    store = store_of(manifest_uri)
+    model, task = Model(store, spec.gate), TASKS[manifest.task]
+    metric = metric_of(spec, task)
+    split = evaluation.subject.split
+    samples = open_split((manifest, store), split)
+    logits, labels = evaluation.predictions()
+    own = Answers.of(task, logits, labels, evaluation.metrics.thresholds)
+    seen = {"the new model": samples_seen(training_uri)}
+    promotion = model.history().champion
+    rival: Answers | None = None
+    trouble = source = ""
+    if promotion:
+        try:
+            champion = champion_of(model, promotion, manifest)
+            theirs, source = logits_of_champion(champion, manifest, samples, split)
+            rival = Answers.of(task, theirs, labels, _thresholds(champion, exclusive=task.exclusive))
+            seen[f"the champion {champion.version}"] = seen_by(champion.package.folder)
+        except NotComparable as problem:
+            trouble = str(problem)
+    unseen = _unseen(samples, seen.values())
+    groups = None if samples.groups is None else samples.groups[unseen]
+    own = own.of_samples(unseen)
+    comparison: Comparison | None = None
+    if rival and unseen.any():
+        rival = rival.of_samples(unseen)
+        comparison = compare(own, rival, manifest.classes, task, spec, groups)
+    elif not unseen.any():
+        trouble = trouble or "there is no image that neither model was trained on: add new test images"
+    verdict = decide(
+        spec,
+        metric=metric,
+        value=first(own, metric) if unseen.any() else float("nan"),
+        cost=_cost(spec, training_uri, manifest, evaluation, samples, network),
+        champion=promotion.version if promotion else "",
+        comparison=comparison,
+        trouble=trouble,
+    )
+    unknown = [name for name, hashes in seen.items() if hashes is None]
+    verdict = replace(
+        verdict,
+        excluded=int((~unseen).sum()),
+        unknown=f"{' and '.join(unknown)} do not say what they were trained on" if unknown else "",
+        source=source,
+        export=verdict.promoted or spec.gate_export == ALWAYS,
+    )
+    publish(open_store(output_uri), verdict, _differences(own, rival, np.flatnonzero(unseen)))
+    _log.info("%s: %s", verdict.decision, verdict.reason)
+    return verdict
+
+
+def _check(spec: GateSpec, manifest: DatasetManifest, evaluation: Evaluation, manifest_uri: str) -> None:
+    task = TASKS[manifest.task]
+    problems = {
+        "no model is named: give its name as parameter gate": not spec.gate,
+        f"the evaluation used dataset version {evaluation.subject.dataset_id}": (
+            evaluation.subject.dataset_id != manifest.dataset_id
+        ),
+        f"a {task.name} dataset has no {spec.gate_metric}; it has "
+        f"{', '.join(name for name in task.scores if name in METRICS)}": (
+            metric_of(spec, task) not in task.scores
+        ),
+    }
+    if wrong := [text for text, is_so in problems.items() if is_so]:
+        raise ParameterError(
+            what="the gate cannot decide",
+            which=manifest_uri,
+            seen="; ".join(wrong),
+            do="Correct the parameters of the gate, or evaluate on this dataset version first.",
+        )
+
+
+def _thresholds(champion: Champion, *, exclusive: bool) -> Sequence[float | None]:
+    signature = champion.package.signature
+    return [None] * len(signature.classes) if exclusive else signature.thresholds
+
+
+def _unseen(samples: SplitReader, seen: Iterable[Hashes | None]) -> BoolArray:
+    """Which samples no model was trained on, shape (samples,)."""
+    unseen: BoolArray = np.ones(len(samples), bool)
+    for hashes in seen:
+        if hashes is not None:
+            unseen &= ~are_in(samples.sample_ids.column, hashes)
+    return unseen
+
+
+def _cost(
+    spec: GateSpec,
+    training_uri: str,
+    manifest: DatasetManifest,
+    evaluation: Evaluation,
+    samples: SplitReader,
+    network: str,
+) -> Cost:
+    """Size and latency of the ONNX model, if one of them is limited."""
+    if not (spec.gate_latency or spec.gate_size):
+        return Cost()
+    classifier, checkpoint = load_model(training_uri, network=network)
+    signature = Signature(
+        architecture=checkpoint.network["name"],
+        shape=manifest.shape,
+        classes=manifest.classes,
+        task=manifest.task,
+        thresholds=() if TASKS[manifest.task].exclusive else evaluation.metrics.thresholds,
+        views=evaluation.subject.views,
+    )
+    try:
+        model = to_onnx(with_views(classifier, signature.views).eval(), signature)
+    except NotExportable:
+        return Cost()
+    session, image = Session(model), samples.images([0])
+    for _ in range(WARM_UP):
+        session(image)
+    return Cost(megabytes=len(model) / 1e6, milliseconds=1000 * median(_times(session, image)))
+
+
+def _times(session: Session, image: npt.NDArray[np.uint8]) -> list[float]:
+    """Seconds of each run."""
+    taken = []
+    for _ in range(TIMED):
+        started = time.perf_counter()
+        session(image)
+        taken.append(time.perf_counter() - started)
+    return taken
+
+
+def _differences(own: Answers, rival: Answers | None, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The images that one model gets right and the other wrong, the largest difference first.
+
+    Args:
+        own: Answers of the new model.
+        rival: Of the champion, to the same samples; None without one.
+        places: Index of each of these samples in the split.
+    """
+    if rival is None:
+        return np.empty((0, 2), np.int64)
+    apart = np.abs(((own.probabilities - rival.probabilities) * own.truth).sum(axis=1))
+    rows = []
+    for better, which in ((1, own.right & ~rival.right), (0, rival.right & ~own.right)):
+        chosen = np.flatnonzero(which)
+        chosen = chosen[np.argsort(-apart[chosen], kind="stable")][:SHOWN]
+        rows += [(int(places[one]), better) for one in chosen]
+    return np.array(rows, np.int64).reshape(-1, 2)

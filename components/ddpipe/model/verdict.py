@@ -1,0 +1,181 @@
+"""What the gate leaves behind: written by gate, read by export and the report.
+
+<gate>/verdict.json      Verdict
+<gate>/differences.npy   int64 (images, 2): index in the split, and 1 if only the new model is right, 0 if
+                         only the champion is; at most 48 rows
+<gate>/gate.json         the seal, written last
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpipe.data import npy
+from ddpipe.model.evaluation import corrupt, read_json
+from ddpipe.model.typed import typed
+from ddpipe.storage import Store
+from ddpipe.storage.sealed import Folder, Format, to_json
+
+FORMAT = Format("verdict of the gate", "gate.json", schema=1, maker="ddpipe gate")
+VERDICT, DIFFERENCES = "verdict.json", "differences.npy"
+PROMOTE, KEEP, FAIL = "promote", "keep", "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassPair:
+    """One class under both models: its recall, or the AUC of a label; None where the images define none."""
+
+    name: str
+    support: int
+    candidate: float | None
+    champion: float | None
+
+    @property
+    def change(self) -> float | None:
+        """How much better the candidate is; None where that is not known."""
+        return None if self.candidate is None or self.champion is None else self.candidate - self.champion
+
+    @property
+    def loss(self) -> float:
+        """How much worse it is; nothing where that is not known."""
+        return -(self.change or 0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a model costs to serve; None if it was not measured.
+
+    Attributes:
+        megabytes: Size of the ONNX model.
+        milliseconds: Median time for one image.
+    """
+
+    megabytes: float | None = None
+    milliseconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Candidate and champion on the same images.
+
+    Attributes:
+        candidate: Its score.
+        champion: Its score.
+        low: Lower end of the interval of the gain.
+        high: Upper end.
+        confidence: Of the interval.
+        p_value: Of McNemar's test on right and wrong answers; None where images belong together, as it takes
+            them for independent.
+        both_right: Images that both answer right.
+        only_candidate: Only the candidate.
+        only_champion: Only the champion.
+        both_wrong: Neither.
+        classes: One by one.
+    """
+
+    candidate: float
+    champion: float
+    low: float
+    high: float
+    confidence: float
+    p_value: float | None
+    both_right: int
+    only_candidate: int
+    only_champion: int
+    both_wrong: int
+    classes: tuple[ClassPair, ...]
+
+    @property
+    def gain(self) -> float:
+        """How much better the candidate is."""
+        return self.candidate - self.champion
+
+    @property
+    def samples(self) -> int:
+        """Images that were compared."""
+        return self.both_right + self.only_candidate + self.only_champion + self.both_wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the gate decided.
+
+    Attributes:
+        model: Name of the model.
+        decision: "promote", "keep" or "fail".
+        reason: In one sentence.
+        metric: Name of the score that decides.
+        score: Of the new model; None if the images do not define it.
+        champion: Version of the champion that it was compared with; empty if there is none.
+        cost: What the new model costs to serve.
+        comparison: With the champion; None without one.
+        excluded: Images left out because either model was trained on them.
+        unknown: Which of the models does not say what it was trained on, in a clause; empty if both do.
+        source: Where the champion's answers come from, in a clause.
+        export: Whether the model is exported: it is promoted, or is exported always.
+    """
+
+    model: str
+    decision: str
+    reason: str
+    metric: str
+    score: float | None
+    champion: str = ""
+    cost: Cost = Cost()
+    comparison: Comparison | None = None
+    excluded: int = 0
+    unknown: str = ""
+    source: str = ""
+    export: bool = False
+
+    @property
+    def promoted(self) -> bool:
+        """Whether the new model is to be the champion."""
+        return self.decision == PROMOTE
+
+
+def publish(store: Store, verdict: Verdict, differences: npt.NDArray[np.int64]) -> Folder:
+    """Write a verdict into a folder of its own.
+
+    Args:
+        store: The folder; an older verdict in it is replaced.
+        verdict: What was decided.
+        differences: Images that one of the models gets right and the other wrong, as in differences.npy.
+
+    Raises:
+        StoreError: A file cannot be written.
+    """
+    buffer = io.BytesIO()
+    np.save(buffer, differences, allow_pickle=False)
+    files = {VERDICT: to_json(asdict(verdict)), DIFFERENCES: buffer.getvalue()}
+    return FORMAT.publish(store, files, facts={"model": verdict.model, "decision": verdict.decision})
+
+
+def load_verdict(uri: str) -> tuple[Verdict, npt.NDArray[np.int64]]:
+    """The verdict at `uri`, and the images on which the models differ.
+
+    Raises:
+        NoSuchObject: None was finished there.
+        CorruptObject: A file is not what was published.
+    """
+    folder = FORMAT.open(uri)
+    verdict = read_json(folder, VERDICT, _verdict, FORMAT)
+    try:
+        differences = npy.array_in(folder.read(DIFFERENCES))
+    except ValueError as error:
+        raise corrupt(folder, DIFFERENCES, str(error), FORMAT) from error
+    if differences.dtype != np.int64 or differences.ndim != 2 or differences.shape[1] != 2:  # noqa: PLR2004
+        raise corrupt(folder, DIFFERENCES, f"it is {differences.dtype} {differences.shape}", FORMAT)
+    return verdict, differences
+
+
+def _verdict(values: Any) -> Verdict:  # noqa: ANN401 - JSON
+    verdict = typed(Verdict, values)
+    if verdict.decision not in {PROMOTE, KEEP, FAIL}:
+        raise ValueError(f"{verdict.decision!r} is no decision")
+    return verdict

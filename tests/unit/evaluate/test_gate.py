@@ -1,0 +1,311 @@
+"""The gate: its statistics, its rules as a table of cases, and the step on real files."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_runs import a_dataset, a_multilabel_dataset, a_training, some_labels, some_logits
+from scipy.stats import binomtest
+
+from ddpipe.data.manifest import load_manifest
+from ddpipe.data.seen import hashed, to_bytes
+from ddpipe.errors import ParameterError
+from ddpipe.evaluate.evaluate import evaluate
+from ddpipe.evaluate.gate import compare, decide
+from ddpipe.evaluate.gate_spec import GateSpec
+from ddpipe.evaluate.gating import gate
+from ddpipe.evaluate.metrics import Answers
+from ddpipe.evaluate.paired import gain, mcnemar, score
+from ddpipe.export.export import export
+from ddpipe.model.history import Model
+from ddpipe.model.package import load_package
+from ddpipe.model.tasks import TASKS, BoolArray, IntArray
+from ddpipe.model.verdict import Cost, Verdict, load_verdict
+from ddpipe.storage import open_store
+
+MULTICLASS = TASKS["multiclass"]
+SPEC = GateSpec(gate="toys")
+
+
+def _answers(labels: IntArray, right: BoolArray, classes: int = 4) -> Answers:
+    """Multiclass answers that are right where `right` says so; the wrong ones are the next class."""
+    said = np.where(right, labels, (labels + 1) % classes)
+    return Answers.of(MULTICLASS, 4.0 * (said[:, None] == np.arange(classes)), labels, [None] * classes)
+
+
+def _pair(samples: int, only_candidate: int, only_champion: int, both: int) -> tuple[Answers, Answers]:
+    """So many images of four classes, of which each model gets these right."""
+    labels, place = np.arange(samples) % 4, np.arange(samples)
+    end = only_candidate + only_champion
+    candidate = (place < only_candidate) | ((place >= end) & (place < end + both))
+    champion = (place >= only_candidate) & (place < end + both)
+    return _answers(labels, candidate), _answers(labels, champion)
+
+
+def _verdict(spec: GateSpec = SPEC, pair: tuple[Answers, Answers] | None = None, **given: object) -> Verdict:
+    comparison = compare(*pair, "abcd"[: pair[0].truth.shape[1]], MULTICLASS, spec) if pair else None
+    known = {"metric": "accuracy", "value": 0.9, "cost": Cost(), "champion": "0123456789ab" if pair else ""}
+    return decide(spec, comparison=comparison, **{**known, **given})  # type: ignore[arg-type]
+
+
+BETTER, SAME, WORSE = _pair(500, 30, 5, 400), _pair(500, 10, 10, 400), _pair(500, 5, 30, 400)
+ONE_CLASS_WORSE = (
+    _answers(np.arange(400) % 4, np.arange(400) % 4 != 3),
+    _answers(np.arange(400) % 4, np.arange(400) % 2 == 1),
+)
+
+
+@pytest.mark.parametrize(
+    ("spec", "pair", "given", "decision", "reason"),
+    [
+        ({}, None, {}, "promote", "there is no champion yet"),
+        ({"gate_minimum": 0.95}, None, {}, "fail", "accuracy is 0.9000, and at least 0.95 is asked"),
+        ({"gate_minimum": 0.9}, None, {}, "promote", "no champion"),
+        ({}, None, {"value": float("nan")}, "fail", "undefined on these images"),
+        ({}, BETTER, {}, "promote", "accuracy rose from 0.8100"),
+        ({}, SAME, {}, "keep", "accuracy stayed"),
+        ({}, WORSE, {}, "keep", "accuracy fell"),
+        ({"gate_gain": 0.04}, BETTER, {}, "keep", "not certainly more than 0.04"),
+        ({"gate_gain": -0.05}, SAME, {}, "promote", "accuracy stayed"),
+        ({"gate_gain": -0.05}, WORSE, {}, "keep", "accuracy fell"),
+        ({"gate_minimum": 0.95}, BETTER, {}, "fail", "at least 0.95 is asked"),
+        ({"gate_class_loss": 0.1}, ONE_CLASS_WORSE, {}, "keep", "class 'd' fell from 1.0000 to 0.0000"),
+        ({}, ONE_CLASS_WORSE, {}, "promote", "accuracy rose"),
+        ({"gate_latency": 5}, None, {"cost": Cost(megabytes=1, milliseconds=6)}, "fail", "6.00 ms"),
+        ({"gate_latency": 7}, None, {"cost": Cost(megabytes=1, milliseconds=6)}, "promote", "no champion"),
+        ({"gate_size": 0.5}, None, {"cost": Cost(megabytes=1, milliseconds=6)}, "fail", "1.00 MB"),
+        ({"gate_size": 0.5}, None, {}, "fail", "cannot be measured"),
+        ({}, None, {"champion": "0123", "trouble": "the champion cannot be read"}, "fail", "cannot be read"),
+    ],
+)
+def test_rules_of_the_gate(
+    spec: dict[str, float],
+    pair: tuple[Answers, Answers] | None,
+    given: dict[str, object],
+    decision: str,
+    reason: str,
+) -> None:
+    verdict = _verdict(dataclasses.replace(SPEC, **spec), pair, **given)  # type: ignore[arg-type]
+    assert (verdict.decision, reason in verdict.reason) == (decision, True), verdict.reason
+
+
+def test_a_class_with_few_images_does_not_decide() -> None:
+    labels = np.r_[np.zeros(400, int), np.full(19, 3)]
+    pair = _answers(labels, labels == 0), _answers(labels, (labels == 3) | (np.arange(419) < 200))
+    verdict = _verdict(dataclasses.replace(SPEC, gate_class_loss=0.1), pair)
+    assert verdict.decision == "promote"
+
+
+def test_mcnemar_is_the_exact_test_of_the_images_that_differ() -> None:
+    candidate, champion = (one.right for one in BETTER)
+    assert mcnemar(candidate, champion) == pytest.approx(binomtest(30, 35, 0.5).pvalue)
+    assert mcnemar(candidate, candidate) == 1.0
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "macro_auc", "macro_average_precision"])
+def test_equal_models_have_no_gain_in_any_metric(metric: str) -> None:
+    labels = some_labels(200, 3)
+    logits = some_logits(labels, 3)
+    answers = Answers.of(TASKS["multilabel"], logits, labels, [0.5] * 3)
+    found = gain(answers, answers, metric, 0.95)
+    assert (found.value, found.low, found.high) == (0, 0, 0)
+
+
+def test_the_interval_is_that_of_a_plain_bootstrap() -> None:
+    candidate, champion = BETTER
+    found = gain(candidate, champion, "accuracy", 0.9)
+    apart = candidate.right.astype(float) - champion.right
+    random = np.random.default_rng(5)
+    drawn = [apart[random.integers(0, 500, 500)].mean() for _ in range(4000)]
+    assert (found.low, found.high) == pytest.approx(np.percentile(drawn, (5, 95)), abs=0.003)
+    assert found.value == pytest.approx(apart.mean())
+
+
+def test_a_macro_score_is_over_the_classes_that_occur() -> None:
+    labels = np.zeros(10, int)
+    assert score(_answers(labels, labels == 0), "macro_f1") == 1.0
+
+
+def _promoted_share(draws: int, accuracies: Sequence[float], samples: int) -> float:
+    """How often the candidate is promoted at the defaults, if answers are right with these probabilities."""
+    random, labels = np.random.default_rng(0), np.zeros(samples, int)
+    promoted = 0
+    for _ in range(draws):
+        pair = [_answers(labels, random.random(samples) < accuracy, 2) for accuracy in accuracies]
+        promoted += _verdict(pair=(pair[0], pair[1])).promoted
+    return promoted / draws
+
+
+def test_equal_models_are_rarely_promoted() -> None:
+    assert _promoted_share(60, (0.9, 0.9), 300) <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("accuracy", "samples"), [(0.9, 2000), (0.7, 300)])
+def test_equal_models_are_promoted_in_at_most_one_of_20_draws(accuracy: float, samples: int) -> None:
+    assert _promoted_share(1000, (accuracy, accuracy), samples) <= 0.05
+
+
+@pytest.mark.slow
+def test_a_gain_of_three_points_is_found_in_most_draws() -> None:
+    assert _promoted_share(300, (0.93, 0.90), 2000) >= 0.8
+
+
+def test_groups_are_drawn_as_wholes() -> None:
+    """Ten images of a patient that are all answered alike say no more than one of them."""
+    labels = np.arange(40) % 4
+    one = _answers(labels, np.arange(40) < 30), _answers(labels, (np.arange(40) < 22) | (np.arange(40) >= 38))
+    many = [_answers(np.repeat(labels, 10), np.repeat(each.right, 10)) for each in one]
+    groups = np.repeat(np.arange(40), 10)
+    alone, together = gain(*one, "accuracy", 0.95), gain(*many, "accuracy", 0.95, groups)
+    assert (together.low, together.high) == pytest.approx((alone.low, alone.high))
+    assert compare(*many, "abcd", MULTICLASS, SPEC, groups).p_value is None
+    assert gain(*many, "accuracy", 0.95).low > alone.low
+
+
+# The step
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def _run(folder: Path, dataset: str, name: str, **training: object) -> tuple[str, str]:
+    """A training and its evaluation."""
+    trained = a_training(str(folder / name / "training"), dataset, **training)  # type: ignore[arg-type]
+    evaluate(trained, dataset, str(folder / name / "evaluation"))
+    return trained, str(folder / name / "evaluation")
+
+
+def _champion(folder: Path, dataset: str, trained: str, evaluation: str) -> Model:
+    export(trained, dataset, evaluation, str(folder / "champion"))
+    model = Model(open_store(str(folder / "store")), "toys")
+    version = model.publish(load_package(str(folder / "champion")), {})
+    champion = model.history().champion
+    model.promote(version, against=champion.version if champion else None, reason="first")
+    return model
+
+
+def _gate(folder: Path, dataset: str, run: tuple[str, str], spec: GateSpec = SPEC) -> Verdict:
+    found = gate(run[0], dataset, run[1], str(folder / "gate"), spec)
+    assert load_verdict(str(folder / "gate"))[0] == found
+    return found
+
+
+def test_a_first_model_is_promoted(runs: Path) -> None:
+    dataset = a_dataset(str(runs / "store"))
+    verdict = _gate(runs, dataset, _run(runs, dataset, "first"))
+    assert (verdict.decision, verdict.champion, verdict.export) == ("promote", "", True)
+
+
+def test_the_champion_itself_is_not_better(runs: Path) -> None:
+    dataset = a_dataset(str(runs / "store"))
+    first = _run(runs, dataset, "first")
+    _champion(runs, dataset, *first)
+    verdict = _gate(runs, dataset, first)
+    assert (verdict.decision, verdict.source) == ("keep", "from its own evaluation")
+    assert verdict.comparison
+    assert (verdict.comparison.gain, verdict.comparison.samples) == (0, 37)
+    always = _gate(runs, dataset, first, dataclasses.replace(SPEC, gate_export="always"))
+    assert (verdict.export, always.export) == (False, True)
+
+
+@pytest.mark.parametrize("make", [a_dataset, a_multilabel_dataset])
+def test_a_champion_answers_alike_from_its_evaluation_and_again(runs: Path, make: type) -> None:
+    dataset = make(str(runs / "store"))
+    first, second = _run(runs, dataset, "first"), _run(runs, dataset, "second", seed=1)
+    _champion(runs, dataset, *first)
+    stored = _gate(runs, dataset, second)
+    open_store(first[1]).delete("evaluation.json")
+    again = _gate(runs, dataset, second)
+    assert again.source == "computed again from its ONNX model"
+    assert stored.comparison
+    assert again.comparison
+    for name in ("candidate", "champion", "low", "high", "only_champion"):
+        assert getattr(again.comparison, name) == pytest.approx(getattr(stored.comparison, name), abs=1e-3)
+
+
+def test_images_that_the_champion_was_trained_on_are_left_out(runs: Path) -> None:
+    dataset = a_dataset(str(runs / "store"))
+    first = _run(runs, dataset, "first")
+    store, manifest = open_store(str(runs / "store")), load_manifest(dataset)
+    from ddpipe.data.index import open_index  # noqa: PLC0415 - next to what it reads
+
+    ids = open_index(manifest, "test", store).sample_ids.column
+    open_store(first[0]).write("trained_on.npy", to_bytes(hashed(ids[:30])))
+    with pytest.MonkeyPatch.context() as patch:  # evaluation rejects such a model, rightly
+        patch.setattr("ddpipe.evaluate.evaluate._check_unseen", lambda *_: None)
+        _champion(runs, dataset, *first)
+    second = _run(runs, dataset, "second", seed=1)
+    verdict = _gate(runs, dataset, second)
+    assert verdict.excluded == 30
+    assert verdict.comparison
+    assert verdict.comparison.samples == 7
+    assert "the new model" in verdict.unknown
+
+
+def test_no_common_unseen_image_fails(runs: Path) -> None:
+    dataset = a_dataset(str(runs / "store"))
+    first = _run(runs, dataset, "first")
+    from ddpipe.data.index import open_index  # noqa: PLC0415 - next to what it reads
+
+    ids = open_index(load_manifest(dataset), "test", open_store(str(runs / "store"))).sample_ids.column
+    open_store(first[0]).write("trained_on.npy", to_bytes(hashed(ids)))
+    verdict = _gate(runs, dataset, first)
+    assert verdict.decision == "fail"
+    assert verdict.score is None
+
+
+def test_a_vanished_champion_fails_with_a_way_out(runs: Path) -> None:
+    dataset = a_dataset(str(runs / "store"))
+    first = _run(runs, dataset, "first")
+    model = _champion(runs, dataset, *first)
+    version = model.versions()[0]
+    open_store(version.uri).delete("package.json")
+    verdict = _gate(runs, dataset, first)
+    assert (verdict.decision, verdict.champion) == ("fail", version.version)
+    assert "ddpipe models rollback toys" in verdict.reason
+
+
+def test_a_changed_champion_fails(runs: Path) -> None:
+    dataset = a_dataset(str(runs / "store"))
+    first = _run(runs, dataset, "first")
+    model = _champion(runs, dataset, *first)
+    open_store(model.versions()[0].uri).write("model.onnx", b"another")
+    verdict = _gate(runs, dataset, first)
+    assert (verdict.decision, "cannot be read" in verdict.reason) == ("fail", True)
+
+
+def test_a_champion_of_other_classes_fails(runs: Path) -> None:
+    dataset = a_dataset(str(runs / "store"))
+    _champion(runs, dataset, *_run(runs, dataset, "first"))
+    other = a_multilabel_dataset(str(runs / "store"))
+    verdict = _gate(runs, other, _run(runs, other, "second"))
+    assert verdict.decision == "fail"
+    assert "new: bone, lung, tube" in verdict.reason
+
+
+def test_size_and_latency_are_measured_when_they_are_limited(runs: Path) -> None:
+    dataset = a_dataset(str(runs / "store"))
+    run = _run(runs, dataset, "first")
+    verdict = _gate(runs, dataset, run, dataclasses.replace(SPEC, gate_size=0.001, gate_latency=1e6))
+    assert verdict.decision == "fail"
+    assert verdict.cost.megabytes
+    assert verdict.cost.milliseconds
+
+
+@pytest.mark.parametrize("spec", [GateSpec(), GateSpec(gate="toys", gate_metric="macro_average_precision")])
+def test_a_gate_without_a_question_is_rejected(runs: Path, spec: GateSpec) -> None:
+    dataset = a_dataset(str(runs / "store"))
+    with pytest.raises(ParameterError, match="gate cannot decide"):
+        _gate(runs, dataset, _run(runs, dataset, "first"), spec)
+
+
+def test_a_model_name_that_is_no_part_of_a_path_is_rejected() -> None:
+    with pytest.raises(ParameterError, match="not a name"):
+        GateSpec(gate="../up").validated()
