@@ -41,10 +41,10 @@ def hashed(ids: Text) -> Hashes:
 
 
 def are_in(ids: Text, seen: Hashes) -> NDArray[np.bool_]:
-    """Which of the ids a model was trained on, in their order.
+    """Which of the ids a model was trained on, shape (ids,), in their order.
 
     Args:
-        ids: A column of ids.
+        ids: A column of ids, shape (ids,).
         seen: What the model was trained on.
     """
     return np.isin(_one_by_one(ids), seen)

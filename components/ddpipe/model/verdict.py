@@ -145,7 +145,8 @@ def publish(store: Store, verdict: Verdict, differences: npt.NDArray[np.int64]) 
     Args:
         store: The folder; an older verdict in it is replaced.
         verdict: What was decided.
-        differences: Images that one of the models gets right and the other wrong, as in differences.npy.
+        differences: Images that one of the models gets right and the other wrong, shape (images, 2), as in
+            differences.npy.
 
     Raises:
         StoreError: A file cannot be written.
@@ -157,7 +158,7 @@ def publish(store: Store, verdict: Verdict, differences: npt.NDArray[np.int64]) 
 
 
 def load_verdict(uri: str) -> tuple[Verdict, npt.NDArray[np.int64]]:
-    """The verdict at `uri`, and the images on which the models differ.
+    """The verdict at `uri`, and the images on which the models differ, shape (images, 2).
 
     Raises:
         NoSuchObject: None was finished there.
