@@ -50,7 +50,7 @@ def serve_command(model: str, **given: Any) -> None:  # noqa: ANN401 - by their 
         raise ParameterError(
             what=ServeOptions.what,
             which=f"{chosen.host}:{chosen.port}",
-            seen="this address cannot be listened at: it is in use, or not one of this machine",
+            seen="the server cannot listen there: the address is in use, or not one of this machine",
             do=f"Choose another {option('port')} or {option('host')}.",
         ) from error
     socket.listen(BACKLOG)  # from now on clients can connect

@@ -200,7 +200,7 @@ async def _body(request: Request) -> bytes:
     except TimeoutError as error:
         raise HTTPException(408, f"the request took longer than {SLOWEST_BODY:g} s to arrive") from error
     except ClientDisconnect as error:
-        raise HTTPException(400, "the client left") from error
+        raise HTTPException(400, "the client disconnected") from error
     return b"".join(parts)
 
 

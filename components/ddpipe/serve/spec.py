@@ -36,8 +36,8 @@ class ServeOptions(Parameters):
     what: ClassVar[str] = "the model cannot be served"
     heading: ClassVar[str] = "Server"
 
-    host: str = parameter("127.0.0.1", "Address to listen at; 0.0.0.0 for all of this machine.", common=True)
-    port: int = parameter(8080, "Port to listen at; 0 takes any free one.", Between(0, 65535), common=True)
+    host: str = parameter("127.0.0.1", "Address to listen on; 0.0.0.0 for all of this machine.", common=True)
+    port: int = parameter(8080, "Port to listen on; 0 takes any free one.", Between(0, 65535), common=True)
     name: str = parameter("model", "Name of the model in the paths of requests.", common=True)
     queue: int = parameter(
         32, "Requests that may wait; further ones are rejected with status 503.", Between(1, 10_000)
