@@ -76,9 +76,9 @@ BUILD_FLAGS ?=
 REGISTRY ?= ghcr.io/ddpipe
 TAG ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 COMMIT = $(shell git describe --always --dirty --abbrev=40)
-images: ## build both images: make images REGISTRY=… TAG=…, with docker, podman or buildah
+images: ## build the images: make images REGISTRY=… TAG=…, with docker, podman or buildah
 	@test -n "$(BUILDER)" || { echo "docker, podman or buildah is required: none is running; start or install one" >&2; exit 1; }
-	@for target in launcher trainer; do \
+	@for target in launcher predictor trainer; do \
 		$(BUILDER) build --file images/Dockerfile --target $$target --tag $(REGISTRY)/ddpipe-$$target:$(TAG) \
 			--build-arg VERSION=$(TAG) --build-arg COMMIT=$(COMMIT) $(BUILD_FLAGS) . || exit 1; \
 	done
@@ -93,6 +93,7 @@ lock: $(INSTALLED) ## resolve the dependencies in pyproject.toml again into requ
 	@$(UV_COMPILE) pyproject.toml --extra pipelines --constraint requirements.txt --output-file requirements-launcher.txt
 	@$(UV_COMPILE) pyproject.toml --extra train --extra pipelines --constraint requirements.txt \
 		--output-file requirements-trainer.txt
+	@$(UV_COMPILE) pyproject.toml --extra serve --constraint requirements.txt --output-file requirements-predictor.txt
 	@printf 'torch\ntorchvision\n' | $(UV_COMPILE) - --constraint requirements.txt --output-file requirements-torch.txt
 	@echo hatchling | $(UV_COMPILE) - --upgrade --output-file requirements-build.txt
 	@echo kfp==1.8.24 | $(UV_COMPILE) - --upgrade --output-file pipelines/requirements-v1.txt

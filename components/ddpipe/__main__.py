@@ -1,4 +1,4 @@
-"""The command line: `ddpipe run|tune|prepare|data|train|evaluate|gate|export|predict|serve|models|…`.
+"""The command line: `ddpipe run|tune|prepare|data|train|evaluate|gate|export|predict|serve|deploy|…`.
 
 Results go to standard output (with --json as one object), everything else to standard error.
 Exit codes are those of errors.py.
@@ -28,6 +28,7 @@ COMMANDS = (
     "export",
     "predict",
     "serve",
+    "deploy",
     "models",
     "compile",
     "submit",

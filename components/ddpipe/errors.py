@@ -24,6 +24,7 @@ what failed, which object, what was observed, what to do next.
     ├── ModelError               36   a model of the store: no such version, or a damaged history
     │   ├── PromotionLost        37     another version became the champion meanwhile
     │   └── GateFailed           38     the gate rejected a trained model
+    ├── DeployFailed             39     a served model did not become ready; the previous one is restored
     ├── LaunchError              40   a training job on a cluster; subclasses have 41 to 69
     │   ├── ClusterUnreachable   41     the API server does not answer
     │   ├── Forbidden            42     the service account lacks a right
@@ -237,6 +238,12 @@ class GateFailed(ModelError):
     """The gate rejected a trained model."""
 
     exit_code = 38
+
+
+class DeployFailed(DdpipeError):
+    """A served model did not become ready; the previous one is restored."""
+
+    exit_code = 39
 
 
 class LaunchError(DdpipeError):

@@ -110,6 +110,17 @@ class FakeApiServer:
             changed = {**metadata, "annotations": {**(metadata.get("annotations") or {}), **annotations}}
             self._store(path, "MODIFIED", {**self._objects[path], "metadata": changed})
 
+    def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        self._note(Request("PUT", path))
+        with self._changed:
+            found = self._found(path)["metadata"]
+            if body["metadata"]["resourceVersion"] != found["resourceVersion"]:
+                raise Refused(409, "Conflict", "the object has been modified", _name(path))
+            kept = {key: found[key] for key in ("uid", "creationTimestamp")}
+            return copy.deepcopy(
+                self._store(path, "MODIFIED", {**body, "metadata": {**body["metadata"], **kept}})
+            )
+
     def delete(self, path: str, uid: str) -> None:
         self._note(Request("DELETE", path))
         with self._changed:

@@ -75,6 +75,22 @@ class S3Access:
     access_key: str = "accesskey"
     secret_key: str = "secretkey"  # noqa: S105 - the name of a key, not the key
 
+    def environment(self) -> list[dict[str, Any]]:
+        """Variables of a container that uses the object store."""
+
+        def of_secret(name: str, key: str) -> dict[str, Any]:
+            reference = {"name": self.secret, "key": key, "optional": True}
+            return {"name": name, "valueFrom": {"secretKeyRef": reference}}
+
+        credentials = [
+            of_secret("AWS_ACCESS_KEY_ID", self.access_key),
+            of_secret("AWS_SECRET_ACCESS_KEY", self.secret_key),
+        ]
+        return [
+            *([{"name": "S3_ENDPOINT", "value": self.endpoint}] if self.endpoint else []),
+            *(credentials if self.secret else []),
+        ]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:

@@ -9,7 +9,6 @@ from typing import Any
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import JOB, labels_of
-from ddpipe.jobs.options import S3Access
 from ddpipe.jobs.volumes import Volume, VolumeKind
 from ddpipe.kube.patch import merged
 from ddpipe.kube.quantities import quantity
@@ -134,7 +133,7 @@ def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dic
         {"name": "DDPIPE_IMAGE", "value": job.image},
         *_data(job.mounts),
         *map(dict, env),
-        *_s3(job.s3),
+        *job.s3.environment(),
         *({"name": name, "value": value} for name, value in sorted(job.env.items())),
     ]
     return list({entry["name"]: entry for entry in entries}.values())
@@ -150,21 +149,6 @@ def _data(mounts: Sequence[Volume]) -> list[dict[str, Any]]:
 def threads(job: TrainingJob) -> int:
     """CPU threads per process, from the CPU limit: more would only be throttled."""
     return max(1, int(quantity(job.cpu) / job.processes_per_pod))
-
-
-def _s3(access: S3Access) -> list[dict[str, Any]]:
-    def of_secret(name: str, key: str) -> dict[str, Any]:
-        reference = {"name": access.secret, "key": key, "optional": True}
-        return {"name": name, "valueFrom": {"secretKeyRef": reference}}
-
-    credentials = [
-        of_secret("AWS_ACCESS_KEY_ID", access.access_key),
-        of_secret("AWS_SECRET_ACCESS_KEY", access.secret_key),
-    ]
-    return [
-        *([{"name": "S3_ENDPOINT", "value": access.endpoint}] if access.endpoint else []),
-        *(credentials if access.secret else []),
-    ]
 
 
 def _memory(job: TrainingJob) -> dict[str, Any]:

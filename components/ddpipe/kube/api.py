@@ -90,6 +90,10 @@ class ApiServer:
         """Add these annotations to the object if it still has this uid."""
         self._json("PATCH", path, body={"metadata": {"uid": uid, "annotations": annotations}})
 
+    def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace the object; refused with 409 if it has changed since its resourceVersion was read."""
+        return self._json("PUT", path, body=body)
+
     def delete(self, path: str, uid: str) -> None:
         """Delete the object if it still has this uid; what it owns is deleted in the background."""
         options = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}

@@ -76,6 +76,9 @@ class Cluster(Protocol):
             annotations: Values by key.
         """
 
+    def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace the object; refused with 409 if it has changed since its resourceVersion was read."""
+
     def delete(self, path: str, uid: str) -> None:
         """Delete the object if it still has this uid; what it owns is deleted in the background."""
 

@@ -98,6 +98,10 @@ class Patient:
         """Add these annotations to the object if it still has this uid."""
         with_retries(lambda: self.cluster.annotate(path, uid, annotations), self.budget)
 
+    def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace the object; a retry of a request that did succeed is refused with 409."""
+        return with_retries(lambda: self.cluster.replace(path, body), self.budget)
+
     def delete(self, path: str, uid: str) -> None:
         """Delete the object if it still has this uid; what it owns is deleted in the background."""
         with_retries(lambda: self.cluster.delete(path, uid), self.budget)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
-from math import isclose
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,7 @@ from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.sources.images import Probed, Shape, as_jpeg, decode, look
 from ddpipe.sources.read_options import ReadOptions
 
-MOST_LOST = 1 / 3
+MOST_LOST = 0.5
 """Of an image's area: cropping more is unusual."""
 
 
@@ -52,12 +51,9 @@ class Preprocessor:
         height, width = found.shape[:2]
         if min(height / self.shape[0], width / self.shape[1]) < 1:
             yield f"smaller than the model's {self.shape[1]} x {self.shape[0]} pixels, so enlarged"
-        kept = min(width / height, self.shape[1] / self.shape[0]) / max(
-            width / height, self.shape[1] / self.shape[0]
-        )
-        lost = 1 - kept
-        if lost > MOST_LOST and not isclose(lost, MOST_LOST):
-            yield "of unusual proportions: over a third of the area is cropped"
+        narrow, wide = sorted((width / height, self.shape[1] / self.shape[0]))
+        if 1 - narrow / wide > MOST_LOST:
+            yield "of unusual proportions: over half of the area is cropped"
 
     def _unusual_values(self, found: Probed) -> Iterator[str]:
         """Colors and bits."""

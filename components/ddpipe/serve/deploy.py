@@ -1,0 +1,166 @@
+"""Puts a model behind a service on a cluster, and follows it until its pods answer.
+
+look at what is there ─▶ create or replace ─▶ follow ─▶ ready
+└─▶ failed or too late ─▶ restore what was there, say why
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ddpipe.errors import DeployFailed, ParameterError
+from ddpipe.kube.cluster import Cluster, Refused
+from ddpipe.kube.discovery import is_served, readable
+from ddpipe.kube.retrying import Patient, delete, refused
+from ddpipe.model.package import FORMAT
+from ddpipe.serve.manifests import INFERENCE_SERVICES, MODEL, DeployOptions, Object, objects
+from ddpipe.serve.rollout import State, look
+from ddpipe.storage import open_store
+
+PAUSE = 1.0
+"""Seconds between two looks at the pods."""
+
+OUTAGE = 120.0
+"""Seconds that the API server may be away."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A model that is served.
+
+    Attributes:
+        service: Name of the service.
+        kind: Kind of the object that serves it.
+        url: Address inside the cluster.
+        model: URI of the package.
+        previous: The package before; empty for none.
+    """
+
+    service: str
+    kind: str
+    url: str
+    model: str
+    previous: str
+
+
+def deploy(
+    options: DeployOptions,
+    model: str,
+    cluster: Cluster,
+    pause: Callable[[float], object] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> Deployed:
+    """Serve a model, and wait until every pod answers with it.
+
+    Args:
+        options: How.
+        model: URI of the package, which the pods have to reach.
+        cluster: Where; its default namespace is used.
+        pause: Waits for some seconds.
+        clock: Seconds.
+
+    Raises:
+        ParameterError: There is no such package, or pods cannot read it.
+        DeployFailed: The pods did not become ready; what was there before is restored.
+        LaunchError: The cluster is away, or rejects the objects.
+    """
+    _check(model)
+    patient = Patient(cluster, OUTAGE)
+    try:
+        return _deploy(options, model, patient, pause, clock)
+    except Refused as error:
+        raise refused(error, f"{cluster.namespace}/{options.service}") from error
+
+
+def _check(model: str) -> None:
+    seen = ""
+    if "://" not in model:
+        seen = "pods cannot read a folder of this machine"
+    elif not open_store(model).exists(FORMAT.seal):
+        seen = f"there is no {FORMAT.seal}, which is written last"
+    if seen:
+        raise ParameterError(
+            what="the model cannot be deployed",
+            which=model,
+            seen=seen,
+            do="Give s3://bucket/prefix of a finished package, or NAME@champion with a store in a bucket.",
+        )
+
+
+def _deploy(
+    options: DeployOptions,
+    model: str,
+    cluster: Cluster,
+    pause: Callable[[float], object],
+    clock: Callable[[], float],
+) -> Deployed:
+    namespace = cluster.namespace
+    kserve = options.kserve == "yes" or (options.kserve == "auto" and is_served(cluster, INFERENCE_SERVICES))
+    main, *others = objects(options, model, namespace, kserve=kserve)
+    path = main.resource.path(namespace, options.service)
+    before = readable(lambda: cluster.get(path))
+    previous = (before or {}).get("metadata", {}).get("annotations", {}).get(MODEL, "")
+    made = _put(cluster, main, before)
+    for other in others:
+        _create(cluster, other)
+    until, state = clock() + options.deadline, State(ready=False, seen="nothing yet")
+    while not state.ready and not state.hopeless and clock() < until:
+        pause(PAUSE)
+        found = look(cluster, options.service, made, kserve=kserve)
+        if found.seen != state.seen:
+            _log.info("%s: %s", options.service, found.seen)
+        state = found
+    if not state.ready:
+        restored = _restore(cluster, main, before, made, previous)
+        raise DeployFailed(
+            what="the model did not become ready",
+            which=f"{main.resource.kind} {namespace}/{options.service}, {model}",
+            seen=state.seen if state.hopeless else f"after {options.deadline:g} s: {state.seen}",
+            do=f"{restored} Remove the cause, then deploy again.",
+        )
+    host = f"{options.service}-predictor" if kserve else options.service
+    url = f"http://{host}.{namespace}.svc/v2/models/{options.service}/infer"
+    return Deployed(options.service, main.resource.kind, url, model, previous)
+
+
+def _create(cluster: Cluster, item: Object) -> None:
+    """An object that is the same for every model."""
+    namespace, name = item.body["metadata"]["namespace"], item.body["metadata"]["name"]
+    if readable(lambda: cluster.get(item.resource.path(namespace, name))) is None:
+        cluster.create(item.resource.path(namespace), item.body)
+
+
+def _put(cluster: Cluster, item: Object, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Create the object, or replace the one that was seen, unless somebody else has changed it since."""
+    namespace, name = item.body["metadata"]["namespace"], item.body["metadata"]["name"]
+    if before is None:
+        return cluster.create(item.resource.path(namespace), item.body)
+    version = {"resourceVersion": before["metadata"]["resourceVersion"]}
+    body = {**item.body, "metadata": {**item.body["metadata"], **version}}
+    return cluster.replace(item.resource.path(namespace, name), body)
+
+
+def _restore(
+    cluster: Cluster, main: Object, before: Mapping[str, Any] | None, made: Mapping[str, Any], previous: str
+) -> str:
+    """Put back what was there, or remove what was made; what became of it, in a sentence."""
+    metadata = main.body["metadata"]
+    path = main.resource.path(metadata["namespace"], metadata["name"])
+    now = readable(lambda: cluster.get(path))
+    if now is None or now["metadata"]["uid"] != made["metadata"]["uid"]:
+        return "Somebody else has removed or replaced it meanwhile."
+    if before is None:
+        delete(cluster, path, made["metadata"]["uid"], OUTAGE)
+        return "There was no model before: it is removed."
+    if now["spec"] != made["spec"]:
+        return "Somebody else has changed it meanwhile: it is left as it is."
+    kept = {key: before["metadata"].get(key, {}) for key in ("labels", "annotations")}
+    body = {**main.body, "metadata": {**metadata, **kept}, "spec": before["spec"]}
+    _put(cluster, Object(main.resource, body), now)
+    return f"The previous model serves: {previous or 'it has no name'}."

@@ -1,0 +1,133 @@
+"""Whether the pods of a service answer with a new model yet, and if not, why.
+
+The pods decide, not the status of an InferenceService: that stays ready through a rollout, as the previous
+pods still answer. So its Deployment has to run the new arguments in all replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ddpipe.kube.cluster import Cluster
+from ddpipe.kube.discovery import readable
+from ddpipe.kube.resources import PODS
+from ddpipe.serve.manifests import APP, CONTAINER, DEPLOYMENTS
+
+HOPELESS = {"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError"}
+"""Reasons of a waiting container that do not pass by themselves."""
+
+MOST_RESTARTS = 2
+"""Of a container that ends by itself, before the rollout counts as failed."""
+
+MOST_PODS = 500
+LONGEST_TEXT = 2000
+
+MOST_REASONS = 3
+"""That a line shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Of a rollout.
+
+    Attributes:
+        ready: Whether all pods answer with the new model, and the old ones are gone.
+        seen: What is seen, in a line.
+        hopeless: Whether that does not pass by itself.
+    """
+
+    ready: bool
+    seen: str
+    hopeless: bool = False
+
+
+def look(cluster: Cluster, service: str, made: Mapping[str, Any], *, kserve: bool) -> State:
+    """How far the pods are.
+
+    Args:
+        cluster: Where.
+        service: Name of the service.
+        made: The object that serves, as the server returned it.
+        kserve: Whether KServe makes the pods.
+    """
+    name = f"{service}-predictor" if kserve else service
+    found = readable(lambda: cluster.get(DEPLOYMENTS.path(cluster.namespace, name)))
+    if found is None or _arguments(found["spec"]["template"]["spec"]) != _expected(made, kserve=kserve):
+        return State(ready=False, seen=_conditions(made) or "the controller has not made its pods yet")
+    status, wanted = found.get("status", {}), found["spec"]["replicas"]
+    if status.get("observedGeneration", 0) < found["metadata"]["generation"]:
+        return State(ready=False, seen="the controller has not seen it yet")
+    updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
+    if updated == available == status.get("replicas", 0) == wanted:
+        return State(ready=True, seen=f"{wanted} of {wanted} pods answer")
+    label = f"app=isvc.{service}-predictor" if kserve else f"{APP}={service}"
+    query = {"labelSelector": label, "limit": str(MOST_PODS)}
+    pods = cluster.get(PODS.path(cluster.namespace), query)["items"]
+    new = [pod for pod in pods if _arguments(pod["spec"]) == _expected(made, kserve=kserve)]
+    causes = sorted(cause for pod in new for cause in _causes(pod))
+    reasons = [*dict.fromkeys(cause.seen for cause in causes), *_failures(status)]
+    seen = "; ".join([f"{sum(map(_is_ready, new))} of {wanted} new pods are ready", *reasons[:MOST_REASONS]])
+    return State(ready=False, seen=seen, hopeless=any(cause.hopeless for cause in causes))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Cause:
+    """Why a pod is not ready."""
+
+    seen: str
+    hopeless: bool
+
+
+def _causes(pod: Mapping[str, Any]) -> Iterator[_Cause]:
+    status = pod.get("status", {})
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            yield _Cause(_text(condition.get("reason"), condition.get("message")), hopeless=False)
+    for container in status.get("containerStatuses", ()):
+        waiting = container.get("state", {}).get("waiting") or {}
+        ended = container.get("lastState", {}).get("terminated") or container.get("state", {}).get(
+            "terminated"
+        )
+        if ended:
+            seen = f"its container ended with code {ended['exitCode']}"
+            is_lost = container.get("restartCount", 0) >= MOST_RESTARTS
+            yield _Cause(f"{seen}: {_text(ended.get('reason'), ended.get('message'))}", is_lost)
+        elif waiting.get("reason") not in {None, "ContainerCreating", "PodInitializing"}:
+            hopeless = waiting["reason"] in HOPELESS
+            yield _Cause(_text(waiting["reason"], waiting.get("message")), hopeless)
+
+
+def _failures(status: Mapping[str, Any]) -> Iterator[str]:
+    """Why pods cannot even be made, such as a quota."""
+    for condition in status.get("conditions", ()):
+        if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+            yield _text(condition.get("reason"), condition.get("message"))
+
+
+def _conditions(found: Mapping[str, Any]) -> str:
+    """What an object's own controller objects to."""
+    conditions = found.get("status", {}).get("conditions", ())
+    texts = [_text(one.get("reason"), one.get("message")) for one in conditions if one["status"] == "False"]
+    return "; ".join(filter(None, texts))[:LONGEST_TEXT]
+
+
+def _text(reason: str | None, message: str | None) -> str:
+    return ": ".join(filter(None, (reason, (message or "").strip())))[-LONGEST_TEXT:]
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def _arguments(pod: Mapping[str, Any]) -> list[str] | None:
+    """Image and arguments of the container that serves: another model has others."""
+    found = [one for one in pod["containers"] if one["name"] == CONTAINER]
+    return [found[0]["image"], *found[0].get("args", ())] if found else None
+
+
+def _expected(made: Mapping[str, Any], *, kserve: bool) -> list[str] | None:
+    spec = made["spec"]
+    return _arguments(spec["predictor"] if kserve else spec["template"]["spec"])

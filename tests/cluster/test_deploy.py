@@ -1,0 +1,103 @@
+"""Models behind a service on a real cluster: rollout, answers, rollback; with KServe where it is installed.
+
+DDPIPE_TEST_IMAGES names our images; the predictor's among them has to be on the nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx_packages import SHAPE, a_small_package
+from place import OUR_IMAGES, STORE_SECRET, a_place, eventually, missing_image
+
+from ddpipe.errors import DeployFailed
+from ddpipe.kube.api import ApiServer
+from ddpipe.kube.discovery import is_served
+from ddpipe.kube.resources import PODS
+from ddpipe.serve.deploy import deploy
+from ddpipe.serve.manifests import APP, INFERENCE_SERVICES, DeployOptions
+from ddpipe.serve.model import load_model
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
+
+IMAGE = OUR_IMAGES.format("predictor")
+
+
+@pytest.fixture
+def team(admin: ApiServer, tmp_path: Path) -> Iterator[ApiServer]:
+    """A namespace of the *restricted* level, with the keys of the object store."""
+    if missing := missing_image(admin, IMAGE):
+        pytest.skip(missing)
+    with a_place(admin, tmp_path) as place:
+        data = admin.get(f"/api/v1/namespaces/kubeflow/secrets/{STORE_SECRET}")["data"]
+        place.create("/api/v1/secrets", {"metadata": {"name": STORE_SECRET}, "data": data})
+        yield ApiServer(admin._log_in, place.namespace)
+
+
+@pytest.mark.parametrize("kserve", ["no", "yes"])
+def test_model_is_rolled_out_answers_and_is_rolled_back(
+    team: ApiServer, root: str, s3_environment: dict[str, str], kserve: str
+) -> None:
+    if kserve == "yes" and not is_served(team, INFERENCE_SERVICES):
+        pytest.skip("the cluster of KUBECONFIG has no KServe")
+    options = DeployOptions(
+        service="photos",
+        image=IMAGE,
+        cpu="200m",
+        memory="512Mi",
+        s3_secret=STORE_SECRET,
+        s3_endpoint=s3_environment["POD_S3_ENDPOINT"],
+        kserve=kserve,
+        deadline=120,
+    )
+    first, second, damaged = (a_small_package(f"{root}/{kserve}/{seed}", seed=seed) for seed in range(3))
+    damaged.folder.store.write("model.onnx", b"changed after it was published")
+    for package in (first, second):
+        uri = package.folder.store.uri
+        assert deploy(options, uri, team).model == uri
+        assert _answer(team, kserve) == pytest.approx(_expected(uri), abs=1e-6)
+    for wrong, seen in {
+        damaged.folder.store.uri: "a file was changed after it was published",
+        first.folder.store.uri: "Image",
+    }.items():
+        changed = replace(options, image="localhost/nowhere:1") if seen == "Image" else options
+        with pytest.raises(DeployFailed) as failed:
+            deploy(changed, wrong, team)
+        assert seen in str(failed.value)
+        assert second.folder.store.uri in str(failed.value)
+        assert _answer(team, kserve) == pytest.approx(_expected(second.folder.store.uri), abs=1e-6)
+
+
+def _expected(uri: str) -> list[float]:
+    (answer,) = load_model(uri).predict([np.zeros(SHAPE, np.uint8) + 100])
+    return list(answer.probabilities.values())
+
+
+def _answer(team: ApiServer, kserve: str) -> list[float]:
+    """What a ready pod says, asked through the API server."""
+    label = "app=isvc.photos-predictor" if kserve == "yes" else f"{APP}=photos"
+
+    def ready() -> list[str]:
+        pods = team.get(PODS.path(team.namespace), {"labelSelector": label})["items"]
+        return [pod["metadata"]["name"] for pod in pods if _is_ready(pod)]
+
+    (name,) = eventually(ready, lambda names: len(names) == 1, 60)
+    tensor = {
+        "name": "images",
+        "datatype": "UINT8",
+        "shape": [1, *SHAPE],
+        "data": [100] * int(np.prod(SHAPE)),
+    }
+    path = f"{PODS.path(team.namespace, name)}:8080/proxy/v2/models/photos/infer"
+    answer = team.create(path, {"inputs": [tensor]})
+    return list(answer["outputs"][0]["data"])
+
+
+def _is_ready(pod: dict[str, object]) -> bool:
+    conditions = pod["status"].get("conditions", ())  # type: ignore[attr-defined]
+    going = "deletionTimestamp" in pod["metadata"]  # type: ignore[operator]
+    return not going and any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)

@@ -1,0 +1,202 @@
+"""Deploying: the pods of the new model decide; what was there before comes back if they never answer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from fake_api import FakeApiServer
+from onnx_packages import a_small_package
+from s3_server import BUCKET
+
+from ddpipe.errors import DeployFailed, ParameterError, PodRefused
+from ddpipe.kube.resources import PODS, SERVICES
+from ddpipe.serve.deploy import Deployed, deploy
+from ddpipe.serve.manifests import APP, CONTAINER, DEPLOYMENTS, INFERENCE_SERVICES, DeployOptions, objects
+from ddpipe.storage import open_store
+
+OPTIONS = DeployOptions(service="photos", s3_secret="keys", s3_endpoint="minio:9000", deadline=30)  # noqa: S106 - its name
+READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+
+
+@pytest.fixture
+def packages(s3: object) -> list[str]:
+    """Two versions of a model, in a bucket."""
+    return [a_small_package(f"s3://{BUCKET}/models/{seed}", seed=seed).folder.store.uri for seed in range(2)]
+
+
+class Controllers:
+    """Stands for the cluster: makes a Deployment of an InferenceService, and pods in some state."""
+
+    def __init__(self, *, kserve: bool = False, state: dict[str, Any] = READY, looks: int = 2) -> None:
+        self.cluster, self.state, self.looks, self.kserve = FakeApiServer(), state, looks, kserve
+        self.cluster.serve(DEPLOYMENTS, SERVICES, PODS, *([INFERENCE_SERVICES] if kserve else []))
+        self._seconds, self._left = itertools.count(), looks
+
+    def deploy(self, model: str, options: DeployOptions = OPTIONS) -> Deployed:
+        self._left = self.looks
+        return deploy(options, model, self.cluster, self._pause, lambda: float(next(self._seconds)))
+
+    def serving(self) -> str:
+        """URI of the model that the object names."""
+        resource = INFERENCE_SERVICES if self.kserve else DEPLOYMENTS
+        spec = self.cluster.get(resource.path("team", "photos"))["spec"]
+        pod = spec["predictor"] if self.kserve else spec["template"]["spec"]
+        return str(pod["containers"][0]["args"][1])
+
+    def _pause(self, _seconds: float) -> None:
+        """The controllers work while the command waits."""
+        for made in self.cluster.get(DEPLOYMENTS.path("team"))["items"]:
+            made["metadata"].setdefault("generation", 1)
+            self.cluster.put(DEPLOYMENTS.path("team"), made)
+        self._left -= 1
+        if self._left > 0:
+            return
+        if self.kserve:
+            found = self.cluster.get(INFERENCE_SERVICES.path("team", "photos"))
+            self.cluster.put(DEPLOYMENTS.path("team"), _made_by_kserve(found))
+        name = "photos-predictor" if self.kserve else "photos"
+        made = self.cluster.get(DEPLOYMENTS.path("team", name))
+        is_good = self.state == READY
+        made["status"] = {
+            "observedGeneration": made["metadata"]["generation"],
+            "replicas": 1,
+            "updatedReplicas": 1,
+            "availableReplicas": int(is_good),
+        }
+        self.cluster.put(DEPLOYMENTS.path("team"), made)
+        label = {"app": "isvc.photos-predictor"} if self.kserve else {APP: "photos"}
+        pod = {"metadata": {"name": "one", "labels": label}, "spec": made["spec"]["template"]["spec"]}
+        self.cluster.put(PODS.path("team"), {**pod, "status": self.state})
+
+
+def _made_by_kserve(found: dict[str, Any]) -> dict[str, Any]:
+    spec = {"replicas": 1, "template": {"spec": found["spec"]["predictor"]}}
+    return {"metadata": {"name": "photos-predictor", "generation": 1}, "spec": spec}
+
+
+def _waiting(reason: str, **more: Any) -> dict[str, Any]:
+    state = {"waiting": {"reason": reason, "message": "the registry says no"}}
+    return {"containerStatuses": [{"name": CONTAINER, "state": state, **more}]}
+
+
+CRASHED = _waiting(
+    "CrashLoopBackOff",
+    restartCount=2,
+    lastState={"terminated": {"exitCode": 24, "reason": "Error", "message": "model.onnx was changed"}},
+)
+
+
+@pytest.mark.parametrize("kserve", [False, True])
+def test_service_answers_with_the_new_model_when_its_pods_do(packages: list[str], kserve: bool) -> None:
+    cluster = Controllers(kserve=kserve)
+    first, second = (cluster.deploy(package) for package in packages)
+    assert (first.previous, second.previous) == ("", packages[0])
+    assert first.kind == ("InferenceService" if kserve else "Deployment")
+    host = "photos-predictor" if kserve else "photos"
+    assert second.url == f"http://{host}.team.svc/v2/models/photos/infer"
+    assert cluster.serving() == packages[1]
+
+
+@pytest.mark.parametrize("kserve", [False, True])
+@pytest.mark.parametrize(
+    ("state", "seen"),
+    [
+        (_waiting("ImagePullBackOff"), "ImagePullBackOff: the registry says no"),
+        (CRASHED, "its container ended with code 24: Error: model.onnx was changed"),
+        ({"conditions": []}, "after 30 s: 0 of 1 new pods are ready"),
+    ],
+    ids=["image", "crash", "deadline"],
+)
+def test_previous_model_is_restored_and_the_cause_named(
+    packages: list[str], kserve: bool, state: dict[str, Any], seen: str
+) -> None:
+    cluster = Controllers(kserve=kserve)
+    cluster.deploy(packages[0])
+    cluster.state = state
+    with pytest.raises(DeployFailed) as failed:
+        cluster.deploy(packages[1])
+    assert seen in str(failed.value)
+    assert f"The previous model serves: {packages[0]}" in str(failed.value)
+    assert cluster.serving() == packages[0]
+
+
+def test_first_model_that_fails_leaves_nothing(packages: list[str]) -> None:
+    cluster = Controllers(kserve=True, state=CRASHED)
+    with pytest.raises(DeployFailed, match="There was no model before: it is removed"):
+        cluster.deploy(packages[0])
+    assert cluster.cluster.get(INFERENCE_SERVICES.path("team"))["items"] == []
+
+
+def test_status_of_a_service_that_still_runs_the_old_pods_is_no_success(packages: list[str]) -> None:
+    """KServe says Ready all through a rollout: the previous pods answer."""
+    cluster = Controllers(kserve=True)
+    cluster.deploy(packages[0])
+    cluster.looks = 10**6  # the controller does not react to the new model
+    with pytest.raises(DeployFailed, match="has not made its pods yet"):
+        cluster.deploy(packages[1])
+
+
+def test_change_by_somebody_else_is_not_overwritten(packages: list[str]) -> None:
+    def meanwhile(controllers: Controllers, pause: Callable[[float], None]) -> Callable[[float], None]:
+        def paused(seconds: float) -> None:
+            pause(seconds)
+            path = DEPLOYMENTS.path("team", "photos")
+            found = controllers.cluster.get(path)
+            changed = {**found, "spec": {**found["spec"], "replicas": 7}}
+            controllers.cluster.put(DEPLOYMENTS.path("team"), changed)
+
+        return paused
+
+    good = Controllers()
+    good.deploy(packages[0])
+    good.state, good._pause = CRASHED, meanwhile(good, good._pause)  # type: ignore[method-assign]
+    with pytest.raises(DeployFailed, match="Somebody else has changed it meanwhile"):
+        good.deploy(packages[1])
+    assert good.cluster.get(DEPLOYMENTS.path("team", "photos"))["spec"]["replicas"] == 7
+
+
+def test_two_deployments_at_once_do_not_overwrite_each_other(packages: list[str]) -> None:
+    cluster = Controllers()
+    cluster.deploy(packages[0])
+    original = cluster.cluster.replace
+
+    def late(path: str, body: Any) -> dict[str, Any]:
+        found = cluster.cluster.get(path)
+        cluster.cluster.put(DEPLOYMENTS.path("team"), {**found, "spec": {**found["spec"], "replicas": 2}})
+        return original(path, body)
+
+    cluster.cluster.replace = late  # type: ignore[method-assign]
+    with pytest.raises(PodRefused, match="has been modified"):
+        cluster.deploy(packages[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "seen"),
+    [("runs/first/model", "pods cannot read a folder"), ("s3://{}/nothing", "there is no package.json")],
+)
+def test_model_that_pods_cannot_read_is_rejected_before_anything_is_made(
+    packages: list[str], model: str, seen: str
+) -> None:
+    bucket = open_store(packages[0]).uri.split("/")[2]
+    cluster = Controllers()
+    with pytest.raises(ParameterError, match=seen):
+        cluster.deploy(model.format(bucket))
+    assert not cluster.cluster.asked
+
+
+def test_pods_are_restricted_and_name_their_secret_only() -> None:
+    for kserve in (False, True):
+        main, *_ = objects(OPTIONS, "s3://b/m", "team", kserve=kserve)
+        pod = main.body["spec"]["predictor"] if kserve else main.body["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert not container["securityContext"]["allowPrivilegeEscalation"]
+        names = {entry["name"]: entry for entry in container["env"]}
+        assert names["AWS_SECRET_ACCESS_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "keys"
+        assert "value" not in names["AWS_SECRET_ACCESS_KEY"]
+    without = objects(replace(OPTIONS, s3_secret=""), "s3://b/m", "team", kserve=False)[0]
+    assert "secretKeyRef" not in str(without.body)
