@@ -4,7 +4,9 @@
     {"inputs": [{"name": "files", "datatype": "BYTES", "shape": [1], "data": ["<base64 of a PNG>"]}]}
 
 The first takes pixels of the model's own shape, the second files of any size, which the server prepares as
-the training images were. Source: https://github.com/kserve/open-inference-protocol.
+the training images were. Data may also follow the JSON as bytes, as tritonclient sends it.
+
+Sources: https://github.com/kserve/open-inference-protocol; Triton's binary tensor data extension.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,9 @@ from ddpipe.model.package import INPUT, Signature
 from ddpipe.serve.prediction import Prediction
 
 FILES, PROBABILITIES, ANSWER = "files", "probabilities", "answer"
+
+HEADER = "Inference-Header-Content-Length"
+"""Length of the JSON where data follows it as bytes."""
 
 MOST_IMAGES = 1024
 """In one request."""
@@ -51,19 +56,25 @@ class Request:
     images: Sequence[bytes] | NDArray[np.uint8]
 
 
-def parsed(body: bytes, signature: Signature) -> Request:
+def parsed(body: bytes, signature: Signature, header: str | None = None) -> Request:
     """A request for inference.
 
     Args:
-        body: JSON, not trusted.
+        body: JSON, perhaps with bytes after it; not trusted.
         signature: Of the model.
+        header: Value of `HEADER`, if the client sent it.
 
     Raises:
         WrongRequest: It is something else.
     """
     try:
-        values = json.loads(body)
+        length = int(header) if header else len(body)
+        if not 0 <= length <= len(body):
+            raise ValueError(f"{HEADER} is {length}, the body has {len(body)} bytes")  # noqa: TRY301
+        values = json.loads(body[:length])
         (tensor,) = values["inputs"]
+        if header:
+            tensor["data"] = body[length:]
         return Request(str(values.get("id", ""))[:LONGEST_ID], _images(tensor, signature))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         seen = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)[:200]
@@ -88,7 +99,12 @@ def expected(signature: Signature) -> str:
     )
 
 
-def _files(shape: Sequence[int], data: Sequence[str]) -> Sequence[bytes]:
+def _files(shape: Sequence[int], data: Sequence[str] | bytes) -> Sequence[bytes]:
+    if isinstance(data, bytes):
+        found = list(_strings(data))
+        if list(shape) != [len(found)] or not found:
+            raise ValueError(f"its shape is {str(shape)[:40]}, its data has {len(found)} items")
+        return found
     if list(shape) != [len(data)] or not 1 <= len(data) <= MOST_IMAGES:
         raise ValueError(f"its shape is {str(shape)[:40]}, its data has {len(data)} items")
     try:
@@ -97,16 +113,31 @@ def _files(shape: Sequence[int], data: Sequence[str]) -> Sequence[bytes]:
         raise ValueError(f"its data is not base64: {error}") from error
 
 
+def _strings(data: bytes) -> Iterator[bytes]:
+    """Strings, each after its length in four bytes."""
+    place = 0
+    for _ in range(MOST_IMAGES):
+        if place == len(data):
+            return
+        end = place + 4 + int.from_bytes(data[place : place + 4], "little")
+        if end > len(data):
+            break
+        yield data[place + 4 : end]
+        place = end
+    if place != len(data):
+        raise ValueError("its data are not strings after their lengths")
+
+
 def _pixels(shape: Sequence[int], data: object, signature: Signature) -> NDArray[np.uint8]:
     if not 1 <= len(shape) <= 1 + len(signature.shape) or tuple(shape[1:]) != signature.shape:
         raise ValueError(f"its shape is {str(shape)[:40]}")
     count = shape[0]
     if type(count) is not int or not 1 <= count <= MOST_IMAGES:
         raise ValueError(f"it has {str(count)[:40]} images")
-    values = np.asarray(data)
+    values = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else np.asarray(data)
     if values.size != math.prod(shape):
         raise ValueError(f"its data has {values.size} values, its shape {math.prod(shape)}")
-    if values.dtype.kind != "i" or values.min() < 0 or values.max() > np.iinfo(np.uint8).max:
+    if values.dtype.kind not in "iu" or values.min() < 0 or values.max() > np.iinfo(np.uint8).max:
         raise ValueError("its data are not whole numbers from 0 to 255")
     return values.astype(np.uint8).reshape(shape)
 

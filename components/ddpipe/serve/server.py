@@ -115,11 +115,11 @@ class Server:
 
     async def _infer(self, request: Request) -> Response:
         body = await _body(request)
-        return JSONResponse(await self._in_thread(self._inferred, body))
+        return JSONResponse(await self._in_thread(self._inferred, body, request.headers.get(protocol.HEADER)))
 
-    def _inferred(self, body: bytes) -> Mapping[str, Any]:
+    def _inferred(self, body: bytes, header: str | None) -> Mapping[str, Any]:
         signature = self.model.signature
-        asked = protocol.parsed(body, signature)
+        asked = protocol.parsed(body, signature, header)
         predictions = self.model.predict(asked.images)
         self._images.inc(len(predictions))
         return protocol.response(asked, predictions, signature, self.name)
@@ -133,9 +133,9 @@ class Server:
         self._images.inc()
         return JSONResponse(answer.to_dict())
 
-    async def _in_thread(self, function: Callable[..., Any], argument: object) -> Any:  # noqa: ANN401 - as typed
+    async def _in_thread(self, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401 - as typed
         try:
-            return await anyio.to_thread.run_sync(function, argument, limiter=self._threads)
+            return await anyio.to_thread.run_sync(function, *arguments, limiter=self._threads)
         except protocol.WrongRequest as error:
             raise HTTPException(400, str(error)) from error
 

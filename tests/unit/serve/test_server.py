@@ -93,6 +93,38 @@ def test_tensors_and_files_get_the_answers_of_the_model(url: str, model: Model, 
     assert [json.loads(one) for one in said["data"]] == [list(one.answer) for one in found]
 
 
+def after_the_json(url: str, head: dict[str, Any], data: bytes, length: object = None) -> tuple[int, Any]:
+    """A request whose data follow the JSON as bytes."""
+    text = json.dumps(head).encode()
+    headers = {"Inference-Header-Content-Length": str(len(text) if length is None else length)}
+    answer = HTTP.request("POST", f"{url}/v2/models/toys/infer", body=text + data, headers=headers)
+    return answer.status, answer.json()
+
+
+def test_data_may_follow_the_json_as_bytes(url: str, tmp_path: Path) -> None:
+    """As tritonclient sends it by default."""
+    images = np.random.default_rng(1).integers(0, 256, (2, *SHAPE), dtype=np.uint8)
+    tensor = {"name": "images", "datatype": "UINT8", "shape": images.shape, "data": None}
+    status, answer = after_the_json(url, {"inputs": [tensor]}, images.tobytes())
+    assert status == 200
+    np.testing.assert_array_equal(probabilities(answer), probabilities(infer(url, pixels(images))[1]))
+    file = an_image(tmp_path / "a.png").read_bytes()
+    strings = 2 * (len(file).to_bytes(4, "little") + file)
+    tensor = {"name": "files", "datatype": "BYTES", "shape": [2], "data": None}
+    status, answer = after_the_json(url, {"inputs": [tensor]}, strings)
+    assert status == 200
+    np.testing.assert_array_equal(probabilities(answer), probabilities(infer(url, files(file, file))[1]))
+    for data, length in (
+        (strings[:-1], None),
+        (strings, 10**9),
+        (strings, -1),
+        (b"\xff" * 9, None),
+        (b"", "x"),
+    ):
+        status, answer = after_the_json(url, {"inputs": [tensor]}, data, length)
+        assert (status, "shape [n, 6, 8, 1]" in answer["error"]) == (400, True)
+
+
 def test_metadata_says_how_to_call_the_model(url: str, model: Model) -> None:
     answer = HTTP.request("GET", f"{url}/v2/models/toys").json()
     assert answer["inputs"][0] == {"name": "images", "datatype": "UINT8", "shape": [-1, *SHAPE]}
@@ -208,7 +240,7 @@ def test_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
             port = url.rpartition(":")[2]
             refused = subprocess.run([*command, "--port", port], capture_output=True, text=True, check=False)
             assert refused.returncode == ParameterError.exit_code
-            assert "it is in use" in refused.stderr
+            assert "is in use" in refused.stderr
         finally:
             serving.terminate()
             assert serving.wait() == -SIGTERM  # after the requests under way
