@@ -224,7 +224,7 @@ def gate(run: Run, dataset: str, spec: GateSpec, network: str = "") -> Verdict:
     Args:
         run: With a finished evaluation.
         dataset: URI of the dataset version's manifest.
-        spec: What is asked of the model.
+        spec: The requirements for the model.
         network: The network of the user's own recipe: the one function that may be imported.
 
     Raises:
@@ -248,7 +248,7 @@ def gate(run: Run, dataset: str, spec: GateSpec, network: str = "") -> Verdict:
                 what="the gate rejects the model",
                 which=f"{verdict.model}, from run {run.uri}",
                 seen=verdict.reason,
-                do=f"Read {run.report}; train a better model, or change what the gate asks.",
+                do=f"Read {run.report}; train a better model, or change the requirements of the gate.",
             )
     return verdict
 

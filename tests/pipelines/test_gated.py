@@ -65,7 +65,7 @@ def test_a_rejected_model_ends_the_run_with_its_reason(runs: Any) -> None:
     folder, done = runs
     code, error = done["rejected"]
     assert (code, error["error"]) == (GateFailed.exit_code, "GateFailed")
-    assert "at least 0.999 is asked" in error["seen"]
+    assert "at least 0.999 is required" in error["seen"]
     assert "This model is rejected:" in page(folder, "rejected")
 
 

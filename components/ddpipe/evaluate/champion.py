@@ -70,7 +70,7 @@ def champion_of(model: Model, promotion: Promotion, manifest: DatasetManifest) -
         raise NotComparable(f"the champion {name} is not the package that was promoted: {fix}")
     if problems := list(_other(package, manifest)):
         raise NotComparable(
-            f"the champion {name} answers another question ({'; '.join(problems)}): if the new model is to "
+            f"the champion {name} is for another task ({'; '.join(problems)}): if the new model is to "
             f"replace it, export it with gate_export always and promote it with `ddpipe models promote`"
         )
     return Champion(promotion.version, package)

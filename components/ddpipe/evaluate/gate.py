@@ -1,7 +1,7 @@
 """The gate's rules: what is known of two models -> promote, keep or fail, with a reason. Pure functions.
 
-fail      the new model misses what is asked of any model: a minimum, a latency, a size; or it cannot be
-compared, as the champion is gone or answers another question
+fail      the new model does not meet a requirement: a minimum, a latency, a size; or it cannot be
+compared, as the champion is gone or has another task
 keep      it is good enough, but not certainly better than the champion, or a class got much worse
 promote   it is certainly better, or there is no champion
 """
@@ -89,7 +89,7 @@ def decide(
     """The verdict, and why in one sentence.
 
     Args:
-        spec: What is asked.
+        spec: The requirements.
         metric: Name of the score that decides.
         value: The new model's score.
         cost: Its size and latency, as far as they are limited.
@@ -134,16 +134,16 @@ def _decided(
 
 
 def _missed(spec: GateSpec, metric: str, value: float, cost: Cost) -> Iterator[str]:
-    """What is asked of any model and missed by this one."""
+    """The requirements for any model that this one does not meet."""
     if not value >= spec.gate_minimum:  # also NaN
         seen = f"{value:.4f}" if value == value else "undefined on these images"  # noqa: PLR0124 - NaN
-        yield f"{metric} is {seen}, and at least {spec.gate_minimum:g} is asked"
+        yield f"{metric} is {seen}, but at least {spec.gate_minimum:g} is required"
     if (spec.gate_latency or spec.gate_size) and cost.milliseconds is None:
         yield "its size and latency cannot be measured, as ONNX cannot express it"
     if spec.gate_latency and cost.milliseconds is not None and cost.milliseconds > spec.gate_latency:
-        yield f"an image takes {cost.milliseconds:.2f} ms, and at most {spec.gate_latency:g} are asked"
+        yield f"an image takes {cost.milliseconds:.2f} ms, but at most {spec.gate_latency:g} are allowed"
     if spec.gate_size and cost.megabytes is not None and cost.megabytes > spec.gate_size:
-        yield f"the model has {cost.megabytes:.2f} MB, and at most {spec.gate_size:g} are asked"
+        yield f"the model has {cost.megabytes:.2f} MB, but at most {spec.gate_size:g} are allowed"
 
 
 def _worse(spec: GateSpec, comparison: Comparison) -> str:

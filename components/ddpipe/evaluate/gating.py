@@ -60,7 +60,7 @@ def gate(
         manifest_uri: The dataset version that it was trained and evaluated on; its store holds the models.
         evaluation_uri: Its evaluation.
         output_uri: Folder for the verdict; an older one in it is replaced.
-        spec: What is asked of the model.
+        spec: The requirements for the model.
         network: The network of the user's own recipe: the one function that may be imported.
 
     Raises:

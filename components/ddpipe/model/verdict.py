@@ -178,5 +178,5 @@ def load_verdict(uri: str) -> tuple[Verdict, npt.NDArray[np.int64]]:
 def _verdict(values: Any) -> Verdict:  # noqa: ANN401 - JSON
     verdict = typed(Verdict, values)
     if verdict.decision not in {PROMOTE, KEEP, FAIL}:
-        raise ValueError(f"{verdict.decision!r} is no decision")
+        raise ValueError(f"{verdict.decision!r} is not a decision")
     return verdict

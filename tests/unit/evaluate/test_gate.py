@@ -63,7 +63,7 @@ ONE_CLASS_WORSE = (
     ("spec", "pair", "given", "decision", "reason"),
     [
         ({}, None, {}, "promote", "there is no champion yet"),
-        ({"gate_minimum": 0.95}, None, {}, "fail", "accuracy is 0.9000, and at least 0.95 is asked"),
+        ({"gate_minimum": 0.95}, None, {}, "fail", "accuracy is 0.9000, but at least 0.95 is required"),
         ({"gate_minimum": 0.9}, None, {}, "promote", "no champion"),
         ({}, None, {"value": float("nan")}, "fail", "undefined on these images"),
         ({}, BETTER, {}, "promote", "accuracy rose from 0.8100"),
@@ -72,7 +72,7 @@ ONE_CLASS_WORSE = (
         ({"gate_gain": 0.04}, BETTER, {}, "keep", "not certainly more than 0.04"),
         ({"gate_gain": -0.05}, SAME, {}, "promote", "accuracy stayed"),
         ({"gate_gain": -0.05}, WORSE, {}, "keep", "accuracy fell"),
-        ({"gate_minimum": 0.95}, BETTER, {}, "fail", "at least 0.95 is asked"),
+        ({"gate_minimum": 0.95}, BETTER, {}, "fail", "at least 0.95 is required"),
         ({"gate_class_loss": 0.1}, ONE_CLASS_WORSE, {}, "keep", "class 'd' fell from 1.0000 to 0.0000"),
         ({}, ONE_CLASS_WORSE, {}, "promote", "accuracy rose"),
         ({"gate_latency": 5}, None, {"cost": Cost(megabytes=1, milliseconds=6)}, "fail", "6.00 ms"),
