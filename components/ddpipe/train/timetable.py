@@ -112,17 +112,17 @@ class Budget:
         seconds: For the whole run, evaluation and export included.
         used: Before this process was ready to train.
         launch: That this process needed for that.
-        tested: Images that the evaluation and the export score later.
+        scored: Images that evaluation and export score later, each as often as they do.
     """
 
     seconds: float
     used: float
     launch: float
-    tested: int
+    scored: int
 
     def later(self, pace: float) -> float:
         """Seconds for evaluation and export, if a unit of work takes `pace` seconds."""
-        return LAUNCHES * self.launch + 2 * SCORED * self.tested * pace
+        return LAUNCHES * self.launch + SCORED * self.scored * pace
 
 
 class Timetable:
@@ -179,7 +179,7 @@ class Timetable:
             self._mark(step)
             steps = world.decided(lambda: self._decided(step, world))
             self.schedule.append([step, steps])
-        if here == FIRST and world.is_main:
+        if here == FIRST and world.is_main and step < self.steps:
             self._mark(step)
             _log.info("%s", self._expected(step))
 

@@ -201,7 +201,7 @@ def _budget(
         return None
     attempts = start.checkpoint.attempts if start.checkpoint else []
     earlier = sum(attempt["seconds"] + attempt.get("before", 0.0) for attempt in attempts)
-    return Budget(60 * recipe.minutes, earlier + before, launch, manifest.splits["test"].count)
+    return Budget(60 * recipe.minutes, earlier + before, launch, 2 * manifest.splits["test"].count)
 
 
 def _prepared_in(store: Store) -> float:

@@ -41,7 +41,7 @@ class Machine:
 
 
 def a_budget(seconds: float, used: float = 0.0) -> Budget:
-    return Budget(seconds, used, launch=1.0, tested=1000)
+    return Budget(seconds, used, launch=1.0, scored=2000)
 
 
 def run(seconds: float, machine: Machine, work: Work = WORK, used: float = 0.0) -> tuple[Timetable, float]:
