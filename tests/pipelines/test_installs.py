@@ -17,6 +17,8 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from onnx_packages import CLASSES, a_small_package
+from samples import an_image
 
 from ddpipe.errors import ClusterUnreachable, ParameterError
 
@@ -83,7 +85,9 @@ def install(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Install
     [
         ("launch", {"torch", "kfp", "scikit-learn"}),
         ("pipelines", {"torch", "scikit-learn"}),
+        ("predict", {"torch", "kfp", "kubernetes", "scipy", "scikit-learn", "starlette"}),
         ("prepare", {"torch", "kfp", "kubernetes"}),
+        ("serve", {"torch", "kfp", "kubernetes", "scipy", "scikit-learn"}),
         ("train", {"kfp", "kubernetes"}),
     ],
 )
@@ -108,6 +112,15 @@ def test_a_missing_extra_is_named(install: Callable[[str], Install]) -> None:
 def test_prepare_prepares_digits(install: Callable[[str], Install], tmp_path: Path) -> None:
     shown = install("prepare").ddpipe("prepare", "--run", "first", "--json", folder=tmp_path)
     assert (tmp_path / json.loads(shown)["dataset"]).exists()
+
+
+def test_predict_answers_for_a_package(install: Callable[[str], Install], tmp_path: Path) -> None:
+    a_small_package(str(tmp_path / "model"))
+    an_image(tmp_path / "a.png")
+    shown = install("predict").ddpipe("predict", "model", "a.png", "--json", folder=tmp_path)
+    assert set(json.loads(shown)["probabilities"]) == set(CLASSES)
+    refused = install("predict").ddpipe("serve", "model", code=ParameterError.exit_code, folder=tmp_path)
+    assert "is not installed" in refused
 
 
 def test_train_runs_all_four_steps(install: Callable[[str], Install], tmp_path: Path) -> None:
