@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, GATE, PREPARE, PYTORCH_JOB, TRAIN, Step
+from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, GATE, PREPARE, PYTORCH_JOB, TRAIN, TUNE, Step
 
 VERIFIED = datetime(2026, 11, 22, tzinfo=UTC)
 """When the training pipeline last ran on a real KFP 2.17."""
@@ -24,6 +24,7 @@ _TRAINER = {"name": "Trainer", "version": ">=1.8.1"}
 _TAGS = {
     PREPARE.name: ("data_processing", "dataset_preparation", "images"),
     TRAIN.name: ("training", "pytorch", "distributed", "ddp"),
+    TUNE.name: ("training", "hyperparameter_tuning", "katib"),
     EVALUATE.name: ("evaluation", "metrics", "images"),
     GATE.name: ("evaluation", "model_comparison", "promotion"),
     EXPORT.name: ("deployment", "onnx", "model_package"),
@@ -34,7 +35,7 @@ _TAGS = {
 
 def metadata(step: Step) -> str:
     """The content of metadata.yaml."""
-    needs_trainer = step in {TRAIN, PYTORCH_JOB, CLEAN_UP}
+    needs_trainer = step in {TRAIN, TUNE, PYTORCH_JOB, CLEAN_UP}
     facts: dict[str, Any] = {
         "name": step.name,
         "stability": STABILITY,

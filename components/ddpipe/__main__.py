@@ -36,6 +36,7 @@ COMMANDS = (
     "doctor",
     "schedule",
     "launch",
+    "katib",
     "jobs",
     "scale",
 )

@@ -21,6 +21,7 @@ from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import Between, OneOf, Parameter, Parameters, declared, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
+from ddpipe.search.options import SearchOptions
 from ddpipe.spelling import option
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
@@ -256,6 +257,17 @@ TRAIN_ANYWHERE = replace(
     "resumes from the last checkpoint.",
 )
 """The same on the command line; the engine's step runs in an image that cannot train."""
+TUNE = Step(
+    name="tune",
+    command=("katib",),
+    image=Image.LAUNCHER,
+    groups=(DatasetOptions, RunOptions, SearchOptions, PresetOptions, Recipe, JobOptions, Owner),
+    results=(
+        Result("best_recipe", Kind.TEXT, "The best recipe, the input `recipe` of train."),
+        Result("tune_metrics", Kind.METRICS, "Score of the best trial on the validation split."),
+    ),
+    help="Search hyperparameters with Katib: its trials are jobs. A repeated call continues the same search.",
+)
 EVALUATE = Step(
     name="evaluate",
     command=("evaluate",),

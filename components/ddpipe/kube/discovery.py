@@ -31,7 +31,9 @@ def spec_schema(cluster: Cluster, resource: Resource, *, needed: bool = False) -
     crd = readable(lambda: cluster.get(path)) or {}
     for version in crd.get("spec", {}).get("versions", ()):
         if version["name"] == resource.version:
-            schema: Object = version["schema"]["openAPIV3Schema"]["properties"]["spec"].get("properties")
+            # Katib's CRDs say nothing about their fields.
+            fields = version["schema"]["openAPIV3Schema"].get("properties", {})
+            schema: Object | None = fields.get("spec", {}).get("properties")
             return schema
     return _openapi_schema(cluster, resource) if needed else None
 

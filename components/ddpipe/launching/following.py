@@ -60,6 +60,7 @@ class Ended:
         restarts: How often containers were restarted or pods replaced.
         notes: What happened before and may explain the end.
         deleted: Whether somebody has requested the job's deletion.
+        found: Its object at the end.
     """
 
     status: JobStatus
@@ -67,6 +68,7 @@ class Ended:
     restarts: int
     notes: tuple[str, ...]
     deleted: bool
+    found: Object
 
 
 @dataclass(slots=True)
@@ -155,7 +157,7 @@ class Follower:
             LaunchError: It cannot continue at all.
         """
         if status.phase is Phase.ACTIVE and (stuck := self._record.stuck(now)):
-            return self._end_of_stuck(stuck, status)
+            return self._end_of_stuck(stuck, status, found)
         if resize := elastic.requested(found, self.job.nodes):
             return resize
         error = self._hopeless(status, found, now) or self._late(status, now)
@@ -181,28 +183,29 @@ class Follower:
             raise diagnosis.deleted(self.job, self.backend)
         return self._end(self._record.look_back(gone), gone, now)
 
-    def _end_of_stuck(self, stuck: Replica, status: JobStatus) -> Ended:
+    def _end_of_stuck(self, stuck: Replica, status: JobStatus, found: Object) -> Ended:
         """The end of a job that waits for a pod to end: operators do not replace it before."""
         self._note(
             f"{stuck.rank} is still terminating {stuck.grace + STUCK_SECONDS:.0f} s after its deletion was "
             f"requested, its node {stuck.node} may be lost (kubectl get node {stuck.node}; then "
             f"kubectl delete pod --force --grace-period=0 -n {self.job.namespace} {stuck.pod})"
         )
-        return self._ended(replace(status, phase=Phase.FAILED), deleted=False)
+        return self._ended(replace(status, phase=Phase.FAILED), found, deleted=False)
 
     def _end(self, status: JobStatus, found: Object, now: float) -> Ended | None:
         """The end, once the last states of the pods are known too."""
         if self._is_complete(status) or self.limits.has_settled(now, reconnecting=not self._view.is_current):
-            return self._ended(status, deleted="deletionTimestamp" in found["metadata"])
+            return self._ended(status, found, deleted="deletionTimestamp" in found["metadata"])
         return None
 
-    def _ended(self, status: JobStatus, *, deleted: bool) -> Ended:
+    def _ended(self, status: JobStatus, found: Object, *, deleted: bool) -> Ended:
         return Ended(
             status=status,
             replicas=self._record.replicas,
             restarts=status.restarts + self._record.replacements,
             notes=tuple(self._notes),
             deleted=deleted,
+            found=found,
         )
 
     def _is_complete(self, status: JobStatus) -> bool:

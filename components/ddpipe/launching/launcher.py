@@ -28,6 +28,7 @@ from ddpipe.errors import (
     OutputMissing,
     PreflightFailed,
 )
+from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Keep
 from ddpipe.jobs.rank_selection import RankSelection
@@ -48,6 +49,9 @@ from ddpipe.launching.output import Output
 from ddpipe.launching.ownership import own_pod_path
 from ddpipe.launching.removal import remove
 from ddpipe.launching.stopping import Target, deletes_on_stop
+
+Check = Callable[[Object], LaunchError | None]
+"""Why a job that succeeded is not a success; None if it is one."""
 
 # A job that has ended may wait for the cluster's own clean-up; a person waits to see how it ended.
 _CLEAN_UP_SECONDS = 60.0
@@ -88,6 +92,8 @@ def launch(
     out: TextIO = sys.stderr,
     is_process: bool = False,
     begin: Begin = adopt_or_create,
+    wrap: Callable[[Backend], Backend] = lambda kind: kind,
+    check: Check = lambda _: None,
 ) -> Outcome:
     """Run `job` on `cluster` and wait for its end.
 
@@ -99,6 +105,8 @@ def launch(
         is_process: Whether this process exists for attempt: SIGTERM and SIGINT delete the job and end it
             with exit code 143.
         begin: Gives the job: `adopt` takes the one that exists, and creates none.
+        wrap: Makes another kind of job of the chosen one: a search runs many of them.
+        check: Why a job that succeeded is not a success, from its object; None if it is one.
 
     Raises:
         ParameterError: The job's options cannot work.
@@ -108,11 +116,11 @@ def launch(
     output = Output(out)
     title = f"job {job.namespace}/{job.name}"
     try:
-        kind = choose(cluster, job, kinds, output.say)
+        kind = wrap(choose(cluster, job, kinds, output.say))
         attempt = Attempt(cluster, job, job, kind, output.say)
         title = attempt.title
         with _guarded(attempt) if is_process else nullcontext():
-            return _launch(attempt, output, exists, begin)
+            return _launch(attempt, output, exists, begin, check)
     except Refused as error:
         raise refused(error, title) from error
     finally:
@@ -124,7 +132,9 @@ def _guarded(attempt: Attempt) -> AbstractContextManager[None]:
     return deletes_on_stop(attempt.cluster.spare(), target)
 
 
-def _launch(attempt: Attempt, output: Output, exists: Callable[[str], bool], begin: Begin) -> Outcome:
+def _launch(
+    attempt: Attempt, output: Output, exists: Callable[[str], bool], begin: Begin, check: Check
+) -> Outcome:
     began = time.monotonic()
     job = attempt.requested
     logs = Logs(
@@ -139,7 +149,7 @@ def _launch(attempt: Attempt, output: Output, exists: Callable[[str], bool], beg
     uid: str = found["metadata"]["uid"]
     for rank in logs.finish():
         attempt.say(f"the log of {rank} could not be read to its end")
-    problem = _problem(attempt, ended, logs, exists)
+    problem = _problem(attempt, ended, logs, exists) or check(ended.found)
     kept = Keep(job.keep).keeps(failed=problem is not None)
     left = None if kept else _left(attempt, uid)
     if problem:

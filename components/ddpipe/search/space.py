@@ -248,6 +248,18 @@ def _value(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the hyperpar
     return value
 
 
+def parsed_value(name: str, text: str) -> Any:  # noqa: ANN401 - of the hyperparameter's own type
+    """The value of a hyperparameter from text.
+
+    Raises:
+        ValueError: There is no such hyperparameter, or it cannot have this value.
+    """
+    items = {item.name: item for item in declared(Recipe)}
+    if name not in items:
+        raise ValueError(unknown(name, items))
+    return _value(items[name], text)
+
+
 def _example(item: Parameter) -> str:
     if item.kind in {int, float}:
         return f"{item.name}=LOW..HIGH, {item.name}=log(LOW,HIGH) or {item.name}=VALUE,VALUE"

@@ -86,6 +86,11 @@ def _shown(place: str) -> str:
     return place if len(place) <= _LONGEST else f"{place[:_LONGEST]}…"
 
 
+def recipe_text(recipe: Recipe) -> str:
+    """What shapes the model, as one line that `best_recipe` reads."""
+    return json.dumps(recipe.shaping(), sort_keys=True)
+
+
 def winner_json(recipe: Recipe, **facts: object) -> bytes:
     """The content of the file: the recipe, and what is known about it."""
     return json.dumps({"recipe": recipe.to_dict(), **facts}, indent=1).encode()

@@ -1,0 +1,110 @@
+"""`ddpipe katib`: a search over hyperparameters whose trials are jobs on the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
+from ddpipe.commands.results import Outcome
+from ddpipe.commands.shown import Scores
+from ddpipe.commands.step import step_command
+from ddpipe.data.manifest import load_manifest
+from ddpipe.errors import ParameterError
+from ddpipe.jobs.experiment import TRIAL, Plan
+from ddpipe.jobs.job import TrainingJob, training_command
+from ddpipe.jobs.options import JobOptions, Restart
+from ddpipe.jobs.owner import Owner
+from ddpipe.kube.api import connect
+from ddpipe.launching.tuning import Tuned, tune
+from ddpipe.runs import Run, RunOptions
+from ddpipe.search.katib import METRICS, parameters, recipe_of, template
+from ddpipe.search.options import Pruning, SearchOptions
+from ddpipe.search.space import Space, checked, parsed
+from ddpipe.search.winner import FILE, recipe_text, winner_json
+from ddpipe.spelling import option
+from ddpipe.steps import TUNE
+from ddpipe.storage import write_uri
+from ddpipe.train.recipe import Recipe
+
+
+@step_command(TUNE)
+@list_presets_option
+def katib_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+    """Run the step; its declaration describes it."""
+    run, search = RunOptions.picked(given).required, SearchOptions.picked(given)
+    recipe = chosen_recipe(given)
+    space = checked(parsed(search.search), recipe, given_names(given))
+    plan = _plan(space, search, recipe, METRICS[load_manifest(dataset).task], given["restart"])
+    cluster = connect()
+    owner = Owner.picked(given)
+    job = TrainingJob(
+        owner=replace(owner, run_id=owner.run_id or run.name, step=_step(owner)),
+        namespace=cluster.namespace,
+        command=training_command(dataset, f"{run.uri}/trials/{TRIAL}/training", template(space, recipe)),
+        **_options(given, plan),
+    )
+    found = tune(job, plan, cluster, is_process=True)
+    best = recipe_of(recipe, found.best.values, found.best.trial)
+    uri = f"{run.uri}/{FILE}"
+    write_uri(uri, winner_json(best, trial=found.best.trial, metric=plan.metric, score=found.best.score))
+    return _delivered(run, found, best, plan, uri)
+
+
+def _step(owner: Owner) -> str:
+    """The name of the step: a training of the same run is another one."""
+    return TUNE.name if owner.step == Owner().step else owner.step
+
+
+def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, restart: str) -> Plan:
+    if search.pruning == Pruning.HALVING:
+        raise ParameterError(
+            what="the search cannot start",
+            which=f"{option('pruning')} {search.pruning}",
+            seen="Katib stops trials by the median rule only",
+            do=f"Choose {Pruning.MEDIAN} or {Pruning.NONE}.",
+        )
+    return Plan(
+        parameters=parameters(space),
+        metric=metric,
+        algorithm=search.sampler,
+        seed=recipe.seed,
+        early_stopping=search.pruning == Pruning.MEDIAN,
+        trials=search.trials,
+        parallel=min(search.parallel_trials, search.trials),
+        max_failed=search.max_failed_trials,
+        restart=restart,
+    )
+
+
+def _options(given: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """The job's options; its pods are those of all trials at the same time."""
+    options = JobOptions.picked(given)
+    if options.min_nodes:
+        raise ParameterError(
+            what="the search cannot start",
+            which=option("min_nodes"),
+            seen="the number of pods of a trial is fixed",
+            do=f"Leave out {option('min_nodes')}.",
+        )
+    # A trial that fails is counted by the Experiment, which continues.
+    return {**options.to_dict(), "nodes": options.nodes * plan.parallel, "restart": Restart.ON_FAILURE}
+
+
+def _delivered(run: Run, found: Tuned, best: Recipe, plan: Plan, uri: str) -> Outcome:
+    counts = ", ".join(f"{count} {word}" for word, count in found.counts.items())
+    values = ", ".join(f"{name}={value}" for name, value in found.best.values.items())
+    return Outcome(
+        {
+            "run": run.uri,
+            "best": asdict(found.best),
+            "recipe": best.to_dict(),
+            "trials": dict(found.counts),
+            "metric": plan.metric,
+            "best_recipe": uri,
+            "experiment": asdict(found.outcome),
+        },
+        f"{counts}; best {plan.metric}={found.best.score:.4f} with {values}: {uri}",
+        values={"best_recipe": recipe_text(best)},
+        shown={"tune_metrics": Scores({plan.metric: found.best.score})},
+    )

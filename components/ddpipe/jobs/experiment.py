@@ -1,0 +1,252 @@
+"""Experiment (kubeflow.org/v1beta1) of Katib: trials of any kind of job, as a kind of job. Pure functions.
+
+An Experiment looks to the launch protocol like a job: it is created once by its name, adopted after a retry,
+followed with the pods of its trials, deleted on a stop. Katib makes each trial's job from a template in which
+it replaces `${trialParameters.NAME}` by a value; the trial's name is one of these, where pods meet by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any
+
+from ddpipe.errors import ParameterError
+from ddpipe.jobs import CONTAINER
+from ddpipe.jobs.backend import Backend, Controller
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.labels import annotate, metadata_of
+from ddpipe.jobs.replicas import Read, replica_of
+from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
+from ddpipe.kube.resources import JOBS, Object, Resource
+
+RESOURCE = Resource(group="kubeflow.org", version="v1beta1", plural="experiments", kind="Experiment")
+KATIB = Controller(
+    name="Katib controller",
+    find="kubectl get pods -A -l katib.kubeflow.org/component=controller",
+    webhook="katib.kubeflow.org",
+    install="Install Kubeflow Katib",
+    pods="the namespace's label katib.kubeflow.org/metrics-collector-injection=enabled",
+)
+TRIAL = "${trialParameters.trial}"
+"""In a template, the name of the trial."""
+
+_EXPERIMENT, _TRIAL = "katib.kubeflow.org/experiment", "katib.kubeflow.org/trial"
+_COLLECTOR = "metrics-logger-and-collector"
+"""The container that Katib adds: the lines of the training are in its log."""
+
+_CONTAINERS = {"TrainJob": "node"}
+_PRIMARY: Mapping[str, Mapping[str, str]] = {
+    "PyTorchJob": {"training.kubeflow.org/replica-index": "0"},
+    "TrainJob": {
+        "jobset.sigs.k8s.io/replicatedjob-name": "node",
+        "batch.kubernetes.io/job-completion-index": "0",
+    },
+}
+"""The labels of the pod whose lines count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What an Experiment varies, and how far it goes.
+
+    Attributes:
+        parameters: What varies, as Katib has it.
+        metric: The name in the training's lines that is maximized.
+        algorithm: Name of the sampler.
+        seed: Of the sampler.
+        early_stopping: Whether trials below the median stop.
+        trials: How many.
+        parallel: How many at the same time.
+        max_failed: How many may fail.
+        restart: When a trial's pods are restarted.
+    """
+
+    parameters: Sequence[Mapping[str, Any]]
+    metric: str
+    algorithm: str
+    seed: int
+    early_stopping: bool
+    trials: int
+    parallel: int
+    max_failed: int
+    restart: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TrialJob(TrainingJob):
+    """The job of a trial, whose name only Katib knows."""
+
+    @property
+    def name(self) -> str:
+        return TRIAL
+
+
+def experiment(plan: Plan, inner: Backend, schema: Object | None = None) -> Backend:
+    """The backend that runs a job as the trials of an Experiment; the job has as many pods as all trials.
+
+    Args:
+        plan: What varies.
+        inner: The kind of job that a trial is.
+        schema: What the cluster's CRD of that kind knows of `spec`; None if unknown.
+    """
+    return Backend(
+        resource=RESOURCE,
+        controller=KATIB,
+        manifest=partial(_manifest, plan, inner, schema),
+        pod=inner.pod,
+        phase=phase,
+        status=status,
+        owns=owns,
+        selector=selector,
+        expires=False,
+    )
+
+
+def _manifest(
+    plan: Plan, inner: Backend, schema: Object | None, job: TrainingJob, _own: Object | None = None
+) -> dict[str, Any]:
+    """The Experiment; the same job always gives the same manifest."""
+    kind = inner.resource.kind
+    trial = _trial(plan, job)
+    if inner.resource == JOBS and trial.nodes > 1:
+        raise ParameterError(
+            what="a trial cannot run in several pods of a Job",
+            which=f"Experiment {job.namespace}/{job.name}",
+            seen=f"{trial.nodes} pods need a service, which Katib does not create for a trial",
+            do="Choose one node, or the backend pytorchjob or trainjob.",
+        )
+    made = inner.manifest(trial, schema)
+    template = {
+        "retain": True,  # the pods of a failed trial show why
+        "primaryContainerName": _CONTAINERS.get(kind, CONTAINER),
+        **({"primaryPodLabels": dict(_PRIMARY[kind])} if kind in _PRIMARY else {}),
+        "trialParameters": [
+            *({"name": item["name"], "reference": item["name"]} for item in plan.parameters),
+            {"name": "trial", "reference": "${trialSpec.Name}"},
+        ],
+        "trialSpec": {"apiVersion": made["apiVersion"], "kind": kind, "spec": made["spec"]},
+    }
+    body = {
+        "apiVersion": RESOURCE.api_version,
+        "kind": RESOURCE.kind,
+        "metadata": metadata_of(job),
+        "spec": {**_search(plan), "trialTemplate": template},
+    }
+    return annotate(body, job)
+
+
+def _trial(plan: Plan, job: TrainingJob) -> TrainingJob:
+    given = {item.name: getattr(job, item.name) for item in fields(TrainingJob)}
+    return _TrialJob(**{**given, "nodes": job.nodes // plan.parallel, "restart": plan.restart})
+
+
+def _search(plan: Plan) -> dict[str, Any]:
+    seed = {"algorithmSettings": [{"name": "random_state", "value": str(plan.seed)}]}
+    return {
+        "objective": {
+            "type": "maximize",
+            "objectiveMetricName": plan.metric,
+            # the score of the model that the training leaves: that of its last epoch
+            "metricStrategies": [{"name": plan.metric, "value": "latest"}],
+        },
+        "algorithm": {"algorithmName": plan.algorithm, **seed},
+        **({"earlyStopping": {"algorithmName": "medianstop"}} if plan.early_stopping else {}),
+        "parallelTrialCount": plan.parallel,
+        "maxTrialCount": plan.trials,
+        "maxFailedTrialCount": plan.max_failed,
+        "resumePolicy": "Never",
+        "parameters": [dict(item) for item in plan.parameters],
+        "metricsCollectorSpec": {"collector": {"kind": "StdOut"}},
+    }
+
+
+def selector(job: TrainingJob) -> str:
+    """The pods of trials: Katib labels them, whatever kind of job they belong to."""
+    return f"{_EXPERIMENT}={job.name},{_TRIAL}"
+
+
+def owns(found: Object, item: Object) -> bool:
+    """Whether a pod belongs to a trial of this Experiment, not of an earlier one of this name."""
+    created: str = item["metadata"]["creationTimestamp"]
+    return created >= str(found["metadata"]["creationTimestamp"])
+
+
+def phase(found: Object) -> Phase:
+    """How far the Experiment is."""
+    if condition(found, "Failed"):
+        return Phase.FAILED
+    return Phase.SUCCEEDED if condition(found, "Succeeded") else Phase.ACTIVE
+
+
+def status(_job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of) -> JobStatus:
+    """What the Experiment is doing; see `StatusOf`. Pods are named by their trial."""
+    own = [item for item in pods if owns(found, item)]
+    replicas = tuple(
+        replace(read(item, _rank(found, item), _container(item)), container=_log_of(item))
+        for item in sorted(own, key=_age)
+    )
+    ending = condition(found, "Failed") or condition(found, "Succeeded") or {}
+    working = [replica.stage for replica in replicas if not replica.over]
+    begun = (found.get("status") or {}).get("conditions")
+    idle = Stage.FINISHED if replicas else Stage.SCHEDULED if begun else Stage.RECONCILED
+    return JobStatus(
+        phase=phase(found),
+        stage=max(working, default=idle),
+        message=ending.get("message", ""),
+        replicas=replicas,
+    )
+
+
+def _age(item: Object) -> tuple[str, str]:
+    return item["metadata"]["creationTimestamp"], item["metadata"]["name"]
+
+
+def _rank(found: Object, item: Object) -> str:
+    name: str = item["metadata"]["name"]
+    return name.removeprefix(f"{found['metadata']['name']}-")
+
+
+def _container(item: Object) -> str:
+    names = [one["name"] for one in item["spec"]["containers"]]
+    return next((name for name in (CONTAINER, *_CONTAINERS.values()) if name in names), names[0])
+
+
+def _log_of(item: Object) -> str:
+    names = [one["name"] for one in item["spec"]["containers"]]
+    return _COLLECTOR if _COLLECTOR in names else _container(item)
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best trial of an Experiment so far.
+
+    Attributes:
+        trial: Its name.
+        values: Of the parameters, as text.
+        score: The latest value of its metric.
+    """
+
+    trial: str
+    values: Mapping[str, str]
+    score: float
+
+
+def best_of(found: Object) -> Best | None:
+    """The best trial; None if no trial has a score."""
+    best = (found.get("status") or {}).get("currentOptimalTrial") or {}
+    metrics = (best.get("observation") or {}).get("metrics") or ()
+    metric = found["spec"]["objective"]["objectiveMetricName"]
+    score = next((item.get("latest") for item in metrics if item["name"] == metric), None)
+    if not best.get("bestTrialName") or score is None:
+        return None
+    values = {item["name"]: item["value"] for item in best.get("parameterAssignments") or ()}
+    return Best(best["bestTrialName"], values, float(score))
+
+
+def counts_of(found: Object) -> dict[str, int]:
+    """How many trials ended in each way."""
+    state = found.get("status") or {}
+    names = {"succeeded": "trialsSucceeded", "failed": "trialsFailed", "stopped early": "trialsEarlyStopped"}
+    return {word: state[name] for word, name in names.items() if state.get(name)}

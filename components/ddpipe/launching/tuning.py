@@ -1,0 +1,92 @@
+"""Launch a search with Katib and wait for it: an Experiment by the launch protocol, and its best trial."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from ddpipe.errors import LaunchError, OutputMissing
+from ddpipe.jobs.backend import Backend
+from ddpipe.jobs.experiment import RESOURCE, Best, Plan, best_of, counts_of, experiment
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.kube.api import Cluster
+from ddpipe.kube.discovery import spec_schema
+from ddpipe.kube.resources import Object
+from ddpipe.kube.retrying import Patient
+from ddpipe.launching.launcher import Outcome, launch
+
+
+@dataclass(slots=True)
+class _Ending:
+    """What a finished Experiment says, taken before the launcher removes it."""
+
+    title: str
+    best: Best | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def problem(self, found: Object) -> LaunchError | None:
+        """Why an Experiment that succeeded is not a success; None if it is one."""
+        self.best, self.counts = best_of(found), counts_of(found)
+        if self.best:
+            return None
+        metric = found["spec"]["objective"]["objectiveMetricName"]
+        return OutputMissing(
+            what="the search ended without a score",
+            which=self.title,
+            seen=f"no trial has a value of {metric}",
+            do=f"Check that the lines of the training contain {metric}=VALUE, and that the namespace has the "
+            "label katib.kubeflow.org/metrics-collector-injection=enabled.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A search that succeeded.
+
+    Attributes:
+        outcome: Of its Experiment.
+        best: The best trial.
+        counts: How many trials ended in each way.
+    """
+
+    outcome: Outcome
+    best: Best
+    counts: Mapping[str, int]
+
+
+def tune(
+    job: TrainingJob, plan: Plan, cluster: Cluster, *, out: TextIO = sys.stderr, is_process: bool = False
+) -> Tuned:
+    """Run an Experiment and wait for its end; see `launch`, whose guarantees it has.
+
+    Args:
+        job: What a trial runs, with placeholders for its values.
+        plan: What varies, and how far the search goes.
+        cluster: Where.
+        out: The stream for the trials' lines and the launcher's own.
+        is_process: Whether SIGTERM and SIGINT delete the Experiment and end this process.
+
+    Raises:
+        ParameterError: The job's options cannot work.
+        LaunchError: The search did not succeed; says why, and what to do.
+    """
+
+    def kind(inner: Backend) -> Backend:
+        patient = Patient(cluster, job.outage)
+        return experiment(plan, inner, spec_schema(patient, inner.resource, needed=inner.needs_schema))
+
+    ending = _Ending(f"{RESOURCE.kind} {job.namespace}/{job.name}")
+    outcome = launch(
+        job,
+        cluster,
+        exists=lambda _uri: True,
+        out=out,
+        is_process=is_process,
+        wrap=kind,
+        check=ending.problem,
+    )
+    if ending.best is None:  # `problem` would have said so
+        raise AssertionError(job.name)
+    return Tuned(outcome, ending.best, ending.counts)

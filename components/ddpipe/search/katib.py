@@ -1,0 +1,64 @@
+"""The space of a search in Katib's terms, and the recipe of a trial as a template for its values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ddpipe.errors import OutputMissing
+from ddpipe.search.space import Choice, Dimension, Space, parsed_value, recipe_with
+from ddpipe.train.recipe import Recipe
+
+METRICS = {"multiclass": "val_accuracy", "multilabel": "val_macro_auc"}
+"""By task: the name in the line of an epoch (train/journal.py) of what models are compared by."""
+
+
+def parameters(space: Space) -> list[dict[str, Any]]:
+    """What varies, as an Experiment has it."""
+    return [{"name": item.name, **_feasible(item)} for item in space.dimensions]
+
+
+def _feasible(item: Dimension) -> dict[str, Any]:
+    if isinstance(item, Choice):
+        return {"parameterType": "categorical", "feasibleSpace": {"list": list(map(_text, item.values))}}
+    limits = {"min": _text(item.low), "max": _text(item.high)}
+    scale = {"distribution": "logUniform"} if item.log else {}
+    return {"parameterType": "int" if item.whole else "double", "feasibleSpace": {**limits, **scale}}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def template(space: Space, recipe: Recipe) -> str:
+    """The recipe of a trial as JSON in which Katib fills in the values."""
+    values = recipe.to_dict()
+    open_ended = {name: f"${{trialParameters.{name}}}" for name in space.names}
+    text = json.dumps({**values, **open_ended})
+    for item in space.dimensions:
+        if not isinstance(values[item.name], str):  # numbers, true and false are not quoted
+            text = text.replace(f'"{open_ended[item.name]}"', open_ended[item.name])
+    return text
+
+
+def recipe_of(recipe: Recipe, values: Mapping[str, str], trial: str) -> Recipe:
+    """The recipe of a trial from the values that Katib reports as text.
+
+    Args:
+        recipe: All other values.
+        values: By name.
+        trial: Name of the trial, for the message.
+
+    Raises:
+        OutputMissing: They are not values of hyperparameters.
+    """
+    try:
+        return recipe_with(recipe, {name: parsed_value(name, text) for name, text in values.items()})
+    except ValueError as error:
+        raise OutputMissing(
+            what="the search left no recipe",
+            which=trial,
+            seen=f"its values cannot be read: {error}",
+            do="See the trial: kubectl get trials.kubeflow.org -o yaml.",
+        ) from error

@@ -1,0 +1,103 @@
+"""A search with Katib on digits, whose trials are every kind of job; variables as for test_training.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from place import OUR_IMAGES, Place, a_place, eventually, patch
+from step import Step
+from test_training import digits
+
+from ddpipe.errors import ReplicaFailed
+from ddpipe.jobs import BACKENDS
+from ddpipe.kube.api import ApiServer, Refused
+
+__all__ = ["digits"]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+EXPERIMENTS = "/apis/kubeflow.org/v1beta1/namespaces/{}/experiments"
+COLLECT = {"metadata": {"labels": {"katib.kubeflow.org/metrics-collector-injection": "enabled"}}}
+
+
+@pytest.fixture
+def place(
+    admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str], request: pytest.FixtureRequest
+) -> Iterator[Place]:
+    try:
+        admin.get(EXPERIMENTS.format("default"))
+    except Refused as error:
+        pytest.skip(f"the cluster has no Katib: {error}")
+    with a_place(admin, tmp_path, backend=getattr(request, "param", "pytorchjob")) as found:
+        patch(admin, f"/api/v1/namespaces/{found.namespace}", COLLECT)
+        keys = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}
+        data = {key: s3_environment[name] for key, name in keys.items()}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store"}, "stringData": data}
+        found.create("/api/v1/secrets", secret)
+        yield found
+
+
+def search(place: Place, environment: dict[str, str], dataset: str, runs: str, *options: str) -> Step:
+    arguments = [
+        *(
+            "katib",
+            "--dataset",
+            dataset,
+            "--run",
+            "a",
+            "--runs",
+            runs,
+            "--image",
+            OUR_IMAGES.format("trainer"),
+        ),
+        *("--cpu", "500m", "--memory", "2Gi", "--s3-secret", "store"),
+        *("--s3-endpoint", environment["POD_S3_ENDPOINT"], "--epochs", "2", "--pruning", "none", "--json"),
+        *("--trials", "2", "--parallel-trials", "2", *place.chosen(())),
+    ]
+    return Step(place, [*arguments, *options], environment)
+
+
+def left(place: Place) -> list[Any]:
+    """Experiments and pods of trials that nobody has asked to go."""
+    experiments = place.admin.get(EXPERIMENTS.format(place.namespace))["items"]
+    return [*experiments, *place.pods()]
+
+
+@pytest.mark.parametrize("place", BACKENDS, indirect=True)
+def test_a_search_ends_with_its_best_recipe(
+    place: Place, s3_environment: dict[str, str], digits: tuple[str, str]
+) -> None:
+    ended = search(place, s3_environment, *digits, "--search", "learning_rate=0.01..0.2").end(400)
+    assert ended.code == 0, ended.text
+    found = json.loads(ended.text.splitlines()[-1])
+    assert found["trials"] == {"succeeded": 2}
+    assert found["best"]["score"] > 0.5
+    assert found["recipe"]["learning_rate"] == float(found["best"]["values"]["learning_rate"])
+    assert eventually(lambda: left(place), lambda items: not items, 60) == []
+
+
+def test_a_killed_search_is_adopted_and_a_stopped_one_leaves_nothing(
+    place: Place, s3_environment: dict[str, str], digits: tuple[str, str]
+) -> None:
+    options = ("--search", "learning_rate=0.01..0.2", "--trials", "20")
+    first = search(place, s3_environment, *digits, *options)
+    first.saw("created Experiment")
+    first.kill()
+    second = search(place, s3_environment, *digits, *options)
+    second.saw("adopted Experiment")
+    second.saw("running: ", 120)
+    assert second.terminate().code in {143, -9}
+    assert eventually(lambda: left(place), lambda items: not items, 60) == []
+
+
+def test_a_search_whose_trials_fail_has_their_cause(
+    place: Place, s3_environment: dict[str, str], digits: tuple[str, str]
+) -> None:
+    options = ("--search", "learning_rate=0.1..1", "--max-failed-trials", "0", "--model", "nowhere:net")
+    ended = search(place, s3_environment, *digits, *options).end(400)
+    assert ended.code == ReplicaFailed.exit_code, ended.text
+    assert "nowhere" in ended.text
+    assert eventually(lambda: left(place), lambda items: not items, 60) == []
