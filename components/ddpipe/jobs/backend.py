@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Protocol
 
-from ddpipe.jobs import BACKENDS
+from ddpipe.jobs import BACKENDS, CONTAINER
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import JOB
 from ddpipe.jobs.replicas import Read, replica_of
@@ -99,6 +99,8 @@ class Backend:
         lacks: (job, what the CRD knows of `spec`) -> what is against choosing it for this job unasked.
         needs_schema: Whether the manifest is a guess without what the CRD knows.
         companions: (job) -> the further objects that it needs.
+        container: Name of the container that trains.
+        first: The labels that only the pod of rank 0 has; none if labels do not distinguish it.
     """
 
     resource: Resource
@@ -114,6 +116,8 @@ class Backend:
     lacks: Callable[[TrainingJob, Object | None], Sequence[str]] = _nothing
     needs_schema: bool = False
     companions: Callable[[TrainingJob], Sequence[Companion]] = _no_companions
+    container: str = CONTAINER
+    first: Mapping[str, str] = field(default_factory=dict)
 
 
 def backend(name: str) -> Backend:

@@ -7,19 +7,20 @@ it replaces `${trialParameters.NAME}` by a value; the trial's name is one of the
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
 from ddpipe.errors import ParameterError
-from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import annotate, metadata_of
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
 from ddpipe.kube.resources import JOBS, Object, Resource
+from ddpipe.spelling import option
 
 RESOURCE = Resource(group="kubeflow.org", version="v1beta1", plural="experiments", kind="Experiment")
 KATIB = Controller(
@@ -35,16 +36,6 @@ TRIAL = "${trialParameters.trial}"
 _EXPERIMENT, _TRIAL = "katib.kubeflow.org/experiment", "katib.kubeflow.org/trial"
 _COLLECTOR = "metrics-logger-and-collector"
 """The container that Katib adds: the lines of the training are in its log."""
-
-_CONTAINERS = {"TrainJob": "node"}
-_PRIMARY: Mapping[str, Mapping[str, str]] = {
-    "PyTorchJob": {"training.kubeflow.org/replica-index": "0"},
-    "TrainJob": {
-        "jobset.sigs.k8s.io/replicatedjob-name": "node",
-        "batch.kubernetes.io/job-completion-index": "0",
-    },
-}
-"""The labels of the pod whose lines count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +88,7 @@ def experiment(plan: Plan, inner: Backend, schema: Object | None = None) -> Back
         manifest=partial(_manifest, plan, inner, schema),
         pod=inner.pod,
         phase=phase,
-        status=status,
+        status=partial(_status, inner.container),
         owns=owns,
         selector=selector,
         expires=False,
@@ -108,25 +99,24 @@ def _manifest(
     plan: Plan, inner: Backend, schema: Object | None, job: TrainingJob, _own: Object | None = None
 ) -> dict[str, Any]:
     """The Experiment; the same job always gives the same manifest."""
-    kind = inner.resource.kind
     trial = _trial(plan, job)
     if inner.resource == JOBS and trial.nodes > 1:
         raise ParameterError(
             what="a trial cannot run in several pods of a Job",
             which=f"Experiment {job.namespace}/{job.name}",
             seen=f"{trial.nodes} pods need a service, which Katib does not create for a trial",
-            do="Choose one node, or the backend pytorchjob or trainjob.",
+            do=f"Choose one pod for each trial, or another {option('backend')}.",
         )
     made = inner.manifest(trial, schema)
     template = {
         "retain": True,  # the pods of a failed trial show why
-        "primaryContainerName": _CONTAINERS.get(kind, CONTAINER),
-        **({"primaryPodLabels": dict(_PRIMARY[kind])} if kind in _PRIMARY else {}),
+        "primaryContainerName": inner.container,
+        **({"primaryPodLabels": dict(inner.first)} if inner.first else {}),
         "trialParameters": [
             *({"name": item["name"], "reference": item["name"]} for item in plan.parameters),
             {"name": "trial", "reference": "${trialSpec.Name}"},
         ],
-        "trialSpec": {"apiVersion": made["apiVersion"], "kind": kind, "spec": made["spec"]},
+        "trialSpec": {"apiVersion": made["apiVersion"], "kind": made["kind"], "spec": made["spec"]},
     }
     body = {
         "apiVersion": RESOURCE.api_version,
@@ -138,8 +128,16 @@ def _manifest(
 
 
 def _trial(plan: Plan, job: TrainingJob) -> TrainingJob:
+    """The job of a trial; its command is quoted, because Katib lets a shell run the words as they are."""
     given = {item.name: getattr(job, item.name) for item in fields(TrainingJob)}
-    return _TrialJob(**{**given, "nodes": job.nodes // plan.parallel, "restart": plan.restart})
+    return _TrialJob(
+        **{
+            **given,
+            "nodes": job.nodes // plan.parallel,
+            "restart": plan.restart,
+            "command": ("sh", "-c", shlex.join(job.command)),
+        }
+    )
 
 
 def _search(plan: Plan) -> dict[str, Any]:
@@ -180,12 +178,13 @@ def phase(found: Object) -> Phase:
     return Phase.SUCCEEDED if condition(found, "Succeeded") else Phase.ACTIVE
 
 
-def status(_job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of) -> JobStatus:
-    """What the Experiment is doing; see `StatusOf`. Pods are named by their trial."""
-    own = [item for item in pods if owns(found, item)]
+def _status(
+    container: str, _job: TrainingJob, found: Object, pods: Sequence[Object], read: Read = replica_of
+) -> JobStatus:
+    """What the Experiment is doing; see `StatusOf`. Pods are named by their trials."""
+    own = sorted((item for item in pods if owns(found, item)), key=_age)
     replicas = tuple(
-        replace(read(item, _rank(found, item), _container(item)), container=_log_of(item))
-        for item in sorted(own, key=_age)
+        replace(read(item, _rank(found, item), container), container=_log_of(item, container)) for item in own
     )
     ending = condition(found, "Failed") or condition(found, "Succeeded") or {}
     working = [replica.stage for replica in replicas if not replica.over]
@@ -208,14 +207,8 @@ def _rank(found: Object, item: Object) -> str:
     return name.removeprefix(f"{found['metadata']['name']}-")
 
 
-def _container(item: Object) -> str:
-    names = [one["name"] for one in item["spec"]["containers"]]
-    return next((name for name in (CONTAINER, *_CONTAINERS.values()) if name in names), names[0])
-
-
-def _log_of(item: Object) -> str:
-    names = [one["name"] for one in item["spec"]["containers"]]
-    return _COLLECTOR if _COLLECTOR in names else _container(item)
+def _log_of(item: Object, container: str) -> str:
+    return _COLLECTOR if any(one["name"] == _COLLECTOR for one in item["spec"]["containers"]) else container
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,4 +213,5 @@ BACKEND = Backend(
     phase=phase,
     status=status,
     owns=owns,
+    first={"training.kubeflow.org/replica-index": "0"},
 )

@@ -3,20 +3,42 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ddpipe.errors import OutputMissing
-from ddpipe.search.space import Choice, Dimension, Space, parsed_value, recipe_with
+from ddpipe.parameters import refuse
+from ddpipe.search.space import WHAT, Choice, Dimension, Space, parsed_value, recipe_with
 from ddpipe.train.recipe import Recipe
 
 METRICS = {"multiclass": "val_accuracy", "multilabel": "val_macro_auc"}
 """By task: the name in the line of an epoch (train/journal.py) of what models are compared by."""
 
 
+_PLAIN = re.compile(r"[\w.:/@+-]*")
+
+
 def parameters(space: Space) -> list[dict[str, Any]]:
     """What varies, as an Experiment has it."""
     return [{"name": item.name, **_feasible(item)} for item in space.dimensions]
+
+
+def check_plain(space: Space) -> None:
+    """Reject values that a shell would not take literally: Katib puts them into a command.
+
+    Raises:
+        ParameterError: Some are not plain.
+    """
+    values = [(item.name, value) for item in space.dimensions for value in item.limits]
+    refuse(
+        WHAT,
+        [
+            f"{name}={value!r} has characters that Katib cannot pass on"
+            for name, value in values
+            if not _PLAIN.fullmatch(str(value))
+        ],
+    )
 
 
 def _feasible(item: Dimension) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from launch_samples import PODS, a_job, ended
 from ddpipe import jobs as backends
 from ddpipe.errors import LaunchError, NotInstalled, PreflightFailed, ReplicaFailed
 from ddpipe.jobs.backend import Backend, Controller, all_backends
+from ddpipe.jobs.experiment import RESOURCE as EXPERIMENTS
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import annotate, labels_of
 from ddpipe.jobs.pods import template
@@ -172,4 +173,5 @@ def test_the_role_of_the_images_grants_what_is_needed_and_no_more() -> None:
         for verb in right.verbs
     }
     of_argo = {("argoproj.io", "workflowtaskresults", verb) for verb in ("create", "patch")}
-    assert granted == declared | of_argo
+    of_katib = {(EXPERIMENTS.group, EXPERIMENTS.plural, verb) for verb in rights.needed(EXPERIMENTS)[0].verbs}
+    assert granted == declared | of_argo | of_katib

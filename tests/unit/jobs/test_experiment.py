@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -79,6 +80,21 @@ def test_a_trial_is_a_job_without_a_name(name: str) -> None:
     assert trial["kind"] == backend(name).resource.kind
     assert "${trialParameters.learning_rate}" in json.dumps(trial["spec"])
     assert {item["name"] for item in template["trialParameters"]} == {"learning_rate", "trial"}
+
+
+def test_words_of_a_command_survive_the_shell_of_katib() -> None:
+    (script,) = _scripts(body()["spec"]["trialTemplate"]["trialSpec"])
+    assert shlex.split(script) == ["train", '{"learning_rate": ${trialParameters.learning_rate}}']
+
+
+def _scripts(value: Any) -> set[str]:
+    """What follows `sh -c`."""
+    if isinstance(value, dict):
+        return set().union(*map(_scripts, value.values()), set())
+    if isinstance(value, list):
+        own = {value[2]} if value[:2] == ["sh", "-c"] else set()
+        return own.union(*map(_scripts, value))
+    return set()
 
 
 def test_pods_of_a_trial_meet_at_the_name_of_the_trial() -> None:

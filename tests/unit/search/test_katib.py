@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddpipe.errors import OutputMissing
+from ddpipe.errors import OutputMissing, ParameterError
 from ddpipe.model.tasks import TASKS
-from ddpipe.search.katib import METRICS, parameters, recipe_of, template
+from ddpipe.search.katib import METRICS, check_plain, parameters, recipe_of, template
 from ddpipe.search.space import parsed
 from ddpipe.train.journal import progress
 from ddpipe.train.recipe import Recipe
@@ -37,6 +37,12 @@ def test_a_filled_template_is_the_recipe_of_the_trial() -> None:
     filled = Recipe.from_json(text)
     assert filled == Recipe(epochs=3, learning_rate=0.25, batch_size=32, model="lenet", compile=True)
     assert recipe_of(Recipe(epochs=3), values, "trial") == filled
+
+
+def test_values_that_a_shell_would_interpret_are_rejected() -> None:
+    check_plain(SPACE)
+    with pytest.raises(ParameterError, match="characters that Katib cannot pass on"):
+        check_plain(parsed(["pretrained=a.pt,$(reboot)"]))
 
 
 @pytest.mark.parametrize("values", [{"learning_rate": "fast"}, {"nonsense": "1"}])
