@@ -100,7 +100,7 @@ def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:
         yield "scheduling: gang scheduling is set up in the training runtime (podGroupPolicy)"
     if job.success == Success.RANK0 and job.keep == Keep.ALWAYS:
         yield f"{option('success')} rank0 with {option('keep')} always: the other ranks would run forever"
-    plain = TrainingJob(
+    plain = type(job)(
         owner=job.owner, namespace=job.namespace, image=job.image, service_account=job.service_account
     )
     without = list(_misfits(plain, schema))
