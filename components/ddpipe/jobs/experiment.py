@@ -161,7 +161,7 @@ def _search(plan: Plan) -> dict[str, Any]:
 
 
 def selector(job: TrainingJob) -> str:
-    """The pods of trials: Katib labels them, whatever kind of job they belong to."""
+    """The pods of trials: Katib labels those of every kind of job."""
     return f"{_EXPERIMENT}={job.name},{_TRIAL}"
 
 

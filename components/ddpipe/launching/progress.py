@@ -76,7 +76,8 @@ def status_line(job: TrainingJob, status: JobStatus) -> str:
     details = "".join(f", {count} {name}" for name, count in counts.items() if count)
     waiting = next((replica for replica in status.replicas if replica.waiting), None)
     example = f" ({waiting.rank}: {waiting.waiting})" if waiting else ""
-    return f"{_WORDS[status.stage]}: {len(status.replicas)} of {job.nodes} pods{details}{example}"
+    pods = len(status.replicas)  # of a search more than at the same time: those of earlier trials are there
+    return f"{_WORDS[status.stage]}: {pods} of {max(pods, job.nodes)} pods{details}{example}"
 
 
 @dataclass(slots=True)
@@ -159,7 +160,7 @@ class _Stragglers:
     def report(self, status: JobStatus, now: float) -> None:
         behind = [replica for replica in status.replicas if replica.stage < Stage.FINISHED]
         running = len(status.replicas) - len(behind)
-        if status.phase is not Phase.ACTIVE or running == self.job.nodes or 2 * running < self.job.nodes:
+        if status.phase is not Phase.ACTIVE or running >= self.job.nodes or 2 * running < self.job.nodes:
             self.next = self._since = None
             self._reported = 0
             return
