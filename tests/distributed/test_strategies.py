@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_ranks import NormalizedNetwork, RecordsStatistics, SignalAtStep
+from training_ranks import (
+    NormalizedNetwork,
+    RecordsStatistics,
+    SignalAtStep,
+    TravellingTensors,
+)
 from training_runs import (
     RECIPE,
     STEPS_PER_EPOCH,
@@ -79,15 +84,17 @@ def test_every_strategy_resumes_bit_for_bit_after_a_kill(
     assert same_bits(resumed, whole)
 
 
-@pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize(("first", "second", "travels"), [(1, 2, False), (1, 2, True), (2, 1, True)])
 def test_fsdp_with_sgd_resumes_at_another_number_of_processes(
-    dataset: str, tmp_path: Path, single: str, first: int, second: int
+    dataset: str, tmp_path: Path, single: str, first: int, second: int, travels: bool
 ) -> None:
     """One process updates by the fused kernel, which does not exist for shares of weights."""
     output, recipe = str(tmp_path / "training"), replace(SMALL, strategy="fsdp")
-    run(dataset, output, recipe, ranks=first, meddling=[SignalAtStep(0, 7, signal.SIGTERM)])
+    meddling = [TravellingTensors()] if travels else []
+    run(dataset, output, recipe, ranks=first, meddling=[SignalAtStep(0, 7, signal.SIGTERM), *meddling])
     assert final(output).step == 8
-    end = trained(dataset, output, recipe, ranks=second)
+    assert run(dataset, output, recipe, ranks=second, meddling=meddling).codes == [0] * second
+    end = final(output)
     for name, weight in final(single).states["model"].items():
         torch.testing.assert_close(end.states["model"][name], weight, rtol=1e-2, atol=1e-3)
 

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from ddpipe.model.package import load_package, seen_by
 from ddpipe.model.record import RECORD
 from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store
-from ddpipe.train.choices import Determinism
+from ddpipe.train.choices import Determinism, Strategies
 from ddpipe.train.determinism import determinism
 from ddpipe.train.initial import network_facts
 from ddpipe.train.journal import keep_journal, summarized
@@ -83,7 +83,7 @@ def train(
         watching(recipe.validated().checkpoint_minutes) as watch,
         process_group(_shared_facts(recipe, manifest)) as world,
     ):
-        start = world.decided(lambda: _start(store, recipe, manifest, store_of(dataset)))
+        start = _decided_start(store, recipe, manifest, store_of(dataset), world)
         if start is None:
             _log_once("%s is trained already: nothing to do", store.uri)
             return
@@ -143,6 +143,25 @@ class _Start:
 
     saved: Saved | None
     checkpoint: Checkpoint | None
+
+
+def _decided_start(
+    store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store, world: World
+) -> _Start | None:
+    """As `_start`, on all ranks; of a checkpoint to be sharded, rank 0 alone has the large tensors."""
+    found: list[_Start | None] = []
+
+    def decide() -> _Start | None:
+        start = _start(store, recipe, manifest, data)
+        found.append(start)
+        if start and start.checkpoint and recipe.strategy == Strategies.FSDP and world.size > 1:
+            from ddpipe.train.fully_sharded import outlined  # noqa: PLC0415 - a second to import
+
+            return replace(start, checkpoint=outlined(start.checkpoint))
+        return start
+
+    decided = world.decided(decide)
+    return found[0] if found else decided
 
 
 def _start(store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store) -> _Start | None:
