@@ -8,12 +8,14 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from place import IMAGE, Place, delete, eventually
+from place import IMAGE, Place, delete, eventually, strategic_patch
 from proxy import Request
 from step import RUNNING, Ended, Step, launch
 
@@ -183,6 +185,37 @@ def evicted_by_force(place: Place) -> Ended:
     step = running(place, **in_a_pod_of_a_run(place))
     delete(place.admin, own_pod(place), gracePeriodSeconds=0)
     return step.terminate(grace=10)
+
+
+def evict_as_a_kubelet(place: Place) -> None:
+    """What a kubelet writes that is short of memory: no deletion time, only a condition."""
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}
+    place.patch(f"{own_pod(place)}/status", {"status": {"conditions": [condition]}})
+
+
+@fault("the launcher's own pod is evicted by its kubelet", code=INTERRUPTED, jobs=1, pods=2)
+def evicted_by_kubelet(place: Place) -> Ended:
+    step = running(place, **in_a_pod_of_a_run(place))
+    evict_as_a_kubelet(place)
+    return step.terminate(grace=10)
+
+
+BAR = "i=0; while [ $i -lt 40000 ]; do printf '\\r%5d of 40000 |######             |' $i; i=$((i+1)); done"
+BAR_BYTES = 40_000 * 30
+
+
+@fault(
+    "SIGTERM after 40,000 states of a progress bar, SIGKILL 0.5 s later", code=INTERRUPTED, may_be_killed=True
+)
+def terminated_at_a_bar(place: Place) -> Ended:
+    step = running(place, f"{BAR}; sleep 100")
+    path = f"/api/v1/namespaces/{place.namespace}/pods/{place.pod('worker-0')['metadata']['name']}/log"
+    assert eventually(lambda: log_size(place, path), lambda size: size > BAR_BYTES, 90) > BAR_BYTES
+    return step.terminate()
+
+
+def log_size(place: Place, path: str) -> int:
+    return sum(map(len, place.admin.pieces(path, {"limitBytes": str(2 * BAR_BYTES)}, 10)))
 
 
 @fault(
@@ -381,6 +414,26 @@ def internal(place: Place) -> Ended:
     return step.end(60)
 
 
+@fault("a third of all requests is answered with 429 for 6 s")
+def flaky(place: Place) -> Ended:
+    step = launch(place, "sleep 8")
+    with place.proxy.flaky(0.3):
+        time.sleep(6)
+    return step.end(120)
+
+
+@fault("the store of events is away for longer than an outage may last", words=("continuing without them",))
+def without_events(place: Place) -> Ended:
+    place.proxy.answer(lambda request: "/events?" in request.path, 503, "etcdserver: no leader", times=10_000)
+    return launch(place, "sleep 8", "--outage", "3").end()
+
+
+@fault("a proxy answers watches with a page of HTML and status 200")
+def pages_for_watches(place: Place) -> Ended:
+    place.proxy.answer_with(lambda request: request.is_watch, b"<html>\nplease log in\n</html>\n", times=6)
+    return launch(place, "sleep 3").end()
+
+
 @fault("the API server stays away", code=41, words=("does not answer", "run the step again"), jobs=1, pods=2)
 def away_for_good(place: Place) -> Ended:
     step = running(place, LONG, "--outage", "4")
@@ -530,6 +583,35 @@ def kept(place: Place) -> Ended:
 @fault("an image that cannot be pulled", code=47, words=("cannot be pulled", "nowhere.invalid/none:1"))
 def no_image(place: Place) -> Ended:
     return launch(place, BRIEF, "--image", "nowhere.invalid/none:1", *SOON).end()
+
+
+class _Away(BaseHTTPRequestHandler):
+    """A registry that is away."""
+
+    def do_GET(self) -> None:
+        self.send_error(503, "Service Unavailable")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def log_message(self, *_: object) -> None: ...
+
+
+@fault("a registry answers 503 for a while", words=("503",))
+def registry_away(place: Place) -> Ended:
+    """Three times as long as an image may be missing that does not exist; another image is the recovery."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Away) as registry:
+        threading.Thread(target=registry.serve_forever, daemon=True).start()
+        image = f"127.0.0.1:{registry.server_address[1]}/none:1"
+        step = launch(place, BRIEF, "--image", image, *SOON)
+        step.saw("503", 90)
+        time.sleep(9)
+        for pod in place.pods():
+            container = {"name": pod["spec"]["containers"][0]["name"], "image": IMAGE}
+            path = f"/api/v1/namespaces/{place.namespace}/pods/{pod['metadata']['name']}"
+            strategic_patch(place.admin, path, {"spec": {"containers": [container]}})
+        ended = step.end(120)
+        registry.shutdown()
+    return ended
 
 
 @fault("a command that does not exist", code=48, words=("cannot be started", "no-such-command"))

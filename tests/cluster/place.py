@@ -56,8 +56,17 @@ def delete(admin: ApiServer, path: str, **options: object) -> None:
 
 def patch(admin: ApiServer, path: str, change: dict[str, Any]) -> None:
     """Merge-patch an object."""
+    _patch(admin, path, change, "application/merge-patch+json")
+
+
+def strategic_patch(admin: ApiServer, path: str, change: dict[str, Any]) -> None:
+    """Patch an object; items of its lists are found by their names."""
+    _patch(admin, path, change, "application/strategic-merge-patch+json")
+
+
+def _patch(admin: ApiServer, path: str, change: dict[str, Any], kind: str) -> None:
     login = admin._credentials
-    headers = {**login.headers, "Content-Type": "application/merge-patch+json"}
+    headers = {**login.headers, "Content-Type": kind}
     answer = login.pool.request("PATCH", login.host + path, body=json.dumps(change), headers=headers)
     assert answer.status == 200, answer.data
 

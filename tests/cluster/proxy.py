@@ -113,6 +113,10 @@ class Proxy:
         answer = {"kind": "Status", "status": "Failure", "code": status, "message": message}
         self._answers.append(Answer(which, status, json.dumps(answer).encode(), times))
 
+    def answer_with(self, which: Which, body: bytes, times: int) -> None:
+        """Answer the next such requests with a body that is not the server's, and status 200."""
+        self._answers.append(Answer(which, 200, body, times))
+
     def show(self, which: Which, found: dict[str, object]) -> None:
         """Answer such requests with an object of our own, from now on."""
         self._answers.append(Answer(which, 200, json.dumps(found).encode(), sys.maxsize))

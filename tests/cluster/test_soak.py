@@ -82,9 +82,9 @@ def test_many_launchers_on_a_flaky_server_are_all_right(admin: ApiServer, simula
         assert 2 * created >= LAUNCHERS
         with place.proxy.flaky(0.3):
             place.proxy.drop_streams()
-            time.sleep(5)
+            time.sleep(3)
         with place.proxy.refusing():  # a server that is restarted
-            time.sleep(5)
+            time.sleep(3)
         ended = [one.result(PATIENCE) for one in running]
         assert not [f"{one.number}: {one.error}\n{one.text}" for one in ended if not one.is_right]
         assert place.jobs_ever() == LAUNCHERS
@@ -101,7 +101,7 @@ def a_job(place: Place, number: int, simulated: dict[str, Any]) -> TrainingJob:
         backend=place.backend,
         image=IMAGE,
         nodes=2,
-        command=("sh", "-c", f"sleep 15; exit {code}"),
+        command=("sh", "-c", f"sleep 10; exit {code}"),
         cpu="50m",
         memory="64Mi",
         shared_memory="16Mi",
