@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from queue import SimpleQueue
@@ -61,6 +62,14 @@ def test_every_change_gives_a_picture() -> None:
         assert isinstance(last, Picture)
         assert last.gone is not None
         assert last.gone["metadata"]["uid"] == "worker-0-uid"
+
+
+def test_an_open_watch_does_not_keep_its_process_alive() -> None:
+    with watched(a_server(None, pod(0))) as messages:
+        messages.get(timeout=5)
+        running = [thread for thread in threading.enumerate() if thread.name == "watch pods"]
+        assert running
+        assert all(thread.daemon for thread in running)
 
 
 def test_a_cut_watch_sees_what_it_missed() -> None:
