@@ -104,15 +104,17 @@ def logits_of_champion(
         split: Its name.
 
     Returns:
-        Shape (samples, classes), in the samples' order; "from its own evaluation" or "computed again".
+        Logits divided by its temperature, shape (samples, classes), in the samples' order; "from its own
+        evaluation" or "computed again from its ONNX model".
 
     Raises:
         NotComparable: It has no ONNX model, and its own evaluation was on another dataset version.
         StoreError: The store does not answer.
     """
+    temperature = np.float32(champion.package.signature.temperature)
     stored = _stored(champion.package, manifest, split)
     if stored is not None and len(stored) == len(samples):
-        return stored, "from its own evaluation"
+        return stored / temperature, "from its own evaluation"
     if ONNX not in champion.package.folder.sha256:
         raise NotComparable(
             f"the champion {champion.version} has no ONNX model, and its own evaluation was on another "
@@ -124,7 +126,8 @@ def logits_of_champion(
     batches = prefetched(
         lambda start: samples.images(range(start, min(start + size, len(samples)))), starts, threads=1
     )
-    return np.concatenate([session(images) for images in batches]), "computed again from its ONNX model"
+    answers = np.concatenate([session(images) for images in batches])
+    return answers / temperature, "computed again from its ONNX model"
 
 
 def _session(champion: Champion) -> Session:

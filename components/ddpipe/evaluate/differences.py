@@ -67,7 +67,7 @@ def gate_of(uri: str, evaluation: Evaluation) -> Gate:
         DatasetError: The dataset is damaged.
     """
     verdict, rows = load_verdict(uri)
-    metrics, (logits, labels) = evaluation.metrics, evaluation.predictions()
+    metrics, (logits, labels) = evaluation.metrics, evaluation.calibrated()
     rows = rows[(rows[:, 0] >= 0) & (rows[:, 0] < len(logits))]
     places = rows[:, 0]
     if not len(places):

@@ -19,6 +19,7 @@ from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.metrics import best_thresholds, measure
 from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.evaluate.temperature import fitted
 from ddpipe.evaluate.warnings import warnings_about
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation, publish
@@ -31,7 +32,10 @@ from ddpipe.storage import open_store
 SPLIT = "test"
 
 VALIDATION = "validation"
-"""Where thresholds are chosen and views are compared: on the test split both would flatter the model."""
+"""Where temperature and thresholds are chosen and views are compared: the test split would flatter all."""
+
+CALIBRATED = ("log_loss", "calibration_error")
+"""The scores that a temperature changes."""
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +89,7 @@ def evaluate(
         _check(checkpoint, manifest, training_uri, manifest_uri)
         world.decided(lambda: _check_unseen(manifest, training_uri, manifest_uri))
         task, has_views = TASKS[manifest.task], spec.test_time_views != "plain"
-        wanted = (SPLIT,) if task.exclusive and not has_views else (SPLIT, VALIDATION)
+        wanted = (SPLIT, VALIDATION)
         splits = {name: open_split((manifest, store_of(manifest_uri)), name) for name in wanted}
         started = time.monotonic()
         how = (splits, world, len(manifest.classes), spec.evaluation_batch_size)
@@ -170,19 +174,34 @@ def headline(seen: Scored, task: Task, classes: int) -> float:
 
 
 def measured(answers: Mapping[str, Scored], manifest: DatasetManifest) -> Metrics:
-    """The metrics of the test split, with a multilabel model's thresholds from the validation split."""
-    task, thresholds = TASKS[manifest.task], None
-    if not task.exclusive and (seen := answers.get(VALIDATION)):
-        truth = task.truth(seen.labels, len(manifest.classes))
-        thresholds = best_thresholds(task.probabilities(seen.logits), truth)
-    test = answers[SPLIT]
-    return measure(
-        test.logits,
-        test.labels,
-        manifest.classes,
-        task=manifest.task,
-        thresholds=thresholds,
-        groups=test.groups,
+    """The metrics of the test split, with temperature and thresholds from the validation split."""
+    task, test, seen = TASKS[manifest.task], answers[SPLIT], answers[VALIDATION]
+    truth = task.truth(seen.labels, len(manifest.classes))
+    temperature = fitted(seen.logits, truth, task)
+
+    def found(temperature: float) -> Metrics:
+        """With this temperature."""
+        scale = np.float32(temperature)
+        return measure(
+            test.logits / scale,
+            test.labels,
+            manifest.classes,
+            task=manifest.task,
+            thresholds=None
+            if task.exclusive
+            else best_thresholds(task.probabilities(seen.logits / scale), truth),
+            groups=test.groups,
+        )
+
+    metrics = found(temperature)
+    if temperature == 1:
+        return metrics
+    before = found(1)
+    return replace(
+        metrics,
+        temperature=temperature,
+        uncalibrated={name: before.scores[name].value for name in CALIBRATED},
+        before=before.calibration,
     )
 
 

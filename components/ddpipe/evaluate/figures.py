@@ -69,16 +69,25 @@ def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) 
     return figure(draw, height=3.4)
 
 
-def reliability(bins: Sequence[CalibrationBin]) -> str:
-    """The observed frequency by the predicted probability; larger dots stand for more predictions."""
+def reliability(bins: Sequence[CalibrationBin], before: Sequence[CalibrationBin] = ()) -> str:
+    """The observed frequency by the predicted probability; larger dots stand for more predictions.
+
+    Args:
+        bins: Of the probabilities as they are.
+        before: Of those without calibration, drawn in the color of the validation split; none to leave out.
+    """
 
     def draw(axes: Axes) -> None:
-        most = max(one.count for one in bins)
         axes.plot([0, 1], [0, 1], color=QUIET, linewidth=1)
-        confidence, frequency = [one.confidence for one in bins], [one.frequency for one in bins]
-        axes.scatter(
-            confidence, frequency, s=[10 + 110 * one.count / most for one in bins], color=TRAIN, clip_on=False
-        )
+        for shown, color in ((before, VALIDATION), (bins, TRAIN)):
+            most = max((one.count for one in shown), default=1)
+            axes.scatter(
+                [one.confidence for one in shown],
+                [one.frequency for one in shown],
+                s=[10 + 110 * one.count / most for one in shown],
+                color=color,
+                clip_on=False,
+            )
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(PercentFormatter(1))
         axes.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(0, 1), ylim=(0, 1))

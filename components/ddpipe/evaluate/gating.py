@@ -77,7 +77,7 @@ def gate(
     metric = metric_of(spec, task)
     split = evaluation.subject.split
     samples = open_split((manifest, store), split)
-    logits, labels = evaluation.predictions()
+    logits, labels = evaluation.calibrated()
     own = Answers.of(task, logits, labels, evaluation.metrics.thresholds)
     seen = {"the new model": samples_seen(training_uri)}
     promotion = model.history().champion

@@ -78,7 +78,7 @@ def worst_mistakes(evaluation: Evaluation, classes: Sequence[str], most: int = M
 
 def wrong_answers(evaluation: Evaluation) -> list[WrongAnswer]:
     """All wrong answers, the surest first."""
-    metrics, (logits, labels) = evaluation.metrics, evaluation.predictions()
+    metrics, (logits, labels) = evaluation.metrics, evaluation.calibrated()
     task = TASKS[metrics.task]
     probabilities, truth = task.probabilities(logits), task.truth(labels, logits.shape[1])
     decisions = task.decisions(probabilities, metrics.thresholds)

@@ -122,7 +122,7 @@ def gather(
 
 def class_curves(evaluation: Evaluation) -> dict[str, Curve]:
     """The ROC curve of each class against all others, without those that the split cannot give."""
-    task, (logits, labels) = TASKS[evaluation.metrics.task], evaluation.predictions()
+    task, (logits, labels) = TASKS[evaluation.metrics.task], evaluation.calibrated()
     probabilities, truth = task.probabilities(logits), task.truth(labels, logits.shape[1])
     return {
         scores.name: roc(truth[:, column], probabilities[:, column])
@@ -164,7 +164,7 @@ def render(record: RunRecord) -> str:
         learning_curves=learning_curves(record.training["history"]),
         roc=roc_curves(metrics.roc, record.curves, lowest) if metrics.roc.threshold else None,
         lowest=lowest if lowest in record.curves else None,
-        reliability=reliability(metrics.calibration),
+        reliability=reliability(metrics.calibration, metrics.before),
         confusions=confusions(metrics) if len(metrics.classes) > MATRIX_CLASSES else None,
     )
 

@@ -75,6 +75,7 @@ def export(
         task=manifest.task,
         thresholds=() if TASKS[manifest.task].exclusive else evaluation.metrics.thresholds,
         views=evaluation.subject.views,
+        temperature=evaluation.metrics.temperature,
         preprocessing=Preprocessing.of_dataset(manifest.source.get("encoding", {}), manifest.shape[2]),
     )
     evaluated = with_views(classifier, signature.views).eval()
@@ -160,6 +161,7 @@ def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: 
         ExportError: It does not.
     """
     logits, _ = evaluation.predictions()
+    temperature = np.float32(evaluation.metrics.temperature)
     task, thresholds = TASKS[evaluation.metrics.task], evaluation.metrics.thresholds
     answers = _answers(session, samples, max(BATCH_SIZES))
     first = torch.from_numpy(samples.images(range(min(max(BATCH_SIZES), len(samples)))))
@@ -186,7 +188,7 @@ def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: 
         "largest_difference": max(one.logits for one in found.values()),
         "largest_probability_difference": max(one.probabilities for one in found.values()),
         "tolerance": allowed,
-        "same_decisions": same_decisions(answers, logits, task, thresholds),
+        "same_decisions": same_decisions(answers / temperature, logits / temperature, task, thresholds),
     }
 
 

@@ -115,6 +115,9 @@ class Metrics:
         validation: Then also the headline score on the validation split, of "plain" and of the views by name.
         groups: How many groups of samples that belong together were resampled for the intervals; 0: each
             sample is on its own.
+        temperature: Logits are divided by it before they become probabilities; fitted on validation.
+        uncalibrated: The scores that it changes, as they were without it; empty if it is 1.
+        before: Calibration without it, like `calibration`; empty if it is 1.
         warnings: Choices that made this model worse than it could be, in sentences.
     """
 
@@ -129,6 +132,9 @@ class Metrics:
     plain: Mapping[str, float] = field(default_factory=dict)
     validation: Mapping[str, float] = field(default_factory=dict)
     groups: int = 0
+    temperature: float = 1.0
+    uncalibrated: Mapping[str, float] = field(default_factory=dict)
+    before: tuple[CalibrationBin, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -144,9 +150,11 @@ class Metrics:
     def from_dict(cls, values: object) -> Self:
         """The inverse of `to_dict`, also after JSON; raises ValueError for what no evaluation wrote."""
         metrics = typed(cls, values)
-        classes, scores = len(metrics.classes), {*metrics.scores, *metrics.plain}
+        classes, scores = len(metrics.classes), {*metrics.scores, *metrics.plain, *metrics.uncalibrated}
         if metrics.task not in TASKS:
             raise ValueError(f"task is {metrics.task!r}, not one of {', '.join(TASKS)}")
+        if metrics.temperature <= 0:
+            raise ValueError(f"its temperature is {metrics.temperature}")
         if metrics.samples < 1 or not classes:
             raise ValueError(f"it counts {metrics.samples} samples and {classes} classes")
         if unknown := sorted(scores - TITLES.keys()):
@@ -209,6 +217,11 @@ class Evaluation:
         scores = [f"{name} {score.value:.4f}" for name, score in self.metrics.scores.items()]
         missing = [f"no {name}: {reason}" for name, reason in self.metrics.undefined.items()]
         return ", ".join([f"{self.metrics.samples} {self.subject.split} samples", *scores, *missing])
+
+    def calibrated(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """`predictions`, with the logits divided by the temperature: what probabilities are made of."""
+        logits, labels = self.predictions()
+        return logits / np.float32(self.metrics.temperature), labels
 
     def predictions(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """Logits and labels of all samples, of the shapes above.

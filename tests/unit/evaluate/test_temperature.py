@@ -1,0 +1,94 @@
+"""Calibration: a temperature fitted on validation, and where it reaches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_runs import a_training, some_labels, some_logits
+from samples import published, some_images
+
+from ddpipe.evaluate.evaluate import evaluate
+from ddpipe.evaluate.metrics import measure
+from ddpipe.evaluate.temperature import LOWEST, fitted
+from ddpipe.export.export import export
+from ddpipe.model.evaluation import Metrics
+from ddpipe.model.tasks import TASKS
+from ddpipe.storage import open_store
+
+
+def _claims(factor: float, samples: int = 4000) -> tuple[np.ndarray, np.ndarray]:
+    """Logits that claim `factor` times as much as is true, and which classes the samples show."""
+    random = np.random.default_rng(1)
+    logits = random.normal(size=(samples, 4)) * 1.5
+    shares = TASKS["multiclass"].probabilities(logits)
+    labels = np.array([random.choice(4, p=row) for row in shares])
+    return logits * factor, TASKS["multiclass"].truth(labels, 4)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1, 3])
+def test_a_temperature_undoes_exaggeration(factor: float) -> None:
+    logits, truth = _claims(factor)
+    assert fitted(logits, truth, TASKS["multiclass"]) == pytest.approx(factor, rel=0.1)
+
+
+def test_labels_have_one_temperature_together() -> None:
+    random = np.random.default_rng(2)
+    logits = random.normal(size=(4000, 3))
+    truth = random.random((4000, 3)) < TASKS["multilabel"].probabilities(logits)
+    assert fitted(2 * logits, truth, TASKS["multilabel"]) == pytest.approx(2, rel=0.1)
+
+
+def test_few_samples_leave_probabilities_as_they_are() -> None:
+    logits, truth = _claims(3, samples=49)
+    assert fitted(logits, truth, TASKS["multiclass"]) == 1
+    assert fitted(logits[:0], truth[:0], TASKS["multiclass"]) == 1
+
+
+def test_a_model_without_mistakes_is_not_called_certain() -> None:
+    truth = TASKS["multiclass"].truth(np.arange(100) % 4, 4)
+    temperature = fitted(4.0 * truth, truth, TASKS["multiclass"])
+    probabilities = TASKS["multiclass"].probabilities(4.0 * truth / temperature)
+    assert temperature > LOWEST
+    assert probabilities.max() == pytest.approx(1 - 1 / 102, abs=1e-3)
+
+
+def _evaluated(folder: Path) -> tuple[str, str]:
+    """A dataset with enough validation samples, and a training on it."""
+    splits = {
+        name: [some_images(count, (8, 8, 1), seed=count)] for name, count in (("train", 6), ("test", 40))
+    }
+    dataset = published(
+        open_store(str(folder / "store")), {**splits, "validation": [some_images(60, (8, 8, 1), seed=3)]}
+    )
+    return dataset, a_training(str(folder / "training"), dataset, bias=2.0)
+
+
+def test_an_evaluation_tells_scores_before_and_after(tmp_path: Path) -> None:
+    dataset, training = _evaluated(tmp_path)
+    evaluation = evaluate(training, dataset, str(tmp_path / "evaluation"))
+    metrics, (logits, labels) = evaluation.metrics, evaluation.predictions()
+    assert metrics.temperature != 1
+    raw = measure(logits, labels, [one.name for one in metrics.classes])
+    assert metrics.uncalibrated["log_loss"] == raw.scores["log_loss"].value
+    assert metrics.before == raw.calibration
+    assert metrics.scores["accuracy"] == raw.scores["accuracy"]
+    scaled = measure(evaluation.calibrated()[0], labels, [one.name for one in metrics.classes])
+    assert metrics.scores["log_loss"] == scaled.scores["log_loss"]
+
+
+def test_a_package_carries_the_temperature(tmp_path: Path) -> None:
+    dataset, training = _evaluated(tmp_path)
+    metrics = evaluate(training, dataset, str(tmp_path / "evaluation")).metrics
+    package = export(training, dataset, str(tmp_path / "evaluation"), str(tmp_path / "model"))
+    assert package.signature.temperature == metrics.temperature != 1
+
+
+def test_a_temperature_that_is_none_is_rejected() -> None:
+    labels = some_labels(20, 2)[:, 0]
+    values = json.loads(json.dumps(measure(some_logits(labels, 2), labels, ("a", "b")).to_dict()))
+    assert Metrics.from_dict(values).temperature == 1
+    with pytest.raises(ValueError, match="temperature is 0"):
+        Metrics.from_dict({**values, "temperature": 0.0})
