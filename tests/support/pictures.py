@@ -47,7 +47,7 @@ def evaluated(folder: Path, **options: Any) -> Evaluated:
     evaluate(training, dataset, str(folder / "evaluation"))
     export(training, dataset, str(folder / "evaluation"), str(folder / "model"))
     manifest, evaluation = load_manifest(dataset), load_evaluation(str(folder / "evaluation"))
-    logits, _ = evaluation.predictions()
+    logits, _ = evaluation.calibrated()
     ids = list(open_index(manifest, "test", store_of(dataset)).sample_ids)
     probabilities = TASKS[manifest.task].probabilities(logits)
     return Evaluated(
