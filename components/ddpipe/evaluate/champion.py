@@ -127,7 +127,8 @@ def logits_of_champion(
         lambda start: samples.images(range(start, min(start + size, len(samples)))), starts, threads=1
     )
     answers = np.concatenate([session(images) for images in batches])
-    return answers / temperature, "computed again from its ONNX model"
+    scaled = (answers / temperature).astype(np.float32, copy=False)
+    return scaled, "computed again from its ONNX model"
 
 
 def _session(champion: Champion) -> Session:
