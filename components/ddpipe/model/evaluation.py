@@ -219,7 +219,7 @@ class Evaluation:
         return ", ".join([f"{self.metrics.samples} {self.subject.split} samples", *scores, *missing])
 
     def calibrated(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """`predictions`, with the logits divided by the temperature: what probabilities are made of."""
+        """`predictions`, of the same shape, with logits divided by the temperature, for probabilities."""
         logits, labels = self.predictions()
         return logits / np.float32(self.metrics.temperature), labels
 

@@ -47,7 +47,7 @@ def test_few_samples_leave_probabilities_as_they_are() -> None:
     assert fitted(logits[:0], truth[:0], TASKS["multiclass"]) == 1
 
 
-def test_a_model_without_mistakes_is_not_called_certain() -> None:
+def test_a_model_without_mistakes_is_not_certain() -> None:
     truth = TASKS["multiclass"].truth(np.arange(100) % 4, 4)
     temperature = fitted(4.0 * truth, truth, TASKS["multiclass"])
     probabilities = TASKS["multiclass"].probabilities(4.0 * truth / temperature)
@@ -66,7 +66,7 @@ def _evaluated(folder: Path) -> tuple[str, str]:
     return dataset, a_training(str(folder / "training"), dataset, bias=2.0)
 
 
-def test_an_evaluation_tells_scores_before_and_after(tmp_path: Path) -> None:
+def test_scores_without_temperature_are_kept(tmp_path: Path) -> None:
     dataset, training = _evaluated(tmp_path)
     evaluation = evaluate(training, dataset, str(tmp_path / "evaluation"))
     metrics, (logits, labels) = evaluation.metrics, evaluation.predictions()
