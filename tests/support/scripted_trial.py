@@ -59,7 +59,19 @@ def main(uri: str, text: str) -> None:
                 {"epoch": epoch, "validation_accuracy": score(recipe.learning_rate, epoch), "seconds": 1.0}
             )
             store.write("metrics.jsonl", "".join(json.dumps(line) + "\n" for line in history).encode())
-        record = {"history": history, "final": {"validation_accuracy": history[-1]["validation_accuracy"]}}
+        record = {
+            "recipe": recipe.to_dict(),
+            "world_size": 1,
+            "device": "cpu",
+            "torch": "2.15.0",
+            "epochs": recipe.epochs,
+            "steps": recipe.epochs,
+            "seconds": float(recipe.epochs),
+            "images_per_second": 1.0,
+            "resumed_from": None,
+            "history": history,
+            "final": {"validation_accuracy": history[-1]["validation_accuracy"]},
+        }
         store.write("training.json", json.dumps(record).encode())
 
 
