@@ -674,7 +674,7 @@ GPU = ("--gpus", "1", "--gpu-resource", "ddpipe.dev/gpu")
 @fault(
     "a GPU that no node has",
     code=44,
-    words=("no node can ever", "of ddpipe.dev/gpu asked"),
+    words=("no node can ever", "of ddpipe.dev/gpu requested"),
     sees_nodes=True,
     jobs_ever=0,
 )

@@ -269,6 +269,22 @@ def _have_runtimes(place: Place) -> None:
     for runtime in yaml.safe_load(RUNTIMES.read_text())["items"]:
         taken = eventually(partial(_accepts, place.admin, path, runtime), bool, 60)
         assert taken, f"no runtime {runtime['metadata']['name']}"
+        assert eventually(partial(_is_known, place, runtime), bool, 60), "its webhook does not know it"
+
+
+def _is_known(place: Place, runtime: dict[str, Any]) -> bool:
+    """Whether the Trainer's webhook, whose cache lags on a busy machine, accepts a job with this runtime."""
+    reference = {"apiGroup": _RUNTIME.group, "kind": _RUNTIME.kind, "name": runtime["metadata"]["name"]}
+    job = {
+        "apiVersion": f"{_RUNTIME.group}/{_RUNTIME.version}",
+        "kind": "TrainJob",
+        "metadata": {"name": "probe"},
+        "spec": {"runtimeRef": reference},
+    }
+    path = f"/apis/{_RUNTIME.group}/{_RUNTIME.version}/namespaces/{place.namespace}/trainjobs"
+    with contextlib.suppress(Refused):
+        return bool(place.admin.create(path, job, {"dryRun": "All"}))
+    return False
 
 
 def _grant(place: Place, *, sees_nodes: bool) -> None:

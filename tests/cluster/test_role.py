@@ -156,6 +156,9 @@ LOSSES: dict[Verb, Loss] = {
 OF_ARGO = {("argoproj.io", "workflowtaskresults", verb) for verb in ("create", "patch")}
 """What Argo's own container in a step's pod does under the same account."""
 
+OF_KATIB = {("kubeflow.org", "experiments", verb) for verb in ("create", "get", "list", "watch", "delete")}
+"""For searches on clusters with Katib: tests/cluster/test_katib.py."""
+
 SAVES_REQUESTS = {("argoproj.io", "workflows", "list")}
 """What only changes the number of requests, which tests/unit/launching/test_ownership.py counts."""
 
@@ -172,7 +175,7 @@ def granted() -> set[Verb]:
 
 
 def test_the_role_grants_nothing_that_is_not_looked_at_here() -> None:
-    assert granted() == LOSSES.keys() | OF_ARGO | SAVES_REQUESTS
+    assert granted() == LOSSES.keys() | OF_ARGO | OF_KATIB | SAVES_REQUESTS
 
 
 @pytest.fixture(scope="module")

@@ -151,9 +151,10 @@ def _search(plan: Plan) -> dict[str, Any]:
         },
         "algorithm": {"algorithmName": plan.algorithm, **seed},
         **({"earlyStopping": {"algorithmName": "medianstop"}} if plan.early_stopping else {}),
-        "parallelTrialCount": plan.parallel,
+        # Katib rejects more parallel or failed trials than there are trials.
+        "parallelTrialCount": min(plan.parallel, plan.trials),
         "maxTrialCount": plan.trials,
-        "maxFailedTrialCount": plan.max_failed,
+        "maxFailedTrialCount": min(plan.max_failed, plan.trials),
         "resumePolicy": "Never",
         "parameters": [dict(item) for item in plan.parameters],
         "metricsCollectorSpec": {"collector": {"kind": "StdOut"}},

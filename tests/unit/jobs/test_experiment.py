@@ -106,6 +106,8 @@ def test_pods_of_a_trial_meet_at_the_name_of_the_trial() -> None:
 def test_limits_are_those_of_the_search() -> None:
     spec = body()["spec"]
     assert (spec["maxTrialCount"], spec["parallelTrialCount"], spec["maxFailedTrialCount"]) == (6, 2, 1)
+    few = body(plan=replace(PLAN, trials=1, max_failed=3))["spec"]
+    assert (few["maxTrialCount"], few["parallelTrialCount"], few["maxFailedTrialCount"]) == (1, 1, 1)
     assert spec["earlyStopping"] == {"algorithmName": "medianstop"}
     assert spec["trialTemplate"]["trialSpec"]["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 1
     assert "earlyStopping" not in body(plan=replace(PLAN, early_stopping=False))["spec"]
