@@ -100,7 +100,7 @@ def test_the_package_answers_as_its_signature_says(done: Done) -> None:
 
 def test_the_report_and_the_summary_mention_reuse(done: Done) -> None:
     page = Path(done.run.report).read_text()
-    assert "which of 11 labels they show" in re.sub(r"\s+", " ", page)
+    assert "predicts which of 11 labels apply" in re.sub(r"\s+", " ", page)
     assert "macro AUC by epoch" in page
     for name in LABELS:
         assert f"<td>{name}</td>" in page
