@@ -50,7 +50,15 @@ def test_throughput_is_measured_on_any_device(
 )
 def test_without_a_gpu_one_sentence_says_so(target: str, what: str) -> None:
     # The environment of these tests counts as installed.
-    command = ["make", "--no-print-directory", "-o", "none/.installed", "VENV=none", f"BIN={Path(sys.executable).parent}", target]
+    command = [
+        "make",
+        "--no-print-directory",
+        "-o",
+        "none/.installed",
+        "VENV=none",
+        f"BIN={Path(sys.executable).parent}",
+        target,
+    ]
     done = subprocess.run(
         command, cwd=BENCHMARKS.parent, check=True, capture_output=True, text=True, timeout=120
     )
