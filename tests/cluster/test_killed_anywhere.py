@@ -1,41 +1,28 @@
-"""SIGKILL at a random moment, then run again: exactly one job, every time."""
+"""A launcher killed at a random moment: the right status, the job once, nothing left.
+
+`python benchmarks/random_kills.py` does it a hundred times for each backend.
+"""
 
 from __future__ import annotations
 
-import random
-import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from place import a_place
-from step import launch
+from kills import drawn, series
 
+from ddpipe.jobs import BACKENDS
+from ddpipe.jobs.backend import backend as backend_of
 from ddpipe.kube.api import ApiServer
+from ddpipe.kube.discovery import is_served
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-TIMES = 20
-# From the start of the process to after the job's end.
-LONGEST = 9.0
+TIMES = 9
 
 
-def test_a_launcher_killed_anywhere_owns_exactly_one_job(
-    admin: ApiServer, request: pytest.FixtureRequest
-) -> None:
-    moments = [random.uniform(0, LONGEST) for _ in range(TIMES)]
-    with ThreadPoolExecutor(request.config.getoption("--side-by-side")) as pool:
-        for moment, seen in zip(
-            moments, pool.map(lambda moment: _kill_and_rerun(admin, moment), moments), strict=True
-        ):
-            assert seen == (0, 1, 0), f"killed after {moment:.2f} s: exit code, jobs ever, jobs left = {seen}"
-
-
-def _kill_and_rerun(admin: ApiServer, moment: float) -> tuple[int, int, int]:
-    """Exit code of the second launcher, jobs ever, jobs left; one that was done needs no second."""
-    with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder)) as place:
-        step = launch(place, "sleep 2")
-        time.sleep(moment)
-        first = step.kill()
-        code = first.code if first.code >= 0 else launch(place, "sleep 2").end().code
-        return code, place.jobs_ever(), len(place.jobs())
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_launcher_killed_anywhere_owns_exactly_one_job(admin: ApiServer, backend: str) -> None:
+    if not is_served(admin, backend_of(backend).resource):
+        pytest.skip(f"this cluster has no {backend_of(backend).resource.kind}s")
+    seed = time.time_ns()
+    for outcome in series(admin, backend, list(drawn(seed, TIMES))):
+        assert not outcome.problem, f"seed {seed}: {outcome}\n{outcome.text}"

@@ -1,0 +1,155 @@
+"""A launcher killed at a random moment: what must be true afterwards.
+
+A job runs for two seconds and ends with exit code 0 or 3. The launcher is killed between its start and its
+end, in one of three ways:
+
+    SIGKILL            as a node that fails; then it is run again
+    SIGTERM            as Terminate does it, with SIGKILL half a second later
+    SIGTERM, SIGKILL   SIGKILL at a random moment of that half second; then it is run again
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from place import Place, a_place, eventually
+from step import Ended, Step, launch
+
+from ddpipe.errors import ReplicaFailed
+from ddpipe.kube.api import ApiServer
+
+SIGKILL, SIGTERM, BOTH = WAYS = ("SIGKILL", "SIGTERM", "SIGTERM, SIGKILL")
+GRACE = 0.5
+"""Seconds from SIGTERM to SIGKILL."""
+
+_LAUNCHED = 3 / 4
+_FAILED = 3
+_INTERRUPTED = 143
+_SCRIPT = "trap 'exit 143' TERM; sleep 2 & wait $!; exit {}"
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One kill.
+
+    Attributes:
+        number: Which one of a series.
+        way: One of `WAYS`.
+        launched: Whether the moment is after the job was created; a process that starts takes as long.
+        moment: When, as a share of the time that an undisturbed launch takes to create the job, or after it.
+        grace: Seconds until SIGKILL, after SIGTERM.
+        code: The exit code of the job's containers.
+    """
+
+    number: int
+    way: str
+    launched: bool
+    moment: float
+    grace: float
+    code: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a kill led to.
+
+    Attributes:
+        kill: The kill.
+        stage: What the launcher had done by then.
+        codes: Exit codes of the launcher, and of the second one.
+        jobs_ever: Jobs that existed.
+        left: Jobs and pods that were left.
+        text: What the launchers wrote.
+    """
+
+    kill: Kill
+    stage: str
+    codes: tuple[int, ...]
+    jobs_ever: int
+    left: int
+    text: str
+
+    @property
+    def problem(self) -> str:
+        """What is not right; empty if all is."""
+        if self.left:
+            return f"{self.left} jobs and pods are left"
+        if self.codes[-1] not in self._right_codes:
+            return f"exit codes {self.codes}"
+        # A failed job is removed and created again when its step is run again; so is a deleted one.
+        most = 2 if len(self.codes) > 1 and (self.kill.code or self.kill.way == BOTH) else 1
+        return f"{self.jobs_ever} jobs existed" if self.jobs_ever > most else ""
+
+    @property
+    def _right_codes(self) -> set[int]:
+        end = ReplicaFailed.exit_code if self.kill.code else 0
+        # Before Python has begun, SIGTERM ends it as SIGKILL does.
+        return {end} if self.kill.way != SIGTERM or self.stage == "ended" else {_INTERRUPTED, -15, -9}
+
+
+def drawn(seed: int, times: int) -> Iterator[Kill]:
+    """Random kills, as many of each way; the same ones for the same seed."""
+    rng = random.Random(seed)
+    for number in range(times):
+        code = _FAILED if rng.random() < 1 / 4 else 0
+        way = WAYS[number % len(WAYS)]
+        grace = rng.uniform(0, GRACE) if way == BOTH else GRACE
+        yield Kill(number, way, rng.random() < _LAUNCHED, rng.random(), grace, code)
+
+
+def series(admin: ApiServer, backend: str, kills: Sequence[Kill]) -> Iterator[Outcome]:
+    """Do all of them, one after the other, in one namespace."""
+    with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), backend=backend) as place:
+        for warm_up in ("w1", "w2"):  # the first one takes longer than all others
+            undisturbed = _undisturbed(place, warm_up)
+        for kill in kills:
+            yield _happen(place, kill, undisturbed)
+
+
+def _undisturbed(place: Place, run: str) -> tuple[float, float]:
+    """How long a launch takes to create its job, and from there to its end, in seconds."""
+    began, step = time.monotonic(), _started(place, run, 0)
+    _await_job(place, step)
+    created, ended = time.monotonic(), step.end()
+    assert ended.code == 0, ended.text
+    return created - began, time.monotonic() - created
+
+
+def _await_job(place: Place, step: Step) -> None:
+    eventually(lambda: place.jobs() or step.process.poll() is not None, bool, 60, pause=0.02)
+
+
+def _happen(place: Place, kill: Kill, undisturbed: tuple[float, float]) -> Outcome:
+    run, before = f"r{kill.number}", place.jobs_ever()
+    step = _started(place, run, kill.code)
+    if kill.launched:
+        _await_job(place, step)
+    time.sleep(kill.moment * undisturbed[kill.launched])
+    stage = _stage(place, step, before)
+    ended = [step.kill() if kill.way == SIGKILL else step.terminate(kill.grace)]
+    if ended[0].code < 0 or ended[0].code == _INTERRUPTED:
+        ended += [_started(place, run, kill.code).end()] if kill.way != SIGTERM else []
+    left = eventually(lambda: len(place.jobs()) + len(place.pods()), lambda count: not count, 20)
+    codes = tuple(one.code for one in ended)
+    return Outcome(kill, stage, codes, place.jobs_ever() - before, left, _texts(ended))
+
+
+def _started(place: Place, run: str, code: int) -> Step:
+    return launch(place, _SCRIPT.format(code), run=run)
+
+
+def _stage(place: Place, step: Step, before: int) -> str:
+    if step.process.poll() is not None:
+        return "ended"
+    if place.jobs():
+        return "job exists"
+    return "job removed" if place.jobs_ever() > before else "no job yet"
+
+
+def _texts(ended: Sequence[Ended]) -> str:
+    return "\n-- run again --\n".join(one.text for one in ended)
