@@ -18,31 +18,27 @@ import sys
 import tempfile
 import threading
 import time
-import venv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
 from faults import FAULTS, Fault, Seen, running  # noqa: E402
+from peers import official, training_python  # noqa: E402
 from place import ACCOUNT, IMAGE, OUR_IMAGES, Place, a_place, eventually  # noqa: E402
 from step import launch  # noqa: E402
 
-from ddpipe.commands.launch import job_of, launch_command  # noqa: E402
 from ddpipe.jobs.job import TrainingJob  # noqa: E402
-from ddpipe.jobs.options import Success  # noqa: E402
 from ddpipe.jobs.owner import Owner  # noqa: E402
 from ddpipe.jobs.pytorchjob import BACKEND, manifest  # noqa: E402
 from ddpipe.kube.api import ApiError, ApiServer, connect  # noqa: E402
 from ddpipe.launching import preflight  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ddpipe-bench"
-OFFICIAL = "kubeflow-training==1.9.4"
-PATIENCE = 60  # seconds that the official client waits in the matrix; 600 by default
+PATIENCE = 60  # seconds that the official clients wait in the matrix; 600 by default
 
 # What a message must contain to have named the cause, ours or theirs.
 CAUSES = {
@@ -98,28 +94,6 @@ class Judged:
         return f"{words[0]} | {words[1]} | {self.left} | {self.seconds:.0f}"
 
 
-def official_python() -> Path:
-    """The interpreter of an environment that has the official client."""
-    python = CACHE / "official" / "bin" / "python"
-    if not python.exists():
-        venv.create(CACHE / "official", with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", OFFICIAL], check=True)
-    return python
-
-
-def official(place: Place) -> Callable[[Sequence[str]], list[str]]:
-    """The official client's command for the same job, with the master that its users give it."""
-    python, script = str(official_python()), str(Path(__file__).with_name("official.py"))
-
-    def command(arguments: Sequence[str]) -> list[str]:
-        options = dict(launch_command.make_context("launch", [*arguments[1:]]).params)
-        del options["namespace"], options["check"]
-        job = replace(job_of(place.namespace, **options), success=Success.RANK0)
-        return [python, script, json.dumps(manifest(job)), str(PATIENCE)]
-
-    return command
-
-
 def judged(fault: Fault, seen: Seen) -> Judged:
     """What a row of the matrix says of a launcher."""
     green_is_right = fault.code == 0
@@ -135,7 +109,7 @@ def happen(admin: ApiServer, fault: Fault, *, rival: bool) -> Judged | str:
         tempfile.TemporaryDirectory() as folder,
         a_place(admin, Path(folder), level=level, sees_nodes=fault.sees_nodes) as place,
     ):
-        place.rival = official(place) if rival else None
+        place.rival = official(place, PATIENCE) if rival else None
         try:
             return judged(fault, fault.happen(place))
         except (AssertionError, ApiError) as error:
@@ -185,7 +159,7 @@ def lags(admin: ApiServer, times: int, *, rival: bool) -> list[float]:
     found = []
     for _ in range(times):
         with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level="baseline") as place:
-            place.rival = official(place) if rival else None
+            place.rival = official(place, PATIENCE) if rival else None
             found.append(ends(admin, place))
     return found
 
@@ -258,7 +232,7 @@ def starts(admin: ApiServer) -> Iterator[str]:
     """Start-up, next to the official client's and to the bare Kubernetes client that ours uses."""
     with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level="baseline") as place:
         in_pod = start_in_pod(place)
-        scripts = ((sys.executable, OURS), (official_python(), THEIRS), (sys.executable, BARE))
+        scripts = ((sys.executable, OURS), (training_python(), THEIRS), (sys.executable, BARE))
         measured = [start(python, script, place) for python, script in scripts]
     seconds = " | ".join(f"{one.seconds:.2f} s" for one in measured)
     megabytes = " | ".join(f"{one.megabytes:.0f} MB" for one in measured)
@@ -290,7 +264,7 @@ def checked(admin: ApiServer) -> float:
 def quiet(admin: ApiServer, minutes: float, *, rival: bool) -> float:
     """API requests per hour of waiting for a job that says nothing."""
     with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level="baseline") as place:
-        place.rival = official(place) if rival else None
+        place.rival = official(place, PATIENCE) if rival else None
         step = running(place, "sleep 86400")
         time.sleep(5)
         before = len(place.proxy.requests)

@@ -4,9 +4,10 @@
     python benchmarks/bench_scale.py launchers [--counts 1 50 200]
     python benchmarks/bench_scale.py failure [--counts 512]
 
-Writes benchmarks/results/scale-*.md. The nodes must simulate pods (KWOK): they take the label and taint
-`lab/sim` and end a pod by its annotations `lab/seconds` and `lab/exit`. Beside ours runs the poll loop of the
-Kubeflow SDK's TrainerClient, on a TrainJob with as many pods in the same run.
+Writes benchmarks/results/scale-*.json, and the table of it as .md. The nodes must simulate pods (KWOK): they
+take the label and taint `lab/sim` and end a pod by its annotations `lab/seconds` and `lab/exit`. Beside ours
+run the poll loops of both official clients, each with as many pods in the same run: `kubeflow` 0.5.0
+(TrainerClient, a TrainJob) and `kubeflow-training` 1.9.4 (TrainingClient, a PyTorchJob).
 """
 
 from __future__ import annotations
@@ -19,11 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +31,17 @@ import yaml
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
+from peers import official, sdk_python  # noqa: E402
 from place import IMAGE, RUNTIMES, Place, a_place, eventually, patch  # noqa: E402
-from step import SMALL  # noqa: E402
+from step import SMALL, Step  # noqa: E402
 
 from ddpipe.kube.api import ApiServer, connect  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ddpipe-bench"
-SDK = "kubeflow==0.5.0"
+BUSY_SECONDS = 10.0
+AS_PROCESSES = 50
+"""Launchers; 200 processes of 76 MB are more than this machine has."""
+
 POD_SECONDS = 20
 PATIENCE = 900
 SIMULATED = {"nodeSelector": {"lab/sim": "true"}, "tolerations": [{"key": "lab/sim", "operator": "Exists"}]}
@@ -57,6 +59,7 @@ class Cost:
         megabytes: Its peak memory.
         lines: Lines it wrote.
         requests: Requests it sent to the API server.
+        busiest: Requests per second in the ten seconds with most of them.
         text: What it wrote.
     """
 
@@ -66,16 +69,17 @@ class Cost:
     megabytes: float
     lines: int
     requests: int
+    busiest: float
     text: str
 
-
-def sdk_python() -> Path:
-    """The interpreter of an environment that has the Kubeflow SDK."""
-    python = CACHE / "sdk" / "bin" / "python"
-    if not (CACHE / "sdk" / "lib").exists() or not list((CACHE / "sdk").glob("lib/*/site-packages/kubeflow")):
-        venv.create(CACHE / "sdk", with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", SDK], check=True)
-    return python
+    @property
+    def record(self) -> dict[str, Any]:
+        """Without what it wrote."""
+        return {
+            name: round(value, 2) if isinstance(value, float) else value
+            for name, value in asdict(self).items()
+            if name != "text"
+        }
 
 
 def cost_of(place: Place, command: Sequence[str]) -> Cost:
@@ -96,8 +100,15 @@ def cost_of(place: Place, command: Sequence[str]) -> Cost:
         megabytes=usage.ru_maxrss / 1024,
         lines=len(text.splitlines()),
         requests=len(place.proxy.requests) - before,
+        busiest=_busiest([request.moment for request in place.proxy.requests[before:]]),
         text=text,
     )
+
+
+def _busiest(moments: Sequence[float]) -> float:
+    """The largest number of requests per second over `BUSY_SECONDS`."""
+    counts = (sum(first <= one < first + BUSY_SECONDS for one in moments) for first in moments)
+    return max(counts, default=0) / BUSY_SECONDS
 
 
 def arguments(place: Place, nodes: int, run: str, seconds: float = POD_SECONDS) -> list[str]:
@@ -117,7 +128,13 @@ def ours(place: Place, nodes: int, run: str = "r1", seconds: float = POD_SECONDS
     return cost_of(place, [sys.executable, "-m", "ddpipe", *arguments(place, nodes, run, seconds)])
 
 
-def theirs(place: Place, nodes: int) -> Cost:
+def training_client(place: Place, nodes: int) -> Cost:
+    """The poll loop of `kubeflow-training` and the same PyTorchJob; simulated pods have no logs."""
+    command = official(place, patience=PATIENCE)(arguments(place, nodes, "r1"))
+    return cost_of(place, [*command, "without-logs"])
+
+
+def trainer_client(place: Place, nodes: int) -> Cost:
     """The SDK's poll loop and a TrainJob of as many pods; the SDK reads more than our Role allows."""
     _use_account_of(place.admin, place)
     _create_simulated_runtime(place)
@@ -152,73 +169,90 @@ def _use_account_of(admin: ApiServer, place: Place) -> None:
     place.token_file.write_text(token)
 
 
-def replicas(admin: ApiServer, counts: Sequence[int]) -> Iterator[str]:
-    """One job of more and more pods."""
-    yield f"One job of N simulated pods that run for {POD_SECONDS} s."
-    yield ""
-    yield "| pods | launcher | CPU s | peak MB | API requests | lines | exit code | s |"
-    yield "|---|---|---|---|---|---|---|---|"
+LAUNCHERS: tuple[tuple[str, str, Callable[[Place, int], Cost]], ...] = (
+    ("ddpipe", "pytorchjob", ours),
+    ("kubeflow 0.5.0", "trainjob", trainer_client),
+    ("kubeflow-training 1.9.4", "pytorchjob", training_client),
+)
+
+
+def replicas(admin: ApiServer, counts: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """One job of more and more pods, followed by each launcher in turn."""
     for count in counts:
-        for name, backend, wait in (("ddpipe", "pytorchjob", ours), ("SDK", "trainjob", theirs)):
+        for name, backend, wait in LAUNCHERS:
             with (
                 tempfile.TemporaryDirectory() as folder,
                 a_place(admin, Path(folder), backend=backend, level="baseline") as place,
             ):
-                yield _row(f"{count} | {name}", wait(place, count))
+                yield {"pods": count, "launcher": name, **wait(place, count).record}
 
 
-def _row(head: str, cost: Cost) -> str:
-    numbers = f"{cost.cpu:.1f} | {cost.megabytes:.0f} | {cost.requests} | {cost.lines}"
-    return f"| {head} | {numbers} | {cost.code} | {cost.seconds:.0f} |"
-
-
-def launchers(admin: ApiServer, counts: Sequence[int]) -> Iterator[str]:
-    """Many launchers at once in one namespace, each with a job of two pods."""
-    yield "N launchers at once in one namespace, each with a job of two simulated pods."
-    yield ""
-    yield "| launchers | exit code 0 | CPU s each | peak MB each | API requests each | lines each | s |"
-    yield "|---|---|---|---|---|---|---|"
+def launchers(admin: ApiServer, counts: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Many launchers at once in one namespace, each with a job of two pods: the mean of each figure."""
     for count in counts:
-        with ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            place = stack.enter_context(a_place(admin, folder, level="baseline"))
-            pool = stack.enter_context(ThreadPoolExecutor(count))
+        with tempfile.TemporaryDirectory() as folder, a_place(admin, Path(folder), level="baseline") as place:
             began = time.monotonic()
-            running = [pool.submit(ours, place, 2, f"r{number}", 60) for number in range(count)]
-            costs = [one.result() for one in running]
-            seconds, requests = time.monotonic() - began, len(place.proxy.requests)
-        means = [sum(values) / count for values in ([c.cpu for c in costs], [c.megabytes for c in costs])]
-        lines = sum(cost.lines for cost in costs) / count
-        green = sum(cost.code == 0 for cost in costs)
-        yield (
-            f"| {count} | {green} | {means[0]:.1f} | {means[1]:.0f} | {requests / count:.0f} | {lines:.0f}"
-            f" | {seconds:.0f} |"
-        )
+            costs = _as_processes(place, count) if count <= AS_PROCESSES else [_as_threads(place, count)]
+            yield {
+                "launchers": count,
+                "each": "a process" if count <= AS_PROCESSES else "a thread of one process",
+                "right": sum(cost.code == 0 for cost in costs) if count <= AS_PROCESSES else _right(costs),
+                "cpu": round(sum(cost.cpu for cost in costs) / count, 2),
+                "megabytes": round(sum(cost.megabytes for cost in costs) / count, 1),
+                "lines": round(sum(cost.lines for cost in costs) / count, 1),
+                "requests": round(len(place.proxy.requests) / count, 1),
+                "jobs": place.jobs_ever(),
+                "seconds": round(time.monotonic() - began),
+            }
 
 
-def failure(admin: ApiServer, counts: Sequence[int]) -> Iterator[str]:
-    """One pod of many fails: seconds from its status to the launcher's end, and what the launcher reports."""
-    yield "One pod of N fails while the others run."
-    yield ""
-    yield "| pods | from the pod's failure to the launcher's end, s | exit code | names the rank |"
-    yield "|---|---|---|---|"
+def _as_processes(place: Place, count: int) -> list[Cost]:
+    with ThreadPoolExecutor(count) as pool:
+        running = [pool.submit(ours, place, 2, f"r{number}", 60) for number in range(count)]
+        return [one.result() for one in running]
+
+
+def _as_threads(place: Place, count: int) -> Cost:
+    script = str(Path(__file__).with_name("many_launchers.py"))
+    return cost_of(place, [sys.executable, script, str(count), *arguments(place, 2, "r", 60)])
+
+
+def _right(costs: Sequence[Cost]) -> int:
+    """Of the launchers of one process, how many succeeded; it prints that last."""
+    return int(costs[0].text.splitlines()[-1].split()[0])
+
+
+def failure(admin: ApiServer, counts: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """One pod of many fails: seconds from its status to the line about it and to the launcher's end."""
     for count in counts:
         with (
             tempfile.TemporaryDirectory() as folder,
             a_place(admin, Path(folder), level="baseline") as place,
-            ThreadPoolExecutor(1) as pool,
         ):
-            running = pool.submit(ours, place, count, "r1", 600)
-            rank = f"worker-{count // 2}"
-            pods = _all_running(place, count)
-            (pod,) = [item for item in pods if item["metadata"]["name"].endswith(rank)]
-            path = f"/api/v1/namespaces/{place.namespace}/pods/{pod['metadata']['name']}"
-            patch(admin, path, {"metadata": {"annotations": {"lab/seconds": "1s", "lab/exit": "1"}}})
-            eventually(lambda at=path: admin.get(at)["status"]["phase"], lambda seen: seen == "Failed", 60)
-            failed = time.monotonic()
-            cost = running.result()
-            named = "yes" if re.search(rf"{rank}\b", cost.text) else "no"
-            yield f"| {count} | {time.monotonic() - failed:.1f} | {cost.code} | {named} |"
+            yield _failure(place, count)
+
+
+def _failure(place: Place, count: int) -> dict[str, Any]:
+    rank = f"worker-{count // 2}"
+    step = Step(place, arguments(place, count, "r1", 600), {})
+    pods = _all_running(place, count)
+    (pod,) = [item for item in pods if item["metadata"]["name"].endswith(rank)]
+    path = f"/api/v1/namespaces/{place.namespace}/pods/{pod['metadata']['name']}"
+    patch(place.admin, path, {"metadata": {"annotations": {"lab/seconds": "1s", "lab/exit": "1"}}})
+    eventually(
+        lambda: place.admin.get(path)["status"]["phase"], lambda seen: seen == "Failed", 60, pause=0.02
+    )
+    failed = time.monotonic()
+    step.saw(rf"{rank}\b.*exit code 1", PATIENCE)
+    reported = time.monotonic() - failed
+    ended = step.end(PATIENCE)
+    return {
+        "pods": count,
+        "reported": round(reported, 2),
+        "ended": round(time.monotonic() - failed, 2),
+        "code": ended.code,
+        "line": next(line for line in ended.text.splitlines() if re.search(rf"{rank}\b.*exit code 1", line)),
+    }
 
 
 def _all_running(place: Place, count: int) -> list[dict[str, Any]]:
@@ -232,10 +266,52 @@ def _all_running(place: Place, count: int) -> list[dict[str, Any]]:
     return running
 
 
+COLUMNS: dict[str, dict[str, str]] = {
+    "replicas": {
+        "pods": "pods",
+        "launcher": "launcher",
+        "cpu": "CPU s",
+        "megabytes": "peak MB",
+        "requests": "API requests",
+        "busiest": "per s, busiest 10 s",
+        "lines": "lines",
+        "code": "exit code",
+        "seconds": "s",
+    },
+    "launchers": {
+        "launchers": "launchers",
+        "each": "each is",
+        "right": "right",
+        "jobs": "jobs ever",
+        "cpu": "CPU s each",
+        "megabytes": "peak MB each",
+        "requests": "API requests each",
+        "lines": "lines each",
+        "seconds": "s",
+    },
+    "failure": {
+        "pods": "pods",
+        "reported": "from the pod's status to the line about it, s",
+        "ended": "to the launcher's end, s",
+        "code": "exit code",
+        "line": "line",
+    },
+}
+"""Of each table: the fields of the records, and their titles."""
+
+
+def table(part: str, records: Sequence[dict[str, Any]]) -> str:
+    """The records as a table."""
+    columns = COLUMNS[part]
+    rows = [list(columns.values()), ["---"] * len(columns)]
+    rows += [[str(record[name]) for name in columns] for record in records]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
 def main() -> None:
-    """Measure and write the tables."""
+    """Measure, and write the records and their table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("part", choices=["replicas", "launchers", "failure"])
+    parser.add_argument("part", choices=COLUMNS)
     parser.add_argument("--counts", nargs="+", type=int)
     given = parser.parse_args()
     parts = {
@@ -244,12 +320,12 @@ def main() -> None:
         "failure": (failure, [512]),
     }
     measure, counts = parts[given.part]
-    rows = []
-    for row in measure(connect(), given.counts or counts):
-        print(row, flush=True)  # noqa: T201 - progress
-        rows.append(row)
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"scale-{given.part}.md").write_text("\n".join(rows) + "\n")
+    records = []
+    for record in measure(connect(), given.counts or counts):
+        print(json.dumps(record), flush=True)  # noqa: T201 - progress
+        records.append(record)
+        (RESULTS / f"scale-{given.part}.json").write_text(json.dumps(records, indent=1) + "\n")
+        (RESULTS / f"scale-{given.part}.md").write_text(table(given.part, records))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """A program for the official client (PyPI `kubeflow-training`): create, wait, print the log.
 
-    python official.py MANIFEST SECONDS
+    python official.py MANIFEST SECONDS [without-logs]
 
 Runs in a separate environment with kubeflow-training 1.9.4, whose default timeout is 600 s.
 """
@@ -23,5 +23,6 @@ job = KubeflowOrgV1PyTorchJob(
 )
 client.create_job(job, namespace=namespace)
 client.wait_for_job_conditions(name, wait_timeout=seconds)
-for pod, text in client.get_job_logs(name, is_master=False)[0].items():
-    sys.stdout.write(f"{pod}\n{text}\n")
+if "without-logs" not in sys.argv:
+    for pod, text in client.get_job_logs(name, is_master=False)[0].items():
+        sys.stdout.write(f"{pod}\n{text}\n")

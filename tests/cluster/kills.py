@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from place import Place, a_place, eventually
+from place import Place, a_place, delete, eventually
 from step import Ended, Step, launch
 
 from ddpipe.errors import ReplicaFailed
@@ -88,8 +88,10 @@ class Outcome:
     @property
     def _right_codes(self) -> set[int]:
         end = ReplicaFailed.exit_code if self.kill.code else 0
-        # Before Python has begun, SIGTERM ends it as SIGKILL does.
-        return {end} if self.kill.way != SIGTERM or self.stage == "ended" else {_INTERRUPTED, -15, -9}
+        if self.kill.way != SIGTERM or self.stage == "ended":
+            return {end}
+        # Before Python has begun, SIGTERM ends it as SIGKILL does; after the job's end it changes nothing.
+        return {_INTERRUPTED, -15, -9} | ({end} if self.stage == "job removed" else set())
 
 
 def drawn(seed: int, times: int) -> Iterator[Kill]:
@@ -135,8 +137,17 @@ def _happen(place: Place, kill: Kill, undisturbed: tuple[float, float]) -> Outco
     if ended[0].code < 0 or ended[0].code == _INTERRUPTED:
         ended += [_started(place, run, kill.code).end()] if kill.way != SIGTERM else []
     left = eventually(lambda: len(place.jobs()) + len(place.pods()), lambda count: not count, 20)
-    codes = tuple(one.code for one in ended)
-    return Outcome(kill, stage, codes, place.jobs_ever() - before, left, _texts(ended))
+    ever = place.jobs_ever() - before
+    if left:
+        _remove(place)
+    return Outcome(kill, stage, tuple(one.code for one in ended), ever, left, _texts(ended))
+
+
+def _remove(place: Place) -> None:
+    """Remove what is left, so that the next kill is judged by itself."""
+    for job in place.jobs():
+        delete(place.admin, place.jobs_path(job["metadata"]["name"]), propagationPolicy="Background")
+    eventually(lambda: place.jobs() or place.pods(), lambda left: not left, 60)
 
 
 def _started(place: Place, run: str, code: int) -> Step:

@@ -28,11 +28,12 @@ _JOBS = rf"/({'|'.join(kind.resource.plural for kind in all_backends())})(/|\?|$
 
 @dataclass(frozen=True)
 class Request:
-    """A request on its way: method and path with its query."""
+    """A request on its way: method and path with its query, and when it came, by the monotonic clock."""
 
     method: str
     path: str
     token: str
+    moment: float = field(default_factory=time.monotonic)
 
     @property
     def creates_job(self) -> bool:

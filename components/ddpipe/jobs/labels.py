@@ -20,6 +20,7 @@ SPEC = "ddpipe.dev/spec"
 KEEP = "ddpipe.dev/keep"
 NODES = "ddpipe.dev/nodes"
 REQUESTED_NODES = "ddpipe.dev/wished-nodes"
+WORKED = "ddpipe.dev/worked-seconds"
 QUEUE = "kueue.x-k8s.io/queue-name"
 
 

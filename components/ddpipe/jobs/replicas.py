@@ -58,6 +58,7 @@ def replica_of(pod: Object, rank: str, container: str) -> Replica:
         uid=pod["metadata"]["uid"],
         node=pod["spec"].get("nodeName") or "",
         created=_seconds(pod["metadata"].get("creationTimestamp")),
+        began=_began(pod, main),
         stage=_stage(pod, main),
         over=_is_over(pod),
         removed=_removal(pod, terminated),
@@ -74,6 +75,14 @@ def replica_of(pod: Object, rank: str, container: str) -> Replica:
 
 def _seconds(time: str | None) -> float:
     return datetime.fromisoformat(time).timestamp() if time else 0.0
+
+
+def _began(pod: Object, main: Object) -> float:
+    """When the container first ran: of its runs the pod shows the present one and the one before."""
+    if main.get("restartCount", 0) > 1:
+        return _seconds(pod["status"].get("startTime"))
+    runs = [*main.get("lastState", {}).values(), *main.get("state", {}).values()]
+    return _seconds(next((run["startedAt"] for run in runs if run.get("startedAt")), None))
 
 
 def _named(items: Sequence[Object] | None, name: str) -> Object:

@@ -76,6 +76,7 @@ class Replica:
         uid: The pod's uid: a replaced pod has another one.
         node: The node that it runs on; empty before it has one.
         created: When the pod was created, in seconds since 1970.
+        began: When its container first ran, in seconds since 1970, as far as the pod shows it; 0 before.
         stage: What it waits for.
         over: Whether the pod has ended for good; a container alone may start again.
         removed: Who took the pod away before its work was done; empty if nobody did.
@@ -95,6 +96,7 @@ class Replica:
     uid: str
     node: str
     created: float
+    began: float
     stage: Stage
     over: bool
     removed: str

@@ -27,7 +27,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ddpipe.errors import LaunchError, NameTaken, OperatorSilent
-from ddpipe.jobs.labels import NODES, SPEC, owner_of
+from ddpipe.jobs.labels import NODES, SPEC, WORKED, owner_of
 from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import ApiError, Refused
 from ddpipe.kube.discovery import spec_schema
@@ -102,10 +102,13 @@ def _surroundings(attempt: Attempt) -> tuple[Object | None, list[dict[str, Any]]
 def _manifest(
     attempt: Attempt, schema: Object | None, owners: list[dict[str, Any]], spec: str
 ) -> dict[str, Any]:
-    """The object to create, annotated with the hash of what was requested and the number of pods."""
+    """The object to create, annotated with what a launcher that adopts it has to know."""
     manifest = attempt.backend.manifest(attempt.job, schema)
     metadata = manifest["metadata"]
-    annotations = {**metadata["annotations"], SPEC: spec, NODES: str(attempt.job.nodes)}
+    own = {SPEC: spec, NODES: str(attempt.job.nodes)}
+    if attempt.worked:
+        own[WORKED] = f"{attempt.worked:.0f}"
+    annotations = {**metadata["annotations"], **own}
     return {**manifest, "metadata": {**metadata, "annotations": annotations, "ownerReferences": owners}}
 
 

@@ -24,6 +24,7 @@ class Attempt:
         job: The job that runs: the same with its current number of pods.
         backend: The kind of job.
         say: Prints a line.
+        worked: For how many seconds earlier jobs of this step have worked, with other numbers of pods.
     """
 
     cluster: Cluster
@@ -31,6 +32,7 @@ class Attempt:
     job: TrainingJob
     backend: Backend
     say: Callable[[str], None]
+    worked: float = 0.0
 
     @property
     def least(self) -> int:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ddpipe.jobs.options import Deadlines
-from ddpipe.jobs.status import Stage
+from ddpipe.jobs.status import Replica, Stage
 
 # After the job's end, the last states of its pods may arrive later.
 _SETTLING = 2.0
@@ -14,6 +15,27 @@ _SETTLING = 2.0
 _RECONNECTING = 12.0
 _LONGEST_WAIT = 60.0
 _SHORTEST_WAIT = 0.02
+
+
+def ran_since(replicas: Sequence[Replica]) -> float:
+    """Since when all pods of a job have run, in seconds since 1970, as its pods show it.
+
+    A launcher that adopts a job did not see its start. The pods of a job are created together: one that was
+    created after another had begun took the place of a lost pod, and does not show when the job began:
+
+        worker-0    created 10:00:00    began 10:02:00
+        worker-1    created 10:00:00    began 10:05:00    the last of the first pods: since 10:05:00
+        worker-2    created 14:00:00    began 14:00:20    replaced a lost pod
+
+    Args:
+        replicas: Its pods.
+
+    Returns:
+        Infinity if no pod shows it.
+    """
+    begun = [replica for replica in replicas if replica.began]
+    first = min((replica.began for replica in begun), default=math.inf)
+    return max((replica.began for replica in begun if replica.created <= first), default=first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +63,9 @@ class Limits:
         0:40  one is lost: scheduled again          `scheduled` begins, `finished` continues
         0:45  all run
         1:10  `finished=3600` is over               an hour after 0:10
+
+    A launcher that adopts the job continues that clock, from what the pods show (`ran_since`); one that
+    creates it again with another number of pods notes on it how long its step has worked.
 
     None of them counts while the job is suspended, or cannot be seen.
 

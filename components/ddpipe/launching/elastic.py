@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import NODES, REQUESTED_NODES
+from ddpipe.jobs.labels import NODES, REQUESTED_NODES, WORKED
 from ddpipe.jobs.options import JobOptions
 from ddpipe.jobs.status import JobStatus, Replica, Stage
 from ddpipe.kube.resources import Object
@@ -45,6 +45,12 @@ def size_of(found: Object) -> int | None:
 def requested_nodes(found: Object) -> int | None:
     """The number of pods that somebody requested for a running job; None if nobody did."""
     return _number(found, REQUESTED_NODES)
+
+
+def worked_before(found: Object) -> float:
+    """For how many seconds earlier jobs of its step had worked when this one was created."""
+    text = (found["metadata"].get("annotations") or {}).get(WORKED, "")
+    return float(text) if text.isdecimal() else 0.0
 
 
 def _number(found: Object, annotation: str) -> int | None:

@@ -36,7 +36,7 @@ from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage
 from ddpipe.kube.api import Cluster
 from ddpipe.kube.resources import Object
 from ddpipe.launching import diagnosis, elastic
-from ddpipe.launching.deadlines import Limits
+from ddpipe.launching.deadlines import Limits, ran_since
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.logs import Logs
 from ddpipe.launching.progress import Progress
@@ -85,6 +85,8 @@ class Follower:
         say: Prints a line.
         limits: How long each stage may last.
         clock: The time, in seconds of a clock that never goes back.
+        adopted: Whether the job may have run before this launcher followed it.
+        wall: The time, in seconds since 1970.
     """
 
     cluster: Cluster
@@ -96,6 +98,8 @@ class Follower:
     say: Callable[[str], None]
     limits: Limits
     clock: Callable[[], float] = time.monotonic
+    adopted: bool = False
+    wall: Callable[[], float] = time.time
     _notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES))
     _record: Record = field(init=False)
     _view: View = field(init=False)
@@ -224,5 +228,8 @@ class Follower:
 
     def _late(self, status: JobStatus, now: float) -> LaunchError | None:
         running = status.phase is Phase.ACTIVE and self._view.is_current
+        if self.adopted and status.stage is Stage.FINISHED:
+            self.adopted = False
+            self.limits.worked += max(0.0, self.wall() - ran_since(status.replicas))
         overdue = self.limits.exceeded(status.stage, now, running=running)
         return None if overdue is None else diagnosis.late(self.job, self.backend, status, overdue)

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from ddpipe.errors import (
@@ -145,7 +145,7 @@ def _launch(
         say=output.say,
     )
     found, adopted = begin(attempt)
-    attempt, found, ended = _through_all_sizes(attempt, found, logs)
+    attempt, found, ended = _through_all_sizes(attempt, found, logs, adopted=adopted)
     uid: str = found["metadata"]["uid"]
     for rank in logs.finish():
         attempt.say(f"the log of {rank} could not be read to its end")
@@ -169,19 +169,22 @@ def _launch(
     )
 
 
-def _through_all_sizes(attempt: Attempt, found: Object, logs: Logs) -> tuple[Attempt, Object, Ended]:
+def _through_all_sizes(
+    attempt: Attempt, found: Object, logs: Logs, *, adopted: bool
+) -> tuple[Attempt, Object, Ended]:
     """Follow the job to its end, and create it again as often as needed; its last state, and how it ended."""
-    losses, limits = 0, Limits(attempt.requested.limits)
+    losses, limits = 0, Limits(attempt.requested.limits, elastic.worked_before(found))
     while True:
         attempt = attempt.as_found(found)
-        seen = _follow(attempt, found, logs, limits)
+        seen = _follow(attempt, found, logs, limits, adopted=adopted)
         if isinstance(seen, Resize):
             change = seen
         elif again := _again(attempt.job, seen, losses):
             change, losses = again, losses + 1
         else:
             return attempt, found, seen
-        found, limits = _resized(attempt, found, change), limits.of_next_job()
+        limits, adopted = limits.of_next_job(), False
+        found = _resized(replace(attempt, worked=limits.worked), found, change)
 
 
 def _again(job: TrainingJob, ended: Ended, losses: int) -> Resize | None:
@@ -204,7 +207,7 @@ def _resized(attempt: Attempt, found: Object, change: Resize) -> Object:
     return adopt_or_create(attempt)[0]
 
 
-def _follow(attempt: Attempt, found: Object, logs: Logs, limits: Limits) -> Ended | Resize:
+def _follow(attempt: Attempt, found: Object, logs: Logs, limits: Limits, *, adopted: bool) -> Ended | Resize:
     """The job's end, or a reason to create it again.
 
     A job that is given up while it is active is removed: nobody would follow it.
@@ -219,6 +222,7 @@ def _follow(attempt: Attempt, found: Object, logs: Logs, limits: Limits) -> Ende
         logs=logs,
         say=attempt.say,
         limits=limits,
+        adopted=adopted,
     )
     try:
         if not attempt.backend.phase(found).is_terminal:

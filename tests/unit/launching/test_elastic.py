@@ -15,14 +15,17 @@ from launch_samples import EVENTS, JOBS, PODS, UID, a_job, a_pod, a_server, an_o
 
 from ddpipe.__main__ import cli
 from ddpipe.commands import scale as command
-from ddpipe.errors import Forbidden, NameTaken, ParameterError, ReplicaFailed, Unschedulable
+from ddpipe.errors import DeadlineExceeded, Forbidden, NameTaken, ParameterError, ReplicaFailed, Unschedulable
 from ddpipe.jobs import trainjob
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import NODES, REQUESTED_NODES, SPEC
+from ddpipe.jobs.labels import NODES, REQUESTED_NODES, SPEC, WORKED
+from ddpipe.jobs.pytorchjob import BACKEND
 from ddpipe.kube import resources
 from ddpipe.kube.api import Refused
 from ddpipe.kube.resources import Object
 from ddpipe.launching import elastic
+from ddpipe.launching.adoption import adopt_or_create
+from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.launcher import Outcome, launch
 
 JOB = a_job(outage=0.5, deadlines={"scheduled": 0.2})
@@ -145,6 +148,23 @@ def test_a_scaled_job_whose_launcher_died_is_adopted_as_it_is() -> None:
     outcome, text = made.launched()
     assert (outcome.uid, outcome.adopted, outcome.nodes) == (UID, True, 3)
     assert "3 of 3 pods" in text
+
+
+def test_a_scaled_job_continues_its_limit_with_another_launcher() -> None:
+    """Jobs before it worked for two hours; the one that exists has just begun."""
+    job = replace(JOB, deadlines={"finished": 3600})
+    made, found = Made(), a_job_of(3, job, **{WORKED: "7200"})
+    with_pods(made.server, found)
+    made.server.put(JOBS, found)
+    with pytest.raises(DeadlineExceeded, match="3600"):
+        made.launched(job)
+
+
+def test_a_job_created_again_notes_how_long_its_step_has_worked() -> None:
+    made = Made(succeeds)
+    attempt = Attempt(made.server, JOB, JOB, BACKEND, print, worked=42.4)
+    found, _ = adopt_or_create(attempt)
+    assert found["metadata"]["annotations"][WORKED] == "42"
 
 
 def test_a_request_to_scale_survives_its_launcher() -> None:

@@ -6,6 +6,7 @@ import io
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import UTC, datetime
 from threading import Condition, Thread
 from typing import Any
 
@@ -123,11 +124,15 @@ class Clock:
 
 
 def looked_at(
-    *messages: Message | float, job: TrainingJob = JOB, say: Callable[[str], None] = lambda _: None
+    *messages: Message | float,
+    job: TrainingJob = JOB,
+    say: Callable[[str], None] = lambda _: None,
+    **adopted: Any,
 ) -> Ended | Resize | None:
     """What a follower makes of pictures that come one by one; between them seconds pass where it says so."""
     logs, clock = Logs(a_server(), PODS, lambda _: None), Clock()
-    follower = Follower(a_server(), job, job.nodes, BACKEND, UID, logs, say, Limits(job.limits), clock)
+    limits = Limits(job.limits)
+    follower = Follower(a_server(), job, job.nodes, BACKEND, UID, logs, say, limits, clock, **adopted)
     found = None
     for message in messages:
         if isinstance(message, (Picture, Trouble)):
@@ -379,6 +384,35 @@ def test_deadlines_count_while_events_are_away() -> None:
     job = replace(JOB, deadlines={"finished": 100})
     with pytest.raises(DeadlineExceeded):
         looked_at(RUNS, BOTH, AWAY, 60, AWAY, 60, job=job)
+
+
+def adopted_at(minutes: int) -> dict[str, Any]:
+    """The follower of a job that is adopted so long after the first of January."""
+    begin = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    return {"adopted": True, "wall": lambda: begin + 60 * minutes}
+
+
+def ran_from(rank: str, created: str, began: str) -> dict[str, Any]:
+    times = {"metadata": {"uid": rank, "creationTimestamp": f"2026-01-01T{created}Z"}}
+    return a_pod(JOB, rank, state={"running": {"startedAt": f"2026-01-01T{began}Z"}}, **times)
+
+
+def test_the_limit_of_a_job_continues_when_it_is_adopted() -> None:
+    """The job ran for 50 minutes before its launcher was evicted; one of its pods is a later one."""
+    job = replace(JOB, nodes=3, deadlines={"finished": 3600})
+    first = [ran_from(f"worker-{rank}", "00:00:00", f"00:0{4 + rank}:00") for rank in range(2)]
+    pods = picture("pods", *first, ran_from("worker-2", "00:40:00", "00:41:00"))
+    assert looked_at(RUNS, pods, 540, job=job, **adopted_at(55)) is None
+    with pytest.raises(DeadlineExceeded):
+        looked_at(RUNS, pods, 660, job=job, **adopted_at(55))
+    assert looked_at(RUNS, pods, 660, job=job) is None, "a job that is not adopted has just begun"
+
+
+def test_a_clock_that_is_behind_gives_no_more_time() -> None:
+    job = replace(JOB, deadlines={"finished": 100})
+    pods = picture("pods", *(ran_from(f"worker-{rank}", "00:00:00", "01:00:00") for rank in range(2)))
+    with pytest.raises(DeadlineExceeded):
+        looked_at(RUNS, pods, 101, job=job, **adopted_at(1))
 
 
 def test_events_from_before_their_outage_do_not_count() -> None:

@@ -1,0 +1,78 @@
+"""The official clients, each in an environment of its own in the user's cache folder, for the same jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import venv
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from place import Place
+
+from ddpipe.commands.launch import job_of, launch_command
+from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.options import Success
+from ddpipe.jobs.pytorchjob import manifest
+from ddpipe.jobs.trainjob import manifest as trainjob_manifest
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ddpipe-bench"
+TRAINING, SDK = "kubeflow-training==1.9.4", "kubeflow==0.5.0"
+
+
+def training_python() -> Path:
+    """The interpreter of an environment that has `kubeflow-training`."""
+    return _python("official", TRAINING)
+
+
+def sdk_python() -> Path:
+    """The interpreter of an environment that has the Kubeflow SDK."""
+    return _python("sdk", SDK)
+
+
+def _python(name: str, package: str) -> Path:
+    python = CACHE / name / "bin" / "python"
+    if not list((CACHE / name).glob("lib/*/site-packages/kubeflow")):
+        venv.create(CACHE / name, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", package], check=True)
+    return python
+
+
+def official(place: Place, patience: int) -> Callable[[Sequence[str]], list[str]]:
+    """The command of `kubeflow-training` for the same job, with the master that its users give it.
+
+    Args:
+        place: Where the job runs.
+        patience: Seconds that it waits.
+    """
+    python, script = str(training_python()), str(Path(__file__).with_name("official.py"))
+
+    def command(arguments: Sequence[str]) -> list[str]:
+        job = replace(_job(place, arguments), success=Success.RANK0)
+        return [python, script, json.dumps(manifest(job)), str(patience)]
+
+    return command
+
+
+def sdk(place: Place, patience: int) -> Callable[[Sequence[str]], list[str]]:
+    """The command of the SDK's TrainerClient for the same TrainJob.
+
+    Args:
+        place: Where the job runs.
+        patience: Seconds that it waits.
+    """
+    python, script = str(sdk_python()), str(Path(__file__).with_name("official_trainer.py"))
+
+    def command(arguments: Sequence[str]) -> list[str]:
+        found = trainjob_manifest(_job(place, arguments))
+        return [python, script, json.dumps(found), str(patience)]
+
+    return command
+
+
+def _job(place: Place, arguments: Sequence[str]) -> TrainingJob:
+    options = dict(launch_command.make_context("launch", [*arguments[1:]]).params)
+    del options["namespace"], options["check"]
+    return job_of(place.namespace, **options)
