@@ -1,6 +1,6 @@
 """Kill launchers at random moments, on the cluster of KUBECONFIG: is each job right, once, and nothing left?
 
-    python benchmarks/random_kills.py [--backends pytorchjob trainjob indexedjob] [--times 100] [--seed 1]
+    python benchmarks/random_kills.py [--backends pytorchjob trainjob indexedjob] [--times 100] [--grace 0.5]
 
 Writes benchmarks/results/kills.md. An hour for 100 kills of each backend on two busy cores.
 """
@@ -11,7 +11,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -26,28 +26,28 @@ RESULTS = Path(__file__).parent / "results" / "kills.md"
 AT_ONCE = 2
 """Namespaces of a backend."""
 
+EVERY_SECONDS = 30.0
+"""Between two tables."""
 
-def done(admin: ApiServer, backend: str, kills: Sequence[Kill]) -> list[Outcome]:
-    """Do the kills of one backend in a few namespaces, and print each as it ends."""
 
-    def some(share: Sequence[Kill]) -> list[Outcome]:
-        outcomes = []
+def done(admin: ApiServer, backend: str, kills: Sequence[Kill], found: list[Outcome]) -> None:
+    """Do the kills of one backend in a few namespaces; each outcome is printed, and added to `found`."""
+
+    def some(share: Sequence[Kill]) -> None:
         for outcome in series(admin, backend, share):
-            kill = outcome.kill
             state = f"WRONG: {outcome.problem}\n{outcome.text}" if outcome.problem else "right"
             codes = f"{outcome.stage}, {outcome.codes}, {outcome.jobs_ever} jobs"
-            print(f"{backend} {kill.number} {kill.way}: {codes}: {state}", flush=True)  # noqa: T201
-            outcomes.append(outcome)
-        return outcomes
+            print(f"{backend} {outcome.kill.number} {outcome.kill.way}: {codes}: {state}", flush=True)  # noqa: T201
+            found.append(outcome)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [one for share in pool.map(some, [kills[n::AT_ONCE] for n in range(AT_ONCE)]) for one in share]
+        list(pool.map(some, [kills[number::AT_ONCE] for number in range(AT_ONCE)]))
 
 
-def table(found: dict[str, list[Outcome]], seed: int) -> Iterator[str]:
+def table(found: dict[str, list[Outcome]], seed: int, grace: float) -> Iterator[str]:
     """The outcomes, by backend and way."""
     stages = ("no job yet", "job exists", "job removed", "ended")
-    yield f"Seed {seed}. The four columns before the last ones: what had happened when the signal was sent."
+    yield f"Seed {seed}; SIGKILL comes {grace:g} s after SIGTERM."
     yield ""
     yield f"| backend | signals | kills | {' | '.join(stages)} | right | jobs or pods left |"
     yield "|---" * (5 + len(stages)) + "|"
@@ -61,20 +61,24 @@ def table(found: dict[str, list[Outcome]], seed: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Kill, and write the table."""
+    """Kill, and write the table now and then."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS)
     parser.add_argument("--times", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--grace", type=float, default=0.5, help="seconds from SIGTERM to SIGKILL")
     given = parser.parse_args()
-    admin = connect()
-    with ThreadPoolExecutor(len(given.backends)) as pool:
+    admin, found = connect(), {backend: list[Outcome]() for backend in given.backends}
+    with ThreadPoolExecutor(len(found)) as pool:
         running = {
-            backend: pool.submit(done, admin, backend, list(drawn(given.seed + number, given.times)))
-            for number, backend in enumerate(given.backends)
+            pool.submit(done, admin, backend, list(drawn(given.seed + n, given.times, given.grace)), outcomes)
+            for n, (backend, outcomes) in enumerate(found.items())
         }
-        found = {backend: one.result() for backend, one in running.items()}
-    RESULTS.write_text("\n".join(table(found, given.seed)) + "\n")
+        while running:
+            ended, running = wait(running, timeout=EVERY_SECONDS)
+            RESULTS.write_text("\n".join(table(found, given.seed, given.grace)) + "\n")
+            for one in ended:
+                one.result()
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ A job runs for two seconds and ends with exit code 0 or 3. The launcher is kille
 end, in one of three ways:
 
     SIGKILL            as a node that fails; then it is run again
-    SIGTERM            as Terminate does it, with SIGKILL half a second later
-    SIGTERM, SIGKILL   SIGKILL at a random moment of that half second; then it is run again
+    SIGTERM            as Terminate does it, with SIGKILL after a grace period
+    SIGTERM, SIGKILL   SIGKILL at a random moment of that period; then it is run again
 """
 
 from __future__ import annotations
@@ -24,9 +24,6 @@ from ddpipe.errors import ReplicaFailed
 from ddpipe.kube.api import ApiServer
 
 SIGKILL, SIGTERM, BOTH = WAYS = ("SIGKILL", "SIGTERM", "SIGTERM, SIGKILL")
-GRACE = 0.5
-"""Seconds from SIGTERM to SIGKILL."""
-
 _LAUNCHED = 3 / 4
 _FAILED = 3
 _INTERRUPTED = 143
@@ -94,14 +91,20 @@ class Outcome:
         return {_INTERRUPTED, -15, -9} | ({end} if self.stage == "job removed" else set())
 
 
-def drawn(seed: int, times: int) -> Iterator[Kill]:
-    """Random kills, as many of each way; the same ones for the same seed."""
+def drawn(seed: int, times: int, grace: float = 0.5) -> Iterator[Kill]:
+    """Random kills, as many of each way; the same ones for the same seed.
+
+    Args:
+        seed: For the random numbers.
+        times: How many.
+        grace: Seconds from SIGTERM to SIGKILL; half a second is not enough for anything on a crowded machine.
+    """
     rng = random.Random(seed)
     for number in range(times):
         code = _FAILED if rng.random() < 1 / 4 else 0
         way = WAYS[number % len(WAYS)]
-        grace = rng.uniform(0, GRACE) if way == BOTH else GRACE
-        yield Kill(number, way, rng.random() < _LAUNCHED, rng.random(), grace, code)
+        seconds = rng.uniform(0, grace) if way == BOTH else grace
+        yield Kill(number, way, rng.random() < _LAUNCHED, rng.random(), seconds, code)
 
 
 def series(admin: ApiServer, backend: str, kills: Sequence[Kill]) -> Iterator[Outcome]:

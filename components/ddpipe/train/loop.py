@@ -168,7 +168,7 @@ class Trainer:
         while self.step < self.steps and not out_of_patience(self.history, self._metric, patience):
             epoch, first = divmod(self.step, self._steps_per_epoch)
             self._begin_epoch(epoch)
-            batches = self._usage.waiting(self._batches(epoch, first))
+            batches = self._usage.waiting(self._training_step.pace.reading(self._batches(epoch, first)))
             for number, batch in enumerate(batches, start=first):
                 self.poll(watch)
                 self._before_step(self)
@@ -242,6 +242,8 @@ class Trainer:
         self._training_step.steps = self.steps
         if (number + 1) % CHECK_EVERY == 0:
             self._check_loss()
+        if self.step % CHECK_EVERY == 0:
+            self._training_step.pace.compare()
 
     def _check_loss(self) -> None:
         """Sum the metrics of the steps since the last check over all ranks; the loss has to be a number."""

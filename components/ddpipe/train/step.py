@@ -22,6 +22,7 @@ from ddpipe.train.loader import Batch, mixed, resized, resolution
 from ddpipe.train.objective import Objective
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, learning_rate, set_learning_rate
 from ddpipe.train.order import seed_of_step
+from ddpipe.train.pace import Pace
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.replicated import Strategy
 
@@ -34,6 +35,7 @@ class TrainingStep:
         optimizer: Updates the weights; its state is part of a checkpoint.
         steps: Of the whole training; may change between steps.
         average: The moving average of the weights, if the recipe has one.
+        pace: Measures the part of a step that this rank does alone.
         scaler: Scales the loss in float16, whose gradients would underflow; does nothing in other precisions.
     """
 
@@ -61,6 +63,7 @@ class TrainingStep:
         """
         self._recipe, self._objective, self._world = recipe, objective, world
         self.steps, self._classes = steps, classes
+        self.pace = Pace(world)
         self._parameters = list(classifier.parameters())
         self._running_statistics = RunningStatistics(classifier, world)
         self._dtype = network_dtype(Precision(recipe.precision), world)
@@ -89,7 +92,7 @@ class TrainingStep:
         for part in parts:
             # The last part exchanges the sum of the gradients with the other ranks.
             with self.strategy.exchanging(gradients=part is parts[-1]):
-                with self.autocast():
+                with self.pace.working(), self.autocast():
                     logits = self.strategy.model(part.images)
                 logits = logits.float()
                 losses = self._objective.losses(logits, part.labels)

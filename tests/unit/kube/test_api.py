@@ -32,6 +32,7 @@ class Server:
         answers: Status and body, one per request; the last one is repeated.
         headers: Sent with each answer.
         asked: Method, path, token and body of each request.
+        types: Of the last request: the type of its body, and the one that it accepts.
         cut: Whether the connection breaks after this much of a body.
         stalls: Whether nothing comes after it, and the connection stays open.
         over: Set when the test is over.
@@ -43,6 +44,7 @@ class Server:
     answers: list[tuple[int, bytes]] = field(default_factory=lambda: [(200, b"{}")])
     headers: dict[str, str] = field(default_factory=dict)
     asked: list[tuple[str, str, str, Any]] = field(default_factory=list)
+    types: tuple[str | None, str | None] = (None, None)
     cut: bool = False
     stalls: bool = False
     over: threading.Event = field(default_factory=threading.Event)
@@ -70,6 +72,7 @@ def serving(server: Server) -> Iterator[Server]:
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             token = self.headers.get("Authorization", "")
+            server.types = self.headers.get("Content-Type"), self.headers.get("Accept")
             server.asked.append((self.command, self.path, token, json.loads(body) if body else None))
             status, text = server.answers.pop(0) if len(server.answers) > 1 else server.answers[0]
             self.send_response(status)
@@ -123,6 +126,13 @@ def test_only_the_object_of_this_uid_is_annotated(server: Server) -> None:
     server.reached().annotate("/pods/a", "uid-1", {"note": "1"})
     body = {"metadata": {"uid": "uid-1", "annotations": {"note": "1"}}}
     assert server.asked == [("PATCH", "/pods/a", "Bearer first", body)]
+    assert server.types[0] == "application/merge-patch+json"
+
+
+def test_the_metadata_of_a_list_is_read_alone(server: Server) -> None:
+    assert server.reached().get_metadata("/workflows", {"limit": "2"}) == {}
+    assert server.asked == [("GET", "/workflows?limit=2", "Bearer first", None)]
+    assert "as=PartialObjectMetadataList;" in str(server.types[1])
 
 
 def test_an_object_is_created_as_it_is(server: Server) -> None:
