@@ -37,7 +37,7 @@ from ddpipe.data.shards import encode_jpegs, shard_key
 from ddpipe.distributed import World
 from ddpipe.storage import open_store
 from ddpipe.train.loop import Trainer
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.presets import recipe_of
 
 RESULTS = Path(__file__).parent / "results" / "gpu.md"
 GOAL = 0.91
@@ -118,7 +118,8 @@ def throughput(
     manifest: str, case: Case, device: torch.device, rounds: int = ROUNDS
 ) -> tuple[float, float, float]:
     """Images per second of the loop and of bare steps, and the seconds that the first step took longer."""
-    recipe = Recipe(model=case.model, batch_size=case.batch, epochs=rounds + 1, compile=case.compile)
+    given = {"model": case.model, "batch_size": case.batch, "epochs": rounds + 1, "compile": case.compile}
+    recipe = recipe_of("plain", given)
     splits = {name: open_split(manifest, name) for name in ("train", "validation")}
     world = World(0, 1, device)
     with tempfile.TemporaryDirectory() as folder:

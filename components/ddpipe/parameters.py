@@ -50,6 +50,23 @@ class Between:
         return f"{above} {low} and {'less than' if self.open_high else 'at most'} {high}"
 
 
+CHOSEN = -1
+"""Value of a numeric parameter that is chosen by the data; the word for names is `auto`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrChosen:
+    """Numbers of a range, or `CHOSEN`."""
+
+    allowed: Between
+
+    def __contains__(self, value: float) -> bool:
+        return value == CHOSEN or value in self.allowed
+
+    def __str__(self) -> str:
+        return f"{self.allowed}, or {CHOSEN} (chosen by the data)"
+
+
 _MOST_NAMES = 5
 """Names of an object that a message lists."""
 

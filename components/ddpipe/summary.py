@@ -26,6 +26,7 @@ class Summary:
         reused: Whether the dataset version existed already.
         unchanged_since: The earlier run, and when it ended, whose model this one reuses; empty if it trained.
         metrics: By split, by name; the test metrics with their 95 % interval.
+        warnings: What a reader of the scores should know.
         mistakes: The wrong answers of which the model was surest, at most three: `sample`, what was
             `expected` and `predicted`, and the `probability` of the predicted class, or of the label.
         data_report: URI of the report on the dataset.
@@ -40,6 +41,7 @@ class Summary:
     reused: bool
     unchanged_since: str
     metrics: Mapping[str, Mapping[str, Any]]
+    warnings: Sequence[str]
     mistakes: Sequence[Mapping[str, Any]]
     data_report: str
     report: str
@@ -65,6 +67,7 @@ class Summary:
                 f"steps     {seconds}",
                 "test",
                 *scores,
+                *(f"note      {text}" for text in self.warnings),
                 *self._mistakes(),
                 f"data      {self.data_report}",
                 *([f"gate      {self.gate['decision']}: {self.gate['reason']}"] if self.gate else []),
@@ -106,6 +109,7 @@ def summary(run: Run) -> Summary:
             **{split: _of_split(history, split) for split in ("train", "validation")},
             "test": {name: asdict(score) for name, score in scores.items()},
         },
+        warnings=evaluation.metrics.warnings,
         mistakes=_mistakes(evaluation),
         data_report=run.data_report,
         report=run.report,

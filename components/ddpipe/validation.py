@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpipe.jobs import LOCAL
 from ddpipe.jobs.options import JobOptions
-from ddpipe.parameters import Parameters, declared
+from ddpipe.parameters import CHOSEN, Parameters, declared
 from ddpipe.spelling import option
 from ddpipe.train.presets import PRESETS, PresetOptions
 from ddpipe.train.recipe import Recipe
@@ -57,7 +57,7 @@ def _across(groups: tuple[type[Parameters], ...], values: Values) -> Iterator[st
     options, recipe = job.picked(values), Recipe.picked(values)
     processes = options.processes_per_pod * (1 if options.backend == LOCAL else options.nodes)
     share = -(-recipe.batch_size // processes)
-    if recipe.accumulation_steps > share:
+    if recipe.batch_size != CHOSEN and recipe.accumulation_steps > share:
         yield (
             f"{option('accumulation_steps')} is {recipe.accumulation_steps}, more than the {share} samples "
             f"that each of {processes} processes has in a step: some micro-batches would be empty"

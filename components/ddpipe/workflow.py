@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpipe.errors import GateFailed, ParameterError
 from ddpipe.jobs import LOCAL
+from ddpipe.model import AUTO
 from ddpipe.runs import Run
 from ddpipe.spelling import option
 from ddpipe.steps import TrainOptions
@@ -206,7 +207,7 @@ def evaluate(run: Run, dataset: str, spec: EvaluateSpec, network: str = "") -> E
         from ddpipe.model.evaluation import load_evaluation
 
         earlier = load_evaluation(trained.evaluation) if trained != run else None
-        if earlier and earlier.subject.views == spec.test_time_views:
+        if earlier and spec.test_time_views in {AUTO, earlier.subject.views}:
             evaluation = earlier
             facts.update(same_as=trained.name)
         else:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from recipes import plain
 from training_ranks import (
     NormalizedNetwork,
     RecordsStatistics,
@@ -201,7 +202,7 @@ def test_macro_auc_of_validation_equals_scikit_learn_s(tmp_path: Path, ranks: in
     from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - forked ranks do without
 
     dataset, output = findings(tmp_path / "store"), str(tmp_path / "training")
-    recipe = Recipe(epochs=3, batch_size=32, class_weights="balanced", precision="fp32")
+    recipe = plain(epochs=3, batch_size=32, class_weights="balanced", precision="fp32")
     end = trained(dataset, output, recipe, ranks=ranks)
     split = open_split(dataset, "validation")
     with torch.no_grad():

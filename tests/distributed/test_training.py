@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import s3_server
 import torch
+from recipes import plain
 from samples import sample_ids
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training_ranks import (
@@ -181,7 +182,7 @@ def test_another_number_of_ranks_may_resume(
 
 @pytest.mark.slow
 def test_the_default_recipe_learns_digits(dataset: str, tmp_path: Path) -> None:
-    end = trained(dataset, str(tmp_path / "training"), Recipe(), ranks=2)
+    end = trained(dataset, str(tmp_path / "training"), plain(), ranks=2)
     assert end.history[-1]["validation_accuracy"] >= 0.97
     assert end.history[-1]["train_loss"] < end.history[0]["train_loss"] / 5
     done = record(str(tmp_path / "training"))
@@ -191,7 +192,7 @@ def test_the_default_recipe_learns_digits(dataset: str, tmp_path: Path) -> None:
 
 
 def test_bf16_learns_too(dataset: str, tmp_path: Path) -> None:
-    end = trained(dataset, str(tmp_path / "training"), Recipe(precision="bf16", epochs=4), ranks=1)
+    end = trained(dataset, str(tmp_path / "training"), plain(precision="bf16", epochs=4), ranks=1)
     assert end.history[-1]["validation_accuracy"] >= 0.9
 
 
@@ -219,9 +220,9 @@ def test_tensorboard_shows_a_resumed_training_as_one(dataset: str, tmp_path: Pat
 
 def test_a_finished_training_is_left_as_it_is(dataset: str, tmp_path: Path) -> None:
     output = tmp_path / "training"
-    trained(dataset, str(output), Recipe(epochs=1), ranks=1)
+    trained(dataset, str(output), plain(epochs=1), ranks=1)
     before = {path: path.stat().st_mtime_ns for path in output.rglob("*")}
-    trained(dataset, str(output), Recipe(epochs=1, checkpoint_minutes=1), ranks=1)
+    trained(dataset, str(output), plain(epochs=1, checkpoint_minutes=1), ranks=1)
     assert {path: path.stat().st_mtime_ns for path in output.rglob("*")} == before
 
 

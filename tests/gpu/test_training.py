@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
+from recipes import plain
 from samples import published, some_images
 from training_ranks import SignalAtStep
 from training_runs import RECIPE, final, losses, record, run, same_bits, trained
@@ -18,7 +19,6 @@ from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.export.export import export
 from ddpipe.storage import open_store
 from ddpipe.train.presets import PRESETS, recipe_of
-from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train
 
 SMALL = replace(RECIPE, epochs=1, precision="fp32")
@@ -72,7 +72,7 @@ def test_a_killed_training_is_resumed_bit_for_bit(
 
 @pytest.mark.gpus(2)
 def test_sync_batch_norm_trains_on_two_gpus(tmp_path: Path) -> None:
-    recipe = Recipe(model="resnet18", epochs=1, batch_size=4, sync_batch_norm=True)
+    recipe = plain(model="resnet18", epochs=1, batch_size=4, sync_batch_norm=True)
     trained(photographs(tmp_path / "data", 64), str(tmp_path / "training"), recipe, ranks=2)
 
 
@@ -87,7 +87,7 @@ def test_every_preset_takes_two_steps(tmp_path: Path, preset: str) -> None:
 def test_every_torchvision_family_takes_two_steps(tmp_path: Path, model: str) -> None:
     assert model in torchvision.models.list_models()
     side = 299 if model == "inception_v3" else 224
-    recipe = Recipe(model=model, epochs=1, batch_size=4, learning_rate=1e-4)
+    recipe = plain(model=model, epochs=1, batch_size=4, learning_rate=1e-4)
     trained(photographs(tmp_path / "data", side), str(tmp_path / "out"), recipe, ranks=1)
     assert final(str(tmp_path / "out")).step == 2
 
@@ -108,7 +108,7 @@ def test_a_compiled_network_has_the_loss_curve_of_a_plain_one(dataset: str, tmp_
 def test_fsdp_needs_less_memory_per_gpu_than_ddp(tmp_path: Path) -> None:
     dataset, peaks = photographs(tmp_path / "data", 64), {}
     for strategy in ("ddp", "fsdp"):
-        recipe = Recipe(model="vit_b_16", epochs=1, batch_size=4, strategy=strategy, optimizer="adamw")
+        recipe = plain(model="vit_b_16", epochs=1, batch_size=4, strategy=strategy, optimizer="adamw")
         output = str(tmp_path / strategy)
         trained(dataset, output, recipe, ranks=2)
         peaks[strategy] = record(output)["summary"]["gpu_memory"]
@@ -129,7 +129,7 @@ def test_memory_is_bounded_by_pixels_in_validation(tmp_path: Path) -> None:
     """Validation of large images must not need much more memory than training."""
     splits = {"train": [some_images(4, (512, 512, 3))], "validation": [some_images(64, (512, 512, 3))]}
     uri = published(open_store(str(tmp_path / "data")), splits | {"test": [some_images(2, (512, 512, 3))]})
-    recipe = Recipe(model="resnet18", epochs=1, batch_size=2)
+    recipe = plain(model="resnet18", epochs=1, batch_size=2)
     torch.cuda.reset_peak_memory_stats()
     train(uri, str(tmp_path / "out"), recipe)
     assert record(str(tmp_path / "out"))["summary"]["gpu_memory"] < 4 * 2**30

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
+from recipes import plain
 from samples import sample_ids
 from sklearn.metrics import roc_auc_score
 from training_runs import trained
@@ -23,7 +24,6 @@ from ddpipe.model.evaluation import load_evaluation
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run
 from ddpipe.summary import summary
-from ddpipe.train.recipe import Recipe
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     )
     prepared = workflow.prepare(run, spec)
     with run.step("train"):
-        trained(prepared.manifest_uri, run.training, Recipe(epochs=3, batch_size=16), ranks=2)
+        trained(prepared.manifest_uri, run.training, plain(epochs=3, batch_size=16), ranks=2)
     workflow.evaluate(run, prepared.manifest_uri, EvaluateSpec())
     workflow.export(run, prepared.manifest_uri)
     return Done(run, patients, prepared.manifest_uri, load_manifest(prepared.manifest_uri))

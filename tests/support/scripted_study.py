@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import scripted_trial
+from recipes import plain
 
 from ddpipe.processes.signals import on_stop
 from ddpipe.search.options import SearchOptions
@@ -17,7 +18,7 @@ from ddpipe.tune.searching import Search
 from ddpipe.tune.study import Study
 from ddpipe.tune.trial import Trial
 
-RECIPE = Recipe(learning_rate=0.02, epochs=4, seed=3)
+RECIPE = plain(learning_rate=0.02, epochs=4, seed=3)
 SPACE = ("learning_rate=log(0.001,0.4)", "label_smoothing=0..0.2", "optimizer=sgd,adamw")
 
 

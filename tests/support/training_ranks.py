@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from recipes import plain
 from torch import nn
 
 from ddpipe.data.reader import SplitReader
@@ -67,7 +68,7 @@ def _train(meddling: Sequence[Meddling], dataset: str, output: str, recipe: Reci
 
 def train_endlessly(dataset: str, output: str) -> None:
     """Start a training of two ranks through torchrun, and end with its exit code."""
-    arguments = ["--dataset", dataset, "--output", output, "--recipe", Recipe(epochs=100_000).to_json()]
+    arguments = ["--dataset", dataset, "--output", output, "--recipe", plain(epochs=100_000).to_json()]
     try:
         run_local("ddpipe.train", arguments, processes=2)
     except DdpipeError as error:

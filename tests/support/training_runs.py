@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from recipes import plain
 from samples import a_manifest, a_split, written
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training_ranks import Meddling, train_as_rank
@@ -30,7 +31,7 @@ from ddpipe.train.recipe import Recipe
 
 TRAIN_SAMPLES = 1405
 STEPS_PER_EPOCH = 19
-RECIPE = Recipe(epochs=2, batch_size=78, precision="fp32")
+RECIPE = plain(epochs=2, batch_size=78, precision="fp32")
 """Its last batch has one sample, so with two ranks one of them has none."""
 
 PROCESSES = multiprocessing.get_context("forkserver")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from evaluation_runs import a_training
+from recipes import plain
 from safetensors.torch import save
 from samples import a_folder, sample_ids
 
@@ -35,7 +36,7 @@ from ddpipe.steps import TrainOptions
 from ddpipe.storage import open_store
 from ddpipe.train.recipe import LATEST, Recipe
 
-RECIPE = Recipe(model="digits-cnn", epochs=3)
+RECIPE = plain(model="digits-cnn", epochs=3)
 JOB = TrainOptions(backend="pytorchjob", image="registry.example.com/trainer:1", nodes=2)
 
 
@@ -431,7 +432,7 @@ def test_each_step_hands_an_engine_what_the_earlier_run_left(
     first = Run.named(str(runs), "first")
     dataset = ("--dataset", first.facts("prepare")["dataset"])
     which = ("--runs", str(runs), "--run-id", "second")
-    recipe = ("--model", RECIPE.model, "--epochs", str(RECIPE.epochs), "--if-unchanged", "reuse")
+    recipe = ("--preset", "plain", "--epochs", str(RECIPE.epochs), "--if-unchanged", "reuse")
     handed = {}
     for name, result, more in (
         ("train", "training", recipe),

@@ -51,8 +51,8 @@ def test_micro_batches_need_samples() -> None:
 
 def test_options_are_spelled_as_the_command_line_does() -> None:
     with spelled(as_option):
-        assert problems_of(learning_rate=-1.0)[0].startswith("--learning-rate is -1.0, not")
-    assert problems_of(learning_rate=-1.0)[0].startswith("learning_rate is -1.0, not")
+        assert problems_of(learning_rate=-2.0)[0].startswith("--learning-rate is -2.0, not")
+    assert problems_of(learning_rate=-2.0)[0].startswith("learning_rate is -2.0, not")
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "export"])
@@ -72,7 +72,10 @@ WRONG = {
     "fold": ({"folds": 3, "fold": 7}, "fold is 7, but folds is 3"),
     "an umlaut": ({"dataset_name": "bäume"}, "data_name is 'bäume'"),
     "empty micro-batches": ({"batch_size": 4, "accumulation_steps": 1000}, "accumulation_steps is 1000"),
-    "shares": ({"nodes": 64, "accumulation_steps": 2}, "accumulation_steps is 2, more than the 1 samples"),
+    "shares": (
+        {"nodes": 64, "batch_size": 64, "accumulation_steps": 2},
+        "accumulation_steps is 2, more than the 1 samples",
+    ),
 }
 
 

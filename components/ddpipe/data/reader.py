@@ -18,6 +18,7 @@ from ddpipe.data.fetching import fetched
 from ddpipe.data.index import Labels, SampleIndex, open_index
 from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest, store_of
 from ddpipe.data.parts import PartShard
+from ddpipe.data.reduced import Shape, reduced
 from ddpipe.data.shards import Images, Shard, open_shard, shard_key
 from ddpipe.errors import ParameterError
 from ddpipe.storage import Store
@@ -29,7 +30,10 @@ AT_ONCE = 8
 
 
 def open_split(
-    dataset: str | tuple[DatasetManifest, Store], split: str, cache: Path | None = None
+    dataset: str | tuple[DatasetManifest, Store],
+    split: str,
+    cache: Path | None = None,
+    shape: Shape | None = None,
 ) -> SplitReader:
     """Open one split of a dataset version; every shard is verified before the first sample is read.
 
@@ -41,6 +45,7 @@ def open_split(
         split: "train", "validation" or "test".
         cache: Folder on this machine for copies of remote shards, and for proofs of what was verified.
             Default: `$DDPIPE_CACHE`, or ~/.cache/ddpipe.
+        shape: Height, width and channels to which images are reduced (default: as the manifest has them).
 
     Raises:
         ParameterError: There is no such split.
@@ -55,8 +60,10 @@ def open_split(
             seen=f"it has no split {split!r}",
             do=f"Choose one of: {', '.join(manifest.splits)}.",
         )
-    shards = open_shards(manifest.splits[split].shards, manifest.shape, store, cache)
-    return SplitReader(manifest.shape, open_index(manifest, split, store, cache), shards)
+    shards: Sequence[Shard] = open_shards(manifest.splits[split].shards, manifest.shape, store, cache)
+    if shape and shape != manifest.shape:
+        shards = reduced(shards, shape)
+    return SplitReader(shape or manifest.shape, open_index(manifest, split, store, cache), shards)
 
 
 def open_shards(

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.prefetch import prefetched
 from ddpipe.data.reader import SplitReader
+from ddpipe.data.reduced import working_shape
 from ddpipe.errors import CorruptObject, ModelError, NoSuchObject, ParameterError
 from ddpipe.model.evaluation import FORMAT as EVALUATION
 from ddpipe.model.evaluation import load_evaluation
@@ -81,7 +82,7 @@ def _other(package: ModelPackage, manifest: DatasetManifest) -> Iterator[str]:
     signature = package.signature
     if signature.task != manifest.task:
         yield f"it is {signature.task}, the dataset {manifest.task}"
-    if signature.shape != manifest.shape:
+    if signature.shape != working_shape(manifest.shape, min(signature.shape[:2])):
         yield f"its images are {signature.shape}, the dataset's {manifest.shape}"
     if signature.classes != manifest.classes:
         missing = [name for name in manifest.classes if name not in signature.classes]
@@ -100,7 +101,7 @@ def logits_of_champion(
     Args:
         champion: Answers the question of this dataset.
         manifest: The dataset version.
-        samples: The split.
+        samples: The split, in the shape that the champion takes.
         split: Its name.
 
     Returns:
@@ -121,7 +122,7 @@ def logits_of_champion(
             "dataset version: promote another version by hand"
         )
     session = _session(champion)
-    size = batch_size_for(manifest.shape, BATCH)
+    size = batch_size_for(samples.shape, BATCH)
     starts = range(0, len(samples), size)
     batches = prefetched(
         lambda start: samples.images(range(start, min(start + size, len(samples)))), starts, threads=1

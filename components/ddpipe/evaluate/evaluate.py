@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Mapping
@@ -20,9 +21,11 @@ from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.metrics import best_thresholds, measure
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.evaluate.temperature import fitted
-from ddpipe.evaluate.warnings import warnings_about
+from ddpipe.evaluate.warnings import rough, warnings_about
+from ddpipe.model import AUTO, VIEWS
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation, publish
+from ddpipe.model.record import RECORD
 from ddpipe.model.scoring import logits_of
 from ddpipe.model.tasks import TASKS, Task
 from ddpipe.model.trained import load_model, samples_seen
@@ -88,12 +91,18 @@ def evaluate(
         classifier, checkpoint = load_model(training_uri, network=network)
         _check(checkpoint, manifest, training_uri, manifest_uri)
         world.decided(lambda: _check_unseen(manifest, training_uri, manifest_uri))
-        task, has_views = TASKS[manifest.task], spec.test_time_views != "plain"
+        task, views = TASKS[manifest.task], views_of(training_uri, spec)
+        has_views = views != "plain"
         wanted = (SPLIT, VALIDATION)
-        splits = {name: open_split((manifest, store_of(manifest_uri)), name) for name in wanted}
+        splits = {
+            name: open_split(
+                (manifest, store_of(manifest_uri)), name, shape=tuple(checkpoint.network["shape"])
+            )
+            for name in wanted
+        }
         started = time.monotonic()
         how = (splits, world, len(manifest.classes), spec.evaluation_batch_size)
-        answers = score(with_views(classifier, spec.test_time_views), *how)
+        answers = score(with_views(classifier, views), *how)
         plain = score(classifier, *how) if has_views else None
         if world.is_main:
             _check_finite(answers, training_uri)
@@ -107,28 +116,39 @@ def evaluate(
                 device=world.device.type,
                 processes=world.size,
                 seconds=round(time.monotonic() - started, 3),
-                views=spec.test_time_views,
+                views=views,
             )
             metrics = measured(answers, manifest)
             on_validation: dict[str, float] = {}
             if plain:
                 values = {name: score.value for name, score in measured(plain, manifest).scores.items()}
-                found = {"plain": plain, spec.test_time_views: answers}
+                both = {"plain": plain, views: answers}
                 on_validation = {
-                    views: headline(seen[VALIDATION], task, len(manifest.classes))
-                    for views, seen in found.items()
+                    name: headline(seen[VALIDATION], task, len(manifest.classes))
+                    for name, seen in both.items()
                     if manifest.splits[VALIDATION].count
                 }
                 metrics = replace(metrics, plain=values, validation=on_validation)
-            metrics = replace(
-                metrics, warnings=tuple(warnings_about(on_validation, checkpoint.history, task.scores[0]))
-            )
+            found = warnings_about(on_validation, checkpoint.history, task.scores[0])
+            metrics = replace(metrics, warnings=(*rough(manifest.splits[SPLIT].count), *found))
             for text in metrics.warnings:
                 _log.warning("%s", text)
             seen = answers[SPLIT]
             _log.info("%s", publish(store, subject, metrics, seen.logits, seen.labels).summary())
         world.barrier()
     return load_evaluation(output_uri)
+
+
+def views_of(training_uri: str, spec: EvaluateSpec) -> str:
+    """The test-time views of an evaluation; `auto` is what the training chose, plain if it chose none."""
+    if spec.test_time_views != AUTO:
+        return spec.test_time_views
+    record = json.loads(open_store(training_uri).read(RECORD))
+    try:
+        views = record["choice"]["chosen"]["test_time_views"]["value"]
+    except (KeyError, TypeError):
+        return "plain"
+    return views if views in VIEWS else "plain"
 
 
 def score(

@@ -34,7 +34,7 @@ from ddpipe.model.tasks import TASKS, BoolArray
 from ddpipe.model.trained import load_model, samples_seen
 from ddpipe.model.verdict import Comparison, Cost, Verdict, publish
 from ddpipe.model.views import with_views
-from ddpipe.storage import open_store
+from ddpipe.storage import Store, open_store
 
 SHOWN = 24
 """Images of each kind that the report shows."""
@@ -86,7 +86,9 @@ def gate(
     if promotion:
         try:
             champion = champion_of(model, promotion, manifest)
-            theirs, source = logits_of_champion(champion, manifest, samples, split)
+            shape = champion.package.signature.shape
+            seen_by_it = open_split((manifest, store), split, shape=shape)
+            theirs, source = logits_of_champion(champion, manifest, seen_by_it, split)
             rival = Answers.of(task, theirs, labels, _thresholds(champion, exclusive=task.exclusive))
             seen[f"the champion {champion.version}"] = seen_by(champion.package.folder)
         except NotComparable as problem:
@@ -104,7 +106,7 @@ def gate(
         spec,
         metric=metric,
         value=first(own, metric) if unseen.any() else float("nan"),
-        cost=_cost(spec, training_uri, manifest, evaluation, samples, network),
+        cost=_cost(spec, training_uri, manifest, evaluation, store, network),
         champion=promotion.version if promotion else "",
         comparison=comparison,
         trouble=trouble,
@@ -162,7 +164,7 @@ def _cost(
     training_uri: str,
     manifest: DatasetManifest,
     evaluation: Evaluation,
-    samples: SplitReader,
+    data: Store,
     network: str,
 ) -> Cost:
     """Size and latency of the ONNX model, if one of them is limited."""
@@ -171,7 +173,7 @@ def _cost(
     classifier, checkpoint = load_model(training_uri, network=network)
     signature = Signature(
         architecture=checkpoint.network["name"],
-        shape=manifest.shape,
+        shape=checkpoint.network["shape"],
         classes=manifest.classes,
         task=manifest.task,
         thresholds=() if TASKS[manifest.task].exclusive else evaluation.metrics.thresholds,
@@ -181,6 +183,7 @@ def _cost(
         model = to_onnx(with_views(classifier, signature.views).eval(), signature)
     except NotExportable:
         return Cost()
+    samples = open_split((manifest, data), evaluation.subject.split, shape=signature.shape)
     session, image = Session(model), samples.images([0])
     for _ in range(WARM_UP):
         session(image)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddpipe.model import VIEWS
+from ddpipe.model import AUTO, VIEWS
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
 
 
@@ -21,8 +21,8 @@ class EvaluateSpec(Parameters):
         128, "Samples per forward pass; fewer where the images are large.", Between(1, 1_000_000)
     )
     test_time_views: str = parameter(
-        "plain",
+        AUTO,
         "Views of each image whose logits are averaged, also by the exported model: plain (one), flips "
-        "(two), flips-and-shifts (six).",
-        OneOf(tuple(VIEWS)),
+        "(two), flips-and-shifts (six), or auto (what the training chose by kind of image).",
+        OneOf((AUTO, *VIEWS)),
     )

@@ -70,16 +70,18 @@ def export(
     _check_same_dataset(manifest, checkpoint, evaluation, manifest_uri)
     signature = Signature(
         architecture=checkpoint.network["name"],
-        shape=manifest.shape,
+        shape=checkpoint.network["shape"],
         classes=manifest.classes,
         task=manifest.task,
         thresholds=() if TASKS[manifest.task].exclusive else evaluation.metrics.thresholds,
         views=evaluation.subject.views,
         temperature=evaluation.metrics.temperature,
-        preprocessing=Preprocessing.of_dataset(manifest.source.get("encoding", {}), manifest.shape[2]),
+        preprocessing=Preprocessing.of_dataset(
+            manifest.source.get("encoding", {}), manifest.shape, checkpoint.network["shape"]
+        ),
     )
     evaluated = with_views(classifier, signature.views).eval()
-    samples = open_split((manifest, store_of(manifest_uri)), evaluation.subject.split)
+    samples = open_split((manifest, store_of(manifest_uri)), evaluation.subject.split, shape=signature.shape)
     model, checks = _onnx(evaluated, signature, samples, evaluation)
     lineage = {
         "dataset": {"id": manifest.dataset_id, "name": manifest.name, "uri": manifest_uri},

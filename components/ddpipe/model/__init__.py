@@ -58,16 +58,3 @@ class ModelNames:
             f"{', '.join(ARCHITECTURES)}, {AUTO}, a torchvision classification model such as resnet18, "
             "or a function of your own as package.module:function"
         )
-
-
-def resolve(name: str, shape: tuple[int, int, int]) -> str:
-    """The network to train; `auto` chooses by the images' shape (height, width, channels)."""
-    if name != AUTO:
-        return name
-    height, width, channels = shape
-    side = min(height, width)
-    if side < 20:  # noqa: PLR2004 - fast-cnn halves three times and needs something left
-        return "digits-cnn"
-    if side <= 32 and channels == 1:  # noqa: PLR2004 - MNIST's 28, and its padded form
-        return "lenet"
-    return "fast-cnn" if side <= 64 else "resnet18"  # noqa: PLR2004 - larger images are photographs

@@ -20,7 +20,7 @@ from typing import Any, Self
 from ddpipe.data.seen import TRAINED_ON, Hashes, from_bytes, to_bytes
 from ddpipe.model import VIEWS, ModelNames
 from ddpipe.model.evaluation import Metrics, corrupt, read_json
-from ddpipe.model.preprocessing import Preprocessing
+from ddpipe.model.preprocessing import LARGEST_SIDE, Preprocessing
 from ddpipe.model.tasks import TASKS, FloatArray
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store
@@ -30,9 +30,6 @@ FORMAT = Format("model package", "package.json", schema=3, maker="ddpipe export"
 ONNX, WEIGHTS, CARD = "model.onnx", "model.safetensors", "README.md"
 SIGNATURE, METRICS, LINEAGE = "signature.json", "metrics.json", "lineage.json"
 INPUT, OUTPUT = "images", "logits"
-
-LARGEST_SIDE = 4096
-"""Of an input, in pixels; preparing offers no larger one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +120,9 @@ def _preprocessing_problems(signature: Signature) -> Iterator[str]:
     """What about the preprocessing does not fit the shape, or is not known here."""
     if how := signature.preprocessing:
         yield from how.problems()
-        if how.side and how.side < max(signature.shape[:2]):
+        if how.reduced_from and min(how.reduced_from) < min(signature.shape[:2]):
+            yield f"its images of {how.reduced_from} are not reduced to the shape {signature.shape}"
+        if how.side and how.side < max(how.reduced_from or signature.shape[:2]):
             yield f"its images of shorter side {how.side} do not fill the shape {signature.shape}"
         if signature.shape[2] != (1 if how.color == "gray" else 3):
             yield f"its preprocessing gives {how.color} images for {signature.shape[2]} channels"

@@ -13,6 +13,12 @@ WHOLE_BYTE = 8
 DEEPEST = 16
 """Bits per value that an image file may have."""
 
+LARGEST_SIDE = 4096
+"""Of an image, in pixels; preparing offers no larger one."""
+
+Shape = tuple[int, int, int]
+"""Height, width and channels of an image."""
+
 BEST_QUALITY = 95
 """The highest JPEG quality that preparing offers."""
 
@@ -38,6 +44,8 @@ class Preprocessing:
         jpeg_quality: The scaled image is compressed and decompressed as a JPEG of this quality, as the
             training images were; 0: it is not.
         crop: "center": what is left over is cut off at both ends.
+        reduced_from: Height and width to which the image is cropped, if it is then scaled to the smaller
+            input of the model; empty if cropping gives that already.
     """
 
     orientation: str = "exif"
@@ -51,14 +59,16 @@ class Preprocessing:
     filter: str = "bicubic"
     jpeg_quality: int = 0
     crop: str = "center"
+    reduced_from: tuple[int, ...] = ()
 
     @classmethod
-    def of_dataset(cls, encoding: Mapping[str, Any], channels: int) -> Self:
-        """What preparing did to the images of a dataset version.
+    def of_dataset(cls, encoding: Mapping[str, Any], shape: Shape, seen: Shape) -> Self:
+        """What preparing did to the images of a dataset version, and training before it used them.
 
         Args:
             encoding: The facts of the manifest's source, see `ddpipe.prepare.encoding`.
-            channels: Of the images that readers return.
+            shape: Height, width and channels of the dataset version's images.
+            seen: The same of the images that the model takes.
         """
         window = encoding.get("window")
         is_jpeg = encoding.get("kind") == "jpeg"
@@ -66,10 +76,11 @@ class Preprocessing:
             window=(float(window[0]), float(window[1])) if window else None,
             first_frame=encoding.get("frames") == "first",
             depth=encoding.get("depth", 0),
-            color="gray" if channels == 1 else "rgb",
+            color="gray" if shape[2] == 1 else "rgb",
             scale="shorter side" if is_jpeg else "cover",
             side=encoding["side"] if is_jpeg else 0,
             jpeg_quality=encoding["quality"] if is_jpeg else 0,
+            reduced_from=() if seen == shape else shape[:2],
         )
 
     def problems(self) -> Iterator[str]:
@@ -89,5 +100,9 @@ class Preprocessing:
             yield f"its preprocessing has depth {self.depth}"
         if not 0 <= self.jpeg_quality <= BEST_QUALITY or (self.scale == "cover") == bool(self.side):
             yield f"its preprocessing has side {self.side} and jpeg_quality {self.jpeg_quality}"
+        if self.reduced_from and (
+            len(self.reduced_from) != 2 or not all(0 < side <= LARGEST_SIDE for side in self.reduced_from)  # noqa: PLR2004 - height and width
+        ):
+            yield f"its preprocessing has reduced_from {self.reduced_from}"
         if self.window and self.window[1] <= 0:
             yield f"its preprocessing has the window {self.window}"

@@ -88,6 +88,7 @@ def manifest_of(
             "kind": spec.source,
             "fingerprint": _fingerprint(everything),
             "encoding": encoding.facts,
+            **({"image_size": spec.image_size} if spec.image_size else {}),
             **survey.facts,
         },
         skipped=tuple(skipped),

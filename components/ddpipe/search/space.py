@@ -19,6 +19,7 @@ from typing import Any
 
 from ddpipe.errors import ParameterError
 from ddpipe.form import unknown
+from ddpipe.model import AUTO
 from ddpipe.parameters import OneOf, Parameter, declared, refuse
 from ddpipe.spelling import option
 from ddpipe.train.recipe import Recipe
@@ -201,7 +202,7 @@ def _typical(item: Parameter) -> Dimension:
     if item.typical:
         return Range(item.name, item.typical.low, item.typical.high, item.typical.log, item.kind is int)
     if isinstance(item.allowed, OneOf):
-        return Choice(item.name, tuple(item.allowed.names))
+        return Choice(item.name, tuple(name for name in item.allowed.names if name != AUTO))
     if item.kind is bool:
         return Choice(item.name, (True, False))
     raise ValueError(f"it has no typical values; name some: {_example(item)}")

@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpipe.data.reduced import reduced_image
 from ddpipe.data.shards import cropped
 from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.sources.images import Probed, Shape, as_jpeg, decode, look
@@ -37,12 +38,19 @@ class Preprocessor:
 
     def pixels(self, data: bytes) -> NDArray[np.uint8]:
         """An image file as the model takes it, of `shape`; raises `Unreadable`."""
+        if not self.how.reduced_from:
+            return self._stored(data, self.shape)
+        height, width = self.how.reduced_from
+        return reduced_image(self._stored(data, (height, width, self.shape[2])), self.shape)
+
+    def _stored(self, data: bytes, shape: Shape) -> NDArray[np.uint8]:
+        """An image file as a dataset version of this shape has it."""
         how = self.how
         if how.scale == "cover":
-            image = decode(data, self.shape, how.depth, self._reading)
-            return np.asarray(image, np.uint8).reshape(self.shape)
+            image = decode(data, shape, how.depth, self._reading)
+            return np.asarray(image, np.uint8).reshape(shape)
         _, file = as_jpeg(data, how.side, how.jpeg_quality, how.depth, self._reading)
-        return cropped(file, self.shape)
+        return cropped(file, shape)
 
     def unusual(self, data: bytes) -> Iterator[str]:
         """What about an image differs from what a model of this input expects; raises `Unreadable`."""

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
+from ddpipe.data.reduced import working_shape
 from ddpipe.distributed import rank
 from ddpipe.errors import ParameterError, listed
-from ddpipe.model import is_own_function, resolve
+from ddpipe.model import is_own_function
 from ddpipe.model.architectures import Classifier, InitializedFromImages, build
 from ddpipe.model.evaluation import corrupt
+from ddpipe.model.networks import Shape
 from ddpipe.model.own import try_training
 from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import WEIGHTS, ModelPackage, Signature, load_package
@@ -38,8 +40,8 @@ INITIAL_SAMPLES = 1024
 def network_facts(recipe: Recipe, manifest: DatasetManifest) -> dict[str, Any]:
     """What rebuilds the network without its weights: the arguments of `architectures.build`."""
     return {
-        "name": resolve(recipe.model, manifest.shape),
-        "shape": manifest.shape,
+        "name": recipe.model,
+        "shape": working_shape(manifest.shape, recipe.resolution),
         "classes": len(manifest.classes),
     }
 
@@ -66,11 +68,11 @@ def initial_classifier(
     network = build(**facts, trusted=recipe.model)
     classifier = Classifier(network, manifest.mean, manifest.std)
     if is_own_function(facts["name"]) and not resumed:
-        try_training(network, facts["name"], manifest.shape)
+        try_training(network, facts["name"], facts["shape"])
         if rank() == 0:
-            _try_export(classifier, facts["name"], manifest)
+            _try_export(classifier, facts, manifest)
     if recipe.warm_start and not resumed:
-        weights = warm_weights(recipe.warm_start, classifier, manifest)
+        weights = warm_weights(recipe.warm_start, classifier, manifest, facts["shape"])
         classifier.load_state_dict(versioned(weights, classifier))
     elif not resumed:
         if recipe.pretrained:
@@ -81,31 +83,34 @@ def initial_classifier(
     return classifier
 
 
-def _try_export(classifier: Classifier, name: str, manifest: DatasetManifest) -> None:
+def _try_export(classifier: Classifier, facts: dict[str, Any], manifest: DatasetManifest) -> None:
     """Say before training what export would say after it: a network of the user's own may not be ONNX."""
     # The exporter takes a second to import, and only own functions need the trial.
     from ddpipe.model.onnx import NotExportable, to_onnx  # noqa: PLC0415
 
     signature = Signature(
-        architecture=name, shape=manifest.shape, classes=manifest.classes, task=manifest.task
+        architecture=facts["name"], shape=facts["shape"], classes=manifest.classes, task=manifest.task
     )
     try:
         to_onnx(classifier.eval(), signature)
     except NotExportable as problem:
         _log.warning(
-            "%s cannot be exported as ONNX (%s): the model package will hold safetensors only", name, problem
+            "%s cannot be exported as ONNX (%s): the model package will hold safetensors only",
+            facts["name"],
+            problem,
         )
     finally:
         classifier.train()
 
 
-def warm_weights(uri: str, classifier: Classifier, manifest: DatasetManifest) -> Weights:
+def warm_weights(uri: str, classifier: Classifier, manifest: DatasetManifest, shape: Shape) -> Weights:
     """The weights of the package at `uri`, with the normalization of their own training.
 
     Args:
         uri: Of a model package.
         classifier: That is to take them up.
         manifest: What it is going to be trained on.
+        shape: Of the images as the network sees them.
 
     Raises:
         ParameterError: They do not fit the network or the dataset; every mismatch is named.
@@ -116,7 +121,7 @@ def warm_weights(uri: str, classifier: Classifier, manifest: DatasetManifest) ->
         weights = load(package.folder.read(WEIGHTS))
     except SafetensorError as error:
         raise corrupt(package.folder, WEIGHTS, first_line(error), PACKAGE) from error
-    problems = [*_strangers(package, manifest), *_mismatches(weights, classifier.state_dict())]
+    problems = [*_strangers(package, manifest, shape), *_mismatches(weights, classifier.state_dict())]
     problems += [f"{name}: NaN or infinite" for name, value in weights.items() if not is_finite(value)]
     if problems:
         raise ParameterError(
@@ -128,11 +133,11 @@ def warm_weights(uri: str, classifier: Classifier, manifest: DatasetManifest) ->
     return weights
 
 
-def _strangers(package: ModelPackage, manifest: DatasetManifest) -> Iterator[str]:
+def _strangers(package: ModelPackage, manifest: DatasetManifest, shape: Shape) -> Iterator[str]:
     signature = package.signature
     facts = {
         "task": (signature.task, manifest.task),
-        "shape of the images": (tuple(signature.shape), tuple(manifest.shape)),
+        "shape of the images": (tuple(signature.shape), tuple(shape)),
         "classes": (list(signature.classes), list(manifest.classes)),
     }
     for name, (theirs, ours) in facts.items():

@@ -41,6 +41,12 @@ from ddpipe.train.timetable import Budget, Timetable, Work
 CHECK_EVERY = 16
 """Steps between two checks of the loss: a check waits for the device and for the other ranks."""
 
+FIRST_STEPS = 100
+"""Steps in which a training whose loss multiplies may start again at a lower rate."""
+
+GROWTH = 10
+"""Of the first loss: by how much it may rise."""
+
 SAMPLES_NAMED = 5
 """Of the samples of a batch whose loss is not a number, in the message."""
 
@@ -66,6 +72,7 @@ class Trainer:
         *,
         resumed: bool = False,
         budget: Budget | None = None,
+        may_restart: bool = False,
         before_step: Callable[[Trainer], None] = lambda _: None,
     ) -> None:
         """Start from the recipe's weights, or wait for `restore` if `resumed`.
@@ -79,6 +86,7 @@ class Trainer:
             saver: Writes checkpoints to `store`; on rank 0 only.
             resumed: Whether `restore` will replace the initial weights.
             budget: Decides the number of steps, if the recipe has one.
+            may_restart: Whether a loss that multiplies in the first steps ends the training.
             before_step: Called before each step, after a stop request was polled.
 
         Raises:
@@ -88,7 +96,8 @@ class Trainer:
         """
         self._recipe, self._manifest, self._splits = recipe, manifest, splits
         self._store, self._world, self._saver = store, world, saver
-        self._before_step = before_step
+        self._before_step, self._may_restart = before_step, may_restart
+        self._first_loss: float | None = None
         self._steps_per_epoch = steps_per_epoch(len(splits["train"]), recipe.batch_size)
         work = Work.planned(recipe, len(splits["train"]), len(splits["validation"]))
         self.step, self.timetable = 0, Timetable(work, recipe.epochs, budget)
@@ -97,7 +106,7 @@ class Trainer:
         if recipe.sync_batch_norm and world.size > 1:
             synchronise(self.classifier)
         accept_single_values(self.classifier)
-        check_resolution(self.classifier, manifest.shape, recipe)
+        check_resolution(self.classifier, splits["train"].shape, recipe)
         self._backbone = Backbone(self.classifier.network)
         self._objective = training_objective(recipe, manifest, splits["train"], world.device)
         self._metric = f"validation_{TASKS[manifest.task].scores[0]}"
@@ -183,7 +192,7 @@ class Trainer:
     def _new_strategy(self) -> Strategy:
         """Share the training of what is not frozen among the ranks."""
         make = strategy_named(self._recipe.strategy, self._world)
-        strategy = make(self.classifier, self._manifest.shape, self._world)
+        strategy = make(self.classifier, self._splits["train"].shape, self._world)
         if self._recipe.compile and self._world.device.type == "cuda":
             strategy.model.compile()
         return strategy
@@ -250,6 +259,7 @@ class Trainer:
         epoch = len(self.history)
         number = self._metrics.reduce(self.step - epoch * self._steps_per_epoch)
         if number is None:
+            self._check_start()
             return
         order = permutation(self._recipe.seed, epoch, len(self._splits["train"]))
         batch = global_batch(order, number, self._recipe.batch_size)
@@ -261,6 +271,25 @@ class Trainer:
             f"the loss of step {step} is not a number; "
             f"its {len(ids)} samples, listed in diverged.json, begin with {', '.join(ids[:SAMPLES_NAMED])}"
         )
+
+    @property
+    def is_at_start(self) -> bool:
+        """Whether so few steps were taken that a training may still start again at a lower rate."""
+        return self.step <= FIRST_STEPS
+
+    def _check_start(self) -> None:
+        """A loss that multiplies in the first steps will not recover at this learning rate."""
+        if not (self._may_restart and self.is_at_start and self._metrics.reduced):
+            return
+        sizes = batch_sizes(len(self._splits["train"]), self._recipe.batch_size)[: self._metrics.reduced]
+        losses = self._metrics.rows[: self._metrics.reduced, 0].cpu().numpy() / sizes
+        if self._first_loss is None:
+            self._first_loss = float(losses[0])
+        largest = float(losses[-CHECK_EVERY:].max())
+        if largest > GROWTH * self._first_loss:
+            raise self._diverged(
+                f"the loss rose from {self._first_loss:.3g} to {largest:.3g} within {self.step} steps"
+            )
 
     def _close_epoch(self, journal: Journal | None) -> None:
         """Validate, record and save."""

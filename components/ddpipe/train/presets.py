@@ -19,7 +19,7 @@ class Preset:
 
     Attributes:
         help: One sentence: what it is for.
-        values: By names of `Recipe`; all others keep their defaults.
+        values: By names of `Recipe`, with all that the data could choose; others keep their defaults.
         measured: What it reached where (benchmarks/bench_training.py); empty if nobody measured it yet.
     """
 
@@ -28,7 +28,27 @@ class Preset:
     measured: str = ""
 
 
+_PLAIN: Mapping[str, Any] = {
+    "model": "digits-cnn",
+    "resolution": 0,
+    "epochs": 15,
+    "batch_size": 64,
+    "optimizer": "sgd",
+    "learning_rate": 0.1,
+    "schedule": "cosine",
+    "momentum": 0.9,
+    "weight_decay": 5e-4,
+    "warmup_fraction": 0.1,
+    "label_smoothing": 0.0,
+    "class_weights": "none",
+    "augmentation": "none",
+    "initial_resolution": 1.0,
+    "averaging_decay": 0.0,
+}
+"""A value for all that the data could choose: a preset means the same on any data."""
+
 _FAST: Mapping[str, Any] = {
+    **_PLAIN,
     "batch_size": 500,
     "optimizer": "muon",
     "learning_rate": 0.15,
@@ -42,9 +62,13 @@ _FAST: Mapping[str, Any] = {
 }
 
 PRESETS: Mapping[str, Preset] = {
+    "plain": Preset(
+        "The small network digits-cnn at full image size, SGD with batches of 64, for fifteen epochs.", _PLAIN
+    ),
     "documents": Preset(
         "The training loop of many tutorials: SimpleCNN, SGD with a constant rate, batches of 64, fp32.",
         {
+            **_PLAIN,
             "model": "simple-cnn",
             "epochs": 10,
             "learning_rate": 0.01,
@@ -80,6 +104,7 @@ PRESETS: Mapping[str, Preset] = {
     "finetune": Preset(
         "ResNet-18 with pretrained weights, for a few thousand photographs; the last layer is trained first.",
         {
+            **_PLAIN,
             "model": "resnet18",
             "pretrained": "torchvision",
             "epochs": 10,
@@ -99,7 +124,7 @@ def recipe_of(preset: str, given: Mapping[str, Any]) -> Recipe:
     """The recipe of a preset's values and, before them, given ones.
 
     Args:
-        preset: One of `PRESETS`, or empty for the defaults.
+        preset: One of `PRESETS`, or empty: the data chooses.
         given: Values by names of `Recipe`.
 
     Raises:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from ddpipe.model import ModelNames
-from ddpipe.parameters import Between, OneOf, Parameters, Typical, parameter
+from ddpipe.model import AUTO, ModelNames
+from ddpipe.parameters import CHOSEN, Between, OneOf, OrChosen, Parameters, Typical, parameter
 from ddpipe.spelling import option
 from ddpipe.train.choices import (
     AUGMENTATIONS,
@@ -23,6 +23,14 @@ LATEST = "latest"
 """In place of an address: the last model of the same dataset and network among the runs."""
 
 
+CHOOSABLE = {
+    *("model", "resolution", "epochs", "batch_size", "optimizer", "learning_rate", "schedule", "momentum"),
+    *("weight_decay", "warmup_fraction", "label_smoothing", "class_weights", "augmentation"),
+    *("initial_resolution", "averaging_decay", "model_selection"),
+}
+"""What can be chosen by the data; `auto` of the others is decided where it is used."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe(Parameters):
     """How to train. Equal recipes give equal models."""
@@ -32,8 +40,8 @@ class Recipe(Parameters):
     others: ClassVar[str] = "train_options"
 
     model: str = parameter(
-        "digits-cnn",
-        f"Network to train: {ModelNames()} (auto chooses by image size).",
+        AUTO,
+        f"Network to train: {ModelNames()} (auto chooses by image size, number of images and device).",
         ModelNames(),
         form="train_model",
     )
@@ -42,7 +50,18 @@ class Recipe(Parameters):
         "Initial weights: torchvision (its own, downloaded), or the URI of a state dict or safetensors "
         "file (default: random).",
     )
-    epochs: int = parameter(15, "Number of epochs.", Between(1, 100_000), form="train_epochs")
+    resolution: int = parameter(
+        CHOSEN,
+        "Shorter side in pixels to which larger images are reduced for training, and so for the model; 0 "
+        f"keeps their size, {CHOSEN} chooses by number of images and device.",
+        OrChosen(Between(0, 4096)),
+    )
+    epochs: int = parameter(
+        CHOSEN,
+        f"Number of epochs; {CHOSEN} chooses by number of images, so that small sets get enough steps.",
+        OrChosen(Between(1, 100_000)),
+        form="train_epochs",
+    )
     minutes: float = parameter(
         0.0,
         "Minutes that the whole run may take, evaluation and export included: the number of epochs follows "
@@ -51,7 +70,10 @@ class Recipe(Parameters):
         form="train_minutes",
     )
     batch_size: int = parameter(
-        64, "Samples per step, over all processes.", Between(1, 1_000_000), typical=Typical(16, 512, log=True)
+        CHOSEN,
+        f"Samples per step, over all processes; {CHOSEN} chooses by number of images.",
+        OrChosen(Between(1, 1_000_000)),
+        typical=Typical(16, 512, log=True),
     )
     accumulation_steps: int = parameter(
         1,
@@ -59,32 +81,34 @@ class Recipe(Parameters):
         Between(1, 1_000_000),
     )
     optimizer: str = parameter(
-        "sgd",
-        "Optimizer: sgd (with Nesterov momentum), adamw, or muon (orthogonal updates, no weight decay).",
-        OneOf(tuple(map(str, Optimizers))),
+        AUTO,
+        "Optimizer: sgd (with Nesterov momentum), adamw, muon (orthogonal updates, no weight decay), or auto "
+        "(what suits the network).",
+        OneOf((AUTO, *map(str, Optimizers))),
     )
     learning_rate: float = parameter(
-        0.1,
-        "Peak learning rate, reached at the end of the warm-up.",
-        Between(0, 10, open_low=True),
+        float(CHOSEN),
+        "Peak learning rate, reached at the end of the warm-up; "
+        f"{CHOSEN} chooses by network, optimizer and batch size.",
+        OrChosen(Between(0, 10, open_low=True)),
         form="train_learning_rate",
         typical=Typical(0.001, 1, log=True),
     )
     schedule: str = parameter(
-        "cosine",
-        "Learning rate after the warm-up: cosine or linear (both decay to 0), or constant.",
-        OneOf(SCHEDULES),
+        AUTO,
+        "Learning rate after the warm-up: cosine or linear (both decay to 0), constant, or auto.",
+        OneOf((AUTO, *SCHEDULES)),
     )
     momentum: float = parameter(
-        0.9,
-        "Momentum of SGD and Muon, beta1 of AdamW; 0 disables it.",
-        Between(0, 1, open_high=True),
+        float(CHOSEN),
+        f"Momentum of SGD and Muon, beta1 of AdamW; 0 disables it, {CHOSEN} chooses by optimizer.",
+        OrChosen(Between(0, 1, open_high=True)),
         typical=Typical(0.5, 0.99),
     )
     weight_decay: float = parameter(
-        5e-4,
-        "Weight decay: an L2 penalty for SGD, decoupled for AdamW.",
-        Between(0, 1),
+        float(CHOSEN),
+        f"Weight decay: an L2 penalty for SGD, decoupled for AdamW; {CHOSEN} chooses by optimizer.",
+        OrChosen(Between(0, 1)),
         typical=Typical(1e-6, 1e-2, log=True),
     )
     decay_biases: bool = parameter(
@@ -96,24 +120,29 @@ class Recipe(Parameters):
         Between(0, 1e6),
     )
     warmup_fraction: float = parameter(
-        0.1,
-        "Fraction of all steps over which the learning rate rises to its peak.",
-        Between(0, 1, open_high=True),
+        float(CHOSEN),
+        "Fraction of all steps over which the learning rate rises to its peak; "
+        f"{CHOSEN} chooses by optimizer and number of steps.",
+        OrChosen(Between(0, 1, open_high=True)),
         typical=Typical(0, 0.3),
     )
     label_smoothing: float = parameter(
-        0.0,
-        "Fraction of the target that is spread evenly over all classes.",
-        Between(0, 1, open_high=True),
+        float(CHOSEN),
+        "Fraction of the target that is spread evenly over all classes; "
+        f"{CHOSEN} chooses by network and task.",
+        OrChosen(Between(0, 1, open_high=True)),
         typical=Typical(0, 0.2),
     )
     class_weights: str = parameter(
-        "none",
-        "Weight of each class, or of each label where present: none, or balanced by inverse frequency.",
-        OneOf(("none", "balanced")),
+        AUTO,
+        "Weight of each class, or of each label where present: none, balanced by inverse frequency, or auto "
+        "(balanced if the classes differ much in size).",
+        OneOf((AUTO, "none", "balanced")),
     )
     augmentation: str = parameter(
-        "none", f"Random augmentation of training images: {', '.join(AUGMENTATIONS)}.", OneOf(AUGMENTATIONS)
+        AUTO,
+        f"Random augmentation of training images: {', '.join(AUGMENTATIONS)}, or auto (by kind of image).",
+        OneOf((AUTO, *AUGMENTATIONS)),
     )
     mixing: str = parameter(
         "none",
@@ -127,9 +156,10 @@ class Recipe(Parameters):
         typical=Typical(0.1, 2, log=True),
     )
     initial_resolution: float = parameter(
-        1.0,
-        "Initial image size, as a fraction of the full size; 1 means full size from the start.",
-        Between(0, 1, open_low=True),
+        float(CHOSEN),
+        "Initial image size, as a fraction of the full size; 1 means full size from the start, "
+        f"{CHOSEN} chooses by network and image size.",
+        OrChosen(Between(0, 1, open_low=True)),
         typical=Typical(0.5, 1),
     )
     full_resolution_from: float = parameter(
@@ -142,10 +172,10 @@ class Recipe(Parameters):
         0, "Number of initial epochs that train only the last layer; 0 means none.", Between(0, 100_000)
     )
     averaging_decay: float = parameter(
-        0.0,
+        float(CHOSEN),
         "Decay of the moving average of the weights, which is evaluated instead of them; 0 disables "
-        "averaging.",
-        Between(0, 1, open_high=True),
+        f"averaging, {CHOSEN} chooses by number of steps.",
+        OrChosen(Between(0, 1, open_high=True)),
         typical=Typical(0.9, 0.999),
     )
     patience: int = parameter(
@@ -190,7 +220,7 @@ class Recipe(Parameters):
     model_selection: str = parameter(
         "auto",
         "Which epoch's weights become the trained model: last, best (by the validation metric), or auto "
-        "(best if patience can stop the training early, else last).",
+        "(best if the validation split is large enough, or patience can stop the training early; else last).",
         OneOf(("auto", "last", "best")),
     )
     keep_checkpoints: int = parameter(
@@ -224,13 +254,17 @@ class Recipe(Parameters):
         if self.pretrained and self.warm_start not in {"", LATEST}:
             given = f"{option('pretrained')} and {option('warm_start')}"
             yield f"{given} both name weights to start from; give one of them"
-        if self.frozen_epochs > self.epochs and not self.minutes:
+        if self.frozen_epochs > self.epochs != CHOSEN and not self.minutes:
             yield f"{frozen} is {self.frozen_epochs}, more than {option('epochs')} ({self.epochs})"
-        if self.accumulation_steps > self.batch_size:
+        if self.accumulation_steps > self.batch_size != CHOSEN:
             yield (
                 f"{option('accumulation_steps')} is {self.accumulation_steps}, more than "
                 f"{option('batch_size')} ({self.batch_size}): some micro-batches would be empty"
             )
+
+    def automatic(self) -> set[str]:
+        """The names whose values are to be chosen by the data (auto.py)."""
+        return {item.name for item in fields(self) if getattr(self, item.name) in {AUTO, CHOSEN}} & CHOOSABLE
 
     def shaping(self) -> dict[str, Any]:
         """Names and values of all that shapes the model."""

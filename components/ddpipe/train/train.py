@@ -1,6 +1,7 @@
 """The step: a dataset version and a recipe become a trained model, in one process or many.
 
 <output>/checkpoints/    training state (ddpipe.model.checkpoint)
+<output>/choice.json     what was chosen for values that were not given (chosen.py)
 <output>/metrics.jsonl   one line per epoch
 <output>/tensorboard/    event files
 <output>/training.json   what was done and what came out; written last, so it marks success
@@ -22,9 +23,10 @@ import torch
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import open_split
+from ddpipe.data.reduced import working_shape
 from ddpipe.data.seen import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
 from ddpipe.distributed import World, process_group, rank
-from ddpipe.errors import CheckpointError, DatasetError, ParameterError, listed
+from ddpipe.errors import CheckpointError, DatasetError, Diverged, ParameterError, listed
 from ddpipe.model.checkpoint import Checkpoint, Saved, claim, finished, load, newest
 from ddpipe.model.lineage import surroundings
 from ddpipe.model.package import FORMAT as PACKAGE
@@ -32,15 +34,17 @@ from ddpipe.model.package import load_package, seen_by
 from ddpipe.model.record import RECORD
 from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store
+from ddpipe.train.choice import Choice, Device
 from ddpipe.train.choices import Determinism, Strategies
+from ddpipe.train.chosen import choice_of, is_lowered, keep, lowered
 from ddpipe.train.determinism import determinism
-from ddpipe.train.initial import network_facts
 from ddpipe.train.journal import keep_journal, summarized
 from ddpipe.train.loop import Trainer
 from ddpipe.train.order import images_seen
+from ddpipe.train.presets import recipe_of
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.saver import Saver, Uploads, patience_for, uploading
-from ddpipe.train.stop import watching
+from ddpipe.train.stop import Watch, watching
 from ddpipe.train.timetable import Budget
 
 SPLITS = ("train", "validation")
@@ -87,43 +91,90 @@ def train(
         if start is None:
             _log_once("%s is trained already: nothing to do", store.uri)
             return
-        splits = {name: open_split((manifest, store_of(dataset)), name) for name in SPLITS}
-        how, compiled = Determinism(recipe.deterministic), recipe.compile and world.device.type == "cuda"
-        with (
-            uploading(patience_for(store)) if world.is_main else nullcontext() as uploads,
-            determinism(how, recipe.model, compiled=compiled),
-        ):
-            launch = time.time() - began
-            before = world.decided(lambda: _prepared_in(store)) + launch
-            saver = _saver(start, store, world, uploads, recipe, before) if uploads else None
-            trainer = Trainer(
-                *(recipe, manifest, splits, store, world, saver),
-                resumed=start.checkpoint is not None,
-                budget=_budget(recipe, manifest, start, before, launch),
-                before_step=before_step,
-            )
-            if start.checkpoint:
-                trainer.restore(start.checkpoint)
-            _log_once(
-                "training %s on %s (%d images, %d classes), processes: %d, device: %s, from step %d of %s%d",
-                *(
-                    network_facts(recipe, manifest)["name"],
-                    manifest.name,
-                    len(splits["train"]),
-                    len(manifest.classes),
-                ),
-                *(world.size, world.device.type, trainer.step),
-                *("at most " if trainer.step == 0 and recipe.minutes else "", trainer.steps),
-            )
-            done = trainer.timetable.done(trainer.step)
-            with keep_journal(store, uploads, step=trainer.step, done=done) as journal:
-                trainer.run(journal, watch)
-            if saver and uploads:
-                saver.finish()
-                record = _record(dataset, manifest, recipe, world=world, trainer=trainer, saver=saver)
-                uploads.put(RECORD, partial(_conclude, store, saver, record))
+        places = _Places(dataset, manifest, store, world, watch, began, before_step)
+        if not _trained(places, start):
+            lower = _lower(start.choice)
+            world.decided(lambda: _remove_states(store, lower, recipe, manifest))
+            _trained(places, _Start(lower, None, None))
         _log_once("trained: %s", store.uri)
         world.barrier()
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """What stays the same if a training starts again."""
+
+    dataset: str
+    manifest: DatasetManifest
+    store: Store
+    world: World
+    watch: Watch
+    began: float
+    before_step: Callable[[Trainer], None]
+
+
+def _trained(places: _Places, start: _Start) -> bool:
+    """Train from a start; False if the loss multiplied in the first steps at a rate that was chosen."""
+    manifest, store, world = places.manifest, places.store, places.world
+    choice, recipe = start.choice, start.choice.recipe
+    shape = working_shape(manifest.shape, recipe.resolution)
+    splits = {name: open_split((manifest, store_of(places.dataset)), name, shape=shape) for name in SPLITS}
+    how, compiled = Determinism(recipe.deterministic), recipe.compile and world.device.type == "cuda"
+    may_restart = "learning_rate" in choice.reasons and not is_lowered(choice)
+    with (
+        uploading(patience_for(store)) if world.is_main else nullcontext() as uploads,
+        determinism(how, recipe.model, compiled=compiled),
+    ):
+        launch = time.time() - places.began
+        before = world.decided(lambda: _prepared_in(store)) + launch
+        saver = _saver(start, store, world, uploads, recipe, before) if uploads else None
+        trainer = Trainer(
+            *(recipe, manifest, splits, store, world, saver),
+            resumed=start.checkpoint is not None,
+            budget=_budget(recipe, manifest, start, before, launch),
+            may_restart=may_restart,
+            before_step=places.before_step,
+        )
+        if start.checkpoint:
+            trainer.restore(start.checkpoint)
+        else:
+            for line in choice.lines():
+                _log_once("chosen: %s", line)
+            if choice.advice:
+                _log_once("%s", choice.advice)
+        _log_once(
+            "training %s on %s (%d images, %d classes), processes: %d, device: %s, from step %d of %s%d",
+            *(recipe.model, manifest.name, len(splits["train"]), len(manifest.classes)),
+            *(world.size, world.device.type, trainer.step),
+            *("at most " if trainer.step == 0 and recipe.minutes else "", trainer.steps),
+        )
+        done = trainer.timetable.done(trainer.step)
+        with keep_journal(store, uploads, step=trainer.step, done=done) as journal:
+            try:
+                trainer.run(journal, places.watch)
+            except Diverged as problem:
+                if not (may_restart and trainer.is_at_start):
+                    raise
+                _log_once("%s", problem)
+                return False
+        if saver and uploads:
+            saver.finish()
+            record = _record(places.dataset, manifest, choice, world=world, trainer=trainer, saver=saver)
+            uploads.put(RECORD, partial(_conclude, store, saver, record))
+    return True
+
+
+def _lower(choice: Choice) -> Choice:
+    lower = lowered(choice, "the loss multiplied in the first steps")
+    _log_once("starting again with learning_rate %g", lower.recipe.learning_rate)
+    return lower
+
+
+def _remove_states(store: Store, lower: Choice, given: Recipe, manifest: DatasetManifest) -> None:
+    """Remove the states of a diverged start, then store the choice with a lower rate."""
+    for item in store.list("checkpoints/"):
+        store.delete(item.key)
+    keep(store, lower, given, manifest)
 
 
 def _shared_facts(recipe: Recipe, manifest: DatasetManifest) -> dict[str, str]:
@@ -137,10 +188,12 @@ class _Start:
     """Where a training begins.
 
     Attributes:
+        choice: The complete recipe, and why.
         saved: The checkpoint to resume, as its store names it; None for a new training.
         checkpoint: Its content.
     """
 
+    choice: Choice
     saved: Saved | None
     checkpoint: Checkpoint | None
 
@@ -152,7 +205,7 @@ def _decided_start(
     found: list[_Start | None] = []
 
     def decide() -> _Start | None:
-        start = _start(store, recipe, manifest, data)
+        start = _start(store, recipe, manifest, data, Device(world.device.type, world.size))
         found.append(start)
         if start and start.checkpoint and recipe.strategy == Strategies.FSDP and world.size > 1:
             from ddpipe.train.fully_sharded import outlined  # noqa: PLC0415 - a second to import
@@ -164,8 +217,12 @@ def _decided_start(
     return found[0] if found else decided
 
 
-def _start(store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store) -> _Start | None:
+def _start(
+    store: Store, given: Recipe, manifest: DatasetManifest, data: Store, device: Device
+) -> _Start | None:
     """Where all ranks begin; None if the training has finished, and its result is whole."""
+    choice = choice_of(store, given, manifest, device)
+    recipe = choice.recipe
     done = finished(store)
     if done and (result := _whole(store, done)):
         _check_same(result, recipe, manifest, store)
@@ -176,9 +233,10 @@ def _start(store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store)
     store.check_writable()
     if not checkpoint:
         _record_samples(store, recipe, manifest, data)
+        keep(store, choice, given, manifest)
     if done:
         store.delete(RECORD)  # what it names is no result any more
-    return _Start(saved, checkpoint)
+    return _Start(choice, saved, checkpoint)
 
 
 def _record_samples(store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store) -> None:
@@ -276,7 +334,7 @@ def _check_same(checkpoint: Checkpoint, recipe: Recipe, manifest: DatasetManifes
 
     A hyperparameter that was declared after the checkpoint was written had its default in it.
     """
-    then, now = {**Recipe().to_dict(), **checkpoint.recipe}, recipe.to_dict()
+    then, now = {**recipe_of("plain", {}).to_dict(), **checkpoint.recipe}, recipe.to_dict()
     shaping = recipe.shaping()
     problems = [
         f"{name} was {value!r}, is now {now[name]!r}"
@@ -296,31 +354,26 @@ def _check_same(checkpoint: Checkpoint, recipe: Recipe, manifest: DatasetManifes
         )
 
 
-def _is_best_wanted(recipe: Recipe) -> bool:
-    """Whether the best epoch is the trained model; of a training that may stop early it mostly is."""
-    selection = recipe.model_selection
-    return selection == "best" or (selection == "auto" and recipe.patience > 0)
-
-
 def _record(
     dataset: str,
     manifest: DatasetManifest,
-    recipe: Recipe,
+    choice: Choice,
     *,
     world: World,
     trainer: Trainer,
     saver: Saver,
 ) -> dict[str, Any]:
     """The content of training.json."""
-    attempts = saver.attempts()
-    result = saver.result(best=_is_best_wanted(recipe))
+    attempts, recipe = saver.attempts(), choice.recipe
+    result = saver.result(best=recipe.model_selection == "best")
     (final,) = [line for line in trainer.history if line["step"] == result.step]
     seconds = sum(attempt["seconds"] for attempt in attempts)
     epochs = len(trainer.history)
     images = images_seen(trainer.step, manifest.splits["train"].count, recipe.batch_size)
     return {
-        "model": network_facts(recipe, manifest)["name"],
+        "model": recipe.model,
         "recipe": recipe.to_dict(),
+        "choice": choice.facts(),
         "dataset": dataset,
         "dataset_id": manifest.dataset_id,
         "checkpoint": asdict(result),

@@ -13,6 +13,8 @@ from ddpipe.search.space import checked, parsed
 from ddpipe.search.winner import winner_json
 from ddpipe.spelling import option
 from ddpipe.storage import write_uri
+from ddpipe.train.auto import choose
+from ddpipe.train.choice import Device, measured
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune.advice import importance
 from ddpipe.tune.findings import Findings
@@ -39,6 +41,8 @@ def tune(study: Study, dataset: str, recipe: Recipe, options: SearchOptions, pro
         Interrupted: A trial was stopped by somebody else.
     """
     began, manifest = time.monotonic(), load_manifest(dataset)
+    # Once for all trials: they differ in what is searched, and in nothing else.
+    recipe = choose(measured(manifest), Device(_kind_of_device(), processes), recipe).recipe
     space = checked(parsed(options.search), recipe)
     work = Work(dataset, processes, options.parallel_trials)
     _check_room(work)
@@ -69,6 +73,12 @@ def tune(study: Study, dataset: str, recipe: Recipe, options: SearchOptions, pro
     facts = {"study": study.name, "trial": best.number, "metric": metric, "score": best.score}
     write_uri(str(study.best), winner_json(found.recipe, **facts))
     return found
+
+
+def _kind_of_device() -> str:
+    from torch.cuda import is_available  # noqa: PLC0415 - seconds to import
+
+    return "cuda" if is_available() else "cpu"
 
 
 def _check_room(work: Work) -> None:

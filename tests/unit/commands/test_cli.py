@@ -98,10 +98,10 @@ def test_standard_output_of_prepare_is_the_manifest(tmp_path: Path) -> None:
 
 def test_all_wrong_parameters_are_reported_together(tmp_path: Path) -> None:
     runs = str(tmp_path / "runs")
-    ended = ddpipe("run", "--runs", runs, "--learning-rate", "-1", "--model", "gpt", "--json")
+    ended = ddpipe("run", "--runs", runs, "--learning-rate", "-2", "--model", "gpt", "--json")
     assert ended.exit_code == ParameterError.exit_code
     assert json.loads(ended.stdout)["error"] == "ParameterError"
-    assert "--learning-rate is -1.0" in ended.stderr
+    assert "--learning-rate is -2.0" in ended.stderr
     assert "gpt" in ended.stderr
     assert not (tmp_path / "runs").exists()
 

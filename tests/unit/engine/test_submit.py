@@ -125,7 +125,7 @@ def test_form_name_and_option_name_are_one_parameter(server: Server) -> None:
 
 
 def test_all_wrong_parameters_are_rejected_before_an_upload(server: Server) -> None:
-    wrong = assigned("epoch=3", "nodes=two", "learning_rate=-1", "cluster_gpus=-1", "label_smoothing=2")
+    wrong = assigned("epoch=3", "nodes=two", "learning_rate=-2", "cluster_gpus=-1", "label_smoothing=2")
     error = refusal(ParameterError, "submit", *wrong)
     assert "5 problems" in error["seen"]
     assert "did you mean epochs?" in error["seen"]

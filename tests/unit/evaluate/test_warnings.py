@@ -8,7 +8,7 @@ import pytest
 from evaluation_runs import a_record
 
 from ddpipe.evaluate.report import render
-from ddpipe.evaluate.warnings import warnings_about
+from ddpipe.evaluate.warnings import FEW, rough, warnings_about
 
 
 def history(*scores: float) -> list[dict[str, float]]:
@@ -47,6 +47,11 @@ def test_history_of_any_content_is_read() -> None:
     ]
     (text,) = warnings_about({}, odd, "accuracy")
     assert "in epoch None" in text
+
+
+@pytest.mark.parametrize(("samples", "warned"), [(12, True), (FEW - 1, True), (FEW, False)])
+def test_scores_on_few_test_images_are_called_a_guess(samples: int, warned: bool) -> None:
+    assert ["rough guess" in text for text in rough(samples)] == [True] * warned
 
 
 def test_warnings_are_part_of_the_report() -> None:

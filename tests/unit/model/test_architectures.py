@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from ddpipe.errors import ParameterError
-from ddpipe.model import ARCHITECTURES, ModelNames, networks, resolve
+from ddpipe.model import ARCHITECTURES, ModelNames, networks
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.networks import Shape
 from ddpipe.model.onnx import to_onnx
@@ -127,21 +127,6 @@ def test_fast_network_whitens_patches_of_its_first_images() -> None:
 def test_fast_network_learns_from_smaller_images_too() -> None:
     network = build("fast-cnn-small", (32, 32, 3), 10)
     assert network(torch.zeros(2, 3, 20, 20)).shape == (2, 10)
-
-
-@pytest.mark.parametrize(
-    ("shape", "name"),
-    [
-        ((8, 8, 1), "digits-cnn"),
-        ((28, 28, 1), "lenet"),
-        ((32, 32, 3), "fast-cnn"),
-        ((64, 64, 1), "fast-cnn"),
-        ((224, 224, 3), "resnet18"),
-    ],
-)
-def test_auto_chooses_by_the_size_of_the_images(shape: Shape, name: str) -> None:
-    assert resolve("auto", shape) == name
-    assert resolve("simple-cnn", shape) == "simple-cnn"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from evaluation_runs import a_dataset
+from recipes import plain
 
 from ddpipe import workflow
 from ddpipe.data.manifest import load_manifest
@@ -19,7 +20,6 @@ from ddpipe.model.own import build_own, try_training
 from ddpipe.model.package import load_package
 from ddpipe.runs import Run
 from ddpipe.train.initial import initial_classifier
-from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train
 
 SHAPE = (8, 8, 1)
@@ -133,7 +133,7 @@ def test_own_network_is_trained_evaluated_and_exported(
 ) -> None:
     name, run = f"{module}:{function}", Run(str(tmp_path / "runs" / "first"))
     dataset = a_dataset(str(tmp_path / "store"))
-    recipe = Recipe(model=name, epochs=1, batch_size=6, precision="fp32")
+    recipe = plain(model=name, epochs=1, batch_size=6, precision="fp32")
     with caplog.at_level("WARNING"):
         train(dataset, run.training, recipe)
     exportable = function != "not_exportable"
@@ -152,6 +152,6 @@ def test_own_network_is_trained_evaluated_and_exported(
 def test_trial_comes_before_the_first_image_is_read(module: str, tmp_path: Path) -> None:
     dataset = a_dataset(str(tmp_path / "store"))
     manifest, images = load_manifest(dataset), open_split(dataset, "train")
-    recipe = Recipe(model=f"{module}:fails_in_training")
+    recipe = plain(model=f"{module}:fails_in_training")
     with pytest.raises(ParameterError, match="only in training"):
         initial_classifier(recipe, manifest, images)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from evaluation_runs import a_dataset
+from recipes import plain
 from samples import a_split, written
 
 from ddpipe.data.columns import text
@@ -18,10 +19,9 @@ from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.export.export import export
 from ddpipe.model.package import FORMAT, seen_by
 from ddpipe.storage import open_store
-from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train
 
-RECIPE = Recipe(epochs=1, batch_size=6, precision="fp32")
+RECIPE = plain(epochs=1, batch_size=6, precision="fp32")
 
 
 @pytest.fixture(scope="module")

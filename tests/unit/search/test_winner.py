@@ -35,7 +35,7 @@ def test_a_json_object_is_a_recipe() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"epochs": -1}', "epochs is -1"),
+        ('{"epochs": -2}', "epochs is -2"),
         ('{"lerning_rate": 1}', "'lerning_rate' is not a parameter"),
         ('{"recipe": 3}', "not a JSON object"),
         ("{nonsense", "not a JSON object"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
+from recipes import plain
 from samples import published, some_images
 from torch import Tensor, nn
 from torch._inductor import config as inductor
@@ -53,7 +54,7 @@ def dataset(tmp_path: Path) -> str:
 @pytest.fixture
 def recipe(monkeypatch: pytest.MonkeyPatch) -> Recipe:
     monkeypatch.syspath_prepend(Path(__file__).parent)
-    return Recipe(model=f"{Path(__file__).stem}:puts", epochs=1, batch_size=4)
+    return plain(model=f"{Path(__file__).stem}:puts", epochs=1, batch_size=4)
 
 
 def test_auto_reports_an_operation_once_with_its_consequence(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from recipes import plain
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -67,7 +68,7 @@ def a_batch(labels: torch.dtype = torch.int64) -> Batch:
 @pytest.mark.parametrize("model", [*ARCHITECTURES, "resnet18", "mobilenet_v2"])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_every_network_and_its_evaluation_stay_on_the_gpu(model: str, precision: str) -> None:
-    step = step_of(Recipe(model=model, precision=precision))
+    step = step_of(plain(model=model, precision=precision))
     totals = step.take(0, a_batch())
     assert (totals.device, totals.dtype) == (GPU, torch.float64)
     averaged = with_views(step.strategy.model.eval(), "flips-and-shifts")
@@ -87,7 +88,7 @@ def test_every_network_and_its_evaluation_stay_on_the_gpu(model: str, precision:
     ids=lambda options: "-".join(map(str, options)),
 )
 def test_every_option_of_a_step_stays_on_the_gpu(options: dict[str, Any]) -> None:
-    step = step_of(Recipe(model="fast-cnn-small", precision="bf16", **options))
+    step = step_of(plain(model="fast-cnn-small", precision="bf16", **options))
     assert step.take(0, a_batch()).device == GPU
 
 
@@ -97,13 +98,13 @@ def test_weights_of_classes_and_of_labels_stay_on_the_gpu() -> None:
         (CrossEntropy(weights), torch.int64),
         (BinaryCrossEntropy(weights), torch.float32),
     ):
-        step = step_of(Recipe(model="resnet18"), objective=objective)
+        step = step_of(plain(model="resnet18"), objective=objective)
         assert step.take(0, a_batch(labels)).device == GPU
 
 
 def test_a_mixture_of_devices_is_noticed() -> None:
     """Otherwise the tests above would prove nothing."""
-    step = step_of(Recipe(model="lenet"))
+    step = step_of(plain(model="lenet"))
     batch = a_batch()
     with pytest.raises(RuntimeError, match=r"(?i)device"):
         step.take(0, Batch(batch.images, batch.labels.cpu(), 8))
@@ -140,7 +141,7 @@ def test_the_plan_of_a_step_is_the_one_on_record(monkeypatch: pytest.MonkeyPatch
         plan.note(f"all_reduce {str(values.dtype)[6:]}@{values.device.type} {list(values.shape)}")
 
     monkeypatch.setattr(torch.distributed, "all_reduce", all_reduce)
-    recipe = Recipe(model="fast-cnn-small", precision="bf16", sync_batch_norm=True)
+    recipe = plain(model="fast-cnn-small", precision="bf16", sync_batch_norm=True)
     step = step_of(recipe, ranks=2)
     assert any(isinstance(layer, nn.BatchNorm2d) for layer in step.strategy.model.modules())
     with plan:

@@ -12,13 +12,14 @@ from ddpipe.commands.presets import chosen_recipe
 from ddpipe.commands.train import train_command
 from ddpipe.errors import ParameterError
 from ddpipe.train.presets import PRESETS, recipe_of
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import CHOOSABLE, Recipe
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_a_valid_recipe_with_one_sentence(name: str) -> None:
     recipe = recipe_of(name, {})
     assert all(getattr(recipe, field) == value for field, value in PRESETS[name].values.items())
+    assert recipe.automatic() <= {"model_selection"}
     assert PRESETS[name].help.endswith(".")
 
 
@@ -27,8 +28,9 @@ def test_what_is_given_comes_before_what_the_preset_says() -> None:
     assert (recipe.model, recipe.epochs) == ("simple-cnn", 3)
 
 
-def test_without_a_preset_there_are_the_defaults() -> None:
+def test_without_a_preset_the_data_chooses() -> None:
     assert recipe_of("", {}) == Recipe()
+    assert Recipe().automatic() == CHOOSABLE
 
 
 def test_an_unknown_preset_is_refused_with_the_known_ones() -> None:
@@ -61,7 +63,7 @@ def test_presets_are_known_where_there_is_no_torch() -> None:
         (["--preset", "documents", "--epochs", "15"], recipe_of("documents", {"epochs": 15})),
         (["--epochs", "3"], recipe_of("", {"epochs": 3})),
         (
-            ["--preset", "documents", "--epochs", "15", "--momentum", "0.5", "--write", "training", "out"],
+            ["--preset", "documents", "--epochs", "-1", "--momentum", "0.5", "--write", "training", "out"],
             recipe_of("documents", {"momentum": 0.5}),
         ),
         (

@@ -36,6 +36,7 @@ def test_a_whole_number_is_a_number() -> None:
         ("batch_size", True),
         ("learning_rate", 0),
         ("learning_rate", -0.1),
+        ("resolution", -2),
         ("learning_rate", float("nan")),
         ("learning_rate", float("inf")),
         ("momentum", 1.0),
@@ -72,11 +73,11 @@ def test_an_invalid_value_is_refused_by_name(name: str, value: Any) -> None:
 
 def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ParameterError) as refused:
-        Recipe.from_dict({"epochs": -1, "model": "vgg", "lerning_rate": 0.1})
+        Recipe.from_dict({"epochs": -2, "model": "vgg", "lerning_rate": 0.1})
     assert refused.value.seen.startswith("3 problems:")
     for part in (
         "'lerning_rate' is not a parameter",
-        "epochs is -1",
+        "epochs is -2",
         "model is 'vgg', not digits-cnn, lenet",
     ):
         assert part in refused.value.seen

@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from model_packages import a_classifier, a_package
+from recipes import plain
 from samples import published, some_images
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -26,6 +28,7 @@ from ddpipe.model.trained import load_model
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
 from ddpipe.train import train as step
+from ddpipe.train.auto import NORMALISED
 from ddpipe.train.loop import Trainer
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.order import global_batch, permutation
@@ -35,7 +38,7 @@ from ddpipe.train.step import TrainingStep
 from ddpipe.train.train import train
 
 SHAPE = (8, 8, 1)
-RECIPE = Recipe(epochs=3, batch_size=4, checkpoint_minutes=1e-9)
+RECIPE = plain(epochs=3, batch_size=4, checkpoint_minutes=1e-9)
 STEPS_PER_EPOCH = 3
 
 
@@ -148,16 +151,6 @@ def test_the_record_describes_the_epoch_that_is_the_result(dataset: str, output:
         3 * 12 / sum(epoch["seconds"] for epoch in done["history"]), rel=0.01
     )
     assert (done["epochs"], done["steps"], done["resumed_from"]) == (3, 9, None)
-
-
-@pytest.mark.parametrize(
-    ("selection", "patience", "best"),
-    [("auto", 0, False), ("auto", 1, True), ("best", 0, True), ("last", 3, False)],
-)
-def test_best_epoch_is_the_result_of_a_training_with_patience(
-    selection: str, patience: int, best: bool
-) -> None:
-    assert step._is_best_wanted(replace(RECIPE, model_selection=selection, patience=patience)) is best
 
 
 @pytest.mark.parametrize(("bad", "noticed"), [(4, 16), (20, 20), (24, 36)])
@@ -382,7 +375,7 @@ class Flaky:
         monkeypatch.setattr(step, "patience_for", lambda _store: 600.0)
 
 
-@pytest.mark.parametrize("first", [3, 4, 12])
+@pytest.mark.parametrize("first", [4, 5, 13])
 def test_training_continues_while_the_store_is_away(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
@@ -397,7 +390,7 @@ def test_training_continues_while_the_store_is_away(
 def test_training_finishes_after_its_last_checkpoint_is_written(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Flaky(monkeypatch, 2, 10**6)
+    Flaky(monkeypatch, 4, 10**6)
     monkeypatch.setattr(step, "uploading", partial(uploading, pause=0.01))
     monkeypatch.setattr(step, "patience_for", lambda _store: 0.05)
     with pytest.raises(StoreError, match="503"):
@@ -413,3 +406,69 @@ def test_a_training_that_was_taken_over_stops_and_leaves_no_record(dataset: str,
     with pytest.raises(CheckpointError, match="another process has taken over this training"):
         train(dataset, output, RECIPE, before_step=overtake)
     assert finished(open_store(output)) is None
+
+
+def test_the_choices_are_recorded_with_their_reasons(dataset: str, output: str) -> None:
+    train(dataset, output, Recipe(epochs=2))
+    choice = record(output)["choice"]
+    assert choice["chosen"]["model"]["value"] == record(output)["recipe"]["model"] == "digits-cnn"
+    assert all(item["reason"] for item in choice["chosen"].values())
+    assert "epochs" not in choice["chosen"]
+    assert record(output)["recipe"]["epochs"] == 2
+
+
+def test_a_resumed_training_keeps_its_choices(dataset: str, output: str) -> None:
+    given = Recipe(epochs=3, checkpoint_minutes=1e-9)
+    interrupted(2, dataset, output, given)
+    stored = json.loads((Path(output) / "choice.json").read_text())
+    stored["values"]["learning_rate"] = 0.0125
+    (Path(output) / "choice.json").write_text(json.dumps(stored))
+    for file in Path(output).glob("checkpoints/*"):
+        for path in file.iterdir():
+            path.unlink()
+    train(dataset, output, given)
+    assert record(output)["recipe"]["learning_rate"] == 0.0125
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", '{"given": 1}', "own function"],
+)
+def test_damaged_choices_are_made_again(dataset: str, output: str, content: str) -> None:
+    """A store is not trusted: a file never names code to import."""
+    with pytest.raises(Power):
+        train(dataset, output, Recipe(epochs=1), before_step=_fail)
+    place = Path(output) / "choice.json"
+    if content == "own function":
+        stored = json.loads(place.read_text())
+        stored["values"]["model"] = "somebody:network"
+        content = json.dumps(stored)
+    place.write_text(content)
+    train(dataset, output, Recipe(epochs=1))
+    assert record(output)["recipe"]["model"] == "digits-cnn"
+
+
+def _fail(_trainer: Trainer) -> None:
+    raise Power
+
+
+def test_a_diverging_start_is_repeated_once_at_a_tenth_of_the_rate(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("ddpipe.train.auto.FAMILIES", {"digits-cnn": replace(NORMALISED, rates={"sgd": 40})})
+    given = Recipe(epochs=4, batch_size=4, momentum=0.0, warmup_fraction=0.0, label_smoothing=0.0)
+    with caplog.at_level("INFO"):
+        train(dataset, output, given)
+    rate = record(output)["recipe"]["learning_rate"]
+    assert rate == pytest.approx(40 * (4 / 64) / 10)
+    assert "started again at a tenth" in record(output)["choice"]["chosen"]["learning_rate"]["reason"]
+    assert "starting again" in caplog.text
+    assert record(output)["history"][0]["epoch"] == 1
+
+
+def test_a_given_rate_is_never_lowered(dataset: str, output: str) -> None:
+    given = Recipe(epochs=4, batch_size=4, momentum=0.0, warmup_fraction=0.0, learning_rate=2.5)
+    with suppress(Diverged):
+        train(dataset, output, given)
+    stored = json.loads((Path(output) / "choice.json").read_text())
+    assert "learning_rate" not in stored["values"]

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from recipes import plain
 from samples import some_images
 from torch import nn
 
@@ -61,15 +62,15 @@ def largest_difference(one: nn.Module, other: nn.Module) -> float:
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon"])
 def test_accumulated_gradients_are_those_of_the_whole_batch(optimizer: str) -> None:
     recipe = {"optimizer": optimizer, "learning_rate": 0.01}
-    whole = stepped(Recipe(**recipe))  # type: ignore[arg-type]
+    whole = stepped(plain(**recipe))
     assert largest_difference(whole, a_classifier()) > 1e-3
     for parts in (3, 16):
-        accumulated = stepped(Recipe(accumulation_steps=parts, **recipe))  # type: ignore[arg-type]
+        accumulated = stepped(plain(accumulation_steps=parts, **recipe))
         assert largest_difference(whole, accumulated) < 1e-3
 
 
 def test_a_clipped_gradient_has_the_largest_norm_that_is_allowed() -> None:
-    recipe = Recipe(clip_norm=1e-3, learning_rate=1, momentum=0, weight_decay=0)
+    recipe = plain(clip_norm=1e-3, learning_rate=1, momentum=0, weight_decay=0)
     moved = torch.cat(
         [
             (a - b).flatten()
@@ -83,7 +84,7 @@ def test_a_clipped_gradient_has_the_largest_norm_that_is_allowed() -> None:
 def test_the_norm_is_clipped_to_the_same_value_at_any_number_of_ranks(ranks: int) -> None:
     classifier, world = a_classifier(), World(0, ranks, CPU)
     before = copy.deepcopy(classifier)
-    recipe = Recipe(
+    recipe = plain(
         clip_norm=1e-3, learning_rate=1, momentum=0, weight_decay=0, warmup_fraction=0, precision="fp32"
     )
     strategy = Strategy(classifier, SHAPE, world)
@@ -95,7 +96,7 @@ def test_the_norm_is_clipped_to_the_same_value_at_any_number_of_ranks(ranks: int
 
 def test_weight_decay_may_leave_biases_and_normalization_alone() -> None:
     model = a_classifier()
-    decayed, exempt = build_optimizer(Recipe(decay_biases=False), model, fused=True).param_groups
+    decayed, exempt = build_optimizer(plain(decay_biases=False), model, fused=True).param_groups
     assert (decayed["weight_decay"], exempt["weight_decay"]) == (5e-4, 0)
     assert all(weight.ndim > 1 for weight in decayed["params"])
     assert all(weight.ndim == 1 for weight in exempt["params"])
@@ -104,7 +105,7 @@ def test_weight_decay_may_leave_biases_and_normalization_alone() -> None:
 
 @pytest.mark.parametrize("momentum", [0, 0.8])
 def test_sgd_has_nesterov_s_momentum_or_none(momentum: float) -> None:
-    recipe = Recipe(learning_rate=0.2, momentum=momentum, weight_decay=0.1)
+    recipe = plain(learning_rate=0.2, momentum=momentum, weight_decay=0.1)
     for group in build_optimizer(recipe, a_classifier(), fused=True).param_groups:
         assert (group["lr"], group["momentum"], group["nesterov"]) == (0.2, momentum, momentum > 0)
         assert (group["weight_decay"], group["fused"]) == (0.1, True)
@@ -112,13 +113,13 @@ def test_sgd_has_nesterov_s_momentum_or_none(momentum: float) -> None:
 
 def test_fused_kernel_is_not_used_while_weights_are_frozen() -> None:
     for fused, frozen, expected in ((True, 1, False), (False, 0, False)):
-        recipe = Recipe(frozen_epochs=frozen)
+        recipe = plain(frozen_epochs=frozen)
         groups = build_optimizer(recipe, a_classifier(), fused=fused).param_groups
         assert [group["fused"] for group in groups] == [expected] * 2
 
 
 def test_adamw_takes_the_momentum_as_its_first_beta() -> None:
-    recipe = Recipe(optimizer="adamw", learning_rate=0.01, momentum=0.7, weight_decay=0.1)
+    recipe = plain(optimizer="adamw", learning_rate=0.01, momentum=0.7, weight_decay=0.1)
     optimizer = build_optimizer(recipe, a_classifier(), fused=True)
     assert isinstance(optimizer, torch.optim.AdamW)
     for group in optimizer.param_groups:
@@ -129,12 +130,12 @@ def test_adamw_takes_the_momentum_as_its_first_beta() -> None:
 def test_a_weight_that_rests_is_none_of_the_optimizer_s() -> None:
     model = a_classifier()
     resting = next(model.parameters()).requires_grad_(requires_grad=False)
-    groups = build_optimizer(Recipe(), model, fused=False).param_groups
+    groups = build_optimizer(plain(), model, fused=False).param_groups
     assert all(weight is not resting for group in groups for weight in group["params"])
 
 
 def test_a_learning_rate_is_that_of_all_weights() -> None:
-    optimizer = build_optimizer(Recipe(), a_classifier(), fused=False)
+    optimizer = build_optimizer(plain(), a_classifier(), fused=False)
     set_learning_rate(optimizer, 0.03)
     assert [group["lr"] for group in optimizer.param_groups] == [0.03, 0.03]
 
@@ -167,7 +168,7 @@ def test_an_empty_share_can_be_mixed_and_learnt() -> None:
     empty = Batch(BATCH.images[:0], BATCH.labels[:0], 1)
     for how in (Mixing.MIXUP, Mixing.CUTMIX):
         assert mixed(empty, how, 1.0, classes=3, seed=0, step=0).labels.shape == (0, 3)
-    assert largest_difference(stepped(Recipe(weight_decay=0), empty), a_classifier()) == 0
+    assert largest_difference(stepped(plain(weight_decay=0), empty), a_classifier()) == 0
 
 
 def test_weight_average_follows_and_replaces_the_weights() -> None:
@@ -254,7 +255,7 @@ def test_the_head_is_the_last_layer_with_weights() -> None:
 
 
 def test_images_are_small_at_first() -> None:
-    recipe = Recipe(initial_resolution=0.6, full_resolution_from=0.7)
+    recipe = plain(initial_resolution=0.6, full_resolution_from=0.7)
     assert [resolution(recipe, step, 10) for step in range(10)] == [0.6] * 7 + [1] * 3
     images = torch.from_numpy(some_images(2, (32, 24, 3)))
     assert resized(images, 0.6).shape == (2, 20, 16, 3)
@@ -262,7 +263,7 @@ def test_images_are_small_at_first() -> None:
 
 
 def test_a_network_for_one_size_only_refuses_smaller_images() -> None:
-    recipe = Recipe(initial_resolution=0.5)
+    recipe = plain(initial_resolution=0.5)
     with pytest.raises(ParameterError, match="images of 4x4 pixels, which it does not accept"):
         check_resolution(a_classifier(), SHAPE, recipe)
 
@@ -290,8 +291,8 @@ def test_auto_precision_is_bf16_where_the_processor_is_fast_at_it(monkeypatch: p
 
 def test_the_gradient_of_mixtures_is_not_that_of_the_images() -> None:
     mixture = mixed(BATCH, Mixing.MIXUP, 1.0, classes=3, seed=0, step=0)
-    assert largest_difference(stepped(Recipe(), mixture), stepped(Recipe())) > 1e-3
-    assert np.isfinite([weight.sum().item() for weight in stepped(Recipe(), mixture).parameters()]).all()
+    assert largest_difference(stepped(plain(), mixture), stepped(plain())) > 1e-3
+    assert np.isfinite([weight.sum().item() for weight in stepped(plain(), mixture).parameters()]).all()
 
 
 @pytest.mark.parametrize("name", ["single", "dp"])
@@ -348,7 +349,7 @@ def test_a_network_with_features_of_one_pixel_trains_on_one_image() -> None:
     shape, batch = (16, 16, 3), Batch(torch.zeros(1, 16, 16, 3, dtype=torch.uint8), torch.tensor([1]), 1)
     classifier = Classifier(build("fast-cnn-small", shape, 3), [0.5] * 3, [0.3] * 3)
     accept_single_values(classifier)
-    recipe = Recipe(optimizer="muon", precision="fp32")
+    recipe = plain(optimizer="muon", precision="fp32")
     strategy = Strategy(classifier, shape, ALONE)
     step = TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=4, classes=3)
     assert step.take(0, batch).isfinite().all()
@@ -371,7 +372,7 @@ def test_replicas_in_threads_compute_in_the_recipe_s_precision() -> None:
 def test_fp16_scales_the_loss_and_skips_a_step_that_overflows() -> None:
     classifier = a_classifier()
     strategy = Strategy(classifier, SHAPE, ALONE)
-    recipe = Recipe(precision="fp16", clip_norm=1.0, warmup_fraction=0)
+    recipe = plain(precision="fp16", clip_norm=1.0, warmup_fraction=0)
     step = TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=100, classes=3)
     before = copy.deepcopy(classifier)
     step.take(0, BATCH)

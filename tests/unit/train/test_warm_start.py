@@ -25,7 +25,7 @@ def manifest(tmp_path: Path) -> DatasetManifest:
 def test_a_package_that_fits_gives_its_weights(tmp_path: Path, manifest: DatasetManifest) -> None:
     classifier = a_classifier(manifest)
     package = a_package(str(tmp_path / "model"), manifest)
-    classifier.load_state_dict(warm_weights(package, classifier, manifest))
+    classifier.load_state_dict(warm_weights(package, classifier, manifest, manifest.shape))
     expected = a_classifier(manifest, seed=7).state_dict()
     assert all(torch.equal(value, expected[name]) for name, value in classifier.state_dict().items())
 
@@ -33,7 +33,9 @@ def test_a_package_that_fits_gives_its_weights(tmp_path: Path, manifest: Dataset
 def test_every_mismatch_is_named(tmp_path: Path, manifest: DatasetManifest) -> None:
     other = replace(manifest, classes=("ball", "cube", "kité"), shape=(16, 16, 1))
     with pytest.raises(ParameterError) as refused:
-        warm_weights(a_package(str(tmp_path / "model"), other), a_classifier(manifest), manifest)
+        warm_weights(
+            a_package(str(tmp_path / "model"), other), a_classifier(manifest), manifest, manifest.shape
+        )
     for part in (
         "shape of the images: (16, 16, 1) in the package, (8, 8, 1) in the dataset",
         "classes: ['ball', 'cube', 'kité'] in the package, ['ball', 'kité'] in the dataset",
@@ -46,12 +48,12 @@ def test_a_network_of_other_layers_is_refused(tmp_path: Path, manifest: DatasetM
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 2))
     classifier = Classifier(network, manifest.mean, manifest.std)
     with pytest.raises(ParameterError, match=r"network\.1\.weight: (not in the package|shape)"):
-        warm_weights(a_package(str(tmp_path / "model"), manifest), classifier, manifest)
+        warm_weights(a_package(str(tmp_path / "model"), manifest), classifier, manifest, manifest.shape)
 
 
 def test_no_package_is_no_start(tmp_path: Path, manifest: DatasetManifest) -> None:
     with pytest.raises(NoSuchObject, match="there is no finished model package"):
-        warm_weights(str(tmp_path), a_classifier(manifest), manifest)
+        warm_weights(str(tmp_path), a_classifier(manifest), manifest, manifest.shape)
 
 
 @pytest.mark.parametrize(
@@ -71,4 +73,4 @@ def test_weights_of_any_content_are_rejected(
         content = save({name: value / 0 * 0 for name, value in classifier.state_dict().items()})
     resealed(Path(package), "package.json", "model.safetensors", content)
     with pytest.raises(error, match=seen):
-        warm_weights(package, classifier, manifest)
+        warm_weights(package, classifier, manifest, manifest.shape)

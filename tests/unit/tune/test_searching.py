@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import scripted_study
 import scripted_trial
+from processes import until
 from scripted_study import RECIPE, facts, search
 
 from ddpipe.errors import Interrupted, ParameterError, TrialsFailed
@@ -121,8 +122,7 @@ def test_an_interrupted_search_stops_its_trials(tmp_path: Path) -> None:
     until_journal(tmp_path, 3)
     os.kill(process.pid, signal.SIGTERM)
     process.wait(30)
-    alive = [path for path in Path("/proc").glob("[0-9]*/cmdline") if is_trial(path, tmp_path)]
-    assert not alive
+    until(lambda: not any(is_trial(path, tmp_path) for path in Path("/proc").glob("[0-9]*/cmdline")))
 
 
 @pytest.mark.parametrize("pruning", ["median", pytest.param("halving", marks=pytest.mark.slow)])

@@ -1,0 +1,308 @@
+"""What `auto` means: a pure function of what was measured, the device, and the values that were given.
+
+    network      by image size, channels and device; that of existing weights, if there are any
+    resolution   by a budget of pixels: small sets learn nothing from detail, and a CPU has no time for it
+    steps        not epochs: 120 images need more passes than 50,000
+    rate         by network and optimizer, scaled with the batch
+
+A value that was given always wins, and the others are chosen to suit it. The table of cases is
+tests/unit/train/test_auto.py; benchmarks/bench_defaults.py compares the choices with recipes by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ddpipe.data.reduced import working_shape
+from ddpipe.model import is_own_function
+from ddpipe.train.choice import Choice, Device, Measured
+from ddpipe.train.recipe import Recipe
+
+TRUSTED = 400
+"""Validation images from which the best epoch is selected: with fewer, chance decides which one is best."""
+
+IMBALANCE = 5
+"""From this ratio of the largest class to the smallest on, classes are weighted."""
+
+FEWEST_STEPS = 300
+"""Of a training, however few images there are."""
+
+FEWEST_WARMUP = 20
+"""Steps of a warm-up."""
+
+PASSES, PASSES_IMAGES, PASSES_POWER = 30, 2400, 0.31
+"""Passes over so many images; more over fewer images, by a power of the ratio."""
+
+BATCHES = (16, 512)
+"""The smallest and the largest batch."""
+
+STEPS_OF_A_PASS = 32
+"""The batch is so small that an epoch has about so many steps."""
+
+SIDES = {"cpu": 64, "cuda": 128}
+"""Working resolutions of photographs by device, for networks with random weights."""
+
+MANY = 1500
+"""Images from which the wide fast-cnn is worth three times the time of the narrow one."""
+
+MOST_SEEN = 2_000_000
+"""Images that a training sees at most, over all epochs, if that is more than `FEWEST_EPOCHS`."""
+
+FEWEST_EPOCHS = 3
+
+PRETRAINED_SIDES = {"cpu": 128, "cuda": 224}
+"""Pretrained weights know what larger images look like."""
+
+GREY_DIGITS = 32
+"""Pixels: grey images of at most this size get LeNet."""
+
+SMALLEST_FAST = 16
+"""Pixels that fast-cnn needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Networks that train alike.
+
+    Attributes:
+        optimizer: What suits them.
+        rates: Peak learning rate by optimizer, for batches of `batch`.
+        batch: Of the rates.
+        power: By which the rate follows the size of the batch: 1 in proportion, 0.5 its square root.
+        smoothing: Label smoothing.
+        grows: Whether early steps may use smaller images.
+    """
+
+    optimizer: str
+    rates: Mapping[str, float]
+    batch: int = 64
+    power: float = 1.0
+    smoothing: float = 0.1
+    grows: bool = False
+
+
+FAST = Family(
+    "muon", {"muon": 0.15, "sgd": 0.05, "adamw": 2e-3}, batch=512, power=0.5, smoothing=0.2, grows=True
+)
+NORMALISED = Family("sgd", {"sgd": 0.1, "adamw": 2e-3, "muon": 0.05}, smoothing=0.0)
+UNNORMALISED = Family("sgd", {"sgd": 0.03, "adamw": 1e-3, "muon": 0.02}, smoothing=0.0)
+RESIDUAL = Family("sgd", {"sgd": 0.02, "adamw": 1e-3, "muon": 0.02})
+PLAIN_DEEP = Family("sgd", {"sgd": 0.005, "adamw": 2e-4, "muon": 0.01})
+ATTENTION = Family("adamw", {"sgd": 0.01, "adamw": 5e-4, "muon": 0.02}, power=0.5)
+
+FAMILIES: Mapping[str, Family] = {
+    "digits-cnn": NORMALISED,
+    "lenet": UNNORMALISED,
+    "simple-cnn": UNNORMALISED,
+    "fast-cnn": FAST,
+    **dict.fromkeys(("alexnet", "squeezenet", "vgg"), PLAIN_DEEP),
+    **dict.fromkeys(("vit", "swin", "maxvit", "convnext"), ATTENTION),
+}
+"""By the beginning of a network's name; the others train like residual networks."""
+
+PRETRAINED_SHARE = 0.5
+"""Of the rate from scratch: more would destroy what the weights know."""
+
+DECAYS = {"sgd": 5e-4, "adamw": 0.02, "muon": 0.0}
+MOMENTA = {"sgd": 0.9, "adamw": 0.9, "muon": 0.6}
+WARMUPS = {"sgd": 0.1, "adamw": 0.1, "muon": 0.0}
+
+
+def choose(data: Measured, device: Device, recipe: Recipe) -> Choice:
+    """Choose all that a recipe leaves open.
+
+    Args:
+        data: What prepare measured.
+        device: Where training will run.
+        recipe: With the values that were given.
+    """
+    maker = _Maker(data, device, recipe)
+    for decide in _DECISIONS:
+        decide(maker)
+    return Choice(maker.recipe, maker.reasons, _views(maker), _advice(maker))
+
+
+class _Maker:
+    """A recipe that becomes complete: each decision sees those before it."""
+
+    def __init__(self, data: Measured, device: Device, recipe: Recipe) -> None:
+        self.data, self.device, self.recipe = data, device, recipe
+        self.open = recipe.automatic()
+        self.reasons: dict[str, str] = {}
+
+    def set(self, name: str, value: Any, why: str) -> None:  # noqa: ANN401 - of the parameter's own type
+        """Set a value, unless one was given.
+
+        Args:
+            name: Of a hyperparameter.
+            value: Chosen for it.
+            why: The reason.
+        """
+        if name in self.open:
+            self.recipe = replace(self.recipe, **{name: value})
+            self.reasons[name] = why
+
+    @property
+    def has_weights(self) -> bool:
+        return bool(self.recipe.pretrained)
+
+    @property
+    def family(self) -> Family:
+        name = self.recipe.model
+        found = (family for start, family in FAMILIES.items() if name.startswith(start))
+        return ATTENTION if is_own_function(name) else next(found, RESIDUAL)
+
+    @property
+    def steps(self) -> int:
+        """Of the whole training."""
+        return self.recipe.epochs * -(-self.data.images // self.recipe.batch_size)
+
+
+def _network(maker: _Maker) -> None:
+    data = maker.data
+    if data.network:
+        maker.set("model", data.network, "the network of the weights to start from")
+    elif maker.has_weights:
+        maker.set("model", "resnet18", "the smallest common network with pretrained weights")
+    elif data.side < SMALLEST_FAST:
+        maker.set("model", "digits-cnn", f"images of {data.side} pixels need a small network")
+    elif data.shape[2] == 1 and data.side <= GREY_DIGITS:
+        maker.set("model", "lenet", f"grey images of {data.side} pixels need a small network")
+    elif data.images < MANY and maker.device.kind == "cpu":
+        maker.set(
+            "model", "fast-cnn-small", f"learns fast from random weights, {data.images:,} images are few"
+        )
+    else:
+        maker.set("model", "fast-cnn", "learns fast from random weights at any image size")
+
+
+def _resolution(maker: _Maker) -> None:
+    data = maker.data
+    device = maker.device.kind
+    side = (PRETRAINED_SIDES if maker.has_weights else SIDES)[device]
+    if data.sized:
+        maker.set("resolution", 0, f"images of {data.side} pixels were asked for")
+    elif data.side <= side:
+        maker.set("resolution", 0, f"images of {data.side} pixels are small enough")
+    else:
+        why = "pretrained weights" if maker.has_weights else f"{data.images:,} images from random weights"
+        maker.set("resolution", side, f"detail beyond it costs more than it helps with {why} on {device}")
+
+
+def _batch(maker: _Maker) -> None:
+    smallest, largest = BATCHES
+    size = 2 ** int(math.log2(max(1, maker.data.images / STEPS_OF_A_PASS)))
+    least = max(smallest, maker.recipe.accumulation_steps * maker.device.processes)
+    maker.set(
+        "batch_size", min(max(size, least), max(largest, least)), f"{maker.data.images:,} training images"
+    )
+
+
+def _optimizer(maker: _Maker) -> None:
+    family, data, name = maker.family, maker.data, maker.recipe.model
+    maker.set("optimizer", "sgd" if maker.has_weights else family.optimizer, f"suits {name}")
+    how, batch = maker.recipe.optimizer, maker.recipe.batch_size
+    rate = family.rates[how] * (batch / family.batch) ** (family.power if how == "sgd" else 0.5)
+    if maker.has_weights:
+        rate *= PRETRAINED_SHARE
+    given = f"{how}, {name} and batches of {batch}"
+    maker.set("learning_rate", float(f"{rate:.2g}"), f"suits {given}")
+    maker.set("momentum", MOMENTA[how], f"suits {how}")
+    maker.set("weight_decay", DECAYS[how], f"suits {how}")
+    maker.set("schedule", "linear" if how == "muon" else "cosine", f"suits {how}")
+    smoothing = family.smoothing if data.task == "multiclass" else 0.0
+    maker.set("label_smoothing", smoothing, f"suits {name}" if smoothing else f"none for {data.task} {name}")
+
+
+def _epochs(maker: _Maker) -> None:
+    data, batch = maker.data, maker.recipe.batch_size
+    passes = PASSES * (PASSES_IMAGES / data.images) ** PASSES_POWER
+    if maker.has_weights:
+        passes /= 2
+    steps = -(-data.images // batch)
+    passes = min(max(passes, FEWEST_STEPS / steps), MOST_SEEN / data.images)
+    epochs = max(FEWEST_EPOCHS, math.ceil(passes))
+    maker.set(
+        "epochs", max(epochs, maker.recipe.frozen_epochs), f"{epochs * steps:,} steps of {batch} images"
+    )
+    least = WARMUPS[maker.recipe.optimizer]
+    share = min(0.5, max(least, FEWEST_WARMUP / maker.steps)) if least else 0.0
+    maker.set("warmup_fraction", round(share, 4), f"{round(share * maker.steps)} of {maker.steps:,} steps")
+
+
+def _images(maker: _Maker) -> None:
+    data, family = maker.data, maker.family
+    grey = data.shape[2] == 1
+    if data.side < SMALLEST_FAST or (grey and data.side <= GREY_DIGITS):
+        maker.set("augmentation", "shift", "small grey images, where a mirror image may be another class")
+    elif grey:
+        maker.set("augmentation", "shift", "grey images, where left and right may differ in meaning")
+    else:
+        maker.set("augmentation", "shift-alternating-flip", "colour images, which look alike in a mirror")
+    side = min(working_shape(data.shape, maker.recipe.resolution)[:2])
+    grows = family.grows and side >= 2 * SMALLEST_FAST
+    maker.set(
+        "initial_resolution",
+        0.75 if grows else 1.0,
+        "early steps need less detail" if grows else f"{maker.recipe.model} sees images of {side} pixels",
+    )
+
+
+def _balance(maker: _Maker) -> None:
+    ratio = maker.data.imbalance
+    weighted = ratio >= IMBALANCE and maker.data.task == "multiclass"
+    maker.set(
+        "class_weights",
+        "balanced" if weighted else "none",
+        f"the largest class has {ratio:.3g} times the images of the smallest"
+        if maker.data.task == "multiclass"
+        else "the ranking of images by a label does not need them",
+    )
+
+
+def _selection(maker: _Maker) -> None:
+    seen, patience = maker.data.validation, maker.recipe.patience
+    if patience:
+        maker.set("model_selection", "best", "patience may stop the training after it")
+    elif seen >= TRUSTED:
+        maker.set(
+            "model_selection",
+            "best",
+            f"{seen:,} validation images, at least {TRUSTED}, can tell epochs apart",
+        )
+    else:
+        maker.set(
+            "model_selection",
+            "last",
+            f"{seen} validation images, fewer than {TRUSTED}, cannot tell epochs apart",
+        )
+    decay = 0.0 if maker.recipe.model_selection == "best" else round(max(0.0, 1 - 20 / maker.steps), 4)
+    maker.set(
+        "averaging_decay",
+        min(decay, 0.99),
+        "no average beside the best epoch" if not decay else "an average varies less than the last weights",
+    )
+
+
+def _views(maker: _Maker) -> tuple[str, str]:
+    if "flip" in maker.recipe.augmentation:
+        return "flips", f"trained on mirror images, too (augmentation {maker.recipe.augmentation})"
+    return "plain", "not trained on mirror images"
+
+
+def _advice(maker: _Maker) -> str:
+    data, recipe = maker.data, maker.recipe
+    small = data.shape[2] != 3 or data.side <= SIDES["cpu"] or data.images > 20_000  # noqa: PLR2004
+    if small or maker.has_weights or recipe.warm_start:
+        return ""
+    return (
+        "trained from random weights; for photographs, pretrained weights usually give a clearly better "
+        "model: --pretrained torchvision"
+    )
+
+
+_DECISIONS = (_network, _resolution, _batch, _optimizer, _epochs, _images, _balance, _selection)
+"""In an order in which each finds what it needs."""

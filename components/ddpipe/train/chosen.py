@@ -1,0 +1,120 @@
+"""The choices of a training: made once, before its first step, and the same for every attempt to resume it.
+
+<output>/choice.json    what was given, what was chosen for the rest, and why
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ddpipe.data.manifest import DatasetManifest
+from ddpipe.errors import DdpipeError, NoSuchObject
+from ddpipe.model import VIEWS, is_own_function
+from ddpipe.model.package import load_package
+from ddpipe.storage import Store
+from ddpipe.train.auto import choose
+from ddpipe.train.choice import Choice, Device, measured
+from ddpipe.train.recipe import Recipe
+
+CHOICE = "choice.json"
+
+LOWER = 10
+"""By how much the rate is divided after a diverging start."""
+
+_log = logging.getLogger(__name__)
+
+
+def choice_of(store: Store, recipe: Recipe, manifest: DatasetManifest, device: Device) -> Choice:
+    """The choice of an earlier attempt, or a new one, which is stored before the first step.
+
+    Args:
+        store: The training's folder, not trusted.
+        recipe: As it was given.
+        manifest: Of the dataset version.
+        device: Where training runs.
+
+    Raises:
+        ParameterError: What was given does not go together with what has to be chosen.
+        StoreError: The store does not answer.
+    """
+    key = {"given": recipe.shaping(), "dataset_id": manifest.dataset_id}
+    if found := _stored(store, key, recipe):
+        return found
+    choice = choose(measured(manifest, _network_of(recipe)), device, recipe)
+    choice.recipe.validated()
+    return choice
+
+
+def keep(store: Store, choice: Choice, given: Recipe, manifest: DatasetManifest) -> None:
+    """Store the choice for later attempts.
+
+    Args:
+        store: The training's folder.
+        choice: With the complete recipe.
+        given: The recipe as it was given.
+        manifest: Of the dataset version.
+    """
+    content = {
+        "given": given.shaping(),
+        "dataset_id": manifest.dataset_id,
+        "values": {name: getattr(choice.recipe, name) for name in choice.reasons},
+        "reasons": dict(choice.reasons),
+        "views": list(choice.views),
+        "advice": choice.advice,
+    }
+    store.write(CHOICE, json.dumps(content, indent=1).encode())
+
+
+def lowered(choice: Choice, problem: str) -> Choice:
+    """The same with a lower rate, after a diverging start.
+
+    Args:
+        choice: That diverged.
+        problem: What was seen.
+    """
+    rate = choice.recipe.learning_rate
+    reasons = {**choice.reasons, "learning_rate": f"at {rate:g} {problem}: started again at a tenth of it"}
+    return replace(choice, recipe=replace(choice.recipe, learning_rate=rate / LOWER), reasons=reasons)
+
+
+def is_lowered(choice: Choice) -> bool:
+    """Whether it has been started again already."""
+    return "started again" in choice.reasons.get("learning_rate", "")
+
+
+def _network_of(recipe: Recipe) -> str:
+    """The network of a warm start's weights; a function is never imported because a file names it."""
+    if not recipe.warm_start:
+        return ""
+    name = load_package(recipe.warm_start).signature.architecture
+    return "" if is_own_function(name) else name
+
+
+def _stored(store: Store, key: Mapping[str, Any], recipe: Recipe) -> Choice | None:
+    """The stored choice, if it is for this recipe and dataset."""
+    try:
+        found = json.loads(store.read(CHOICE))
+    except NoSuchObject:
+        return None
+    except ValueError:
+        found = None
+    try:
+        if any(found[name] != json.loads(json.dumps(value)) for name, value in key.items()):
+            return None
+        names, values = recipe.automatic(), found["values"]
+        if set(values) != names or is_own_function(str(values.get("model", ""))):
+            return None
+        views, why = map(str, found["views"])
+        return Choice(
+            recipe=Recipe.from_dict({**recipe.to_dict(), **values}),
+            reasons={name: str(found["reasons"][name]) for name in values},
+            views=(views if views in VIEWS else "plain", why),
+            advice=str(found["advice"]),
+        )
+    except (KeyError, TypeError, ValueError, DdpipeError):
+        _log.warning("%s/%s is damaged and not used", store.uri, CHOICE)
+        return None

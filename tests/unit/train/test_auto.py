@@ -1,0 +1,160 @@
+"""What `auto` chooses: a table of cases, and the rule that a given value always wins."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from ddpipe.data.reduced import working_shape
+from ddpipe.train.auto import FEWEST_STEPS, TRUSTED, choose
+from ddpipe.train.choice import Choice, Device, Measured
+from ddpipe.train.presets import PRESETS, recipe_of
+from ddpipe.train.recipe import Recipe
+
+
+def data(shape: tuple[int, int, int] = (32, 32, 3), images: int = 2400, **values: Any) -> Measured:
+    """A dataset of ten classes of one size, whose validation split has an eighth as many images."""
+    given = {"per_class": (images // 10,) * 10, "validation": images // 8, "task": "multiclass", **values}
+    return Measured(shape=shape, images=images, **given)
+
+
+def chosen(data: Measured, device: str = "cpu", **given: Any) -> Choice:
+    return choose(data, Device(device), Recipe(**given))
+
+
+CASES: dict[str, tuple[Measured, dict[str, Any]]] = {
+    "digits": (data((8, 8, 1), 1405), {"model": "digits-cnn", "optimizer": "sgd", "augmentation": "shift"}),
+    "MNIST": (data((28, 28, 1), 48_000), {"model": "lenet", "augmentation": "shift", "resolution": 0}),
+    "CIFAR-10": (
+        data((32, 32, 3), 45_000),
+        {"model": "fast-cnn", "batch_size": 512, "model_selection": "best", "averaging_decay": 0.0},
+    ),
+    "small photographs": (data((32, 32, 3)), {"model": "fast-cnn", "batch_size": 64, "optimizer": "muon"}),
+    "few photographs": (data((160, 160, 3), 96), {"batch_size": 16, "model_selection": "last"}),
+    "large photographs": (data((256, 256, 3), 800), {"model": "fast-cnn-small", "resolution": 64}),
+    "many photographs": (data((256, 256, 3), 20_000), {"model": "fast-cnn", "resolution": 64}),
+    "a million images": (data((32, 32, 3), 1_000_000), {"epochs": 3}),
+    "several labels": (
+        data((160, 160, 1), 640, task="multilabel"),
+        {"label_smoothing": 0.0, "augmentation": "shift", "class_weights": "none"},
+    ),
+    "imbalance": (data(images=1224, per_class=(1200, 24)), {"class_weights": "balanced"}),
+    "balance": (data(images=1200, per_class=(700, 500)), {"class_weights": "none"}),
+    "weights of a package": (data(network="lenet"), {"model": "lenet", "optimizer": "sgd"}),
+}
+
+
+@pytest.mark.parametrize(("measured", "expected"), CASES.values(), ids=CASES)
+def test_each_kind_of_data_gets_what_suits_it(measured: Measured, expected: dict[str, Any]) -> None:
+    recipe = chosen(measured).recipe
+    assert {name: getattr(recipe, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(("measured", "_expected"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_choice_is_complete_valid_and_explained(measured: Measured, _expected: object, device: str) -> None:
+    choice = chosen(measured, device)
+    assert choice.recipe.validated().automatic() == set()
+    assert set(choice.reasons) == Recipe().automatic()
+    assert all(choice.reasons.values())
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_given_values_always_win(preset: str) -> None:
+    given = recipe_of(preset, {"model_selection": "last"})
+    choice = choose(data(images=100), Device(), given)
+    assert choice.recipe == given
+    assert choice.reasons == {}
+
+
+@pytest.mark.parametrize("name", sorted(Recipe().automatic()))
+def test_a_single_given_value_stays(name: str) -> None:
+    value = getattr(recipe_of("plain", {"model_selection": "best"}), name)
+    choice = chosen(data(), **{name: value})
+    assert getattr(choice.recipe, name) == value
+    assert name not in choice.reasons
+
+
+@pytest.mark.parametrize("images", [20, 100, 1000])
+def test_small_sets_get_a_minimum_of_steps(images: int) -> None:
+    recipe = chosen(data(images=images)).recipe
+    assert recipe.epochs * -(-images // recipe.batch_size) >= FEWEST_STEPS
+
+
+def test_a_small_set_takes_more_passes_than_a_large_one() -> None:
+    few, some, many = (chosen(data(images=count)).recipe.epochs for count in (120, 2400, 50_000))
+    assert few > some > many >= 3
+
+
+def test_the_rate_follows_the_batch() -> None:
+    rates = [chosen(data(), model="resnet18", batch_size=size).recipe.learning_rate for size in (32, 64)]
+    assert rates[1] == pytest.approx(2 * rates[0])
+
+
+def test_the_rate_of_a_residual_network_is_lower_than_of_a_small_one() -> None:
+    rate = {name: chosen(data(), model=name).recipe.learning_rate for name in ("resnet18", "digits-cnn")}
+    assert rate["resnet18"] < rate["digits-cnn"]
+
+
+def test_pretrained_weights_get_a_network_and_larger_images() -> None:
+    fresh = chosen(data((256, 256, 3), 800)).recipe
+    tuned = chosen(data((256, 256, 3), 800), pretrained="torchvision").recipe
+    assert tuned.model == "resnet18"
+    assert tuned.resolution > fresh.resolution
+
+
+def test_a_size_given_to_prepare_is_kept() -> None:
+    assert chosen(data((256, 256, 3), 800, sized=True)).recipe.resolution == 0
+
+
+def test_a_gpu_sees_more_pixels() -> None:
+    cpu, gpu = (chosen(data((256, 256, 3), 800), device).recipe.resolution for device in ("cpu", "cuda"))
+    assert gpu > cpu > 0
+
+
+def test_epochs_are_selected_only_by_enough_validation_images() -> None:
+    selections = [chosen(data(validation=count)).recipe.model_selection for count in (TRUSTED - 1, TRUSTED)]
+    assert selections == ["last", "best"]
+    assert chosen(data(validation=3), patience=5).recipe.model_selection == "best"
+
+
+def test_batches_suffice_for_the_micro_batches_of_all_processes() -> None:
+    recipe = choose(data(images=100), Device(processes=4), Recipe(accumulation_steps=8)).recipe
+    assert recipe.batch_size >= 32
+
+
+def test_mirrored_views_need_mirrored_training() -> None:
+    assert chosen(data()).views[0] == "flips"
+    assert chosen(data((28, 28, 1))).views[0] == "plain"
+    assert chosen(data(), augmentation="shift").views[0] == "plain"
+
+
+def test_log_lines_name_value_and_reason() -> None:
+    lines = chosen(data((160, 160, 3), 96)).lines()
+    assert len(lines) == len(Recipe().automatic())
+    assert any(line.startswith("batch_size 16: ") and "96" in line for line in lines)
+
+
+def test_advice_names_the_weights_that_photographs_lack() -> None:
+    assert "--pretrained torchvision" in chosen(data((256, 256, 3), 800)).advice
+    assert chosen(data((256, 256, 3), 800), pretrained="torchvision").advice == ""
+
+
+@pytest.mark.parametrize(
+    ("shape", "side", "found"),
+    [
+        ((160, 200, 3), 80, (80, 100, 3)),
+        ((160, 200, 3), 0, (160, 200, 3)),
+        ((28, 28, 1), 64, (28, 28, 1)),
+    ],
+)
+def test_working_shape_keeps_proportions(
+    shape: tuple[int, int, int], side: int, found: tuple[int, int, int]
+) -> None:
+    assert working_shape(shape, side) == found
+
+
+def test_every_choosable_name_is_a_field() -> None:
+    assert Recipe().automatic() <= {item.name for item in fields(Recipe)}
