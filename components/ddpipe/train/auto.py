@@ -12,13 +12,12 @@ tests/unit/train/test_auto.py; benchmarks/bench_defaults.py compares the choices
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ddpipe.data.reduced import working_shape
-from ddpipe.model import is_own_function
 from ddpipe.train.choice import Choice, Device, Measured
+from ddpipe.train.families import DECAYS, MOMENTA, WARMUPS, Family, family_of
 from ddpipe.train.recipe import Recipe
 
 TRUSTED = 400
@@ -63,52 +62,8 @@ SMALLEST_FAST = 16
 """Pixels that fast-cnn needs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """Networks that train alike.
-
-    Attributes:
-        optimizer: What suits them.
-        rates: Peak learning rate by optimizer, for batches of `batch`.
-        batch: Of the rates.
-        power: By which the rate follows the size of the batch: 1 in proportion, 0.5 its square root.
-        smoothing: Label smoothing.
-        grows: Whether early steps may use smaller images.
-    """
-
-    optimizer: str
-    rates: Mapping[str, float]
-    batch: int = 64
-    power: float = 1.0
-    smoothing: float = 0.1
-    grows: bool = False
-
-
-FAST = Family(
-    "muon", {"muon": 0.15, "sgd": 0.05, "adamw": 2e-3}, batch=512, power=0.5, smoothing=0.2, grows=True
-)
-NORMALISED = Family("sgd", {"sgd": 0.1, "adamw": 2e-3, "muon": 0.05}, smoothing=0.0)
-UNNORMALISED = Family("sgd", {"sgd": 0.03, "adamw": 1e-3, "muon": 0.02}, smoothing=0.0)
-RESIDUAL = Family("sgd", {"sgd": 0.02, "adamw": 1e-3, "muon": 0.02})
-PLAIN_DEEP = Family("sgd", {"sgd": 0.005, "adamw": 2e-4, "muon": 0.01})
-ATTENTION = Family("adamw", {"sgd": 0.01, "adamw": 5e-4, "muon": 0.02}, power=0.5)
-
-FAMILIES: Mapping[str, Family] = {
-    "digits-cnn": NORMALISED,
-    "lenet": UNNORMALISED,
-    "simple-cnn": UNNORMALISED,
-    "fast-cnn": FAST,
-    **dict.fromkeys(("alexnet", "squeezenet", "vgg"), PLAIN_DEEP),
-    **dict.fromkeys(("vit", "swin", "maxvit", "convnext"), ATTENTION),
-}
-"""By the beginning of a network's name; the others train like residual networks."""
-
 PRETRAINED_SHARE = 0.5
 """Of the rate from scratch: more would destroy what the weights know."""
-
-DECAYS = {"sgd": 5e-4, "adamw": 0.02, "muon": 0.0}
-MOMENTA = {"sgd": 0.9, "adamw": 0.9, "muon": 0.6}
-WARMUPS = {"sgd": 0.1, "adamw": 0.1, "muon": 0.0}
 
 
 def choose(data: Measured, device: Device, recipe: Recipe) -> Choice:
@@ -151,9 +106,7 @@ class _Maker:
 
     @property
     def family(self) -> Family:
-        name = self.recipe.model
-        found = (family for start, family in FAMILIES.items() if name.startswith(start))
-        return ATTENTION if is_own_function(name) else next(found, RESIDUAL)
+        return family_of(self.recipe.model)
 
     @property
     def steps(self) -> int:

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -24,30 +24,26 @@ import torch
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import open_split
 from ddpipe.data.reduced import working_shape
-from ddpipe.data.seen import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
 from ddpipe.distributed import World, process_group, rank
-from ddpipe.errors import CheckpointError, DatasetError, Diverged, ParameterError, listed
-from ddpipe.model.checkpoint import Checkpoint, Saved, claim, finished, load, newest
+from ddpipe.errors import Diverged
+from ddpipe.model.checkpoint import claim
 from ddpipe.model.lineage import surroundings
-from ddpipe.model.package import FORMAT as PACKAGE
-from ddpipe.model.package import load_package, seen_by
+from ddpipe.model.package import load_package
 from ddpipe.model.record import RECORD
 from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store
-from ddpipe.train.choice import Choice, Device
-from ddpipe.train.choices import Determinism, Strategies
-from ddpipe.train.chosen import choice_of, is_lowered, keep, lowered
+from ddpipe.train.choice import Choice
+from ddpipe.train.choices import Determinism
+from ddpipe.train.chosen import is_lowered, keep, lowered
 from ddpipe.train.determinism import determinism
 from ddpipe.train.journal import keep_journal, summarized
 from ddpipe.train.loop import Trainer
 from ddpipe.train.order import images_seen
-from ddpipe.train.presets import recipe_of
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.saver import Saver, Uploads, patience_for, uploading
+from ddpipe.train.start import SPLITS, Start, check_trainable, decided_start
 from ddpipe.train.stop import Watch, watching
 from ddpipe.train.timetable import Budget
-
-SPLITS = ("train", "validation")
 
 _log = logging.getLogger(__name__)
 
@@ -82,12 +78,12 @@ def train(
     """
     began = time.time() if began is None else began
     manifest, store = load_manifest(dataset), open_store(output)
-    _check_trainable(manifest, dataset)
+    check_trainable(manifest, dataset)
     with (
         watching(recipe.validated().checkpoint_minutes) as watch,
         process_group(_shared_facts(recipe, manifest)) as world,
     ):
-        start = _decided_start(store, recipe, manifest, store_of(dataset), world)
+        start = decided_start(store, recipe, manifest, store_of(dataset), world)
         if start is None:
             _log_once("%s is trained already: nothing to do", store.uri)
             return
@@ -95,7 +91,7 @@ def train(
         if not _trained(places, start):
             lower = _lower(start.choice)
             world.decided(lambda: _remove_states(store, lower, recipe, manifest))
-            _trained(places, _Start(lower, None, None))
+            _trained(places, Start(lower, None, None))
         _log_once("trained: %s", store.uri)
         world.barrier()
 
@@ -113,7 +109,7 @@ class _Places:
     before_step: Callable[[Trainer], None]
 
 
-def _trained(places: _Places, start: _Start) -> bool:
+def _trained(places: _Places, start: Start) -> bool:
     """Train from a start; False if the loss multiplied in the first steps at a rate that was chosen."""
     manifest, store, world = places.manifest, places.store, places.world
     choice, recipe = start.choice, start.choice.recipe
@@ -183,95 +179,8 @@ def _shared_facts(recipe: Recipe, manifest: DatasetManifest) -> dict[str, str]:
     return {"dataset version": manifest.dataset_id, **shaping}
 
 
-@dataclass(frozen=True, slots=True)
-class _Start:
-    """Where a training begins.
-
-    Attributes:
-        choice: The complete recipe, and why.
-        saved: The checkpoint to resume, as its store names it; None for a new training.
-        checkpoint: Its content.
-    """
-
-    choice: Choice
-    saved: Saved | None
-    checkpoint: Checkpoint | None
-
-
-def _decided_start(
-    store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store, world: World
-) -> _Start | None:
-    """As `_start`, on all ranks; of a checkpoint to be sharded, rank 0 alone has the large tensors."""
-    found: list[_Start | None] = []
-
-    def decide() -> _Start | None:
-        start = _start(store, recipe, manifest, data, Device(world.device.type, world.size))
-        found.append(start)
-        if start and start.checkpoint and recipe.strategy == Strategies.FSDP and world.size > 1:
-            from ddpipe.train.fully_sharded import outlined  # noqa: PLC0415 - a second to import
-
-            return replace(start, checkpoint=outlined(start.checkpoint))
-        return start
-
-    decided = world.decided(decide)
-    return found[0] if found else decided
-
-
-def _start(
-    store: Store, given: Recipe, manifest: DatasetManifest, data: Store, device: Device
-) -> _Start | None:
-    """Where all ranks begin; None if the training has finished, and its result is whole."""
-    choice = choice_of(store, given, manifest, device)
-    recipe = choice.recipe
-    done = finished(store)
-    if done and (result := _whole(store, done)):
-        _check_same(result, recipe, manifest, store)
-        return None
-    saved, checkpoint = newest(store) or (None, None)
-    if checkpoint:
-        _check_same(checkpoint, recipe, manifest, store)
-    store.check_writable()
-    if not checkpoint:
-        _record_samples(store, recipe, manifest, data)
-        keep(store, choice, given, manifest)
-    if done:
-        store.delete(RECORD)  # what it names is no result any more
-    return _Start(choice, saved, checkpoint)
-
-
-def _record_samples(store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store) -> None:
-    """Record what the model will have been trained on, and reject weights that have seen what judges it."""
-    before = None
-    if recipe.warm_start:
-        before = seen_by(PACKAGE.open(recipe.warm_start))
-        if before is None:
-            _log.warning(
-                "%s does not record its training samples: test images may be among them", recipe.warm_start
-            )
-            store.delete(TRAINED_ON)  # of an earlier attempt: what is not known is not claimed
-            return
-        if seen := held_out_seen(manifest, data, before):
-            raise ParameterError(
-                what="training cannot start from these weights",
-                which=recipe.warm_start,
-                seen=f"they were trained on {counted(seen, manifest)} of this dataset version: its scores "
-                "would be too good",
-                do="Start from random weights, or prepare the version so that images stay in their splits "
-                "(the same split rule and seed).",
-            )
-    store.write(TRAINED_ON, to_bytes(trained_on(manifest, data, before)))
-
-
-def _whole(store: Store, result: Saved) -> Checkpoint | None:
-    try:
-        return load(store, result)
-    except CheckpointError as problem:
-        _log.warning("the result of this training is lost: %s", problem)
-        return None
-
-
 def _budget(
-    recipe: Recipe, manifest: DatasetManifest, start: _Start, before: float, launch: float
+    recipe: Recipe, manifest: DatasetManifest, start: Start, before: float, launch: float
 ) -> Budget | None:
     """The recipe's minutes, and what of them is used already, by this and by earlier attempts."""
     if not recipe.minutes:
@@ -288,7 +197,7 @@ def _prepared_in(store: Store) -> float:
 
 
 def _saver(
-    start: _Start, store: Store, world: World, uploads: Uploads, recipe: Recipe, before: float
+    start: Start, store: Store, world: World, uploads: Uploads, recipe: Recipe, before: float
 ) -> Saver:
     lineage = surroundings(os.environ)
     if recipe.warm_start and not start.checkpoint:
@@ -313,45 +222,6 @@ def _log_once(text: str, *values: object) -> None:
     """Log on one rank what is the same on all."""
     if rank() == 0:
         _log.info(text, *values)
-
-
-def _check_trainable(manifest: DatasetManifest, uri: str) -> None:
-    problems = [f"its {name} split is empty" for name in SPLITS if not manifest.splits[name].count]
-    validation, multilabel = manifest.splits["validation"], manifest.task == "multilabel"
-    if multilabel and not problems and not any(0 < here < validation.count for here in validation.per_class):
-        problems.append("no label is both present and absent in its validation split: there is no AUC")
-    if problems:
-        raise DatasetError(
-            what="training cannot start",
-            which=uri,
-            seen=listed(problems),
-            do="Name another dataset version.",
-        )
-
-
-def _check_same(checkpoint: Checkpoint, recipe: Recipe, manifest: DatasetManifest, store: Store) -> None:
-    """Reject a checkpoint of another training.
-
-    A hyperparameter that was declared after the checkpoint was written had its default in it.
-    """
-    then, now = {**recipe_of("plain", {}).to_dict(), **checkpoint.recipe}, recipe.to_dict()
-    shaping = recipe.shaping()
-    problems = [
-        f"{name} was {value!r}, is now {now[name]!r}"
-        if name in now
-        else f"{name} was {value!r}, no longer exists"
-        for name, value in then.items()
-        if name not in now or (name in shaping and value != now[name])
-    ]
-    if checkpoint.dataset_id != manifest.dataset_id:
-        problems.append(f"dataset version was {checkpoint.dataset_id}, is now {manifest.dataset_id}")
-    if problems:
-        raise CheckpointError(
-            what="training cannot be resumed",
-            which=f"{store.uri}/checkpoints",
-            seen=f"its checkpoints belong to another training; {listed(problems)}",
-            do="Name another output for this training, or use the old recipe and dataset.",
-        )
 
 
 def _record(

@@ -1,0 +1,152 @@
+"""Where a training begins: at its first step, at a checkpoint, or nowhere because it has finished."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from ddpipe.data.manifest import DatasetManifest
+from ddpipe.data.seen import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
+from ddpipe.distributed import World
+from ddpipe.errors import CheckpointError, DatasetError, ParameterError, listed
+from ddpipe.model.checkpoint import Checkpoint, Saved, finished, load, newest
+from ddpipe.model.package import FORMAT as PACKAGE
+from ddpipe.model.package import seen_by
+from ddpipe.model.record import RECORD
+from ddpipe.storage import Store
+from ddpipe.train.choice import Choice, Device
+from ddpipe.train.choices import Strategies
+from ddpipe.train.chosen import choice_of, keep
+from ddpipe.train.presets import recipe_of
+from ddpipe.train.recipe import Recipe
+
+SPLITS = ("train", "validation")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a training begins.
+
+    Attributes:
+        choice: The complete recipe, and why.
+        saved: The checkpoint to resume, as its store names it; None for a new training.
+        checkpoint: Its content.
+    """
+
+    choice: Choice
+    saved: Saved | None
+    checkpoint: Checkpoint | None
+
+
+def decided_start(
+    store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store, world: World
+) -> Start | None:
+    """As `_start`, on all ranks; of a checkpoint to be sharded, rank 0 alone has the large tensors."""
+    found: list[Start | None] = []
+
+    def decide() -> Start | None:
+        start = _start(store, recipe, manifest, data, Device(world.device.type, world.size))
+        found.append(start)
+        if start and start.checkpoint and recipe.strategy == Strategies.FSDP and world.size > 1:
+            from ddpipe.train.fully_sharded import outlined  # noqa: PLC0415 - a second to import
+
+            return replace(start, checkpoint=outlined(start.checkpoint))
+        return start
+
+    decided = world.decided(decide)
+    return found[0] if found else decided
+
+
+def _start(
+    store: Store, given: Recipe, manifest: DatasetManifest, data: Store, device: Device
+) -> Start | None:
+    """Where all ranks begin; None if the training has finished, and its result is whole."""
+    choice = choice_of(store, given, manifest, device)
+    recipe = choice.recipe
+    done = finished(store)
+    if done and (result := _whole(store, done)):
+        _check_same(result, recipe, manifest, store)
+        return None
+    saved, checkpoint = newest(store) or (None, None)
+    if checkpoint:
+        _check_same(checkpoint, recipe, manifest, store)
+    store.check_writable()
+    if not checkpoint:
+        _record_samples(store, recipe, manifest, data)
+        keep(store, choice, given, manifest)
+    if done:
+        store.delete(RECORD)  # what it names is no result any more
+    return Start(choice, saved, checkpoint)
+
+
+def _record_samples(store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store) -> None:
+    """Record what the model will have been trained on, and reject weights that have seen what judges it."""
+    before = None
+    if recipe.warm_start:
+        before = seen_by(PACKAGE.open(recipe.warm_start))
+        if before is None:
+            _log.warning(
+                "%s does not record its training samples: test images may be among them", recipe.warm_start
+            )
+            store.delete(TRAINED_ON)  # of an earlier attempt: what is not known is not claimed
+            return
+        if seen := held_out_seen(manifest, data, before):
+            raise ParameterError(
+                what="training cannot start from these weights",
+                which=recipe.warm_start,
+                seen=f"they were trained on {counted(seen, manifest)} of this dataset version: its scores "
+                "would be too good",
+                do="Start from random weights, or prepare the version so that images stay in their splits "
+                "(the same split rule and seed).",
+            )
+    store.write(TRAINED_ON, to_bytes(trained_on(manifest, data, before)))
+
+
+def _whole(store: Store, result: Saved) -> Checkpoint | None:
+    try:
+        return load(store, result)
+    except CheckpointError as problem:
+        _log.warning("the result of this training is lost: %s", problem)
+        return None
+
+
+def check_trainable(manifest: DatasetManifest, uri: str) -> None:
+    """Reject a dataset version that lacks what a training needs."""
+    problems = [f"its {name} split is empty" for name in SPLITS if not manifest.splits[name].count]
+    validation, multilabel = manifest.splits["validation"], manifest.task == "multilabel"
+    if multilabel and not problems and not any(0 < here < validation.count for here in validation.per_class):
+        problems.append("no label is both present and absent in its validation split: there is no AUC")
+    if problems:
+        raise DatasetError(
+            what="training cannot start",
+            which=uri,
+            seen=listed(problems),
+            do="Name another dataset version.",
+        )
+
+
+def _check_same(checkpoint: Checkpoint, recipe: Recipe, manifest: DatasetManifest, store: Store) -> None:
+    """Reject a checkpoint of another training.
+
+    A hyperparameter that was declared after the checkpoint was written had its default in it.
+    """
+    then, now = {**recipe_of("plain", {}).to_dict(), **checkpoint.recipe}, recipe.to_dict()
+    shaping = recipe.shaping()
+    problems = [
+        f"{name} was {value!r}, is now {now[name]!r}"
+        if name in now
+        else f"{name} was {value!r}, no longer exists"
+        for name, value in then.items()
+        if name not in now or (name in shaping and value != now[name])
+    ]
+    if checkpoint.dataset_id != manifest.dataset_id:
+        problems.append(f"dataset version was {checkpoint.dataset_id}, is now {manifest.dataset_id}")
+    if problems:
+        raise CheckpointError(
+            what="training cannot be resumed",
+            which=f"{store.uri}/checkpoints",
+            seen=f"its checkpoints belong to another training; {listed(problems)}",
+            do="Name another output for this training, or use the old recipe and dataset.",
+        )
