@@ -233,8 +233,11 @@ def test_the_first_run_ends_as_the_readme_shows(tmp_path: Path) -> None:
 
 
 def words(text: str) -> list[list[str]]:
-    """Lines without what differs: times, and what depends on the processor, scores and mistakes."""
-    varying = r"[\d.]+(?= s\b)|\d{8}-\d{6}|\d\.\d{4}"
+    """Lines without what differs: times, and what depends on the processor, scores and mistakes.
+
+    A score of 1 has no interval.
+    """
+    varying = r"[\d.]+(?= s\b)|\d{8}-\d{6}|\d\.\d{4}(?: +95 % interval .*)?"
     lines = (line for line in text.splitlines() if not re.match(r"worst mistakes|.*, predicted ", line))
     return [re.sub(varying, "N", line).split() for line in lines]
 
