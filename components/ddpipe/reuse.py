@@ -33,7 +33,7 @@ from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
 from ddpipe.storage import Store, open_store, split_uri
 from ddpipe.storage.files import info_of
-from ddpipe.train.recipe import LATEST, Recipe
+from ddpipe.train.recipe import LATEST, NONE, Recipe
 
 FOLDER = "_earlier"
 """Next to the folders of runs, whose names cannot start like this."""
@@ -125,7 +125,7 @@ def _weights(recipe: Recipe) -> str:
     """The content of the initial weights, as far as a URI names them."""
     if recipe.warm_start not in {"", LATEST}:
         return _stamp(f"{recipe.warm_start}/package.json")
-    return _stamp(recipe.pretrained) if recipe.pretrained not in {"", "torchvision"} else ""
+    return _stamp(recipe.pretrained) if recipe.has_pretrained and recipe.pretrained != "torchvision" else ""
 
 
 def _stamp(uri: str) -> str:
@@ -223,12 +223,12 @@ def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys, dataset: str)
         _log.info("there is no earlier model of this dataset, classes, split rule and network to start from")
         return replace(recipe, warm_start="")
     _log.info("initial weights from the latest model: %s", start["warm_start"])
-    if recipe.pretrained:
+    if recipe.has_pretrained:
         _log.warning(
             "pretrained %s is not used, because warm_start latest found a model",
             recipe.pretrained,
         )
-    return replace(recipe, warm_start=start["warm_start"], pretrained="")
+    return replace(recipe, warm_start=start["warm_start"], pretrained=NONE)
 
 
 def _seen(package: str, dataset: str) -> str:

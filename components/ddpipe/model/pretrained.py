@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 import safetensors
 from safetensors.torch import load as load_safetensors
-from torch import Tensor, nn
+from torch import Tensor, hub, nn
 
 from ddpipe.errors import ParameterError, Unreachable, listed
 from ddpipe.model.tensors import first_line, read_tensors
@@ -21,6 +25,49 @@ _PREFIXES = ("module.", "network.")
 """What DistributedDataParallel, and a model package of ours, put before each name."""
 
 Weights = Mapping[str, Tensor]
+
+PATIENCE = 3
+"""Seconds to wait for an answer of torchvision's server: without it, training starts from random weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Whether a network's pretrained weights can be had.
+
+    Attributes:
+        found: They are in the cache, or their server answers.
+        seen: Where they were looked for, and what was seen.
+    """
+
+    found: bool
+    seen: str
+
+
+def look_up(name: str, opened: Callable[..., Any] = urlopen) -> Lookup:
+    """Look for torchvision's weights: in the folder where torch keeps downloads, then on their server.
+
+    Args:
+        name: Of a network of torchvision.
+        opened: Opens a request to the server, like urllib.request.urlopen.
+    """
+    # Only what needs torchvision waits for its import.
+    import torchvision  # noqa: PLC0415
+
+    try:
+        url = torchvision.models.get_model_weights(name).DEFAULT.url
+    except ValueError:
+        return Lookup(found=False, seen=f"torchvision has no weights of {name}")
+    file = Path(hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    if file.exists():
+        return Lookup(found=True, seen=f"{file} is there")
+    try:
+        with opened(Request(url, method="HEAD"), timeout=PATIENCE):  # noqa: S310 - torchvision's own address
+            return Lookup(found=True, seen=f"{url} can be downloaded")
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        return Lookup(
+            found=False, seen=f"{file.name} is not in {file.parent}, and {url} cannot be reached ({reason})"
+        )
 
 
 def load_pretrained(network: nn.Module, name: str, source: str, classes: int) -> None:

@@ -1,5 +1,6 @@
 """What `auto` means: a pure function of what was measured, the device, and the values that were given.
 
+    weights      pretrained ones for photographs, if they can be had
     network      by image size, channels and device; that of existing weights, if there are any
     resolution   by a budget of pixels: small sets learn nothing from detail, and a CPU has no time for it
     steps        not epochs: 120 images need more passes than 50,000
@@ -16,9 +17,10 @@ from dataclasses import replace
 from typing import Any
 
 from ddpipe.data.reduced import working_shape
+from ddpipe.model import ARCHITECTURES, AUTO, is_own_function
 from ddpipe.train.choice import Choice, Device, Measured
 from ddpipe.train.families import DECAYS, MOMENTA, WARMUPS, Family, family_of
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import NONE, Recipe
 
 TRUSTED = 400
 """Validation images from which the best epoch is selected: with fewer, chance decides which one is best."""
@@ -55,6 +57,15 @@ FEWEST_EPOCHS = 3
 PRETRAINED_SIDES = {"cpu": 128, "cuda": 224}
 """Pretrained weights know what larger images look like."""
 
+PRETRAINED_PASSES = {"cpu": 5, "cuda": 15}
+"""Passes at most: pretrained weights learn new classes in a few."""
+
+PHOTOGRAPHS = 20_000
+"""From more of them, random weights learn nearly as much."""
+
+USUAL = "resnet18"
+"""The smallest common network with pretrained weights."""
+
 GREY_DIGITS = 32
 """Pixels: grey images of at most this size get LeNet."""
 
@@ -64,6 +75,30 @@ SMALLEST_FAST = 16
 
 PRETRAINED_SHARE = 0.5
 """Of the rate from scratch: more would destroy what the weights know."""
+
+
+def wanted_weights(data: Measured, recipe: Recipe) -> str:
+    """The network whose pretrained weights would suit the images; empty if there is none.
+
+    Args:
+        data: What prepare measured.
+        recipe: With the values that were given.
+    """
+    name = USUAL if recipe.model == AUTO else recipe.model
+    is_known = name not in ARCHITECTURES and not is_own_function(name)
+    is_open = recipe.pretrained == AUTO and not recipe.warm_start
+    return name if is_open and is_known and not _unlike_photographs(data) else ""
+
+
+def _unlike_photographs(data: Measured) -> str:
+    """Why pretrained weights, which know photographs, would not help; empty if they would."""
+    if data.shape[2] != 3:  # noqa: PLR2004 - red, green and blue
+        return "grey images are unlike the photographs that pretrained weights know"
+    if data.side <= SIDES["cpu"]:
+        return f"images of {data.side} pixels are smaller than what pretrained weights know"
+    if data.images > PHOTOGRAPHS:
+        return f"{data.images:,} images suffice for random weights"
+    return ""
 
 
 def choose(data: Measured, device: Device, recipe: Recipe) -> Choice:
@@ -102,7 +137,7 @@ class _Maker:
 
     @property
     def has_weights(self) -> bool:
-        return bool(self.recipe.pretrained)
+        return self.recipe.has_pretrained
 
     @property
     def family(self) -> Family:
@@ -114,12 +149,24 @@ class _Maker:
         return self.recipe.epochs * -(-self.data.images // self.recipe.batch_size)
 
 
+def _weights(maker: _Maker) -> None:
+    data, recipe = maker.data, maker.recipe
+    if recipe.warm_start:
+        maker.set("pretrained", NONE, f"the weights of {recipe.warm_start} are given")
+    elif reason := _unlike_photographs(data):
+        maker.set("pretrained", NONE, reason)
+    elif not data.weights:
+        maker.set("pretrained", NONE, f"torchvision has no weights of {recipe.model}")
+    else:
+        maker.set("pretrained", "torchvision" if data.weights.found else NONE, data.weights.seen)
+
+
 def _network(maker: _Maker) -> None:
     data = maker.data
     if data.network:
         maker.set("model", data.network, "the network of the weights to start from")
     elif maker.has_weights:
-        maker.set("model", "resnet18", "the smallest common network with pretrained weights")
+        maker.set("model", USUAL, "the smallest common network with pretrained weights")
     elif data.side < SMALLEST_FAST:
         maker.set("model", "digits-cnn", f"images of {data.side} pixels need a small network")
     elif data.shape[2] == 1 and data.side <= GREY_DIGITS:
@@ -136,7 +183,10 @@ def _resolution(maker: _Maker) -> None:
     data = maker.data
     device = maker.device.kind
     side = (PRETRAINED_SIDES if maker.has_weights else SIDES)[device]
-    if data.sized:
+    if data.network_side:
+        seen = data.network_side if data.network_side < data.side else 0
+        maker.set("resolution", seen, "the size of images that the weights to start from know")
+    elif data.sized:
         maker.set("resolution", 0, f"images of {data.side} pixels were asked for")
     elif data.side <= side:
         maker.set("resolution", 0, f"images of {data.side} pixels are small enough")
@@ -174,7 +224,7 @@ def _epochs(maker: _Maker) -> None:
     data, batch = maker.data, maker.recipe.batch_size
     passes = PASSES * (PASSES_IMAGES / data.images) ** PASSES_POWER
     if maker.has_weights:
-        passes /= 2
+        passes = min(passes / 2, PRETRAINED_PASSES[maker.device.kind])
     steps = -(-data.images // batch)
     passes = min(max(passes, FEWEST_STEPS / steps), MOST_SEEN / data.images)
     epochs = max(FEWEST_EPOCHS, math.ceil(passes))
@@ -247,15 +297,13 @@ def _views(maker: _Maker) -> tuple[str, str]:
 
 
 def _advice(maker: _Maker) -> str:
-    data, recipe = maker.data, maker.recipe
-    small = data.shape[2] != 3 or data.side <= SIDES["cpu"] or data.images > 20_000  # noqa: PLR2004
-    if small or maker.has_weights or recipe.warm_start:
+    if _unlike_photographs(maker.data) or maker.has_weights or maker.recipe.warm_start:
         return ""
     return (
-        "trained from random weights; for photographs, pretrained weights usually give a clearly better "
-        "model: --pretrained torchvision"
+        f"trained from random weights; with {maker.data.images:,} photographs, pretrained weights usually "
+        "give a clearly better model: --pretrained with torchvision on a connected machine, or with a file"
     )
 
 
-_DECISIONS = (_network, _resolution, _batch, _optimizer, _epochs, _images, _balance, _selection)
+_DECISIONS = (_weights, _network, _resolution, _batch, _optimizer, _epochs, _images, _balance, _selection)
 """In an order in which each finds what it needs."""

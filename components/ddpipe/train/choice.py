@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.train.recipe import Recipe
+
+if TYPE_CHECKING:  # torch takes seconds to import
+    from ddpipe.model.pretrained import Lookup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +23,9 @@ class Measured:
         images: In the training split.
         per_class: How many of them show each class.
         validation: Images in the validation split.
-        network: Of the weights to start from, if they name it.
+        network: Of the weights of a warm start, if they name it.
+        network_side: The shorter side of the images that it takes.
+        weights: Whether pretrained weights that suit the images can be had; None if none were looked for.
         sized: Whether the user gave prepare the size of the images.
     """
 
@@ -30,6 +35,8 @@ class Measured:
     per_class: tuple[int, ...]
     validation: int
     network: str = ""
+    network_side: int = 0
+    weights: Lookup | None = None
     sized: bool = False
 
     @property
@@ -91,7 +98,7 @@ class Choice:
         }
 
 
-def measured(manifest: DatasetManifest, network: str = "") -> Measured:
+def measured(manifest: DatasetManifest) -> Measured:
     """What a dataset version's manifest says that matters here."""
     train = manifest.splits["train"]
     return Measured(
@@ -100,6 +107,5 @@ def measured(manifest: DatasetManifest, network: str = "") -> Measured:
         images=train.count,
         per_class=train.per_class,
         validation=manifest.splits["validation"].count,
-        network=network,
         sized="image_size" in manifest.source,
     )

@@ -15,9 +15,10 @@ from ddpipe.data.manifest import DatasetManifest
 from ddpipe.errors import DdpipeError, NoSuchObject
 from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.package import load_package
+from ddpipe.model.pretrained import look_up
 from ddpipe.storage import Store
-from ddpipe.train.auto import choose
-from ddpipe.train.choice import Choice, Device, measured
+from ddpipe.train.auto import choose, wanted_weights
+from ddpipe.train.choice import Choice, Device, Measured, measured
 from ddpipe.train.recipe import Recipe
 
 CHOICE = "choice.json"
@@ -44,7 +45,25 @@ def choice_of(store: Store, recipe: Recipe, manifest: DatasetManifest, device: D
     key = {"given": recipe.shaping(), "dataset_id": manifest.dataset_id}
     if found := _stored(store, key, recipe):
         return found
-    choice = choose(measured(manifest, _network_of(recipe)), device, recipe)
+    return fresh_choice(recipe, manifest, device)
+
+
+def fresh_choice(recipe: Recipe, manifest: DatasetManifest, device: Device) -> Choice:
+    """What suits the data and the device, after a look at the weights that could be used.
+
+    Args:
+        recipe: As it was given.
+        manifest: Of the dataset version.
+        device: Where training runs.
+
+    Raises:
+        ParameterError: What was given does not go together with what has to be chosen.
+        StoreError: The package of a warm start cannot be read.
+    """
+    data = _with_warm_start(measured(manifest), recipe)
+    if name := wanted_weights(data, recipe):
+        data = replace(data, weights=look_up(name))
+    choice = choose(data, device, recipe)
     choice.recipe.validated()
     return choice
 
@@ -86,12 +105,13 @@ def is_lowered(choice: Choice) -> bool:
     return "started again" in choice.reasons.get("learning_rate", "")
 
 
-def _network_of(recipe: Recipe) -> str:
-    """The network of a warm start's weights; a function is never imported because a file names it."""
+def _with_warm_start(data: Measured, recipe: Recipe) -> Measured:
+    """With the network of a warm start; a function is never imported because a file names it."""
     if not recipe.warm_start:
-        return ""
-    name = load_package(recipe.warm_start).signature.architecture
-    return "" if is_own_function(name) else name
+        return data
+    signature = load_package(recipe.warm_start).signature
+    name = "" if is_own_function(signature.architecture) else signature.architecture
+    return replace(data, network=name, network_side=min(signature.shape[:2]))
 
 
 def _stored(store: Store, key: Mapping[str, Any], recipe: Recipe) -> Choice | None:

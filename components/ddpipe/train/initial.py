@@ -75,7 +75,7 @@ def initial_classifier(
         weights = warm_weights(recipe.warm_start, classifier, manifest, facts["shape"])
         classifier.load_state_dict(versioned(weights, classifier))
     elif not resumed:
-        if recipe.pretrained:
+        if recipe.has_pretrained:
             load_pretrained(network, facts["name"], recipe.pretrained, facts["classes"])
         if isinstance(network, InitializedFromImages):
             chosen = permutation(recipe.seed, 0, len(images))[:INITIAL_SAMPLES]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from ddpipe.errors import ParameterError
 from ddpipe.parameters import OneOf, Parameters, parameter
 from ddpipe.spelling import option
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import NONE, Recipe
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ class Preset:
 
 
 _PLAIN: Mapping[str, Any] = {
+    "pretrained": NONE,
     "model": "digits-cnn",
     "resolution": 0,
     "epochs": 15,

@@ -19,14 +19,17 @@ from ddpipe.train.choices import (
     Strategies,
 )
 
+NONE = "none"
+"""In place of weights: random ones."""
+
 LATEST = "latest"
 """In place of an address: the last model of the same dataset and network among the runs."""
 
 
 CHOOSABLE = {
-    *("model", "resolution", "epochs", "batch_size", "optimizer", "learning_rate", "schedule", "momentum"),
-    *("weight_decay", "warmup_fraction", "label_smoothing", "class_weights", "augmentation"),
-    *("initial_resolution", "averaging_decay", "model_selection"),
+    *("pretrained", "model", "resolution", "epochs", "batch_size", "optimizer", "learning_rate"),
+    *("schedule", "momentum", "weight_decay", "warmup_fraction", "label_smoothing", "class_weights"),
+    *("augmentation", "initial_resolution", "averaging_decay", "model_selection"),
 }
 """What can be chosen by the data; `auto` of the others is decided where it is used."""
 
@@ -46,9 +49,10 @@ class Recipe(Parameters):
         form="train_model",
     )
     pretrained: str = parameter(
-        "",
-        "Initial weights: torchvision (its own, downloaded), or the URI of a state dict or safetensors "
-        "file (default: random).",
+        AUTO,
+        "Initial weights: torchvision (its own, downloaded once), the URI of a state dict or safetensors "
+        "file, none (random), or auto (torchvision's for photographs, if they are cached or can be "
+        "downloaded).",
     )
     resolution: int = parameter(
         CHOSEN,
@@ -251,7 +255,7 @@ class Recipe(Parameters):
             yield f"{option('optimizer')} muon cannot be used with {strategy} fsdp: it needs whole weights"
         if self.precision == "fp16" and self.strategy == "fsdp":
             yield f"{option('precision')} fp16 cannot be used with {strategy} fsdp, which needs bf16 or fp32"
-        if self.pretrained and self.warm_start not in {"", LATEST}:
+        if self.has_pretrained and self.warm_start not in {"", LATEST}:
             given = f"{option('pretrained')} and {option('warm_start')}"
             yield f"{given} both name weights to start from; give one of them"
         if self.frozen_epochs > self.epochs != CHOSEN and not self.minutes:
@@ -261,6 +265,11 @@ class Recipe(Parameters):
                 f"{option('accumulation_steps')} is {self.accumulation_steps}, more than "
                 f"{option('batch_size')} ({self.batch_size}): some micro-batches would be empty"
             )
+
+    @property
+    def has_pretrained(self) -> bool:
+        """Whether it names pretrained weights."""
+        return self.pretrained not in {"", AUTO, NONE}
 
     def automatic(self) -> set[str]:
         """The names whose values are to be chosen by the data (auto.py)."""

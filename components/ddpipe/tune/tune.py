@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ddpipe.data.manifest import load_manifest
+from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.errors import ParameterError
 from ddpipe.model.tasks import TASKS
 from ddpipe.processes.cpus import cpus
@@ -13,8 +13,7 @@ from ddpipe.search.space import checked, parsed
 from ddpipe.search.winner import winner_json
 from ddpipe.spelling import option
 from ddpipe.storage import write_uri
-from ddpipe.train.auto import choose
-from ddpipe.train.choice import Device, measured
+from ddpipe.train.choice import Device
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune.advice import importance
 from ddpipe.tune.findings import Findings
@@ -42,7 +41,7 @@ def tune(study: Study, dataset: str, recipe: Recipe, options: SearchOptions, pro
     """
     began, manifest = time.monotonic(), load_manifest(dataset)
     # Once for all trials: they differ in what is searched, and in nothing else.
-    recipe = choose(measured(manifest), Device(_kind_of_device(), processes), recipe).recipe
+    recipe = _completed(recipe, manifest, processes)
     space = checked(parsed(options.search), recipe)
     work = Work(dataset, processes, options.parallel_trials)
     _check_room(work)
@@ -75,10 +74,14 @@ def tune(study: Study, dataset: str, recipe: Recipe, options: SearchOptions, pro
     return found
 
 
-def _kind_of_device() -> str:
-    from torch.cuda import is_available  # noqa: PLC0415 - seconds to import
+def _completed(recipe: Recipe, manifest: DatasetManifest, processes: int) -> Recipe:
+    # seconds to import
+    from torch.cuda import is_available  # noqa: PLC0415
 
-    return "cuda" if is_available() else "cpu"
+    from ddpipe.train.chosen import fresh_choice  # noqa: PLC0415
+
+    device = Device("cuda" if is_available() else "cpu", processes)
+    return fresh_choice(recipe, manifest, device).recipe
 
 
 def _check_room(work: Work) -> None:

@@ -6,7 +6,9 @@ import io
 import os
 import pickle
 from pathlib import Path
+from typing import NoReturn
 from urllib.error import URLError
+from urllib.request import Request
 
 import pytest
 import s3_server
@@ -17,7 +19,7 @@ from torch import nn
 
 from ddpipe.errors import NoSuchObject, ParameterError, Unreachable
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.model.pretrained import load_pretrained
+from ddpipe.model.pretrained import load_pretrained, look_up
 from ddpipe.storage import write_uri
 
 LARGE, SMALL = (96, 96), (32, 32)
@@ -173,3 +175,34 @@ def test_error_without_internet_says_how_to_bring_the_weights(monkeypatch: pytes
 def test_built_in_networks_have_no_weights_at_torchvision() -> None:
     with pytest.raises(ParameterError, match="there are no pretrained weights"):
         load_pretrained(build("simple-cnn", (32, 32, 3), 5), "simple-cnn", "torchvision", 5)
+
+
+def no_server(request: Request, *, timeout: float) -> NoReturn:
+    raise URLError("no route to host")
+
+
+def test_weights_in_the_cache_of_torch_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    (tmp_path / "checkpoints").mkdir()
+    missing = look_up("resnet18", no_server)
+    assert not missing.found
+    assert str(tmp_path) in missing.seen
+    assert "no route to host" in missing.seen
+    (tmp_path / "checkpoints" / missing.seen.partition(" ")[0]).touch()
+    assert look_up("resnet18", no_server).found
+
+
+def test_weights_that_a_server_has_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    asked: list[str] = []
+
+    def answers(request: Request, *, timeout: float) -> io.BytesIO:
+        asked.append(request.get_method())
+        return io.BytesIO()
+
+    assert look_up("resnet18", answers).found
+    assert asked == ["HEAD"]
+
+
+def test_a_network_without_weights_has_none_to_find() -> None:
+    assert not look_up("resnet19", no_server).found

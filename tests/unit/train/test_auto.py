@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ddpipe.data.reduced import working_shape
-from ddpipe.train.auto import FEWEST_STEPS, TRUSTED, choose
+from ddpipe.model.pretrained import Lookup
+from ddpipe.train.auto import FEWEST_STEPS, TRUSTED, choose, wanted_weights
 from ddpipe.train.choice import Choice, Device, Measured
 from ddpipe.train.presets import PRESETS, recipe_of
 from ddpipe.train.recipe import Recipe
@@ -137,9 +138,48 @@ def test_log_lines_name_value_and_reason() -> None:
     assert any(line.startswith("batch_size 16: ") and "96" in line for line in lines)
 
 
+FOUND, MISSING = Lookup(found=True, seen="a file is there"), Lookup(found=False, seen="no server answers")
+
+
+def test_weights_that_can_be_had_are_used_for_photographs() -> None:
+    choice = chosen(data((256, 256, 3), 800, weights=FOUND))
+    assert (choice.recipe.pretrained, choice.recipe.model) == ("torchvision", "resnet18")
+    assert choice.reasons["pretrained"] == FOUND.seen
+    assert choice.advice == ""
+
+
 def test_advice_names_the_weights_that_photographs_lack() -> None:
-    assert "--pretrained torchvision" in chosen(data((256, 256, 3), 800)).advice
+    choice = chosen(data((256, 256, 3), 800, weights=MISSING))
+    assert choice.recipe.pretrained == "none"
+    assert f"pretrained none: {MISSING.seen}" in choice.lines()
+    assert "800 photographs" in choice.advice
+    assert "--pretrained" in choice.advice
     assert chosen(data((256, 256, 3), 800), pretrained="torchvision").advice == ""
+
+
+@pytest.mark.parametrize(
+    ("measured", "given", "network"),
+    [
+        (data((256, 256, 3)), {}, "resnet18"),
+        (data((256, 256, 3)), {"model": "vit_b_16"}, "vit_b_16"),
+        (data((256, 256, 3)), {"model": "fast-cnn"}, ""),
+        (data((256, 256, 3)), {"model": "mine:network"}, ""),
+        (data((256, 256, 3)), {"pretrained": "none"}, ""),
+        (data((256, 256, 3)), {"warm_start": "runs/first/model"}, ""),
+        (data((256, 256, 3), 100_000), {}, ""),
+        (data((256, 256, 1)), {}, ""),
+        (data((32, 32, 3)), {}, ""),
+    ],
+)
+def test_weights_are_looked_for_where_they_would_help(
+    measured: Measured, given: dict[str, Any], network: str
+) -> None:
+    assert wanted_weights(measured, Recipe(**given)) == network
+
+
+def test_a_warm_start_sees_images_of_its_own_size() -> None:
+    measured = data((256, 256, 3), network="fast-cnn", network_side=96)
+    assert chosen(measured, warm_start="runs/first/model").recipe.resolution == 96
 
 
 @pytest.mark.parametrize(
