@@ -43,7 +43,18 @@ class Start:
 def decided_start(
     store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store, world: World
 ) -> Start | None:
-    """As `_start`, on all ranks; of a checkpoint to be sharded, rank 0 alone has the large tensors."""
+    """Where all ranks begin; of a checkpoint to be sharded, rank 0 alone has the large tensors.
+
+    Args:
+        store: The training's folder.
+        recipe: As it was given.
+        manifest: Of the dataset version.
+        data: Where its shards are.
+        world: The processes that train together.
+
+    Returns:
+        None if the training has finished, and its result is whole.
+    """
     found: list[Start | None] = []
 
     def decide() -> Start | None:
