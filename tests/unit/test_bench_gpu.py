@@ -44,6 +44,7 @@ def test_throughput_is_measured_on_any_device(
     assert loop > 0 < bare
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize(
     ("target", "what"), [("test-gpu", "these tests need"), ("bench-gpu", "this benchmark needs")]

@@ -36,7 +36,13 @@ def predict(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["predict", *arguments], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+QUICK = ("digits", "png of 8 bits")
+"""Kinds of pictures that are tried at every change."""
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
 def test_predictions_are_those_of_the_evaluation(tmp_path: Path, kind: str) -> None:
     options = KINDS[kind](tmp_path / "raw")
     made = evaluated(tmp_path, **options)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
+from network_families import FAST
 from recipes import plain
 from samples import published, some_images
 from torch import Tensor, nn
@@ -151,7 +152,9 @@ def backward_nodes(output: Tensor) -> Iterator[str]:
             waiting += [following for following, _ in node.next_functions]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+)
 def test_a_family_has_the_nondeterministic_operations_that_are_known(name: str) -> None:
     side = 299 if name == "inception_v3" else 224
     options = {"init_weights": False, "aux_logits": False} if side == 299 or name == "googlenet" else {}
