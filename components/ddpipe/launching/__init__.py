@@ -11,7 +11,7 @@ ownership     finds the workflow or pod that owns the job, so that it cannot out
 companions    creates further objects that the job needs
 stopping      deletes the job on a request to stop
 following     turns what the watches report into the job's end
-view          shows the job, its pods and its events as they are now
+observer      watches the job, its pods and its events as they are now
 record        remembers the pods that are gone, until the job has recovered from their loss
 stalls        gives up on a job that cannot start
 progress      prints how the job is doing

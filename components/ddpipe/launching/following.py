@@ -1,7 +1,7 @@
 """Follow a job from its creation to its end.
 
-Nothing is polled: what the watches report is taken in (view), what became of the pods is remembered (record),
-and every wait has a limit (deadlines, stalls). A look at the job ends in one of these:
+Nothing is polled: the watches report changes (observer), what became of the pods is remembered (record), and
+every wait has a limit (deadlines, stalls). A look at the job ends in one of these:
 
     nothing            wait for the next change, or for the next limit
     Ended              the job has succeeded or failed; the launcher concludes
@@ -39,10 +39,10 @@ from ddpipe.launching import diagnosis, elastic
 from ddpipe.launching.deadlines import Limits, ran_since
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.logs import Logs
+from ddpipe.launching.observer import Observer
 from ddpipe.launching.progress import Progress
 from ddpipe.launching.record import STUCK_SECONDS, Record
 from ddpipe.launching.stalls import Patience, Stall, stalls_of
-from ddpipe.launching.view import View
 
 # Of the notes that were printed, the last are repeated when the job fails.
 _NOTES = 3
@@ -102,13 +102,13 @@ class Follower:
     wall: Callable[[], float] = time.time
     _notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES))
     _record: Record = field(init=False)
-    _view: View = field(init=False)
+    _observer: Observer = field(init=False)
     _patience: Patience = field(init=False)
     _progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
         self._record = Record(self.job, self.backend)
-        self._view = View(
+        self._observer = Observer(
             self.job, self.backend, self.uid, record=self._record, say=self.say, clock=self.clock
         )
         self._patience = Patience(self.limits.deadlines.hopeless)
@@ -122,15 +122,15 @@ class Follower:
             Refused: This account may no longer follow the job.
         """
         stop = Event()
-        self._view.watch(self.cluster, stop)
+        self._observer.watch(self.cluster, stop)
         try:
             while True:
                 patience = [] if self._patience.next is None else [self._patience.next]
-                moments = [*self._view.ends, *self._progress.next, *patience]
-                self._view.receive(self.limits.patience(self.clock(), moments))
+                moments = [*self._observer.ends, *self._progress.next, *patience]
+                self._observer.receive(self.limits.patience(self.clock(), moments))
                 if result := self._look():
                     return result
-                if not self._view.has_more:
+                if not self._observer.has_more:
                     # While hundreds of pods change, several changes are looked at together.
                     time.sleep(min(_LONGEST_PAUSE, self.job.nodes * _PAUSE_PER_POD))
         finally:
@@ -139,10 +139,10 @@ class Follower:
     def _look(self) -> Ended | Resize | None:
         """Judge what can be seen at the moment."""
         now = self.clock()
-        self._view.check_outage(now)
-        if not self._view.is_known:
+        self._observer.check_outage(now)
+        if not self._observer.is_known:
             return None
-        found = self._view.found
+        found = self._observer.found
         if found is None:
             return self._end_of_removed(now)
         status = self._record.look(found, now)
@@ -182,7 +182,7 @@ class Follower:
 
     def _end_of_removed(self, now: float) -> Ended | None:
         """The end of a job that is gone: another launcher of this step removed it once it had ended."""
-        gone = self._view.gone
+        gone = self._observer.gone
         if gone is None or not self.backend.phase(gone).is_terminal:
             raise diagnosis.deleted(self.job, self.backend)
         return self._end(self._record.look_back(gone), gone, now)
@@ -198,7 +198,9 @@ class Follower:
 
     def _end(self, status: JobStatus, found: Object, now: float) -> Ended | None:
         """The end, once the last states of the pods are known too."""
-        if self._is_complete(status) or self.limits.has_settled(now, reconnecting=not self._view.is_current):
+        if self._is_complete(status) or self.limits.has_settled(
+            now, reconnecting=not self._observer.is_current
+        ):
             return self._ended(status, found, deleted="deletionTimestamp" in found["metadata"])
         return None
 
@@ -223,11 +225,11 @@ class Follower:
         """The error of a state that has lasted for too long to pass by itself."""
         stalls: Iterable[Stall] = ()
         if status.phase is Phase.ACTIVE and status.stage is not Stage.FINISHED:
-            stalls = stalls_of(self.job, self.backend, status, self._view.events_of(status, found))
+            stalls = stalls_of(self.job, self.backend, status, self._observer.events_of(status, found))
         return self._patience.exhausted(stalls, now)
 
     def _late(self, status: JobStatus, now: float) -> LaunchError | None:
-        running = status.phase is Phase.ACTIVE and self._view.is_current
+        running = status.phase is Phase.ACTIVE and self._observer.is_current
         if self.adopted and status.stage is Stage.FINISHED:
             self.adopted = False
             self.limits.worked += max(0.0, self.wall() - ran_since(status.replicas))

@@ -136,7 +136,7 @@ def looked_at(
     found = None
     for message in messages:
         if isinstance(message, (Picture, Trouble)):
-            follower._view.take(message)
+            follower._observer.take(message)
         else:
             clock.now += message
         found = follower._look()
@@ -274,12 +274,12 @@ def received(*messages: Message) -> list[int]:
     logs = Logs(a_server(), PODS, lambda _: None)
     follower = Follower(a_server(), JOB, JOB.nodes, BACKEND, UID, logs, lambda _: None, Limits(JOB.limits))
     for message in messages:
-        follower._view._inbox.put(message)
+        follower._observer._inbox.put(message)
     counts = []
-    while follower._view.has_more or not follower._view._inbox.empty():
-        before = follower._view._inbox.qsize() + follower._view.has_more
-        follower._view.receive(1)
-        counts.append(before - follower._view._inbox.qsize() - follower._view.has_more)
+    while follower._observer.has_more or not follower._observer._inbox.empty():
+        before = follower._observer._inbox.qsize() + follower._observer.has_more
+        follower._observer.receive(1)
+        counts.append(before - follower._observer._inbox.qsize() - follower._observer.has_more)
     return counts
 
 
@@ -301,7 +301,7 @@ def test_events_of_other_jobs_wake_nobody() -> None:
     """A namespace has hundreds of launchers: each keeps the warnings about its own job only."""
     logs = Logs(a_server(), PODS, lambda _: None)
     follower = Follower(a_server(), JOB, JOB.nodes, BACKEND, UID, logs, print, Limits(JOB.limits))
-    (events,) = (source for source in follower._view._sources() if source.name == "events")
+    (events,) = (source for source in follower._observer._sources() if source.name == "events")
     job = follower.job.name
     for name, ours in {job: True, f"{job}-worker-3": True, f"{job}0": False, "other-worker-0": False}.items():
         assert events.concerns({"involvedObject": {"name": name}}) is ours

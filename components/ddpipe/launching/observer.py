@@ -1,6 +1,6 @@
 """What can be seen of one job: the object, its pods, and the events that explain why it does not start.
 
-A thread for each of the three watches it, and posts pictures and troubles to one inbox. Job and pods are
+A thread for each of the three watches it, and posts states and troubles to one inbox. Job and pods are
 needed: the launcher waits for the end of an outage, within a budget. Events are optional: they may be stored
 apart from the rest, and expire. Without them the launcher continues, and explains less.
 """
@@ -23,8 +23,8 @@ from ddpipe.launching.record import Record
 from ddpipe.launching.stalls import is_evidence
 
 
-class View:
-    """The present picture of one job.
+class Observer:
+    """Watches one job, and has its present state.
 
     Args:
         job: The job.
