@@ -10,7 +10,19 @@ from typing import Any
 
 import yaml
 
-from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, GATE, PREPARE, PYTORCH_JOB, TRAIN, TUNE, Step
+from ddpipe.steps import (
+    CLEAN_UP,
+    DEPLOY,
+    EVALUATE,
+    EXPORT,
+    GATE,
+    PREPARE,
+    PYTORCH_JOB,
+    REGISTER,
+    TRAIN,
+    TUNE,
+    Step,
+)
 
 VERIFIED = datetime(2026, 11, 22, tzinfo=UTC)
 """When the training pipeline last ran on a real KFP 2.17."""
@@ -28,6 +40,8 @@ _TAGS = {
     EVALUATE.name: ("evaluation", "metrics", "images"),
     GATE.name: ("evaluation", "model_comparison", "promotion"),
     EXPORT.name: ("deployment", "onnx", "model_package"),
+    DEPLOY.name: ("deployment", "kserve", "serving"),
+    REGISTER.name: ("deployment", "model_registry", "lineage"),
     PYTORCH_JOB.name: ("training", "pytorch", "distributed", "launcher"),
     CLEAN_UP.name: ("training", "pytorch", "cleanup"),
 }

@@ -21,7 +21,7 @@ from ddpipe.pipelines.guide import guide
 from ddpipe.pipelines.kfp_v2 import pipeline_of, with_dropdowns
 from ddpipe.pipelines.training import GATED, TRAINING
 from ddpipe.pipelines.wiring import Pipeline
-from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, GATE, PREPARE, PYTORCH_JOB, TRAIN, TUNE
+from ddpipe.steps import CLEAN_UP, DEPLOY, EVALUATE, EXPORT, GATE, PREPARE, PYTORCH_JOB, REGISTER, TRAIN, TUNE
 
 HERE = Path(__file__).parent
 COMPILED = HERE / "compiled"
@@ -30,7 +30,7 @@ PIPELINES: Mapping[str, Pipeline] = {
     "training-gated": GATED,
     "custom-job": CUSTOM_JOB,
 }
-OFFERED = (PREPARE, TUNE, TRAIN, EVALUATE, GATE, EXPORT, PYTORCH_JOB, CLEAN_UP)
+OFFERED = (PREPARE, TUNE, TRAIN, EVALUATE, GATE, EXPORT, DEPLOY, REGISTER, PYTORCH_JOB, CLEAN_UP)
 """The steps with a component file, for your own pipelines."""
 
 _V1_SCRIPT, _V1_LOCK = HERE / "kfp_v1.py", HERE / "requirements-v1.txt"

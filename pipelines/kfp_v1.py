@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from inspect import Parameter, Signature
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,13 @@ def pipeline_of(pipeline: Described) -> Callable[..., None]:
     def graph(**given: dsl.PipelineParam) -> None:
         with dsl.ExitHandler(_step(pipeline["last"], given, {})):
             done: dict[str, dsl.ContainerOp] = {}
-            for task in pipeline["tasks"]:
-                with _condition(task, done):
-                    done[task["name"]] = _step(task, given, done).after(*done.values())
+            for only_if, tasks in groupby(pipeline["tasks"], lambda one: one["only_if"]):
+                with _if_made(only_if, done):
+                    for task in tasks:
+                        with _if_given(task, given):
+                            made = _step(task, given, done).after(*done.values())
+                        if not task["if_given"]:
+                            done[task["name"]] = made
 
     texts = [f"    {item['name']}: {item['help']}" for item in pipeline["parameters"]]
     graph.__doc__ = "\n".join([pipeline["help"], "", "Args:", *texts])
@@ -60,13 +65,26 @@ def pipeline_of(pipeline: Described) -> Callable[..., None]:
     return made
 
 
-def _condition(task: Described, done: Mapping[str, dsl.ContainerOp]) -> AbstractContextManager[object]:
-    """The engine's own condition on an earlier result, if the task has one."""
-    if not task["only_if"]:
+def _if_made(
+    only_if: Described | None, done: Mapping[str, dsl.ContainerOp]
+) -> AbstractContextManager[object]:
+    """The engine's own condition on an earlier result, if there is one."""
+    if not only_if:
         return nullcontext()
-    earlier, result = task["only_if"]["made"]
+    earlier, result = only_if["made"]
     made: AbstractContextManager[object] = dsl.Condition(
-        done[earlier].outputs[result] == "yes", name=f"{task['name']}-if"
+        done[earlier].outputs[result] == "yes", name=result.replace("_", "-")
+    )
+    return made
+
+
+def _if_given(task: Described, given: Mapping[str, dsl.PipelineParam]) -> AbstractContextManager[object]:
+    """The engine's own condition on a parameter, if the task has one."""
+    if not task["if_given"]:
+        return nullcontext()
+    made: AbstractContextManager[object] = dsl.Condition(
+        given[task["if_given"]] != "",
+        name=f"{task['name']}-if",
     )
     return made
 

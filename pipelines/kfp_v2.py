@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
 from typing import Any
 
 import yaml
@@ -31,20 +32,34 @@ def pipeline_of(pipeline: Pipeline) -> dsl.base_component.BaseComponent:
         last = _task(pipeline, pipeline.last, given, {})
         with dsl.ExitHandler(last, name=pipeline.name.removeprefix("ddpipe-")):
             done: dict[str, dsl.PipelineTask] = {}
-            for task in pipeline.tasks:
-                with _condition(task, done):
-                    done[task.step.name] = _task(pipeline, task, given, done).after(*done.values())
+            for only_if, tasks in groupby(pipeline.tasks, lambda one: one.only_if):
+                with _if_made(only_if, done):
+                    for task in tasks:
+                        with _if_given(task, given):
+                            made = _task(pipeline, task, given, done).after(*done.values())
+                        if not task.if_given:
+                            done[task.step.name] = made
 
     described(graph, pipeline.name, pipeline.help, arguments, pipeline.parameters)
     return dsl.pipeline(name=pipeline.name, display_name=pipeline.title)(graph)
 
 
-def _condition(task: Task, done: Mapping[str, dsl.PipelineTask]) -> AbstractContextManager[object]:
-    """The engine's own condition on an earlier result, if the task has one."""
-    if task.only_if is None:
+def _if_made(only_if: Made | None, done: Mapping[str, dsl.PipelineTask]) -> AbstractContextManager[object]:
+    """The engine's own condition on an earlier result, if there is one."""
+    if only_if is None:
         return nullcontext()
-    earlier = done[task.only_if.task].outputs[task.only_if.result]
-    made: AbstractContextManager[object] = dsl.If(earlier == YES, name=f"{task.step.name}-if")
+    earlier = done[only_if.task].outputs[only_if.result]
+    made: AbstractContextManager[object] = dsl.If(earlier == YES, name=only_if.result.replace("_", "-"))
+    return made
+
+
+def _if_given(task: Task, given: Mapping[str, Any]) -> AbstractContextManager[object]:
+    """The engine's own condition on a parameter, if the task has one."""
+    if task.if_given is None:
+        return nullcontext()
+    made: AbstractContextManager[object] = dsl.If(
+        given[task.if_given.name] != "", name=f"{task.step.name}-if"
+    )
     return made
 
 

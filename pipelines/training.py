@@ -1,7 +1,7 @@
 """The training pipelines: raw data in, an evaluated and exported model out.
 
 prepare ──▶ train ──▶ evaluate ──▶ export, and clean-up however they end
-prepare ──▶ train ──▶ evaluate ──▶ gate ──▶ export if the gate says so, likewise
+prepare ──▶ train ──▶ evaluate ──▶ gate ──▶ if the gate says so: export ──▶ deploy and register if wanted
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ddpipe import steps
-from ddpipe.components import image_of
+from ddpipe.components import image_named, image_of
 from ddpipe.pipelines.wiring import (
     DAY,
     HOUR,
     STEP_MEMORY,
     STORE_SECRET,
+    Given,
     Made,
     Pipeline,
     Placeholder,
@@ -26,6 +27,8 @@ from ddpipe.storage.base import KUBEFLOW_ENDPOINT
 NAME = "ddpipe-training"
 _RUN: dict[str, Value] = {"run": "", "run_id": Placeholder.RUN_ID, "run_title": Placeholder.RUN_TITLE}
 _DATASET: dict[str, Value] = {**_RUN, "dataset": Made("prepare", "dataset")}
+_PACKAGE: dict[str, Value] = {"model": Made("export", "model")}
+_EXPORTED = Made("gate", "to_export")
 _OWNER: dict[str, Value] = {**_DATASET, "pipeline": NAME, "task_id": Placeholder.TASK_ID, "step": "train"}
 
 
@@ -71,8 +74,32 @@ GATED = replace(
     tasks=(
         *(_owned(task, f"{NAME}-gated") for task in TRAINING.tasks[:-1]),
         Task(step=steps.GATE, settled=_DATASET, cpu="500m", memory=STEP_MEMORY, timeout=DAY),
-        replace(TRAINING.tasks[-1], only_if=Made("gate", "to_export")),
+        replace(TRAINING.tasks[-1], only_if=_EXPORTED),
+        Task(
+            step=steps.DEPLOY,
+            settled=_PACKAGE,
+            cpu="100m",
+            memory="512Mi",
+            timeout=DAY,
+            only_if=_EXPORTED,
+            if_given=Given("deploy_service"),
+        ),
+        Task(
+            step=steps.REGISTER,
+            settled=_PACKAGE,
+            cpu="100m",
+            memory="512Mi",
+            timeout=HOUR,
+            only_if=_EXPORTED,
+            if_given=Given("register_url"),
+        ),
     ),
     last=_owned(TRAINING.last, f"{NAME}-gated"),
-    defaults={**TRAINING.defaults, "gate": "digits"},
+    defaults={
+        **TRAINING.defaults,
+        "gate": "digits",
+        "service": "",
+        "registry": "",
+        "serve_image": image_named(steps.Image.PREDICTOR),
+    },
 )

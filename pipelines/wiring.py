@@ -84,6 +84,8 @@ class Task:
         memory: Memory request and limit of its pod.
         timeout: Seconds after which its pod is stopped.
         only_if: Result of an earlier task that must be "yes", or the engine skips this task; None for always.
+        if_given: Parameter of the pipeline that must not be empty, or the engine skips this task; no later
+            task waits for it. None for always.
     """
 
     step: Step
@@ -92,6 +94,7 @@ class Task:
     memory: str | Given
     timeout: int
     only_if: Made | None = None
+    if_given: Given | None = None
 
     @property
     def open(self) -> tuple[Parameter, ...]:
@@ -123,7 +126,7 @@ class Pipeline:
         name: Name of the pipeline, and of the owner of its jobs.
         title: Display name.
         help: What it does, in one or two sentences.
-        tasks: The tasks, which run one after the other.
+        tasks: The tasks, which run one after the other; those with the same `only_if` stand together.
         last: The task that runs at the end even if others fail.
         defaults: Defaults that replace the declared ones on a cluster, by the parameters' own names.
         claim: A volume claim for all data; empty for an object store.
@@ -229,6 +232,7 @@ class Pipeline:
             "memory": _plain(task.memory),
             "timeout": task.timeout,
             "only_if": _plain(task.only_if) if task.only_if else None,
+            "if_given": task.if_given.name if task.if_given else None,
         }
 
 

@@ -29,6 +29,7 @@ COMMANDS = (
     "predict",
     "serve",
     "deploy",
+    "register",
     "models",
     "compile",
     "submit",

@@ -36,7 +36,7 @@ from ddpipe import steps
 from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import Parameter
 from ddpipe.spelling import as_option
-from ddpipe.steps import TASK_CONFIG, Kind, Result, Step
+from ddpipe.steps import TASK_CONFIG, Image, Kind, Result, Step
 
 REGISTRY, TAG = os.environ.get("DDPIPE_REGISTRY", "ghcr.io/ddpipe"), os.environ.get("DDPIPE_TAG", "0.1.0")
 """Registry and tag of the images in components and packages: `make compile REGISTRY=… TAG=…`."""
@@ -62,7 +62,12 @@ _PASSED_ON = [
 
 def image_of(step: Step) -> str:
     """The container image of a step."""
-    return f"{REGISTRY}/ddpipe-{step.image}:{TAG}"
+    return image_named(step.image)
+
+
+def image_named(image: Image) -> str:
+    """The full name of one of ddpipe's images."""
+    return f"{REGISTRY}/ddpipe-{image}:{TAG}"
 
 
 def component(
@@ -192,6 +197,8 @@ train = component(steps.TRAIN)
 evaluate = component(steps.EVALUATE)
 gate = component(steps.GATE)
 export = component(steps.EXPORT)
+deploy = component(steps.DEPLOY)
+register = component(steps.REGISTER)
 tune = component(steps.TUNE)
 pytorch_job = component(steps.PYTORCH_JOB)
 clean_up = component(steps.CLEAN_UP)

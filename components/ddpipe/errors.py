@@ -216,6 +216,12 @@ class TrialsFailed(TrainingError):
     exit_code = 32
 
 
+class NotRegistered(DdpipeError):
+    """A model registry is away, or rejects a version; the model itself stands."""
+
+    exit_code = 34
+
+
 class ExportError(DdpipeError):
     """The exported and the trained model differ."""
 

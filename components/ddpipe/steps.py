@@ -1,6 +1,7 @@
 """The steps of a run as an engine sees them: a command, its inputs and its results.
 
-    prepare ──▶ train ──▶ evaluate (──▶ gate) ──▶ export      pytorch_job: any image and command      clean_up
+    prepare ──▶ train ──▶ evaluate (──▶ gate) ──▶ export (──▶ deploy, register)      clean_up
+    pytorch_job: any image and command
 
 Commands get their options from here, pipeline components their inputs and outputs.
 """
@@ -22,6 +23,8 @@ from ddpipe.parameters import Between, OneOf, Parameter, Parameters, declared, p
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
 from ddpipe.search.options import SearchOptions
+from ddpipe.serve.manifests import DeployOptions
+from ddpipe.serve.spec import ModelOptions, RegisterOptions
 from ddpipe.spelling import option
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
@@ -156,10 +159,11 @@ class SweepOptions(Parameters):
 
 
 class Image(StrEnum):
-    """The image that a step runs in."""
+    """The images of ddpipe, in which steps run and models are served."""
 
     LAUNCHER = "launcher"
     TRAINER = "trainer"
+    PREDICTOR = "predictor"
 
 
 class Kind(StrEnum):
@@ -205,6 +209,7 @@ class Step:
         groups: Its parameters; if two have the same name, the first one counts.
         results: Its results.
         help: What it does, in one or two sentences.
+        subject: The parameter that the command also takes as an argument, without its option; empty for none.
     """
 
     name: str
@@ -213,6 +218,7 @@ class Step:
     groups: tuple[type[Parameters], ...]
     results: tuple[Result, ...]
     help: str
+    subject: str = ""
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -310,6 +316,32 @@ EXPORT = Step(
     ),
     help="Export a run's evaluated model as safetensors and ONNX, and check that both give the same output.",
 )
+DEPLOY = Step(
+    name="deploy",
+    command=("deploy",),
+    image=Image.LAUNCHER,
+    groups=(ModelOptions, DeployOptions, StoreOptions),
+    results=(
+        Result("url", Kind.TEXT, "Address of the service inside the cluster."),
+        Result("previous", Kind.TEXT, "Package that the service used before; empty for none."),
+    ),
+    help="Serve a model on the cluster, as a KServe InferenceService or a Deployment, and wait until its "
+    "pods answer. If they do not, the previous model is restored and the exit code is 39.",
+    subject="model",
+)
+REGISTER = Step(
+    name="register",
+    command=("register",),
+    image=Image.LAUNCHER,
+    groups=(ModelOptions, RegisterOptions, StoreOptions),
+    results=(
+        Result("version_id", Kind.TEXT, "ID of the version in the registry."),
+        Result("registered_version", Kind.MODEL, "The version, as its entry in the registry."),
+    ),
+    help="Register a version of a model in a Kubeflow Model Registry, with its scores, lineage and run. "
+    "Registering again updates the entry.",
+    subject="model",
+)
 PYTORCH_JOB = Step(
     name="pytorch_job",
     command=("launch",),
@@ -332,5 +364,5 @@ CLEAN_UP = Step(
 )
 TASK_CONFIG = "task_config"
 """The input through which a launching step receives the settings of its task, for its job."""
-LATER = (TRAIN, EVALUATE, GATE, EXPORT)
+LATER = (TRAIN, EVALUATE, GATE, EXPORT, DEPLOY, REGISTER)
 """The steps whose parameters the first step can validate."""

@@ -46,9 +46,9 @@ def test_model_is_rolled_out_answers_and_is_rolled_back(
         pytest.skip("the cluster of KUBECONFIG has no KServe")
     options = DeployOptions(
         service="photos",
-        image=IMAGE,
-        cpu="200m",
-        memory="512Mi",
+        serve_image=IMAGE,
+        serve_cpu="200m",
+        serve_memory="512Mi",
         s3_secret=STORE_SECRET,
         s3_endpoint=s3_environment["POD_S3_ENDPOINT"],
         kserve=kserve,
@@ -64,7 +64,7 @@ def test_model_is_rolled_out_answers_and_is_rolled_back(
         damaged.folder.store.uri: "a file was changed after it was published",
         first.folder.store.uri: "Image",
     }.items():
-        changed = replace(options, image="localhost/nowhere:1") if seen == "Image" else options
+        changed = replace(options, serve_image="localhost/nowhere:1") if seen == "Image" else options
         with pytest.raises(DeployFailed) as failed:
             deploy(changed, wrong, team)
         assert seen in str(failed.value)

@@ -18,13 +18,24 @@ from ddpipe.jobs import AUTO, BACKENDS
 from ddpipe.parameters import Parameter, declared
 from ddpipe.pipelines.compile import COMPILED, PIPELINES, compile_all, compile_v1, compile_v2
 from ddpipe.pipelines.wiring import MOUNT, Task
-from ddpipe.steps import CLEAN_UP, EVALUATE, EXPORT, GATE, PREPARE, PYTORCH_JOB, TRAIN, Step
+from ddpipe.steps import (
+    CLEAN_UP,
+    DEPLOY,
+    EVALUATE,
+    EXPORT,
+    GATE,
+    PREPARE,
+    PYTORCH_JOB,
+    REGISTER,
+    TRAIN,
+    Step,
+)
 from ddpipe.train.presets import PRESETS
 from ddpipe.train.recipe import Recipe
 
 STEPS: dict[str, tuple[Step, ...]] = {
     "training": (PREPARE, TRAIN, EVALUATE, EXPORT, CLEAN_UP),
-    "training-gated": (PREPARE, TRAIN, EVALUATE, GATE, EXPORT, CLEAN_UP),
+    "training-gated": (PREPARE, TRAIN, EVALUATE, GATE, EXPORT, DEPLOY, REGISTER, CLEAN_UP),
     "custom-job": (PYTORCH_JOB, CLEAN_UP),
 }
 CASES = [(name, step) for name, steps in STEPS.items() for step in steps]
@@ -102,7 +113,7 @@ def v2_command(container: dict[str, Any], values: dict[str, Any], folder: Path) 
 def v1_command(template: dict[str, Any], values: dict[str, Any]) -> list[str]:
     def filled(part: str) -> str:
         if match := re.fullmatch(r"\{\{inputs\.parameters\.([\w-]+)\}\}", part):
-            return written(values[match[1].removeprefix("prepare-")])
+            return written(values[match[1].removeprefix("prepare-").removeprefix("export-")])
         return part
 
     return [filled(part) for part in template["container"]["command"]]
@@ -183,7 +194,7 @@ def test_every_value_reaches_the_command_unharmed_on_kfp_1(name: str, step: Step
     seen = reached(step, understood(v1_command(templates(name)[step.name], values)))
     settled = task_of(name, step).settled
     for item in step.parameters:
-        if item.name not in settled or item.name == "dataset":
+        if item.name not in settled or item.name in {"dataset", "model"}:
             assert seen[item.name] == OTHERS[item.kind], item.name
 
 
@@ -291,20 +302,54 @@ def test_parameters_of_a_task_reach_its_group(name: str) -> None:
             } <= set(given)
 
 
-def test_a_gated_pipeline_exports_only_on_yes() -> None:
-    groups = package("training-gated")["components"]
-    (condition,) = [
-        task["triggerPolicy"]["condition"]
-        for group in groups.values()
-        for task in group.get("dag", {}).get("tasks", {}).values()
-        if "condition" in task.get("triggerPolicy", {})
-    ]
-    assert condition == "inputs.parameter_values['pipelinechannel--gate-to_export'] == 'yes'"
-    templates_v1 = package("training-gated-minikf")["spec"]["templates"]
-    conditions = [
-        task["when"] for one in templates_v1 for task in one.get("dag", {}).get("tasks", []) if "when" in task
-    ]
-    assert conditions == ['"{{tasks.gate.outputs.parameters.gate-to_export}}" == "yes"']
+def graph_v2(name: str) -> tuple[dict[str, set[str]], dict[str, str]]:
+    """The tasks of each group of the package for KFP 2, by the group's task, and its condition, if any."""
+    components = package(name)["components"]
+    tasks = {
+        task: one
+        for group in components.values()
+        for task, one in group.get("dag", {}).get("tasks", {}).items()
+    }
+    inside = {
+        task: set(components[one["componentRef"]["name"]].get("dag", {}).get("tasks", {}))
+        for task, one in tasks.items()
+    }
+    conditions = {task: one.get("triggerPolicy", {}).get("condition") for task, one in tasks.items()}
+    return inside, {task: condition for task, condition in conditions.items() if condition}
+
+
+def graph_v1(name: str) -> tuple[dict[str, set[str]], dict[str, str]]:
+    """The same of the package for KFP 1."""
+    templates = package(f"{name}-minikf")["spec"]["templates"]
+    dags = {one["name"]: one["dag"]["tasks"] for one in templates if "dag" in one}
+    inside = {name: {task["name"] for task in tasks} for name, tasks in dags.items()}
+    conditions = {task["name"]: task["when"] for tasks in dags.values() for task in tasks if "when" in task}
+    return inside, conditions
+
+
+def test_a_gated_pipeline_exports_deploys_and_registers_only_on_yes() -> None:
+    for graph, exported, given in (
+        (graph_v2, "inputs.parameter_values['pipelinechannel--gate-to_export'] == 'yes'", "{}'] != ''"),
+        (graph_v1, '"{{tasks.gate.outputs.parameters.gate-to_export}}" == "yes"', '{}}}}}" != ""'),
+    ):
+        inside, conditions = graph("training-gated")
+        (group,) = [name for name, condition in conditions.items() if condition == exported]
+        switched = {
+            step: [name for name in inside[group] if step in inside.get(name, ()) and name in conditions]
+            for step in ("deploy", "register")
+        }
+        assert "export" in inside[group]
+        for step, field in (("deploy", "deploy_service"), ("register", "register_url")):
+            (own,) = switched[step]
+            assert conditions[own].endswith(given.format(field)), conditions[own]
+
+
+def test_deploying_and_registering_are_off_by_default_and_do_not_wait_for_each_other() -> None:
+    fields = {item.name: item.default for item in PIPELINES["training-gated"].parameters}
+    assert (fields["deploy_service"], fields["register_url"]) == ("", "")
+    for group in package("training-gated")["components"].values():
+        for name, task in group.get("dag", {}).get("tasks", {}).items():
+            assert not {"deploy-if", "register-if"} & set(task.get("dependentTasks", ())), name
 
 
 def test_only_what_talks_to_the_cluster_uses_the_small_image() -> None:

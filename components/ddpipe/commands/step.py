@@ -43,6 +43,7 @@ def step_command(
 
     def decorate(body: Callable[..., Outcome]) -> click.Command:
         @click.command(step.command[-1], cls=SectionedCommand, help=step.help, **settings)
+        @_subject_argument(step)
         @options(*step.groups, brief=True)
         @_more_option
         @_check_option
@@ -50,10 +51,11 @@ def step_command(
         @_executor_option
         @json_option
         @functools.wraps(body)
-        def command(options: Values, check: Checks, **given: Any) -> None:  # noqa: ANN401 - by their names
+        def command(options: Values, check: Checks, subject: str | None = None, **given: Any) -> None:  # noqa: ANN401 - by their names
             if check:
                 respell(form.spelling([*step.parameters, *_later_parameters()]))
-            values = with_task_config(_task_config(), {**given, **options})
+            named = {step.subject: subject} if subject else {}
+            values = with_task_config(_task_config(), {**given, **options, **named})
             refuse(f"{step.name} cannot start", _problems(step, values, options, dict(check)))
             _use_endpoint(values)
             if DatasetOptions in step.groups:
@@ -64,6 +66,13 @@ def step_command(
         return command
 
     return decorate
+
+
+def _subject_argument(step: Step) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The parameter that people give without its option, as in `ddpipe deploy MODEL`."""
+    if not step.subject:
+        return lambda command: command
+    return click.argument("subject", required=False, metavar=step.subject.upper())
 
 
 def _task_config() -> Mapping[str, Any]:

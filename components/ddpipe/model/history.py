@@ -347,6 +347,15 @@ def address(reference: str, store: str) -> str | None:
     return Model(open_store(store), named["name"]).find(named["version"] or "champion").uri
 
 
+def version_at(uri: str) -> tuple[Model, str] | None:
+    """The model and the version whose package is at a URI; None for another package."""
+    store, _, rest = uri.rstrip("/").rpartition("/models/")
+    match rest.split("/"):
+        case [name, "versions", version] if store and NAME.fullmatch(name) and _VERSION.fullmatch(version):
+            return Model(open_store(store), name), version
+    return None
+
+
 def needed(store: Store) -> Mapping[str, list[str]]:
     """By the ID of a dataset version, the model versions that were trained on it."""
     found: dict[str, list[str]] = {}

@@ -6,13 +6,15 @@ from a secret, by its name only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ddpipe.jobs.options import S3Access
+from ddpipe.jobs.options import NO_SECRET, S3Access
 from ddpipe.kube.resources import SERVICES, Resource
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.spelling import option
 
 INFERENCE_SERVICES = Resource(
     group="serving.kserve.io", version="v1beta1", plural="inferenceservices", kind="InferenceService"
@@ -27,6 +29,9 @@ MODEL = "ddpipe.io/model"
 PORT = 8080
 """Of the pods; their Service listens at 80."""
 
+_SERVICE = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
+"""KServe appends to it, and the whole is at most 63 characters."""
+
 USER = 1000
 CONTAINER = "kserve-container"
 """The name that KServe expects."""
@@ -38,17 +43,26 @@ class DeployOptions(Parameters):
 
     what: ClassVar[str] = "the model cannot be deployed"
     heading: ClassVar[str] = "Deployment"
+    others: ClassVar[str] = "deploy_options"
 
-    service: str = parameter(None, "Name of the service; an existing one gets the new model.", common=True)
-    image: str = parameter("ghcr.io/ddpipe/ddpipe-predictor:0.1.0", "Image that serves, without torch.")
-    replicas: int = parameter(1, "Number of pods.", Between(1, 1000), common=True)
-    cpu: str = parameter("1", "CPUs per pod, requested and limited.")
-    memory: str = parameter("1Gi", "Memory per pod, requested and limited.")
-    queue: int = parameter(
+    service: str = parameter(
+        None, "Name of the service that gets the model, such as photos.", form="deploy_service"
+    )
+    serve_image: str = parameter(
+        "ghcr.io/ddpipe/ddpipe-predictor:0.1.0", "Image that serves, without torch.", form="deploy_image"
+    )
+    replicas: int = parameter(1, "Number of pods that serve.", Between(1, 1000), common=True)
+    serve_cpu: str = parameter("1", "CPUs per pod, requested and limited.")
+    serve_memory: str = parameter("1Gi", "Memory per pod, requested and limited.")
+    serve_queue: int = parameter(
         32, "Requests that may wait in a pod; further ones are rejected with status 503.", Between(1, 10_000)
     )
-    s3_endpoint: str = parameter("", "Object store as host:port, as seen from the cluster.")
-    s3_secret: str = parameter("", "Secret with the object store's accesskey and secretkey, if any.")
+    s3_endpoint: str = parameter(
+        "", "Object store as host:port, as seen from the cluster.", form="storage_endpoint"
+    )
+    s3_secret: str = parameter(
+        "", "Secret with the object store's accesskey and secretkey, if any.", form="storage_secret"
+    )
     kserve: str = parameter(
         "auto",
         "Whether to use KServe; auto: where it is installed.",
@@ -57,6 +71,14 @@ class DeployOptions(Parameters):
     deadline: float = parameter(
         600.0, "Seconds until the pods must be ready, before the previous model is restored.", Between(1, 1e5)
     )
+
+    def conflicts(self) -> Iterator[str]:
+        """A name that no service can have."""
+        if self.service and not _SERVICE.fullmatch(self.service):
+            yield (
+                f"{option('service')} is {self.service!r}, not a name of at most 40 lower-case letters, "
+                "digits and '-' that starts with a letter"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +128,16 @@ def _object(resource: Resource, metadata: Mapping[str, Any], spec: Mapping[str, 
 
 
 def _pod(options: DeployOptions, model: str) -> dict[str, Any]:
-    resources = {"cpu": options.cpu, "memory": options.memory}
+    resources = {"cpu": options.serve_cpu, "memory": options.serve_memory}
     arguments = ["serve", model, "--host", "0.0.0.0", "--port", str(PORT), "--name", options.service]  # noqa: S104 - of the pod
     ready = {"path": "/v2/health/ready", "port": PORT}
+    secret = "" if options.s3_secret == NO_SECRET else options.s3_secret
     container = {
         "name": CONTAINER,
-        "image": options.image,
+        "image": options.serve_image,
         "imagePullPolicy": "IfNotPresent",
-        "args": [*arguments, "--queue", str(options.queue)],
-        "env": S3Access(secret=options.s3_secret, endpoint=options.s3_endpoint).environment(),
+        "args": [*arguments, "--queue", str(options.serve_queue)],
+        "env": S3Access(secret=secret, endpoint=options.s3_endpoint).environment(),
         "ports": [{"containerPort": PORT, "protocol": "TCP"}],
         "readinessProbe": {"httpGet": ready, "periodSeconds": 2, "timeoutSeconds": 5},
         "resources": {"limits": resources, "requests": resources},

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ddpipe.parameters import Between, Parameters, parameter
+from ddpipe.spelling import option
 
 MOST_CLASSES = 10_000
 
@@ -42,3 +44,39 @@ class ServeOptions(Parameters):
     queue: int = parameter(
         32, "Requests that may wait; further ones are rejected with status 503.", Between(1, 10_000)
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions(Parameters):
+    """Which package a step uses, and where its name is looked up."""
+
+    what: ClassVar[str] = "there is no model"
+    heading: ClassVar[str] = "Model"
+
+    model: str = parameter(
+        None,
+        "Model package: a folder or s3:// URI, the name of a run, or NAME@champion or NAME@VERSION of the "
+        "store.",
+        common=True,
+    )
+    runs: str = parameter("runs", "URI of the folder that holds all runs.", form="storage_runs")
+    store: str = parameter("store", "URI of the store with the versions of models.", form="storage_datasets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterOptions(Parameters):
+    """Where a version is registered."""
+
+    what: ClassVar[str] = "the model cannot be registered"
+    heading: ClassVar[str] = "Registry"
+
+    registry: str = parameter(
+        None,
+        "URL of a Kubeflow Model Registry, such as http://model-registry-service.kubeflow:8080.",
+        form="register_url",
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        """What is not the address of a server."""
+        if self.registry and not self.registry.startswith(("http://", "https://")):
+            yield f"{option('registry')} is {self.registry!r}, not an http:// or https:// URL"

@@ -1,0 +1,158 @@
+"""Registers a version of a model in a Kubeflow Model Registry, through the registry's own client.
+
+Registering again changes nothing but what differs: a model, version or artifact that is there is updated, and
+properties that others added stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import ClientError
+from model_registry.core import ModelRegistryAPIClient
+from model_registry.types import ArtifactState, ModelArtifact, ModelVersion, RegisteredModel
+from mr_openapi import Configuration
+from mr_openapi.exceptions import ApiException
+from pydantic import ValidationError
+
+from ddpipe.errors import NotRegistered
+from ddpipe.serve.registration import Entry
+
+AUTHOR = "ddpipe"
+
+TOKEN = "KF_PIPELINES_SA_TOKEN_PATH"  # noqa: S105 - a variable with the path of a file
+"""As the registry's client names the file with a token; sent over https only."""
+
+PAUSES = (1.0, 4.0, 10.0)
+"""Seconds before each further attempt: of a registry that is away, or of two registrations at once."""
+
+LIMIT = 60.0
+"""Seconds that an attempt may take."""
+
+_BUSY = 500
+_CONFLICT = {400, 409}
+"""Of two registrations at once, the later one creates what exists by then, and finds it the next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A registered version.
+
+    Attributes:
+        model: Name of the model.
+        version: Of the version.
+        uri: Of its package.
+        registry: URL of the registry.
+        model_id: The registry's own ID of the model.
+        version_id: Of the version.
+        artifact_id: Of the artifact.
+    """
+
+    model: str
+    version: str
+    uri: str
+    registry: str
+    model_id: str
+    version_id: str
+    artifact_id: str
+
+
+def register(
+    entry: Entry,
+    registry: str,
+    environment: Mapping[str, str] = os.environ,
+    pause: Callable[[float], object] = time.sleep,
+) -> Registered:
+    """Register a version.
+
+    Args:
+        entry: The version.
+        registry: URL of the registry, http:// or https://.
+        environment: May name a file with a token.
+        pause: Waits for some seconds.
+
+    Raises:
+        NotRegistered: The registry is away or rejects the version; the model itself stands.
+    """
+    client = ModelRegistryAPIClient(_configuration(registry, environment))
+    for seconds in (*PAUSES, None):
+        try:
+            return asyncio.run(_within(_registered(client, entry, registry)))
+        except (ApiException, ClientError, TimeoutError, OSError, ValidationError, ValueError) as error:
+            if seconds is None or not _may_pass(error):
+                raise _failed(entry, registry, error) from error
+            pause(seconds)
+    raise AssertionError  # the last attempt returns or raises
+
+
+async def _within(work: Awaitable[Registered]) -> Registered:
+    return await asyncio.wait_for(work, LIMIT)
+
+
+async def _registered(client: ModelRegistryAPIClient, entry: Entry, registry: str) -> Registered:
+    model = await client.get_registered_model_by_params(entry.model)
+    if model is None:
+        model = await client.upsert_registered_model(RegisteredModel(name=entry.model, owner=AUTHOR))
+    version = await client.get_model_version_by_params(model.id, entry.version)
+    wanted = version or ModelVersion(name=entry.version, author=AUTHOR)
+    changes = {
+        "description": entry.description,
+        "custom_properties": {**(wanted.custom_properties or {}), **entry.properties},
+    }
+    version = await client.upsert_model_version(wanted.model_copy(update=changes), model.id)
+    artifact = await client.get_model_artifact_by_params(entry.model, version.id)
+    wanted = artifact or ModelArtifact(name=entry.model)
+    source = entry.source
+    changes = {
+        "uri": entry.uri,
+        "state": ArtifactState.LIVE,
+        "model_format_name": entry.format,
+        "model_format_version": entry.format_version,
+        "model_source_kind": source.kind,
+        "model_source_class": source.category,
+        "model_source_group": source.group,
+        "model_source_id": source.id,
+        "model_source_name": source.name,
+    }
+    artifact = await client.upsert_model_version_artifact(wanted.model_copy(update=changes), version.id)
+    return Registered(
+        entry.model, entry.version, entry.uri, registry, str(model.id), str(version.id), str(artifact.id)
+    )
+
+
+def _configuration(registry: str, environment: Mapping[str, str]) -> Configuration:
+    """The server, and a token where it travels encrypted; certificates are verified."""
+    token = None
+    if registry.startswith("https://") and environment.get(TOKEN):
+        token = Path(environment[TOKEN]).read_text().strip()
+    return Configuration(host=registry.rstrip("/"), access_token=token)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the same request may succeed a little later."""
+    if isinstance(error, ApiException):
+        return error.status in _CONFLICT or (error.status or 0) >= _BUSY
+    return isinstance(error, (ClientError, TimeoutError, OSError))
+
+
+def _failed(entry: Entry, registry: str, error: Exception) -> NotRegistered:
+    if isinstance(error, ApiException):
+        seen = f"it answers {error.status} {error.reason}: {(error.body or '')[:500]}".rstrip(": ")
+    elif isinstance(error, TimeoutError):
+        seen = f"no answer within {LIMIT:g} s"
+    elif isinstance(error, (ClientError, OSError)):
+        seen = f"it does not answer: {error}"
+    else:
+        seen = f"its answer is not a model registry's: {str(error)[:500]}"
+    return NotRegistered(
+        what="a version was not registered",
+        which=f"{entry.model}@{entry.version} in {registry}",
+        seen=seen,
+        do="The model itself stands, and nothing has to be trained again. When the registry answers: "
+        f"ddpipe register {entry.uri} --registry {registry}",
+    )
