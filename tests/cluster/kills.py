@@ -139,7 +139,7 @@ def _happen(place: Place, kill: Kill, undisturbed: tuple[float, float]) -> Outco
     ended = [step.kill() if kill.way == SIGKILL else step.terminate(kill.grace)]
     if ended[0].code < 0 or ended[0].code == _INTERRUPTED:
         ended += [_started(place, run, kill.code).end()] if kill.way != SIGTERM else []
-    left = eventually(lambda: len(place.jobs()) + len(place.pods()), lambda count: not count, 20)
+    left = eventually(lambda: len(place.jobs()) + len(place.pods()), lambda count: not count, 120)
     ever = place.jobs_ever() - before
     if left:
         _remove(place)

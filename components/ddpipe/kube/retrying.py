@@ -1,4 +1,4 @@
-"""Surviving an API server that is away or overloaded for a while: retries, back-off, reconnecting streams."""
+"""Surviving an API server that is away or overloaded: retries, back-off, reconnecting streams, turns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
+from threading import Lock
 from typing import Any, TypeVar
 
 from ddpipe.errors import ClusterUnreachable, Forbidden, LaunchError, PodRefused
@@ -153,6 +154,37 @@ def reconnected(
         if time.monotonic() - began > _STEADY:
             pauses = backoff(longest)
         wait(max(next(pauses), error.retry_after if error else 0))
+
+
+class Turns:
+    """Lets a few requests of many threads pass at once, and the others one after the other.
+
+    Args:
+        at_once: How many do not wait, after a quiet time.
+        per_second: How many of the others pass.
+        clock: Seconds.
+        wait: Waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        at_once: int,
+        per_second: float,
+        clock: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._pause, self._saved = 1 / per_second, at_once / per_second
+        self._clock, self._wait = clock, wait
+        self._lock, self._taken = Lock(), float("-inf")
+
+    def take(self) -> None:
+        """Wait for a turn."""
+        with self._lock:
+            now = self._clock()
+            self._taken = max(self._taken, now - self._saved) + self._pause
+            delay = self._taken - now
+        if delay > 0:
+            self._wait(delay)
 
 
 def delete(cluster: Cluster, path: str, uid: str, budget: float) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.status import Replica, Stage
 from ddpipe.kube.cluster import ApiError, Cluster, Query
-from ddpipe.kube.retrying import is_transient, reconnected
+from ddpipe.kube.retrying import Turns, is_transient, reconnected
 from ddpipe.launching.loglines import Line, Mark, lines_of, metrics_of, unread
 from ddpipe.spelling import option
 
@@ -29,6 +29,9 @@ _TAIL = 20
 _LONGEST_PAUSE = 30
 # Open connections: a process may have 1,024 files open, and a person reads fewer logs than this.
 MOST_FOLLOWED = 64
+# So many logs are opened at once, then so many per second: when 64 pods start, each has a log to open, and
+# where nodes cannot show logs, each is requested again and again.
+_OPENED_AT_ONCE, _OPENED_PER_SECOND = 10, 3.0
 # Failed ranks whose last lines are read: many fail for the reason of the first.
 MOST_FAILED = 16
 _LAST_LINES, _ATTEMPTS = 100, 10
@@ -45,6 +48,7 @@ class Logs:
         cluster: Where they are read.
         pods: The path of the namespace's pods.
         metrics: The latest number of each name in progress lines.
+        turns: Of the logs that are opened to be followed.
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class Logs:
         self._followed: dict[str, _PodLog] = {}
         self._failed: dict[str, _LastLines] = {}
         self._has_master = self._is_limited = False
+        self.turns = Turns(_OPENED_AT_ONCE, _OPENED_PER_SECOND)
 
     def see(self, replicas: Iterable[Replica]) -> None:
         """Follow these pods' logs as far as they are chosen; pods no longer among them are gone."""
@@ -238,6 +243,7 @@ class _PodLog:
         self._earlier = run.marks
 
     def _log(self, query: Query) -> Iterator[bytes]:
+        self._logs.turns.take()
         path = f"{self._logs.pods}/{self._replica.pod}/log"
         return self._logs.cluster.pieces(path, {"container": self._replica.container, **query}, _SILENCE)
 

@@ -13,7 +13,7 @@ from ddpipe.errors import ClusterUnreachable, Forbidden, PodRefused
 from ddpipe.kube import retrying
 from ddpipe.kube.api import ApiError, Refused, Unanswered
 from ddpipe.kube.resources import CONFIGS
-from ddpipe.kube.retrying import Patient, answered, backoff, is_transient, reconnected, with_retries
+from ddpipe.kube.retrying import Patient, Turns, answered, backoff, is_transient, reconnected, with_retries
 
 
 def giving(*answers: Any) -> Any:
@@ -154,3 +154,18 @@ def test_a_stream_waits_as_long_as_the_server_asks() -> None:
     is_over, _ = over_after(2)
     list(reconnected(giving(Refused(429, "", "", retry_after=7)), is_over, pauses.append))
     assert pauses == [7]
+
+
+def test_a_few_requests_pass_at_once_and_the_others_in_turn() -> None:
+    now, waited = [1000.0], list[float]()
+    turns = Turns(at_once=3, per_second=2, clock=lambda: now[0], wait=waited.append)
+    for _ in range(6):
+        turns.take()
+    assert waited == [0.5, 1.0, 1.5], "three did not wait"
+    now[0] += 2
+    turns.take()
+    assert len(waited) == 3, "all turns so far are over"
+    now[0] += 1000
+    for _ in range(4):
+        turns.take()
+    assert waited[3:] == [0.5], "a quiet time saves no more than three"

@@ -204,7 +204,18 @@ def test_a_master_is_rank_0_and_the_workers_follow_it() -> None:
     assert not any("master" in request.path for request in server.asked)
 
 
-def test_connections_are_bounded_and_the_limit_is_said_once() -> None:
+def test_logs_are_opened_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """512 pods that start at once are no reason to send hundreds of requests at once."""
+    monkeypatch.setattr(module, "_OPENED_PER_SECOND", 0.1)
+    server = a_large_server(30)
+    logs = Logs(server, PODS, lambda _: None)
+    logs.see(pods_of(30))
+    server.awaited(lambda request: request.path.endswith("worker-9/log"))
+    assert len(requested(server)) == 10
+
+
+def test_connections_are_bounded_and_the_limit_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_OPENED_AT_ONCE", MOST_FOLLOWED)
     count = MOST_FOLLOWED + 30
     server = a_large_server(count)
     said: list[str] = []
