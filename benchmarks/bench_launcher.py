@@ -1,9 +1,10 @@
 """The launcher, compared with the official client, on the cluster of KUBECONFIG.
 
-    python benchmarks/bench_launcher.py [figures] [quiet] [faults] [--quiet-minutes 5]
+    python benchmarks/bench_launcher.py [figures] [quiet] [faults] [faults-trainjob] [--quiet-minutes 5]
 
-Writes benchmarks/results/launcher-*.md. The official client, which polls, is installed from PyPI into a
-separate environment in the user's cache folder.
+Writes benchmarks/results/launcher-*.md. The official clients, which poll, are installed from PyPI into
+separate environments in the user's cache folder: `kubeflow-training` for PyTorchJobs, `kubeflow` for
+TrainJobs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "cluster"))
 
 from faults import FAULTS, Fault, Seen, running  # noqa: E402
-from peers import official, training_python  # noqa: E402
+from peers import official, sdk, training_python  # noqa: E402
 from place import ACCOUNT, IMAGE, OUR_IMAGES, Place, a_place, eventually  # noqa: E402
 from step import launch  # noqa: E402
 
@@ -38,6 +39,7 @@ from ddpipe.kube.api import ApiError, ApiServer, connect  # noqa: E402
 from ddpipe.launching import preflight  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
+AT_ONCE = 4
 PATIENCE = 60  # seconds that the official clients wait in the matrix; 600 by default
 
 # What a message must contain to have named the cause, ours or theirs.
@@ -74,6 +76,19 @@ CAUSES = {
     "pods that fit one by one, but not together": "cpu",
     "a quota that is for other pods": "",
     "suspended, then resumed: the clock stands still": "",
+    "403 for a moment, as from a server that has just started": "",
+    "410 Gone for a watch": "",
+    "the token expires (401), and its file is empty for a while": "",
+    "a third of all requests is answered with 429 for 6 s": "",
+    "the store of events is away for longer than an outage may last": "",
+    "a proxy answers watches with a page of HTML and status 200": "",
+    "log streams cut again and again": "",
+    "containers restart: their logs continue": "",
+    "a registry answers 503 for a while": "",
+    "a missing secret in the environment": '"nope" not found',
+    "a pod is deleted while it runs": "deleted",
+    "a pod is deleted while it runs, and may be replaced": "",
+    "the job cannot be removed after its success": "",
     "SIGKILL while running, then run again": "",
     "SIGTERM while running, SIGKILL 0.5 s later": "",
 }
@@ -101,34 +116,37 @@ def judged(fault: Fault, seen: Seen) -> Judged:
     return Judged((seen.ended.code == 0) == green_is_right, named, seen.jobs, seen.ended.seconds)
 
 
-def happen(admin: ApiServer, fault: Fault, *, rival: bool) -> Judged | str:
+Rival = Callable[[Place, int], Callable[[Sequence[str]], list[str]]]
+
+
+def happen(admin: ApiServer, fault: Fault, backend: str, rival: Rival | None) -> Judged | str:
     """Let a fault happen to one launcher; a word in place of a judgement when that cannot be done."""
     # The rival's workers have an init container that the restricted level refuses: it gets an easier place.
     level = "baseline" if rival and fault.level == "restricted" else fault.level
     with (
         tempfile.TemporaryDirectory() as folder,
-        a_place(admin, Path(folder), level=level, sees_nodes=fault.sees_nodes) as place,
+        a_place(admin, Path(folder), level=level, sees_nodes=fault.sees_nodes, backend=backend) as place,
     ):
-        place.rival = official(place, PATIENCE) if rival else None
+        place.rival = rival(place, PATIENCE) if rival else None
         try:
             return judged(fault, fault.happen(place))
         except (AssertionError, ApiError) as error:
             return str(error).partition("\n")[0][:60]
 
 
-def matrix(admin: ApiServer) -> Iterator[str]:
-    """The fault matrix, ours next to theirs, as a table."""
-    faults = [fault for fault in FAULTS if fault.name in CAUSES]
-    with ThreadPoolExecutor(4) as pool:
-        ours = [pool.submit(happen, admin, fault, rival=False) for fault in faults]
-        theirs = [pool.submit(happen, admin, fault, rival=True) for fault in faults]
+def matrix(admin: ApiServer, backend: str, rival: Rival) -> Iterator[str]:
+    """The fault matrix of one backend, ours next to theirs, as a table."""
+    rows = [fault for fault in FAULTS if fault.name in CAUSES and backend not in fault.unplayable]
+    faults = [fault.on(backend) for fault in rows]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        pairs = [[pool.submit(happen, admin, one, backend, who) for who in (None, rival)] for one in faults]
         cells = "color | cause named | jobs left | s"
         yield f"| what happens | ddpipe: {cells} | official client: {cells} |"
         yield "|---|---|---|---|---|---|---|---|---|"
-        for fault, our, their in zip(faults, ours, theirs, strict=True):
-            other = their.result()
-            cells = str(other) if isinstance(other, Judged) else f"{other} | | |"
-            yield f"| {fault.name} | {our.result()} | {cells} |"
+        for fault, pair in zip(faults, pairs, strict=True):
+            found = [one.result() for one in pair]
+            texts = [str(one) if isinstance(one, Judged) else f"{one} | | |" for one in found]
+            yield f"| {fault.name} | {' | '.join(texts)} |"
 
 
 def ends(admin: ApiServer, place: Place, script: str = "sleep 2") -> float:
@@ -299,11 +317,16 @@ def figures(admin: ApiServer) -> Iterator[str]:
 def main() -> None:
     """Measure and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", default=["figures", "quiet", "faults"])
+    parser.add_argument("parts", nargs="*", default=["figures", "quiet", "faults", "faults-trainjob"])
     parser.add_argument("--quiet-minutes", type=float, default=5)
     given = parser.parse_args()
     admin = connect()
-    parts = {"figures": figures(admin), "quiet": waits(admin, given.quiet_minutes), "faults": matrix(admin)}
+    parts = {
+        "figures": figures(admin),
+        "quiet": waits(admin, given.quiet_minutes),
+        "faults": matrix(admin, "pytorchjob", official),
+        "faults-trainjob": matrix(admin, "trainjob", sdk),
+    }
     RESULTS.mkdir(exist_ok=True)
     for part in given.parts:
         with (RESULTS / f"launcher-{part}.md").open("w") as results:

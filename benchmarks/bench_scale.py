@@ -148,7 +148,7 @@ def trainer_client(place: Place, nodes: int) -> Cost:
         },
     }
     script = str(Path(__file__).with_name("official_trainer.py"))
-    return cost_of(place, [str(sdk_python()), script, json.dumps(job), str(PATIENCE)])
+    return cost_of(place, [str(sdk_python()), script, json.dumps(job), str(PATIENCE), "without-logs"])
 
 
 def _create_simulated_runtime(place: Place) -> None:

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from place import Place
+from place import ACCOUNT, Place
 
 from ddpipe.commands.launch import job_of, launch_command
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Success
 from ddpipe.jobs.pytorchjob import manifest
 from ddpipe.jobs.trainjob import manifest as trainjob_manifest
+from ddpipe.kube.discovery import spec_schema
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ddpipe-bench"
 TRAINING, SDK = "kubeflow-training==1.9.4", "kubeflow==0.5.0"
@@ -57,19 +58,37 @@ def official(place: Place, patience: int) -> Callable[[Sequence[str]], list[str]
 
 
 def sdk(place: Place, patience: int) -> Callable[[Sequence[str]], list[str]]:
-    """The command of the SDK's TrainerClient for the same TrainJob.
+    """The command of the SDK's TrainerClient for the same TrainJob; it may read training runtimes, too.
 
     Args:
         place: Where the job runs.
         patience: Seconds that it waits.
     """
+    _grant_runtimes(place)
+    schema = spec_schema(place.admin, place.kind.resource, needed=place.kind.needs_schema)
     python, script = str(sdk_python()), str(Path(__file__).with_name("official_trainer.py"))
 
     def command(arguments: Sequence[str]) -> list[str]:
-        found = trainjob_manifest(_job(place, arguments))
+        found = trainjob_manifest(_job(place, arguments), schema)
         return [python, script, json.dumps(found), str(patience)]
 
     return command
+
+
+def _grant_runtimes(place: Place) -> None:
+    rbac, name = "rbac.authorization.k8s.io", {"metadata": {"name": "runtimes"}}
+    rule = {
+        "apiGroups": ["trainer.kubeflow.org"],
+        "resources": ["trainingruntimes"],
+        "verbs": ["get", "list"],
+    }
+    about = {"apiVersion": f"{rbac}/v1", **name}
+    place.create(f"/apis/{rbac}/v1/roles", {**about, "kind": "Role", "rules": [rule]})
+    binding = {
+        "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "runtimes"},
+        "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": place.namespace}],
+    }
+    place.create(f"/apis/{rbac}/v1/rolebindings", {**about, "kind": "RoleBinding", **binding})
 
 
 def _job(place: Place, arguments: Sequence[str]) -> TrainingJob:
