@@ -39,8 +39,8 @@ from ddpipe.kube.api import ApiError, ApiServer, connect  # noqa: E402
 from ddpipe.launching import preflight  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results"
-AT_ONCE = 4
-PATIENCE = 60  # seconds that the official clients wait in the matrix; 600 by default
+AT_ONCE = 5
+PATIENCE = 120  # seconds that the official clients wait in the matrix; 600 by default
 
 # What a message must contain to have named the cause, ours or theirs.
 CAUSES = {

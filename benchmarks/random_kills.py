@@ -23,7 +23,7 @@ from ddpipe.jobs import BACKENDS  # noqa: E402
 from ddpipe.kube.api import ApiServer, connect  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "kills.md"
-AT_ONCE = 2
+AT_ONCE = 3
 """Namespaces of a backend."""
 
 EVERY_SECONDS = 30.0

@@ -109,7 +109,7 @@ def held(
     """A launcher that has come to just this request."""
     hold = place.proxy.hold(which, answered=answered)
     step = launch(place, script)
-    assert hold.reached.wait(60), step.text
+    assert hold.reached.wait(180), step.text
     hold.drop = True
     return step
 
@@ -132,7 +132,7 @@ POINTS: dict[str, Callable[[Place], Step]] = {
 def running(place: Place, script: str = LONG, *options: str, **environment: str) -> Step:
     step = launch(place, script, *options, **environment)
     if place.rival:
-        assert eventually(lambda: count_running(place), lambda count: count == 2, 60) == 2, step.text
+        assert eventually(lambda: count_running(place), lambda count: count == 2, 180) == 2, step.text
     else:
         step.saw(RUNNING)
     return step
@@ -782,7 +782,7 @@ def over_quota_on(place: Place) -> Ended:
 def quota_later(place: Place) -> Ended:
     hold = place.proxy.hold(lambda request: request.creates_job)
     step = launch(place, LONG, *SOON)
-    assert hold.reached.wait(60), step.text
+    assert hold.reached.wait(180), step.text
     limit_pods(place, 1)
     hold.released.set()
     return step.end()

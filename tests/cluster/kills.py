@@ -27,6 +27,7 @@ SIGKILL, SIGTERM, BOTH = WAYS = ("SIGKILL", "SIGTERM", "SIGTERM, SIGKILL")
 _LAUNCHED = 3 / 4
 _FAILED = 3
 _INTERRUPTED = 143
+_PATIENCE = ("--deadlines", "reconciled=600")
 _SCRIPT = "trap 'exit 143' TERM; sleep 2 & wait $!; exit {}"
 
 
@@ -154,7 +155,7 @@ def _remove(place: Place) -> None:
 
 
 def _started(place: Place, run: str, code: int) -> Step:
-    return launch(place, _SCRIPT.format(code), run=run)
+    return launch(place, _SCRIPT.format(code), *_PATIENCE, run=run)
 
 
 def _stage(place: Place, step: Step, before: int) -> str:

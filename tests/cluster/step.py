@@ -56,7 +56,7 @@ class Step:
     def text(self) -> str:
         return self._written.decode()
 
-    def saw(self, pattern: str, seconds: float = 60) -> None:
+    def saw(self, pattern: str, seconds: float = 180) -> None:
         """Wait until it has written this."""
         with self._changed:
             found = self._changed.wait_for(lambda: re.search(pattern, self.text), seconds)

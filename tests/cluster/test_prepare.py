@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from place import OUR_IMAGES, a_place, eventually
+from place import OUR_IMAGES, a_place, delete, eventually
 from step import Step
 
 from ddpipe.data.manifest import load_manifest
@@ -22,10 +22,16 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 IMAGE = OUR_IMAGES.format("trainer")
 
 
+@pytest.mark.parametrize("lost", [False, True])
 def test_two_pods_encode_the_version_of_one_process(
-    admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    admin: ApiServer,
+    tmp_path: Path,
+    s3_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    lost: bool,
 ) -> None:
-    """Neither the job nor what the pods wrote for it is left."""
+    """Even if one of them is deleted; neither the job nor what the pods wrote for it is left."""
     for name, value in s3_environment.items():
         monkeypatch.setenv(name, value)
     store = f"s3://{s3_environment['S3_BUCKET']}/test-{uuid.uuid4().hex[:8]}"
@@ -39,7 +45,13 @@ def test_two_pods_encode_the_version_of_one_process(
             place.create("/api/v1/secrets", secret)
             encoding = ("--encode-nodes", "2", "--encode-job", options)
             command = ("prepare", "--source", "digits", "--store", store, *encoding)
-            ended = Step(place, command, s3_environment).end(300)
+            step = Step(place, command, s3_environment)
+            if lost:
+                name = place.pod("worker-1")["metadata"]["name"]
+                path = f"/api/v1/namespaces/{place.namespace}/pods/{name}"
+                delete(admin, path, gracePeriodSeconds=0)
+                step.saw("worker-1 is replaced: somebody deleted its pod")
+            ended = step.end(300)
             assert ended.code == 0, ended.text
             assert place.jobs_ever() == 1
             assert not eventually(place.pods, lambda pods: not pods, 60)

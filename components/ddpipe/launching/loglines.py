@@ -5,10 +5,11 @@ ends, which may be hours later. To the API all of that is one line of many megab
 
     2026-01-01T00:00:00.1Z \r 1%|   | 1/100\r 2%|   | 2/100 ... \r100%|###| 100/100\n
 
-So a line is here what a terminal shows of it: the last state. Meanwhile its present state comes out every
-half a minute. However long a line is, and in however small pieces it comes, a bounded part of it is kept and
-every byte is looked at once: this code shares the interpreter with the thread that deletes the job when the
-step is terminated, half a second before it is killed.
+So a line is here what a terminal shows of it: the last state. Meanwhile its present state comes out at
+growing intervals, up to half a minute: something is seen of a bar that stops early. However long a line is,
+and in however small pieces it comes, a bounded part of it is kept and every byte is looked at once: this code
+shares the interpreter with the thread that deletes the job when the step is terminated, half a second before
+it is killed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, repeat
 
 LONGEST = 4096
 """Bytes shown of a line: of a longer one the beginning and the end."""
 
 STATE_SECONDS = 30.0
-"""So often the present state of an unfinished line comes out."""
+"""So often the present state of an unfinished line comes out, in the end."""
+
+_FIRST_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
 
 Instant = tuple[int, int]
 """Seconds since 1970, and nanoseconds."""
@@ -87,7 +91,8 @@ def lines_of(
         complete: The container has ended: a last line that has no end is not cut, but the last.
         clock: Seconds.
     """
-    line, due = _Unfinished(), clock() + STATE_SECONDS
+    pauses = chain(_FIRST_SECONDS, repeat(STATE_SECONDS))
+    line, due = _Unfinished(), clock() + next(pauses)
     for piece in pieces:
         *ends, rest = piece.split(b"\n")
         for end in ends:
@@ -96,7 +101,7 @@ def lines_of(
             line = _Unfinished()
         line.add(rest)
         if line.has_state and clock() >= due:
-            due = clock() + STATE_SECONDS
+            due = clock() + next(pauses)
             yield line.seen(finished=False)
     if complete and not line.is_empty:
         yield line.seen(finished=True)

@@ -27,6 +27,7 @@ from ddpipe.data import shards
 from ddpipe.data.columns import Rows, text
 from ddpipe.data.prefetch import prefetched
 from ddpipe.data.shards import shard_key, verify
+from ddpipe.errors import NoSuchObject
 from ddpipe.prepare.encoding import Encoding, Moments
 from ddpipe.prepare.entries import DIGEST, Entry, Members, write_entry
 from ddpipe.prepare.planning import Known, Plan, Stored, Take
@@ -177,10 +178,17 @@ class Packer:
     ) -> Packed:
         if not (take := plan.take(place)):
             return self._read(encoding, place, row, sample)
+        try:
+            data = opened.part(take)
+        except (NoSuchObject, FileNotFoundError):
+            if not take.scratch:
+                raise
+            # Another prepare of the same data was faster, and has removed what the helpers encoded.
+            return self._read(encoding, place, row, sample)
         members, at = take.entry.members, take.place
         shape, moments = tuple(members.shapes[at].tolist()), tuple(members.moments[at].tolist())
         depth, phash = int(members.depths[at]), members.phashes[at].decode()
-        return Packed(row, members.sha256[at], shape, depth, moments, phash, opened.part(take))
+        return Packed(row, members.sha256[at], shape, depth, moments, phash, data)
 
     def _read(self, encoding: Encoding, _place: int, row: int, sample: Sample) -> Packed:
         data = self._source.read(sample)

@@ -45,9 +45,9 @@ def a_bar(megabytes: int) -> list[bytes]:
 def test_an_epoch_of_a_progress_bar_is_one_short_line() -> None:
     with serving(lambda: a_bar(8)) as server:
         logs, written = read(server.client())
-    assert len(written) == 2
-    assert len(written[0]) < 100
-    assert written[1] == "[worker-0] done"
+    assert 2 <= len(written) <= 7, "its end, and a few states before if that takes seconds"
+    assert all(len(line) < 100 for line in written)
+    assert written[-1] == "[worker-0] done"
     assert sum(map(len, logs.tail("worker-0-uid"))) < 200
     assert logs.metrics == {"epoch": 1, "loss": 0.5}
 

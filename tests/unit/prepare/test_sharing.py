@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,9 @@ from samples import a_folder, a_picture
 from ddpipe.data import shards
 from ddpipe.data.catalogue import SCRATCH, clean_up
 from ddpipe.errors import CorruptObject, ParameterError, PreflightFailed, SourceError
+from ddpipe.prepare.planning import Stored
 from ddpipe.prepare.prepare import Prepared, prepare
-from ddpipe.prepare.sharing import SHARES, Helpers, encode_share
+from ddpipe.prepare.sharing import SHARES, Helped, Helpers, encode_share
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.sources.folder import Folder
 from ddpipe.sources.sample import Sample
@@ -151,6 +153,22 @@ def test_a_retry_finds_what_the_attempt_before_encoded(photographs: PrepareSpec,
     assert not [key for key in objects(photographs.store) if key.endswith("manifest.json")]
     assert prepare(photographs, Helpers(2, continuing)).dataset_id == alone(photographs, tmp_path).dataset_id
     assert encoded == [10, 0, 10]
+
+
+def test_of_two_prepares_at_once_the_slower_one_encodes_what_is_removed(
+    photographs: PrepareSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both found the same assignment; the faster one has published and removed it."""
+    encoded = Helped.encoded
+
+    def removed(helped: Helped, *given: Any) -> list[Stored]:
+        found = encoded(helped, *given)
+        helped.clear()
+        return found
+
+    monkeypatch.setattr(Helped, "encoded", removed)
+    prepared = prepare(photographs, Helpers(3, in_turn))
+    assert prepared.dataset_id == alone(photographs, tmp_path).dataset_id
 
 
 def test_unchanged_data_needs_no_helper(photographs: PrepareSpec) -> None:
