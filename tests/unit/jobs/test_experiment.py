@@ -118,6 +118,13 @@ def test_an_experiment_belongs_to_its_step() -> None:
     assert body() == body()
 
 
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_pods_of_an_experiment_are_those_of_its_trials(name: str) -> None:
+    """Whether they fit on the nodes, and into the quota, is decided by them."""
+    inner = backend(name)
+    assert experiment(PLAN, inner).pod(a_job()) == inner.pod(a_job())
+
+
 def test_a_plain_job_has_trials_of_one_pod_only() -> None:
     with pytest.raises(ParameterError, match="2 pods need a service"):
         body("indexedjob", replace(PLAN, parallel=1))
