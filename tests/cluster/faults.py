@@ -928,6 +928,17 @@ def late_end(place: Place) -> Ended:
     return launch(place, LONG, "--deadlines", "finished=4").end()
 
 
+@fault("a limit continues when its launcher is killed and run again", code=49, words=("did not end in time",))
+def limit_continues(place: Place) -> Ended:
+    limit = ("--deadlines", "finished=40")
+    step = running(place, LONG, *limit)
+    time.sleep(25)
+    step.kill()
+    ended = launch(place, LONG, *limit).end()
+    assert ended.seconds < 40, "it began again"
+    return ended
+
+
 # --- the second line of defence -------------------------------------------------------------------
 
 
