@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from processes import until
 
 from ddpipe.__main__ import cli
-from ddpipe.errors import Interrupted, ParameterError
+from ddpipe.errors import Interrupted, ParameterError, SourceError
 
 TUNE = (
     *("tune", "--source", "digits", "--study", "digits", "--epochs", "2", "--seed", "1", "--trials", "4"),
@@ -74,6 +74,17 @@ def test_a_wrong_search_is_rejected(
     assert rejected.exit_code == ParameterError.exit_code, rejected.stderr
     assert message in rejected.stderr
     assert not (tmp_path / "studies").exists()
+
+
+def test_a_path_is_the_source_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    search = ("--search", "momentum", "--study", "a")
+    missing = ddpipe("tune", "photos", *search)
+    assert missing.exit_code == SourceError.exit_code, missing.stderr
+    assert "photos" in missing.stderr
+    twice = ddpipe("tune", "photos", "--source-path", "others", *search)
+    assert twice.exit_code == ParameterError.exit_code
+    assert "--source-path names other data: others" in twice.stderr
 
 
 @pytest.mark.slow

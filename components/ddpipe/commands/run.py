@@ -96,9 +96,7 @@ def run_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - click
 
     PATH is the raw data: a folder, a file or s3://bucket/prefix, the same as --source-path.
     """
-    if path:
-        _check_one_path(path, given)
-        given["source_path"] = path
+    given = with_path(path, given)
     refuse("the run cannot start", validation.problems(_CHECKED, given, given_names(given)))
     data, recipe = data_of(given), chosen_recipe(given)
     title = data.name if isinstance(data, PrepareSpec) else "run"
@@ -110,14 +108,20 @@ def run_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - click
     print_result(finished.to_dict(), finished.text())
 
 
-def _check_one_path(path: str, given: Mapping[str, Any]) -> None:
-    if given["source_path"] not in {"", path}:
+def with_path(path: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with the raw data of the argument PATH as their source path.
+
+    Raises:
+        ParameterError: The options name other raw data.
+    """
+    if path and given["source_path"] not in {"", path}:
         raise ParameterError(
             what="the run cannot start",
             which=path,
             seen=f"{option('source_path')} names other data: {given['source_path']}",
             do="Give one of them.",
         )
+    return {**given, **({"source_path": path} if path else {})}
 
 
 def data_of(given: Mapping[str, Any]) -> PrepareSpec | str:

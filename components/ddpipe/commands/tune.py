@@ -11,7 +11,7 @@ from ddpipe import validation
 from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
-from ddpipe.commands.run import LocalRunOptions, VersionOptions, data_of, run_here
+from ddpipe.commands.run import LocalRunOptions, VersionOptions, data_of, run_here, with_path
 from ddpipe.errors import Interrupted
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.parameters import refuse
@@ -46,11 +46,16 @@ _SHOWN = (
 
 
 @click.command("tune", cls=SectionedCommand)
+@click.argument("path", required=False)
 @options(*_SHOWN, without=("run",), brief=True)
 @list_presets_option
 @json_option
-def tune_command(**given: Any) -> None:  # noqa: ANN401 - click passes every option by its name
-    """Search hyperparameters on this machine: prepare once, train trials, finish the run of the best one."""
+def tune_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - click passes every option by its name
+    """Search hyperparameters on this machine: prepare once, train trials, finish the run of the best one.
+
+    PATH is the raw data: a folder, a file or s3://bucket/prefix, the same as --source-path.
+    """
+    given = with_path(path, given)
     names = given_names(given)
     refuse("the search cannot start", validation.problems(_CHECKED, given, names))
     recipe, search = chosen_recipe(given), SearchOptions.picked(given)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 
 from ddpipe.errors import LaunchError, NotRemoved, listed
-from ddpipe.jobs.backend import Backend, all_backends
+from ddpipe.jobs import experiment
+from ddpipe.jobs.backend import all_backends
 from ddpipe.jobs.labels import KEEP, MANAGED, PIPELINE, RUN, label_value, owner_of
 from ddpipe.jobs.options import Keep
 from ddpipe.jobs.owner import Owner
@@ -18,7 +19,7 @@ from ddpipe.jobs.status import Phase, true_conditions
 from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.discovery import is_served
 from ddpipe.kube.listing import pages
-from ddpipe.kube.resources import Object
+from ddpipe.kube.resources import Object, Resource
 from ddpipe.kube.retrying import Patient, delete
 from ddpipe.launching.ownership import run_of, runs_over
 
@@ -61,7 +62,7 @@ def list_jobs(
     run: str | None = None,
     most: int | None = None,
 ) -> list[FoundJob]:
-    """All jobs that ddpipe created in a namespace, of every kind.
+    """All jobs that ddpipe created in a namespace, of every kind, searches with Katib among them.
 
     Args:
         cluster: Where.
@@ -77,11 +78,13 @@ def list_jobs(
     query = {"labelSelector": _selector(pipeline, run)}
     found: list[tuple[FoundJob, Object | None]] = []
     refusals: list[Refused] = []
-    kinds = [backend for backend in all_backends() if is_served(cluster, backend.resource)]
-    for kind in kinds:
+    kinds = [(resource, phase) for resource, phase in _kinds() if is_served(cluster, resource)]
+    for resource, phase in kinds:
         try:
-            for page in pages(cluster.get, kind.resource.path(namespace), query):
-                found += (_found(kind, item, owner) for item in page if (owner := owner_of(item)))
+            for page in pages(cluster.get, resource.path(namespace), query):
+                found += (
+                    _found(resource, phase(item), item, owner) for item in page if (owner := owner_of(item))
+                )
         except Refused as error:
             # An account that may not use a kind has no jobs of that kind.
             if error.status != HTTPStatus.FORBIDDEN:
@@ -94,6 +97,12 @@ def list_jobs(
         return [job for job, _ in found if job.owner.run_id == run]
     over = runs_over(cluster, namespace, [belongs for _, belongs in found if belongs], most)
     return [replace(job, run_over=over[belongs["uid"]] if belongs else None) for job, belongs in found]
+
+
+def _kinds() -> list[tuple[Resource, Callable[[Object], Phase]]]:
+    """The kinds of objects that stand for a job, each with how far such an object is."""
+    jobs = [(backend.resource, backend.phase) for backend in all_backends()]
+    return [*jobs, (experiment.RESOURCE, experiment.phase)]
 
 
 def _selector(pipeline: str | None, run: str | None) -> str:
@@ -172,15 +181,14 @@ def sweep(
     return swept
 
 
-def _found(backend: Backend, item: Object, owner: Owner) -> tuple[FoundJob, Object | None]:
+def _found(resource: Resource, phase: Phase, item: Object, owner: Owner) -> tuple[FoundJob, Object | None]:
     """A job, and the reference to the run that it belongs to."""
     metadata = item["metadata"]
-    phase = backend.phase(item)
     keep = Keep(metadata["annotations"].get(KEEP, Keep.NEVER))
     job = FoundJob(
-        kind=backend.resource.kind,
+        kind=resource.kind,
         name=metadata["name"],
-        path=backend.resource.path(metadata["namespace"], metadata["name"]),
+        path=resource.path(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
         owner=owner,
         created=metadata["creationTimestamp"],

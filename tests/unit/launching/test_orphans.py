@@ -12,6 +12,7 @@ from launch_samples import JOBS, PODS, a_job, a_server, an_object
 from ddpipe.__main__ import cli
 from ddpipe.commands import jobs
 from ddpipe.errors import ClusterUnreachable, NotRemoved
+from ddpipe.jobs import experiment
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.owner import Owner
 from ddpipe.jobs.pytorchjob import RESOURCE
@@ -185,6 +186,18 @@ def test_a_sweep_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(jobs, "connect", lambda: server)
     done = CliRunner().invoke(cli, ["jobs", "sweep", "--run-id", "run-1"])
     assert done.exit_code == NotRemoved.exit_code
+
+
+def test_a_search_whose_run_is_over_is_swept() -> None:
+    search = orphan(a_job(), "Created", "Running")
+    search |= {"kind": experiment.RESOURCE.kind, "apiVersion": experiment.RESOURCE.api_version}
+    server = a_server()
+    server.serve(experiment.RESOURCE)
+    server.put(experiment.RESOURCE.path("team"), search)
+    (found,) = list_jobs(server, "team")
+    assert (found.kind, found.state, found.run_over) == ("Experiment", "Running", True)
+    assert [one.name for one in sweep(server, "team").removed] == [a_job().name]
+    assert list_jobs(server, "team") == []
 
 
 def test_kinds_that_may_not_be_listed_hide_no_others() -> None:
