@@ -19,7 +19,7 @@ from ddpipe.pipelines.catalogue import metadata
 from ddpipe.pipelines.custom_job import CUSTOM_JOB
 from ddpipe.pipelines.guide import guide
 from ddpipe.pipelines.kfp_v2 import pipeline_of, with_dropdowns
-from ddpipe.pipelines.training import GATED, TRAINING
+from ddpipe.pipelines.training import GATED, TRAINING, TUNED
 from ddpipe.pipelines.wiring import Pipeline
 from ddpipe.steps import CLEAN_UP, DEPLOY, EVALUATE, EXPORT, GATE, PREPARE, PYTORCH_JOB, REGISTER, TRAIN, TUNE
 
@@ -28,6 +28,7 @@ COMPILED = HERE / "compiled"
 PIPELINES: Mapping[str, Pipeline] = {
     "training": TRAINING,
     "training-gated": GATED,
+    "training-tuned": TUNED,
     "custom-job": CUSTOM_JOB,
 }
 OFFERED = (PREPARE, TUNE, TRAIN, EVALUATE, GATE, EXPORT, DEPLOY, REGISTER, PYTORCH_JOB, CLEAN_UP)

@@ -2,6 +2,7 @@
 
 prepare ──▶ train ──▶ evaluate ──▶ export, and clean-up however they end
 prepare ──▶ train ──▶ evaluate ──▶ gate ──▶ if the gate says so: export ──▶ deploy and register if wanted
+prepare ──▶ tune ──▶ train with the best recipe ──▶ evaluate ──▶ export, likewise
 """
 
 from __future__ import annotations
@@ -102,4 +103,21 @@ GATED = replace(
         "registry": "",
         "serve_image": image_named(steps.Image.PREDICTOR),
     },
+)
+
+_PREPARE, _TRAIN, *_LATER = (_owned(task, f"{NAME}-tuned") for task in TRAINING.tasks)
+TUNED = replace(
+    TRAINING,
+    name=f"{NAME}-tuned",
+    title="ddpipe: search hyperparameters, train with the best",
+    help="Search the hyperparameters of an image classifier with Katib, train with the best recipe, evaluate "
+    "on the test split, and export.",
+    tasks=(
+        _PREPARE,
+        replace(_TRAIN, step=steps.TUNE, settled={**_TRAIN.settled, "step": "tune"}),
+        replace(_TRAIN, settled={**_TRAIN.settled, "preset": "", "recipe": Made("tune", "best_recipe")}),
+        *_LATER,
+    ),
+    last=_owned(TRAINING.last, f"{NAME}-tuned"),
+    defaults={**TRAINING.defaults, "search": ["learning_rate"]},
 )

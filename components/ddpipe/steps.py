@@ -1,7 +1,7 @@
 """The steps of a run as an engine sees them: a command, its inputs and its results.
 
-    prepare ──▶ train ──▶ evaluate (──▶ gate) ──▶ export (──▶ deploy, register)      clean_up
-    pytorch_job: any image and command
+    prepare (──▶ tune) ──▶ train ──▶ evaluate (──▶ gate) ──▶ export (──▶ deploy, register)
+    pytorch_job: any image and command      clean_up
 
 Commands get their options from here, pipeline components their inputs and outputs.
 """
@@ -364,5 +364,5 @@ CLEAN_UP = Step(
 )
 TASK_CONFIG = "task_config"
 """The input through which a launching step receives the settings of its task, for its job."""
-LATER = (TRAIN, EVALUATE, GATE, EXPORT, DEPLOY, REGISTER)
+LATER = (TUNE, TRAIN, EVALUATE, GATE, EXPORT, DEPLOY, REGISTER)
 """The steps whose parameters the first step can validate."""

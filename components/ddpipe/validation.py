@@ -11,6 +11,8 @@ from typing import Any
 from ddpipe.jobs import LOCAL
 from ddpipe.jobs.options import JobOptions
 from ddpipe.parameters import CHOSEN, Parameters, declared
+from ddpipe.search.options import SearchOptions
+from ddpipe.search.space import problems_of
 from ddpipe.spelling import option
 from ddpipe.train.presets import PRESETS, PresetOptions
 from ddpipe.train.recipe import Recipe
@@ -29,7 +31,7 @@ def problems(groups: Iterable[type[Parameters]], values: Values, given: Collecti
     groups = tuple(groups)
     used = with_preset(values, given) if PresetOptions in groups else values
     found = dict.fromkeys(problem for group in groups for problem in group.problems_in(used))
-    return list(found) or list(_across(groups, used))
+    return list(found) or [*_across(groups, used), *_of_search(groups, used, given)]
 
 
 def with_preset(values: Values, given: Collection[str]) -> dict[str, Any]:
@@ -62,3 +64,10 @@ def _across(groups: tuple[type[Parameters], ...], values: Values) -> Iterator[st
             f"{option('accumulation_steps')} is {recipe.accumulation_steps}, more than the {share} samples "
             f"that each of {processes} processes has in a step: some micro-batches would be empty"
         )
+
+
+def _of_search(groups: tuple[type[Parameters], ...], values: Values, given: Collection[str]) -> list[str]:
+    """What is wrong with the space of a search around the recipe, unless that is in a file."""
+    if not {SearchOptions, Recipe} <= set(groups) or values.get("recipe"):
+        return []
+    return problems_of(SearchOptions.picked(values).search, Recipe.picked(values), given)

@@ -17,7 +17,7 @@ from ddpipe.errors import ParameterError
 from ddpipe.jobs import AUTO, BACKENDS
 from ddpipe.parameters import Parameter, declared
 from ddpipe.pipelines.compile import COMPILED, PIPELINES, compile_all, compile_v1, compile_v2
-from ddpipe.pipelines.wiring import MOUNT, Task
+from ddpipe.pipelines.wiring import MOUNT, Given, Made, Task
 from ddpipe.steps import (
     CLEAN_UP,
     DEPLOY,
@@ -28,6 +28,7 @@ from ddpipe.steps import (
     PYTORCH_JOB,
     REGISTER,
     TRAIN,
+    TUNE,
     Step,
 )
 from ddpipe.train.presets import PRESETS
@@ -36,6 +37,7 @@ from ddpipe.train.recipe import Recipe
 STEPS: dict[str, tuple[Step, ...]] = {
     "training": (PREPARE, TRAIN, EVALUATE, EXPORT, CLEAN_UP),
     "training-gated": (PREPARE, TRAIN, EVALUATE, GATE, EXPORT, DEPLOY, REGISTER, CLEAN_UP),
+    "training-tuned": (PREPARE, TUNE, TRAIN, EVALUATE, EXPORT, CLEAN_UP),
     "custom-job": (PYTORCH_JOB, CLEAN_UP),
 }
 CASES = [(name, step) for name, steps in STEPS.items() for step in steps]
@@ -113,7 +115,7 @@ def v2_command(container: dict[str, Any], values: dict[str, Any], folder: Path) 
 def v1_command(template: dict[str, Any], values: dict[str, Any]) -> list[str]:
     def filled(part: str) -> str:
         if match := re.fullmatch(r"\{\{inputs\.parameters\.([\w-]+)\}\}", part):
-            return written(values[match[1].removeprefix("prepare-").removeprefix("export-")])
+            return written(values[re.sub("^(prepare|tune|export)-", "", match[1])])
         return part
 
     return [filled(part) for part in template["container"]["command"]]
@@ -129,6 +131,8 @@ def fresh_values(name: str, step: Step) -> dict[str, Any]:
     """Another value than the default for all that a step takes and checks, as arguments and as fields."""
     task = task_of(name, step)
     values = {item.name: OTHERS[item.kind] for item in task.own}
+    made = {name: one.result for name, one in task.settled.items() if isinstance(one, Made)}
+    values |= {result: values[name] for name, result in made.items()}
     for place in task.objects:
         inside = [item for item in step.parameters if item.form == place.name and not item.alone]
         values[place.name] = {item.name: OTHERS[item.kind] for item in inside}
@@ -194,7 +198,7 @@ def test_every_value_reaches_the_command_unharmed_on_kfp_1(name: str, step: Step
     seen = reached(step, understood(v1_command(templates(name)[step.name], values)))
     settled = task_of(name, step).settled
     for item in step.parameters:
-        if item.name not in settled or item.name in {"dataset", "model"}:
+        if isinstance(settled.get(item.name, Given(item.form)), (Given, Made)):
             assert seen[item.name] == OTHERS[item.kind], item.name
 
 

@@ -55,6 +55,28 @@ def test_options_are_spelled_as_the_command_line_does() -> None:
     assert problems_of(learning_rate=-2.0)[0].startswith("learning_rate is -2.0, not")
 
 
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"search_space": ["learning_rate=1..0.1"]}, "lower limit 1 is not below the upper limit 0.1"),
+        ({"search_space": ["momentum"], "train_options": {"momentum": 0.5}}, "momentum is searched and set"),
+        ({"search_space": ["momentum=0.5..1.5"]}, "momentum is 1.5"),
+        ({"search_space": []}, "nothing is searched"),
+    ],
+)
+def test_a_wrong_space_is_rejected_before_any_work(fields: dict[str, Any], problem: str) -> None:
+    tuned = PIPELINES["training-tuned"]
+    assert tuned.problems({}) == []
+    (found,) = tuned.problems(fields)
+    assert problem in found
+    checks = [
+        part
+        for name, value in fields.items()
+        for part in ("--check", name.removesuffix("_space"), json.dumps(value))
+    ]
+    assert problem in rejected("prepare", "--run", "a", "--check", "epochs", "3", *checks)
+
+
 @pytest.mark.parametrize("command", ["train", "evaluate", "export"])
 def test_a_missing_dataset_is_named(command: str) -> None:
     assert "--dataset is missing" in rejected(command)

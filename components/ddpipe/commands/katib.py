@@ -18,7 +18,7 @@ from ddpipe.jobs.owner import Owner
 from ddpipe.kube.api import connect
 from ddpipe.launching.tuning import Tuned, tune
 from ddpipe.runs import Run, RunOptions
-from ddpipe.search.katib import METRICS, check_plain, parameters, recipe_of, template
+from ddpipe.search.katib import METRICS, check, parameters, recipe_of, template
 from ddpipe.search.options import Pruning, SearchOptions
 from ddpipe.search.space import Space, checked, parsed
 from ddpipe.search.winner import FILE, recipe_text, winner_json
@@ -35,7 +35,7 @@ def katib_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the 
     run, search = RunOptions.picked(given).required, SearchOptions.picked(given)
     recipe = chosen_recipe(given)
     space = checked(parsed(search.search), recipe, given_names(given))
-    check_plain(space)
+    check(space, search.sampler)
     plan = _plan(space, search, recipe, METRICS[load_manifest(dataset).task], given["restart"])
     cluster = connect()
     owner = Owner.picked(given)

@@ -12,15 +12,16 @@ from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
 from ddpipe.commands.run import LocalRunOptions, VersionOptions, data_of, run_here, with_path
-from ddpipe.errors import Interrupted
+from ddpipe.errors import Interrupted, ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.parameters import refuse
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.signals import on_stop
 from ddpipe.runs import removed_if_rejected
-from ddpipe.search.options import SearchOptions
+from ddpipe.search.options import Sampler, SearchOptions
 from ddpipe.search.space import checked, parsed
+from ddpipe.spelling import option
 from ddpipe.steps import StoreOptions, TrainOptions
 from ddpipe.storage import open_store
 from ddpipe.storage.lease import lease
@@ -60,12 +61,23 @@ def tune_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - clic
     refuse("the search cannot start", validation.problems(_CHECKED, given, names))
     recipe, search = chosen_recipe(given), SearchOptions.picked(given)
     checked(parsed(search.search), recipe, names)  # before anything is prepared
+    _check_sampler(Sampler(search.sampler))
     data = data_of(given)
     title = data.name if isinstance(data, PrepareSpec) else "study"
     study = Study.named(given["studies"], given["study"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     training, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
     found, finished = tune_here(study, data, recipe, search, training, evaluation)
     print_result({**found.to_dict(), "run": finished.to_dict()}, f"{found.text()}\n{finished.text()}")
+
+
+def _check_sampler(sampler: Sampler) -> None:
+    if sampler.needs_katib:
+        raise ParameterError(
+            what=SearchOptions.what,
+            which=f"{option('sampler')} {sampler}",
+            seen="a search on this machine does not have it",
+            do=f"Choose {Sampler.TPE} or {Sampler.RANDOM}, or search with ddpipe katib.",
+        )
 
 
 def tune_here(

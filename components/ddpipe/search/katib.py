@@ -9,12 +9,15 @@ from typing import Any
 
 from ddpipe.errors import OutputMissing
 from ddpipe.parameters import refuse
-from ddpipe.search.space import WHAT, Choice, Dimension, Space, parsed_value, recipe_with
+from ddpipe.search.options import Sampler
+from ddpipe.search.space import WHAT, Choice, Dimension, Range, Space, parsed_value, recipe_with
+from ddpipe.spelling import option
 from ddpipe.train.recipe import Recipe
 
 METRICS = {"multiclass": "val_accuracy", "multilabel": "val_macro_auc"}
 """By task: the name in the line of an epoch (train/journal.py) of what models are compared by."""
 
+_CMAES_RANGES = 2
 
 _PLAIN = re.compile(r"[\w.:/@+-]*")
 
@@ -24,21 +27,29 @@ def parameters(space: Space) -> list[dict[str, Any]]:
     return [{"name": item.name, **_feasible(item)} for item in space.dimensions]
 
 
-def check_plain(space: Space) -> None:
-    """Reject values that a shell would not take literally: Katib puts them into a command.
+def check(space: Space, sampler: str) -> None:
+    """Reject what Katib cannot search.
+
+    Args:
+        space: What varies.
+        sampler: How values are proposed.
 
     Raises:
-        ParameterError: Some are not plain.
+        ParameterError: A shell would not take a value literally, and Katib puts it into a command; or the
+            sampler does not suit the space. All problems are listed.
     """
     values = [(item.name, value) for item in space.dimensions for value in item.limits]
-    refuse(
-        WHAT,
-        [
-            f"{name}={value!r} has characters that Katib cannot pass on"
-            for name, value in values
-            if not _PLAIN.fullmatch(str(value))
-        ],
-    )
+    problems = [
+        f"{name}={value!r} has characters that Katib cannot pass on"
+        for name, value in values
+        if not _PLAIN.fullmatch(str(value))
+    ]
+    ranges = sum(isinstance(item, Range) for item in space.dimensions)
+    if sampler == Sampler.CMAES and ranges < _CMAES_RANGES:
+        problems.append(
+            f"{option('sampler')} {sampler} needs at least {_CMAES_RANGES} ranges of numbers, not {ranges}"
+        )
+    refuse(WHAT, problems)
 
 
 def _feasible(item: Dimension) -> dict[str, Any]:

@@ -16,6 +16,13 @@ class Sampler(StrEnum):
 
     TPE = "tpe"
     RANDOM = "random"
+    SOBOL = "sobol"
+    CMAES = "cmaes"
+
+    @property
+    def needs_katib(self) -> bool:
+        """Whether a search on this machine does not have it."""
+        return self in {Sampler.SOBOL, Sampler.CMAES}
 
 
 class Pruning(StrEnum):
@@ -32,24 +39,26 @@ class SearchOptions(Parameters):
 
     heading: ClassVar[str] = "Search"
     what: ClassVar[str] = "the search cannot start"
+    others: ClassVar[str] = "search_options"
 
     search: Sequence[str] = parameter(
         [],
         "Hyperparameter to search, repeatable: NAME=LOW..HIGH, NAME=log(LOW,HIGH), NAME=VALUE,VALUE, or NAME "
         "for its typical range.",
-        common=True,
+        form="search_space",
     )
-    trials: int = parameter(20, "Number of trials.", Between(1, 1000), common=True)
+    trials: int = parameter(20, "Number of trials.", Between(1, 1000), form="search_trials")
     parallel_trials: int = parameter(
         1,
         "Trials that run at the same time; with one, the same seed gives the same trials.",
         Between(1, 64),
-        common=True,
+        form="search_parallel_trials",
     )
     max_failed_trials: int = parameter(3, "Failed trials after which the search ends.", Between(0, 1000))
     sampler: str = parameter(
         "tpe",
-        "How values are proposed: tpe (from the trials so far), or random.",
+        "How values are proposed: tpe (from the trials so far), random, or, with Katib only, sobol (evenly "
+        "spread) or cmaes (an evolution strategy for two or more ranges of numbers).",
         OneOf(tuple(map(str, Sampler))),
     )
     pruning: str = parameter(

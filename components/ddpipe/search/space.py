@@ -131,6 +131,34 @@ def parsed(texts: Sequence[str]) -> Space:
         ParameterError: A text is malformed, names no hyperparameter, or has values that it cannot have; all
             problems are listed.
     """
+    space, problems = _read(texts)
+    refuse(WHAT, problems)
+    return space
+
+
+def checked(space: Space, recipe: Recipe, given: Iterable[str] = ()) -> Space:
+    """The same space, if the rest of the recipe suits every limit and every choice of it.
+
+    Args:
+        space: What varies.
+        recipe: The values of all other hyperparameters.
+        given: The hyperparameters that the user set to one value.
+
+    Raises:
+        ParameterError: It does not; all problems are listed.
+    """
+    refuse(WHAT, _conflicts(space, recipe, given))
+    return space
+
+
+def problems_of(texts: Sequence[str], recipe: Recipe, given: Iterable[str]) -> list[str]:
+    """What `parsed` or `checked` would reject; nothing if the space is valid."""
+    space, problems = _read(texts)
+    return problems or _conflicts(space, recipe, given)
+
+
+def _read(texts: Sequence[str]) -> tuple[Space, list[str]]:
+    """The space, and what is wrong with the texts."""
     items = {item.name: item for item in declared(Recipe) if item.shapes}
     found: dict[str, Dimension] = {}
     problems: list[str] = [] if texts else ["nothing is searched: name at least one hyperparameter"]
@@ -148,21 +176,11 @@ def parsed(texts: Sequence[str]) -> Space:
                 found[name] = _dimension(items[name], values.strip() if separator else None)
             except ValueError as error:
                 problems.append(f"{text!r}: {error}")
-    refuse(WHAT, problems)
-    return Space(tuple(found.values()))
+    return Space(tuple(found.values())), problems
 
 
-def checked(space: Space, recipe: Recipe, given: Iterable[str] = ()) -> Space:
-    """The same space, if the rest of the recipe suits every limit and every choice of it.
-
-    Args:
-        space: What varies.
-        recipe: The values of all other hyperparameters.
-        given: The hyperparameters that the user set to one value.
-
-    Raises:
-        ParameterError: It does not; all problems are listed.
-    """
+def _conflicts(space: Space, recipe: Recipe, given: Iterable[str]) -> list[str]:
+    """What does not go together: the space, the rest of the recipe, and what the user set."""
     problems = [
         f"{name} is searched and set to one value; leave out one of them"
         for name in space.names
@@ -179,8 +197,7 @@ def checked(space: Space, recipe: Recipe, given: Iterable[str] = ()) -> Space:
         for value in item.limits
         for problem in Recipe.problems_in({**recipe.to_dict(), item.name: value})
     )
-    refuse(WHAT, [*problems, *wrong])
-    return space
+    return [*problems, *wrong]
 
 
 def _dimension(item: Parameter, text: str | None) -> Dimension:

@@ -88,6 +88,8 @@ def _sampler(kind: Sampler, seed: int) -> BaseSampler:
             return TPESampler(n_startup_trials=STARTUP, multivariate=True, constant_liar=True, seed=seed)
         case Sampler.RANDOM:
             return RandomSampler(seed=seed)
+        case _:
+            raise ValueError(f"Optuna is not used for {kind}")
 
 
 def _rounded(item: Dimension, value: Any) -> Any:  # noqa: ANN401 - of the hyperparameter's own type

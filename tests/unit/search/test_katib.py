@@ -6,7 +6,7 @@ import pytest
 
 from ddpipe.errors import OutputMissing, ParameterError
 from ddpipe.model.tasks import TASKS
-from ddpipe.search.katib import METRICS, check_plain, parameters, recipe_of, template
+from ddpipe.search.katib import METRICS, check, parameters, recipe_of, template
 from ddpipe.search.space import parsed
 from ddpipe.train.journal import progress
 from ddpipe.train.recipe import Recipe
@@ -40,9 +40,15 @@ def test_a_filled_template_is_the_recipe_of_the_trial() -> None:
 
 
 def test_values_that_a_shell_would_interpret_are_rejected() -> None:
-    check_plain(SPACE)
+    check(SPACE, "tpe")
     with pytest.raises(ParameterError, match="characters that Katib cannot pass on"):
-        check_plain(parsed(["pretrained=a.pt,$(reboot)"]))
+        check(parsed(["pretrained=a.pt,$(reboot)"]), "tpe")
+
+
+def test_an_evolution_strategy_needs_ranges() -> None:
+    check(SPACE, "cmaes")
+    with pytest.raises(ParameterError, match="sampler cmaes needs at least 2 ranges of numbers, not 1"):
+        check(parsed(["momentum=0..0.9", "model=lenet,fast-cnn"]), "cmaes")
 
 
 @pytest.mark.parametrize("values", [{"learning_rate": "fast"}, {"nonsense": "1"}])
