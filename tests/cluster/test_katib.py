@@ -12,15 +12,18 @@ from place import OUR_IMAGES, Place, a_place, eventually, patch
 from step import Step
 from test_training import digits
 
-from ddpipe.errors import ReplicaFailed
-from ddpipe.jobs import BACKENDS
+from ddpipe.errors import ParameterError, PodRefused, ReplicaFailed
 from ddpipe.kube.api import ApiServer, Refused
 
 __all__ = ["digits"]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 EXPERIMENTS = "/apis/kubeflow.org/v1beta1/namespaces/{}/experiments"
-COLLECT = {"metadata": {"labels": {"katib.kubeflow.org/metrics-collector-injection": "enabled"}}}
+LABELS = {
+    "katib.kubeflow.org/metrics-collector-injection": "enabled",
+    # The containers of Katib itself have no securityContext unless its ConfigMap says so.
+    "pod-security.kubernetes.io/enforce": "baseline",
+}
 
 
 @pytest.fixture
@@ -32,7 +35,7 @@ def place(
     except Refused as error:
         pytest.skip(f"the cluster has no Katib: {error}")
     with a_place(admin, tmp_path, backend=getattr(request, "param", "pytorchjob")) as found:
-        patch(admin, f"/api/v1/namespaces/{found.namespace}", COLLECT)
+        patch(admin, f"/api/v1/namespaces/{found.namespace}", {"metadata": {"labels": LABELS}})
         keys = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}
         data = {key: s3_environment[name] for key, name in keys.items()}
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store"}, "stringData": data}
@@ -66,16 +69,23 @@ def left(place: Place) -> list[Any]:
     return [*experiments, *place.pods()]
 
 
-@pytest.mark.parametrize("place", BACKENDS, indirect=True)
+@pytest.mark.parametrize(
+    ("place", "sampler"),
+    [("pytorchjob", "tpe"), ("indexedjob", "random"), ("trainjob", "sobol"), ("indexedjob", "cmaes")],
+    indirect=["place"],
+)
 def test_a_search_ends_with_its_best_recipe(
-    place: Place, s3_environment: dict[str, str], digits: tuple[str, str]
+    place: Place, sampler: str, s3_environment: dict[str, str], digits: tuple[str, str]
 ) -> None:
-    ended = search(place, s3_environment, *digits, "--search", "learning_rate=0.01..0.2").end(400)
+    space = ("--search", "learning_rate=0.01..0.2", "--search", "momentum=0.5..0.95")
+    options = (*space, "--sampler", sampler, "--trials", "6")
+    ended = search(place, s3_environment, *digits, *options).end(800)
     assert ended.code == 0, ended.text
     found = json.loads(ended.text.splitlines()[-1])
-    assert found["trials"] == {"succeeded": 2}
+    assert found["trials"] == {"succeeded": 6}
     assert found["best"]["score"] > 0.5
-    assert found["recipe"]["learning_rate"] == float(found["best"]["values"]["learning_rate"])
+    for name in ("learning_rate", "momentum"):
+        assert found["recipe"][name] == float(found["best"]["values"][name])
     assert eventually(lambda: left(place), lambda items: not items, 60) == []
 
 
@@ -90,6 +100,27 @@ def test_a_killed_search_is_adopted_and_a_stopped_one_leaves_nothing(
     second.saw("adopted Experiment")
     second.saw("running: ", 120)
     assert second.terminate().code in {143, -9}
+    assert eventually(lambda: left(place), lambda items: not items, 60) == []
+
+
+def test_a_space_that_is_wrong_creates_nothing(
+    place: Place, s3_environment: dict[str, str], digits: tuple[str, str]
+) -> None:
+    ended = search(place, s3_environment, *digits, "--search", "learning_rate=0.2..0.1").end()
+    assert ended.code == ParameterError.exit_code, ended.text
+    assert "the lower limit 0.2 is not below the upper limit 0.1" in ended.text
+    assert left(place) == []
+
+
+def test_a_namespace_that_rejects_the_pods_of_katib_is_named(
+    place: Place, s3_environment: dict[str, str], digits: tuple[str, str]
+) -> None:
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    patch(place.admin, f"/api/v1/namespaces/{place.namespace}", {"metadata": {"labels": level}})
+    ended = search(place, s3_environment, *digits, "--search", "learning_rate").end()
+    assert ended.code == PodRefused.exit_code, ended.text
+    assert "violates PodSecurity" in ended.text
+    assert "Let Katib's ConfigMap katib-config" in ended.text
     assert eventually(lambda: left(place), lambda items: not items, 60) == []
 
 

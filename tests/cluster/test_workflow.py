@@ -30,6 +30,7 @@ from ddpipe.errors import DdpipeError
 from ddpipe.kube.api import ApiError, ApiServer
 from ddpipe.pipelines.compile import COMPILED, compile_v1
 from ddpipe.pipelines.training import TRAINING
+from ddpipe.pipelines.wiring import Pipeline
 from ddpipe.storage import open_store, read_uri
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
@@ -148,12 +149,14 @@ def pods_of(place: Place) -> str:
     return f"/api/v1/namespaces/{place.namespace}/pods"
 
 
-def workflow_of(parameters: Mapping[str, object], package: Path = WORKFLOW) -> dict[str, Any]:
+def workflow_of(
+    parameters: Mapping[str, object], package: Path = WORKFLOW, pipeline: Pipeline = TRAINING
+) -> dict[str, Any]:
     """The package as it is compiled, but for the names of the images and the service account."""
     text = re.sub(OURS, lambda match: OUR_IMAGES.format(match[1]), package.read_text())
     workflow: dict[str, Any] = yaml.safe_load(text)
     workflow["spec"]["serviceAccountName"] = ACCOUNT
-    given = TRAINING.filled(parameters)
+    given = pipeline.filled(parameters)
     for one in workflow["spec"]["arguments"]["parameters"]:
         value = given.get(one["name"], one["value"])
         one["value"] = value if isinstance(value, str) else json.dumps(value)

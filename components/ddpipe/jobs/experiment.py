@@ -28,7 +28,7 @@ KATIB = Controller(
     find="kubectl get pods -A -l katib.kubeflow.org/component=controller",
     webhook="katib.kubeflow.org",
     install="Install Kubeflow Katib",
-    pods="the namespace's label katib.kubeflow.org/metrics-collector-injection=enabled",
+    pods="Katib's ConfigMap katib-config (the securityContext of its own containers)",
 )
 TRIAL = "${trialParameters.trial}"
 """In a template, the name of the trial."""
@@ -91,6 +91,7 @@ def experiment(plan: Plan, inner: Backend, schema: Object | None = None) -> Back
         status=partial(_status, inner.container),
         owns=owns,
         selector=selector,
+        concerns=concerns,
         expires=False,
     )
 
@@ -170,6 +171,16 @@ def owns(found: Object, item: Object) -> bool:
     """Whether a pod belongs to a trial of this Experiment, not of an earlier one of this name."""
     created: str = item["metadata"]["creationTimestamp"]
     return created >= str(found["metadata"]["creationTimestamp"])
+
+
+def concerns(found: Object, event: Object) -> bool:
+    """Whether an event is about the Experiment, its sampler or the job of a trial, by their names."""
+    named, metadata = event["involvedObject"], found["metadata"]
+    if named.get("uid") == metadata["uid"]:
+        return True
+    # Events outlive what they are about.
+    is_new = event["metadata"].get("creationTimestamp", "") >= metadata["creationTimestamp"]
+    return is_new and str(named.get("name", "")).startswith(f"{metadata['name']}-")
 
 
 def phase(found: Object) -> Phase:

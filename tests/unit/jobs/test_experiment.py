@@ -163,6 +163,30 @@ def test_pods_of_an_earlier_experiment_are_ignored() -> None:
     assert status_of(an_object("Running"), old).replicas == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "created", "concerned"),
+    [
+        ("-tpe-6fd474cd9f", "2026-01-01T00:00:07Z", True),  # the ReplicaSet of the sampler
+        ("-tpe-6fd474cd9f", "2025-12-31T23:59:59Z", False),  # of an earlier Experiment of this name
+        ("2-tpe-6fd474cd9f", "2026-01-01T00:00:07Z", False),
+    ],
+)
+def test_rejected_pods_of_the_sampler_concern_an_experiment(name: str, created: str, concerned: bool) -> None:
+    found = an_object("Created")
+    backend_of_trials = experiment(PLAN, backend("pytorchjob"))
+    event = {
+        "metadata": {"creationTimestamp": created},
+        "involvedObject": {
+            "kind": "ReplicaSet",
+            "name": f"{found['metadata']['name']}{name}",
+            "uid": "other",
+        },
+        "reason": "FailedCreate",
+    }
+    assert backend_of_trials.concerns(found, event) is concerned
+    assert backend_of_trials.concerns(found, {**event, "involvedObject": {"uid": UID}})
+
+
 def test_the_best_trial_has_values_and_a_score() -> None:
     best = {
         "bestTrialName": "x-aa",
