@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from place import OUR_IMAGES, Place, a_place, eventually, patch
+from place import OUR_IMAGES, STORE_SECRET, Place, a_place, eventually, patch
 from step import Step
 from test_training import digits
+from test_workflow import Ran, reported_accuracy, workflow_of, workflows_of
 
 from ddpipe.errors import ParameterError, PodRefused, ReplicaFailed
 from ddpipe.kube.api import ApiServer, Refused
+from ddpipe.pipelines.compile import COMPILED
+from ddpipe.pipelines.training import TUNED
+from ddpipe.storage import read_uri
 
 __all__ = ["digits"]
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
+WORKFLOW = COMPILED / "ddpipe-training-tuned-minikf.yaml"
+SMALL = {
+    "backend": "pytorchjob",
+    **dict.fromkeys(("memory", "step_memory"), "2Gi"),
+    "cpu": "500m",
+    "epochs": 2,
+    "parallel_trials": 2,
+    "pruning": "none",
+}
 EXPERIMENTS = "/apis/kubeflow.org/v1beta1/namespaces/{}/experiments"
 LABELS = {
     "katib.kubeflow.org/metrics-collector-injection": "enabled",
@@ -64,9 +77,15 @@ def search(place: Place, environment: dict[str, str], dataset: str, runs: str, *
 
 
 def left(place: Place) -> list[Any]:
-    """Experiments and pods of trials that nobody has asked to go."""
+    """Experiments, and pods of their samplers and trials, that nobody has asked to go."""
     experiments = place.admin.get(EXPERIMENTS.format(place.namespace))["items"]
-    return [*experiments, *place.pods()]
+    pods = place.admin.get(f"/api/v1/namespaces/{place.namespace}/pods")["items"]
+    return [
+        item["metadata"]["name"]
+        for item in [*experiments, *pods]
+        if "deletionTimestamp" not in item["metadata"]
+        and "workflows.argoproj.io/workflow" not in item["metadata"].get("labels", {})
+    ]
 
 
 @pytest.mark.parametrize(
@@ -132,3 +151,53 @@ def test_a_search_whose_trials_fail_has_their_cause(
     assert ended.code == ReplicaFailed.exit_code, ended.text
     assert "nowhere" in ended.text
     assert eventually(lambda: left(place), lambda items: not items, 60) == []
+
+
+def test_a_trial_below_the_median_stops_early(
+    place: Place, s3_environment: dict[str, str], digits: tuple[str, str]
+) -> None:
+    config = place.admin.get("/api/v1/namespaces/kubeflow/configmaps/katib-config")
+    if "medianstop" not in str(config["data"]):
+        pytest.skip("the Katib of this cluster has no medianstop")
+    options = ("--search", "learning_rate=0.1,0.05,0.000001", "--sampler", "random", "--trials", "9")
+    ended = search(place, s3_environment, *digits, *options, "--epochs", "12", "--pruning", "median").end(
+        1000
+    )
+    assert ended.code == 0, ended.text
+    found = json.loads(ended.text.splitlines()[-1])
+    assert found["trials"].keys() == {"succeeded", "stopped early"}
+    assert sum(found["trials"].values()) == 9
+    assert found["recipe"]["learning_rate"] > 0.01
+    assert eventually(lambda: left(place), lambda items: not items, 60) == []
+
+
+@pytest.fixture
+def submit(place: Place, admin: ApiServer, root: str) -> Callable[..., Ran]:
+    """Submit the package for KFP 1.x that searches."""
+    secret = admin.get(f"/api/v1/namespaces/kubeflow/secrets/{STORE_SECRET}")
+    place.create("/api/v1/secrets", {**secret, "metadata": {"name": STORE_SECRET}})
+
+    def submitted(**parameters: object) -> Ran:
+        given = {**SMALL, "runs": f"{root}/runs", "store": f"{root}/store", **parameters}
+        made = admin.create(workflows_of(place), workflow_of(given, WORKFLOW, TUNED))
+        return Ran(place, made["metadata"]["name"], f"{root}/runs")
+
+    return submitted
+
+
+def test_a_pipeline_trains_with_the_best_recipe(place: Place, submit: Callable[..., Ran]) -> None:
+    ran = submit(search=["learning_rate=0.01..0.2"], trials=4)
+    assert ran.ended(1000) == "Succeeded", ran.failure()
+    best = json.loads(read_uri(f"{ran.folder}/best.json"))["recipe"]
+    trained = json.loads(read_uri(f"{ran.folder}/training/training.json"))["recipe"]
+    assert trained == best
+    assert reported_accuracy(ran) > 0.5
+    assert eventually(lambda: left(place), lambda items: not items, 60) == []
+
+
+def test_a_terminated_pipeline_leaves_no_search(place: Place, submit: Callable[..., Ran]) -> None:
+    ran = submit(search=["learning_rate=0.01..0.2"], trials=50)
+    assert eventually(place.pods, bool, 600), ran.failure()
+    place.patch(ran.path, {"spec": {"shutdown": "Terminate"}})
+    assert eventually(lambda: left(place), lambda items: not items, 90) == []
+    assert ran.ended(90) == "Failed"

@@ -152,7 +152,13 @@ def checked(space: Space, recipe: Recipe, given: Iterable[str] = ()) -> Space:
 
 
 def problems_of(texts: Sequence[str], recipe: Recipe, given: Iterable[str]) -> list[str]:
-    """What `parsed` or `checked` would reject; nothing if the space is valid."""
+    """What `parsed` or `checked` would reject; nothing if the space is valid.
+
+    Args:
+        texts: As for `parsed`.
+        recipe: As for `checked`.
+        given: Likewise.
+    """
     space, problems = _read(texts)
     return problems or _conflicts(space, recipe, given)
 
