@@ -40,7 +40,8 @@ def katib_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the 
     cluster = connect()
     owner = Owner.picked(given)
     job = TrainingJob(
-        owner=replace(owner, run_id=owner.run_id or run.name, step=_step(owner)),
+        # Katib mixes up the trials of Experiments of one name in different namespaces.
+        owner=replace(owner, run_id=owner.run_id or f"{cluster.namespace}-{run.name}", step=_step(owner)),
         namespace=cluster.namespace,
         command=training_command(dataset, f"{run.uri}/trials/{TRIAL}/training", template(space, recipe)),
         **_options(given, plan),

@@ -75,7 +75,7 @@ def learning_curves(trials: Sequence[Trial], best: Trial, title: str) -> str:
             if trial.number != best.number and trial.curve:
                 _curve(axes, trial, QUIET, "")
         _curve(axes, best, TRAIN, f"trial {best.number}")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         axes.set(xlabel="epoch", ylabel=title)
         axes.legend(frameon=False)
 
