@@ -21,7 +21,19 @@ from ddpipe.pipelines.guide import guide
 from ddpipe.pipelines.kfp_v2 import pipeline_of, with_dropdowns
 from ddpipe.pipelines.training import GATED, TRAINING, TUNED
 from ddpipe.pipelines.wiring import Pipeline
-from ddpipe.steps import CLEAN_UP, DEPLOY, EVALUATE, EXPORT, GATE, PREPARE, PYTORCH_JOB, REGISTER, TRAIN, TUNE
+from ddpipe.steps import (
+    CLEAN_UP,
+    DEPLOY,
+    EVALUATE,
+    EXPORT,
+    GATE,
+    PREDICT,
+    PREPARE,
+    PYTORCH_JOB,
+    REGISTER,
+    TRAIN,
+    TUNE,
+)
 
 HERE = Path(__file__).parent
 COMPILED = HERE / "compiled"
@@ -31,7 +43,7 @@ PIPELINES: Mapping[str, Pipeline] = {
     "training-tuned": TUNED,
     "custom-job": CUSTOM_JOB,
 }
-OFFERED = (PREPARE, TUNE, TRAIN, EVALUATE, GATE, EXPORT, DEPLOY, REGISTER, PYTORCH_JOB, CLEAN_UP)
+OFFERED = (PREPARE, TUNE, TRAIN, EVALUATE, GATE, EXPORT, PREDICT, DEPLOY, REGISTER, PYTORCH_JOB, CLEAN_UP)
 """The steps with a component file, for your own pipelines."""
 
 _V1_SCRIPT, _V1_LOCK = HERE / "kfp_v1.py", HERE / "requirements-v1.txt"

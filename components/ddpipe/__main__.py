@@ -27,6 +27,7 @@ COMMANDS = (
     "gate",
     "export",
     "predict",
+    "score",
     "serve",
     "deploy",
     "register",

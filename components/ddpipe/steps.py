@@ -24,7 +24,7 @@ from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
 from ddpipe.search.options import SearchOptions
 from ddpipe.serve.manifests import DeployOptions
-from ddpipe.serve.spec import ModelOptions, RegisterOptions
+from ddpipe.serve.spec import ModelOptions, RegisterOptions, ScoreOptions
 from ddpipe.spelling import option
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
@@ -327,6 +327,21 @@ DEPLOY = Step(
     ),
     help="Serve a model on the cluster, as a KServe InferenceService or a Deployment, and wait until its "
     "pods answer. If they do not, the previous model is restored and the exit code is 39.",
+    subject="model",
+)
+PREDICT = Step(
+    name="predict",
+    command=("score",),
+    image=Image.TRAINER,
+    groups=(ModelOptions, ScoreOptions, StoreOptions),
+    results=(
+        Result("predicted", Kind.TEXT, "Folder with predictions.csv, predictions.parquet and summary.json."),
+        Result("drift", Kind.TEXT, "yes if images or answers differ from those of the evaluation, else no."),
+        Result("prediction_metrics", Kind.METRICS, "Numbers of images, and of differences."),
+        Result("predictions_page", Kind.PAGE, "HTML page with shares, drift and the least sure answers."),
+    ),
+    help="Predict many images: tables of predictions, a page that shows them, and a check for drift against "
+    "the test images of the model.",
     subject="model",
 )
 REGISTER = Step(

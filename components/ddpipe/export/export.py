@@ -30,6 +30,7 @@ from ddpipe.model.lineage import surroundings
 from ddpipe.model.onnx import OPSET, NotExportable, to_onnx
 from ddpipe.model.package import ModelPackage, Signature, publish
 from ddpipe.model.preprocessing import Preprocessing
+from ddpipe.model.reference import Reference, means_of
 from ddpipe.model.session import Session
 from ddpipe.model.tasks import TASKS, TITLES
 from ddpipe.model.trained import load_model, samples_seen
@@ -38,6 +39,9 @@ from ddpipe.storage import open_store
 from ddpipe.templates import environment
 
 BATCH_SIZES = (1, 2, 7, 64)
+
+REFERENCED = 5_000
+"""Images whose brightness is measured."""
 
 LIBRARIES = ("ddpipe", "torch", "onnx", "onnxruntime", "onnxscript", "safetensors", "numpy")
 
@@ -110,6 +114,7 @@ def export(
         lineage=lineage,
         card=_card(signature, manifest, evaluation, lineage),
         seen=samples_seen(training_uri),
+        reference=_reference(signature, samples, evaluation),
     )
 
 
@@ -198,6 +203,16 @@ def made_by(environment: Mapping[str, str]) -> dict[str, Any]:
     """The software that made a package, and the run, job and image as far as the environment names them."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
     return {**surroundings(environment), "versions": versions}
+
+
+def _reference(signature: Signature, samples: SplitReader, evaluation: Evaluation) -> Reference:
+    """What answers and images were like on the split, of which the first images are read."""
+    logits, _ = evaluation.predictions()
+    task = TASKS[signature.task]
+    decisions = task.decisions(signature.probabilities(logits), signature.thresholds)
+    indices = np.arange(min(len(samples), REFERENCED))
+    batches = np.split(indices, indices[64::64])
+    return Reference.of(decisions, means_of(samples.images(batch) for batch in batches))
 
 
 def _answers(session: Session, samples: SplitReader, batch_size: int) -> npt.NDArray[np.float32]:

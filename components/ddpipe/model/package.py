@@ -6,6 +6,7 @@
 <package>/model.safetensors   weights of `architectures.Classifier`
 <package>/signature.json      Signature
 <package>/metrics.json        evaluation.Metrics
+<package>/reference.json      what answers and images were like in its evaluation, see reference.py
 <package>/lineage.json        what it was made from, and with
 <package>/README.md           the model card
 <package>/package.json        the seal, written last
@@ -21,6 +22,8 @@ from ddpipe.data.seen import TRAINED_ON, Hashes, from_bytes, to_bytes
 from ddpipe.model import VIEWS, ModelNames
 from ddpipe.model.evaluation import Metrics, corrupt, read_json
 from ddpipe.model.preprocessing import LARGEST_SIDE, Preprocessing
+from ddpipe.model.reference import FILE as REFERENCE
+from ddpipe.model.reference import Reference
 from ddpipe.model.tasks import TASKS, FloatArray
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store
@@ -164,6 +167,7 @@ def publish(
     lineage: Mapping[str, Any],
     card: str,
     seen: Hashes | None = None,
+    reference: Reference | None = None,
 ) -> ModelPackage:
     """Write a package into a folder of its own.
 
@@ -176,6 +180,7 @@ def publish(
         lineage: What it was made from, and with.
         card: The model card, in Markdown.
         seen: The samples that it was trained on; None if that is not known.
+        reference: What answers and images were like when it was evaluated; None if that is not known.
 
     Raises:
         StoreError: It cannot be written.
@@ -188,6 +193,7 @@ def publish(
         LINEAGE: to_json(lineage),
         CARD: card.encode(),
         **({} if seen is None else {TRAINED_ON: to_bytes(seen)}),
+        **({} if reference is None else {REFERENCE: to_json(reference.to_dict())}),
     }
     folder = FORMAT.publish(store, files, facts={"dataset_id": lineage["dataset"]["id"]})
     return ModelPackage(signature=signature, metrics=metrics, lineage=lineage, folder=folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -61,6 +61,32 @@ class ModelOptions(Parameters):
     )
     runs: str = parameter("runs", "URI of the folder that holds all runs.", form="storage_runs")
     store: str = parameter("store", "URI of the store with the versions of models.", form="storage_datasets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreOptions(Parameters):
+    """Which images are predicted, and where the results go."""
+
+    what: ClassVar[str] = "nothing can be predicted"
+    heading: ClassVar[str] = "Predictions"
+
+    images: Sequence[str] = parameter(
+        [], "Image files, folders, CSV files of paths, or s3:// URIs of these.", common=True
+    )
+    predictions: str = parameter(
+        "predictions", "Folder of the results, a path or s3://bucket/prefix.", common=True
+    )
+    image_column: str = parameter(
+        "", "Column of CSV files with the path of the image (default: the first column)."
+    )
+    most_unreadable: float = parameter(
+        0.0, "Fraction of images that may be unreadable before the step fails.", Between(0, 1)
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        """No images at all."""
+        if not self.images:
+            yield f"{option('images')} is missing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
