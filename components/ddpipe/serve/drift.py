@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
-import numpy as np
-
 from ddpipe.model.reference import Reference
 
 LARGE_SHARE = 0.1
@@ -19,6 +17,9 @@ LARGE_SHARE = 0.1
 
 LARGE_SHIFT = 0.5
 """Difference in brightness that counts as large, in standard deviations of the reference's images."""
+
+ROUNDING = 1e-6
+"""Difference in brightness, from 0 to 255, that arithmetic alone makes."""
 
 CERTAIN = 3.3
 """Standard errors that count as certain: of a thousand comparisons, one is beyond them by accident."""
@@ -104,7 +105,7 @@ def _brightness(reference: Reference, seen: Seen) -> Iterator[Change]:
     for name, before, spread, now in found:
         certain = CERTAIN * spread * sqrt(_inverse(reference, seen))
         # Images that are all equally bright have no spread, and any other brightness is a difference.
-        drifted = abs(now - before) > max(LARGE_SHIFT * spread, certain, np.finfo(np.float32).eps * 255)
+        drifted = abs(now - before) > max(LARGE_SHIFT * spread, certain, ROUNDING)
         yield Change(what=name, before=before, now=now, drifted=drifted)
 
 
