@@ -24,6 +24,9 @@ from ddpipe.storage import open_store
 PAUSE = 1.0
 """Seconds between two looks at the pods."""
 
+LASTING = 10.0
+"""Seconds for which a state must last that does not pass by itself: a node may not know a secret at first."""
+
 OUTAGE = 120.0
 """Seconds that the API server may be away."""
 
@@ -109,24 +112,41 @@ def _deploy(
     made = _put(cluster, main, before)
     for other in others:
         _create(cluster, other)
-    until, state = clock() + options.deadline, State(ready=False, seen="nothing yet")
-    while not state.ready and not state.hopeless and clock() < until:
-        pause(PAUSE)
-        found = look(cluster, options.service, made, kserve=kserve)
-        if found.seen != state.seen:
-            _log.info("%s: %s", options.service, found.seen)
-        state = found
+    state, is_lost = _followed(
+        lambda: look(cluster, options.service, made, kserve=kserve), options, pause, clock
+    )
     if not state.ready:
         restored = _restore(cluster, main, before, made, previous)
         raise DeployFailed(
             what="the model did not become ready",
             which=f"{main.resource.kind} {namespace}/{options.service}, {model}",
-            seen=state.seen if state.hopeless else f"after {options.deadline:g} s: {state.seen}",
+            seen=state.seen if is_lost else f"after {options.deadline:g} s: {state.seen}",
             do=f"{restored} Remove the cause, then deploy again.",
         )
     host = f"{options.service}-predictor" if kserve else options.service
     url = f"http://{host}.{namespace}.svc/v2/models/{options.service}/infer"
     return Deployed(options.service, main.resource.kind, url, model, previous)
+
+
+def _followed(
+    look: Callable[[], State],
+    options: DeployOptions,
+    pause: Callable[[float], object],
+    clock: Callable[[], float],
+) -> tuple[State, bool]:
+    """The last state of a rollout, and whether it does not pass by itself."""
+    until, state = clock() + options.deadline, State(ready=False, seen="nothing yet")
+    since: float | None = None
+    while not state.ready and clock() < until:
+        pause(PAUSE)
+        found = look()
+        if found.seen != state.seen:
+            _log.info("%s: %s", options.service, found.seen)
+        state = found
+        since = (clock() if since is None else since) if state.hopeless else None
+        if since is not None and clock() - since >= LASTING:
+            return state, True
+    return state, False
 
 
 def _create(cluster: Cluster, item: Object) -> None:

@@ -124,6 +124,20 @@ def test_previous_model_is_restored_and_the_cause_named(
     assert cluster.serving() == packages[0]
 
 
+def test_secret_that_a_node_does_not_know_at_first_is_waited_for(packages: list[str]) -> None:
+    """The kubelet says CreateContainerConfigError, too, while it fetches a secret that exists."""
+    cluster = Controllers(state=_waiting("CreateContainerConfigError"))
+    looks = itertools.count()
+
+    def later(seconds: float) -> None:
+        if next(looks) == 4:
+            cluster.state = READY
+        Controllers._pause(cluster, seconds)
+
+    cluster._pause = later  # type: ignore[method-assign]
+    assert cluster.deploy(packages[0]).model == packages[0]
+
+
 def test_first_model_that_fails_leaves_nothing(packages: list[str]) -> None:
     cluster = Controllers(kserve=True, state=CRASHED)
     with pytest.raises(DeployFailed, match="There was no model before: it is removed"):
