@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from ddpipe.errors import DeployFailed, ParameterError
@@ -26,6 +27,9 @@ PAUSE = 1.0
 
 LASTING = 10.0
 """Seconds for which a state must last that does not pass by itself: a node may not know a secret at first."""
+
+REPLACEMENTS = 5
+"""Attempts to replace an object whose status changes meanwhile."""
 
 OUTAGE = 120.0
 """Seconds that the API server may be away."""
@@ -161,9 +165,23 @@ def _put(cluster: Cluster, item: Object, before: Mapping[str, Any] | None) -> di
     namespace, name = item.body["metadata"]["namespace"], item.body["metadata"]["name"]
     if before is None:
         return cluster.create(item.resource.path(namespace), item.body)
-    version = {"resourceVersion": before["metadata"]["resourceVersion"]}
-    body = {**item.body, "metadata": {**item.body["metadata"], **version}}
-    return cluster.replace(item.resource.path(namespace, name), body)
+    path = item.resource.path(namespace, name)
+    for _ in range(REPLACEMENTS):
+        try:
+            return cluster.replace(path, _at(item.body, before))
+        except Refused as error:
+            now = readable(lambda: cluster.get(path))
+            # The object's controller writes its status all the time; only another spec is somebody's wish.
+            if error.status != HTTPStatus.CONFLICT or now is None or now["spec"] != before["spec"]:
+                raise
+            before = now
+    return cluster.replace(path, _at(item.body, before))
+
+
+def _at(body: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
+    """An object that replaces the one that was seen, and no later one."""
+    version = {"resourceVersion": seen["metadata"]["resourceVersion"]}
+    return {**body, "metadata": {**body["metadata"], **version}}
 
 
 def _restore(

@@ -138,6 +138,22 @@ def test_secret_that_a_node_does_not_know_at_first_is_waited_for(packages: list[
     assert cluster.deploy(packages[0]).model == packages[0]
 
 
+def test_status_that_changes_meanwhile_does_not_reject_the_model(packages: list[str]) -> None:
+    """KServe's controller writes it at any time, and each time the object has another version."""
+    controllers = Controllers()
+    controllers.deploy(packages[0])
+    cluster, times = controllers.cluster, itertools.count()
+    replace_now = cluster.replace
+
+    def racing(path: str, body: Any) -> dict[str, Any]:
+        if (time := next(times)) < 2:
+            cluster.put(DEPLOYMENTS.path("team"), {**cluster.get(path), "status": {"replicas": time}})
+        return replace_now(path, body)
+
+    cluster.replace = racing  # type: ignore[method-assign]
+    assert controllers.deploy(packages[1]).previous == packages[0]
+
+
 def test_first_model_that_fails_leaves_nothing(packages: list[str]) -> None:
     cluster = Controllers(kserve=True, state=CRASHED)
     with pytest.raises(DeployFailed, match="There was no model before: it is removed"):
