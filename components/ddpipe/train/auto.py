@@ -49,6 +49,9 @@ SIDES = {"cpu": 64, "cuda": 128}
 MANY = 1500
 """Images from which the wide fast-cnn is worth three times the time of the narrow one."""
 
+WIDE_SECONDS, WIDE_PASSES = 2e-6, 3
+"""Of a pixel in the wide one on two cores; passes below which the narrow one learns more."""
+
 MOST_SEEN = 2_000_000
 """Images that a training sees at most, over all epochs, if that is more than `FEWEST_EPOCHS`."""
 
@@ -171,12 +174,21 @@ def _network(maker: _Maker) -> None:
         maker.set("model", "digits-cnn", f"images of {data.side} pixels need a small network")
     elif data.shape[2] == 1 and data.side <= GREY_DIGITS:
         maker.set("model", "lenet", f"grey images of {data.side} pixels need a small network")
-    elif data.images < MANY and maker.device.kind == "cpu":
-        maker.set(
-            "model", "fast-cnn-small", f"learns fast from random weights, {data.images:,} images are few"
-        )
+    elif maker.device.kind == "cpu" and (few := _too_few_for_wide(maker)):
+        maker.set("model", "fast-cnn-small", f"learns fast from random weights, {few}")
     else:
         maker.set("model", "fast-cnn", "learns fast from random weights at any image size")
+
+
+def _too_few_for_wide(maker: _Maker) -> str:
+    """What is too little for the wide fast-cnn on a CPU; empty if nothing is."""
+    data, minutes = maker.data, maker.recipe.minutes
+    pixels = min(data.side, SIDES["cpu"]) ** 2
+    if data.images < MANY:
+        return f"{data.images:,} images are few"
+    if 0 < 60 * minutes < WIDE_PASSES * data.images * pixels * WIDE_SECONDS:
+        return f"{minutes:g} minutes are few for {data.images:,} images"
+    return ""
 
 
 def _resolution(maker: _Maker) -> None:

@@ -70,6 +70,12 @@ def test_given_values_always_win(preset: str) -> None:
     assert choice.reasons == {}
 
 
+def test_few_minutes_get_the_narrow_network() -> None:
+    models = [chosen(data(images=45_000), minutes=minutes).recipe.model for minutes in (1, 3, 10)]
+    assert models == ["fast-cnn-small", "fast-cnn-small", "fast-cnn"]
+    assert chosen(data(images=45_000), "cuda", minutes=1).recipe.model == "fast-cnn"
+
+
 @pytest.mark.parametrize("name", sorted(Recipe().automatic()))
 def test_a_single_given_value_stays(name: str) -> None:
     value = getattr(recipe_of("plain", {"model_selection": "best"}), name)
