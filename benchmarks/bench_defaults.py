@@ -129,7 +129,10 @@ SETS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "CIFAR-10, 5,000 per class": lambda folder: from_archive(folder, {}, 5000),
     "photographs": lambda folder: tiles(folder, 30),
     "X-ray-like, three labels": xrays,
-    "40 images": lambda folder: from_archive(folder, {"frog": 20, "ship": 20}),
+    "40 images": lambda folder: (
+        from_archive(folder, {"frog": 520, "ship": 520})
+        | {"test_fraction": 0.96, "validation_fraction": 0.005}
+    ),
     "imbalanced 1:50": lambda folder: from_archive(folder, {"cat": 1500, "automobile": 30}),
     "512 pixels": lambda folder: tiles(folder, 50, side=512),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ hypothesis.settings.register_profile(
     "repeatable", derandomize=True, database=None, deadline=None, max_examples=40
 )
 hypothesis.settings.load_profile("repeatable")
+# Threads that spin while they wait slow down the other test processes; set before torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 search_rarely()  # a test runner with torch, too, spends a third of its time on garbage that is none
 
 

@@ -49,7 +49,7 @@ def test_the_command_of_the_readme_exports_a_model_of_photographs(tmp_path: Path
     model = re.search(r"^model +(\S+)$", done.stdout, re.MULTILINE)
     assert model
     package = load_package(str(tmp_path / model[1]))
-    assert package.metrics.scores["accuracy"].value >= 0.9, "any method tells a temple from a flower"
+    assert package.metrics.scores["accuracy"].value >= 0.9, "any method separates a temple from a flower"
     assert any("rough guess" in warning for warning in package.metrics.warnings)
     assert package.lineage["checks"]["largest_probability_difference"] <= 1e-3
     wrong = package.metrics.samples - sum(
