@@ -254,5 +254,5 @@ def test_key_of_another_form_is_rejected(
 ) -> None:
     a_launch(folder, backend="local", options={})
     monkeypatch.setenv("DDPIPE_CACHE", str(tmp_path / "elsewhere"))
-    with pytest.raises(ParameterError, match="64 hexadecimal"):
+    with pytest.raises(ParameterError, match="launch: key: 5 characters, not 64 hexadecimal"):
         ddpipe.attach("one", str(tmp_path), key="short")
