@@ -233,6 +233,14 @@ def test_a_job_that_is_only_to_be_followed_is_never_made() -> None:
     assert not any(map(creates, empty.asked))
 
 
+def test_a_busy_server_is_waited_for_before_the_job_is_found() -> None:
+    job = a_job()
+    server = finished(job)
+    busy = Refused(503, "ServiceUnavailable", "starting")
+    server.fail(lambda request: (request.method, request.path) == ("GET", path(job)), busy, times=1)
+    assert launched(job, server).adopted
+
+
 def test_of_two_launchers_at_once_one_creates_and_the_other_adopts() -> None:
     job = a_job()
     server = operated(job)

@@ -110,6 +110,11 @@ def test_attach_without_a_launch_is_an_error(tmp_path: Path) -> None:
         ddpipe.attach("never", str(tmp_path))
 
 
+def test_a_record_is_read_as_it_was_written(folder: Store) -> None:
+    launched = a_launch(folder, private=("env",))
+    assert Launch.read(folder) == launched
+
+
 @pytest.mark.parametrize("record", ["[]", "{", '{"name": 1}'])
 def test_damaged_record_is_an_error(folder: Store, tmp_path: Path, record: str) -> None:
     folder.write("launch.json", record.encode())
