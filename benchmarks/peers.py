@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from place import ACCOUNT, Place
+from place import ACCOUNT, IMAGE, Place
 
 from ddpipe.commands.launch import job_of, launch_command
 from ddpipe.jobs.job import TrainingJob
@@ -65,6 +65,7 @@ def sdk(place: Place, patience: int) -> Callable[[Sequence[str]], list[str]]:
         patience: Seconds that it waits.
     """
     _grant_runtimes(place)
+    _give_images(place)
     schema = spec_schema(place.admin, place.kind.resource, needed=place.kind.needs_schema)
     python, script = str(sdk_python()), str(Path(__file__).with_name("official_trainer.py"))
 
@@ -73,6 +74,18 @@ def sdk(place: Place, patience: int) -> Callable[[Sequence[str]], list[str]]:
         return [python, script, json.dumps(found), str(patience)]
 
     return command
+
+
+def _give_images(place: Place) -> None:
+    """The SDK reads no runtime whose containers have no image; ours get theirs from the job."""
+    collection = f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{place.namespace}/trainingruntimes"
+    for runtime in place.admin.get(collection)["items"]:
+        jobs = runtime["spec"]["template"]["spec"]["replicatedJobs"]
+        for job in jobs:
+            for container in job["template"]["spec"]["template"]["spec"]["containers"]:
+                container["image"] = IMAGE
+        change = {"spec": {"template": {"spec": {"replicatedJobs": jobs}}}}
+        place.patch(f"{collection}/{runtime['metadata']['name']}", change)
 
 
 def _grant_runtimes(place: Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -231,6 +232,21 @@ def test_a_job_that_is_only_to_be_followed_is_never_made() -> None:
     with pytest.raises(JobDeleted, match=job.name):
         followed(job, empty)
     assert not any(map(creates, empty.asked))
+
+
+def test_a_process_handles_signals_only_while_it_launches() -> None:
+    job, before = a_job(), signal.getsignal(signal.SIGTERM)
+    handlers: list[Any] = []
+
+    def exists(_: str) -> bool:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        return True
+
+    launch(
+        replace(job, outputs=("s3://b/a",)), finished(job), exists=exists, out=io.StringIO(), is_process=True
+    )
+    assert handlers[0] is not before
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_busy_server_is_waited_for_before_the_job_is_found() -> None:
