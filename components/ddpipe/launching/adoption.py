@@ -164,12 +164,15 @@ def _create(attempt: Attempt, manifest: Mapping[str, Any]) -> Object | None:
                 attempt.say(remark)
             _sweep(attempt)
             await_free_names(attempt)
+            attempt.creating.set()
             return with_retries(lambda: _post(attempt, manifest), attempt.job.outage)
         except OperatorSilent:
             # An operator that is just being updated is back within seconds.
             if time.monotonic() > until:
                 raise
             time.sleep(1)
+        finally:
+            attempt.creating.clear()
 
 
 def _post(attempt: Attempt, manifest: Mapping[str, Any]) -> Object | None:

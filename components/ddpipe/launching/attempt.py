@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
+from threading import Event
 
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
@@ -25,6 +26,7 @@ class Attempt:
         backend: The kind of job.
         say: Prints a line.
         worked: For how many seconds earlier jobs of this step have worked, with other numbers of pods.
+        creating: Set while a request to create the job is under way.
     """
 
     cluster: Cluster
@@ -33,6 +35,7 @@ class Attempt:
     backend: Backend
     say: Callable[[str], None]
     worked: float = 0.0
+    creating: Event = field(default_factory=Event)
 
     @property
     def least(self) -> int:

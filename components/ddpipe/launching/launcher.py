@@ -128,7 +128,7 @@ def launch(
 
 
 def _guarded(attempt: Attempt) -> AbstractContextManager[None]:
-    target = Target(attempt.path, attempt.job.owner, own_pod_path())
+    target = Target(attempt.path, attempt.job.owner, own_pod_path(), attempt.creating)
     return deletes_on_stop(attempt.cluster.spare(), target)
 
 

@@ -11,7 +11,7 @@ import select
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from threading import Event, Thread
 from time import monotonic, sleep
@@ -29,7 +29,7 @@ EXIT_CODE = 143
 _WARM = 80
 # Seconds until a busy server is asked again for the launcher's own pod.
 _LOOK_AGAIN = 2
-# A create request that is under way when the signal comes shows its object within this time.
+# A create request that was given up when the signal came shows its object within this time.
 _SETTLING = 0.4
 _GIVE_UP = 25
 # The kubelet signals a pod that it evicts and writes down why at the same time; either may be seen first.
@@ -44,11 +44,13 @@ class Target:
         path: The job's path.
         owner: Only a job of this owner is deleted.
         launcher: Path of the pod that this process runs in, if known; ignored if there is no such pod.
+        creating: Set while a request to create the job is under way, which a busy server may answer late.
     """
 
     path: str
     owner: Owner
     launcher: str | None = None
+    creating: Event = field(default_factory=Event)
 
 
 @contextmanager
@@ -113,7 +115,8 @@ def _stop(cluster: Cluster, target: Target) -> str:
                 return "stop requested; the job of this name has another owner and stays"
             cluster.delete(target.path, found["metadata"]["uid"])
         except Refused as error:
-            if error.status == HTTPStatus.NOT_FOUND and monotonic() - began > _SETTLING:
+            is_none = error.status == HTTPStatus.NOT_FOUND and not target.creating.is_set()
+            if is_none and monotonic() - began > _SETTLING:
                 return "stop requested; there is no job to delete"
             if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT} and not is_transient(error):
                 return f"stop requested; the job cannot be deleted: {error}"

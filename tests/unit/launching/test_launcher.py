@@ -29,10 +29,11 @@ from ddpipe.errors import (
     ReplicaFailed,
 )
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.pytorchjob import RESOURCE
+from ddpipe.jobs.pytorchjob import BACKEND, RESOURCE
 from ddpipe.kube.api import Refused, Unanswered
 from ddpipe.kube.resources import WORKFLOWS
 from ddpipe.launching import adoption, launcher, removal
+from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.launcher import Outcome, launch
 
 FORBIDDEN = Refused(403, "Forbidden", 'pods is forbidden: User "me" cannot do that')
@@ -232,6 +233,23 @@ def test_a_job_that_is_only_to_be_followed_is_never_made() -> None:
     with pytest.raises(JobDeleted, match=job.name):
         followed(job, empty)
     assert not any(map(creates, empty.asked))
+
+
+def test_a_stop_request_knows_of_a_create_request() -> None:
+    job = a_job()
+    server, seen = operated(job), list[bool]()
+    attempt = Attempt(server, job, job, BACKEND, print)
+    operate = server.created
+    assert operate
+
+    def operate_and_look(found: dict[str, Any]) -> None:
+        seen.append(attempt.creating.is_set())
+        operate(found)
+
+    server.created = operate_and_look
+    adoption.adopt_or_create(attempt)
+    assert seen == [True]
+    assert not attempt.creating.is_set()
 
 
 def test_a_process_handles_signals_only_while_it_launches() -> None:

@@ -64,6 +64,16 @@ def test_a_job_whose_create_is_under_way_is_deleted_too(monkeypatch: pytest.Monk
     assert not is_there(server)
 
 
+def test_a_create_request_that_is_answered_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy server took the request, and nobody would delete its job."""
+    monkeypatch.setattr(stopping, "_SETTLING", 0.05)
+    server, target = a_server(), Target(PATH, JOB.owner)
+    target.creating.set()
+    Timer(0.5, lambda: server.put(JOBS, an_object(JOB, "Running"))).start()
+    assert _stop(server, target) == f"stop requested: {JOB.name} is deleted"
+    assert not is_there(server)
+
+
 def test_without_a_job_the_end_comes_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "_SETTLING", 0.05)
     assert _stop(a_server(), TARGET) == "stop requested; there is no job to delete"
