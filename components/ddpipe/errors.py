@@ -20,6 +20,7 @@ what failed, which object, what was observed, what to do next.
     ├── TrainingError            30   training itself
     │   ├── Diverged             31     the loss is not a number any more
     │   └── TrialsFailed         32     too many trials of a search failed
+    ├── NotRegistered            34     a model registry is away, or rejects a version
     ├── ExportError              35   the exported and the trained model differ
     ├── ModelError               36   a model of the store: no such version, or a damaged history
     │   ├── PromotionLost        37     another version became the champion meanwhile

@@ -131,6 +131,19 @@ def test_the_first_step_of_a_form_rejects_the_same(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "name", [name for name in PIPELINES if PIPELINES[name].tasks[0].step.name == "prepare"]
+)
+def test_the_first_step_of_a_package_accepts_its_defaults(name: str, tmp_path: Path) -> None:
+    pipeline = PIPELINES[name]
+    fields = {item.name: item.default for item in pipeline.parameters}
+    given = [part for option, value in _own(fields).items() for part in (option, value)]
+    checks = [part for item in pipeline.checked for part in ("--check", item.name, _text(fields[item.form]))]
+    store = ("--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs"), "--run", "a")
+    ended = CliRunner().invoke(cli, ["prepare", *store, *given, *checks], catch_exceptions=False)
+    assert ended.exit_code == 0, ended.output
+
+
 def _own(fields: dict[str, Any]) -> dict[str, str]:
     """The options of the first step, as the engine passes them."""
     return {"--dataset-name": fields["data_name"], "--options": _text(fields["data_options"])}

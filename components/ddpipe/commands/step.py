@@ -19,7 +19,7 @@ from ddpipe.commands.results import EXECUTOR, WRITE, Outcome, check_writable, de
 from ddpipe.commands.task_config import with_task_config
 from ddpipe.data.versions import address
 from ddpipe.jobs.owner import Owner
-from ddpipe.parameters import Parameter, Parameters, refuse
+from ddpipe.parameters import Parameter, Parameters, declared, refuse
 from ddpipe.spelling import as_name, option, respell
 from ddpipe.steps import LATER, DatasetOptions, Step
 
@@ -135,8 +135,15 @@ def _later_values(named: Mapping[str, str]) -> tuple[Values, list[str]]:
     return values, problems
 
 
-def _concerns(group: type[Any], values: Mapping[str, Any]) -> bool:
-    return any(name in values for name in group.__dataclass_fields__)
+def _concerns(group: type[Parameters], values: Mapping[str, Any]) -> bool:
+    """Whether the pipeline has a step with this group.
+
+    Groups share parameters: the storage endpoint is the job's and also the service's. A pipeline without a
+    service does not name what the service requires.
+    """
+    items = declared(group)
+    required = {item.name for item in items if item.required}
+    return required <= values.keys() and any(item.name in values for item in items)
 
 
 def _use_endpoint(given: Mapping[str, Any]) -> None:
