@@ -43,7 +43,7 @@ def best_recipe(place: str, given: Collection[str] = ()) -> dict[str, Any]:
         content = json.loads(text)
         values = content.get("recipe", content)
         found = Recipe.from_dict(values).to_dict()
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise _not_one(place, f"it is not a JSON object of names and values ({error})") from error
     except ParameterError as error:
         raise _not_one(place, error.seen) from error

@@ -19,6 +19,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ddpipe.search.space import Space
 from ddpipe.tune.advice import distributions
+from ddpipe.tune.study import damaged
 
 FILE = "journal.log"
 
@@ -30,15 +31,18 @@ class Ledger:
     """The trials of one study. The process that uses it holds the lease of the study's folder."""
 
     def __init__(self, folder: Path, space: Space) -> None:
-        """Open the journal in a folder, or begin one."""
+        """Open the journal in a folder, or begin one; raises `CorruptObject` if it is malformed."""
         path = folder / FILE
         _repair(path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            self._storage = JournalStorage(JournalFileBackend(str(path)))
-        self._study = optuna.create_study(
-            study_name=NAME, storage=self._storage, direction="maximize", load_if_exists=True
-        )
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                self._storage = JournalStorage(JournalFileBackend(str(path)))
+            self._study = optuna.create_study(
+                study_name=NAME, storage=self._storage, direction="maximize", load_if_exists=True
+            )
+        except Exception as error:  # Optuna expects its own lines, and raises anything for others
+            raise damaged(path, error) from error
         self._distributions = distributions(space)
 
     def trials(self) -> list[FrozenTrial]:

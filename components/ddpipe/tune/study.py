@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ddpipe.errors import NoSuchObject, ParameterError, listed
+from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, listed
 from ddpipe.parameters import Parameters, parameter
 from ddpipe.runs import NAME, Run
 from ddpipe.search.winner import FILE as BEST
@@ -120,16 +120,22 @@ class Study:
 
         Raises:
             ParameterError: The study was begun with other settings; all differences are listed.
+            CorruptObject: The settings that it was begun with are malformed.
             StoreError: The folder cannot be written to.
         """
         store = open_store(str(self.folder))
+        now = json.loads(json.dumps(asdict(settings)))
         try:
             before = json.loads(store.read(SETTINGS))
+            problems = [
+                *_differences(before["recipe"], now["recipe"]),
+                *_differences(before, now, but="recipe"),
+            ]
         except NoSuchObject:
             store.write(SETTINGS, json.dumps(asdict(settings), indent=1).encode())
             return
-        now = json.loads(json.dumps(asdict(settings)))
-        problems = [*_differences(before["recipe"], now["recipe"]), *_differences(before, now, but="recipe")]
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise damaged(self.folder / SETTINGS, error) from error
         if problems:
             raise ParameterError(
                 what="the study cannot continue",
@@ -137,6 +143,16 @@ class Study:
                 seen=f"it was begun differently; {listed(problems)}",
                 do=f"Use the same options, or give the new study another name with {option('study')}.",
             )
+
+
+def damaged(path: Path, error: Exception) -> CorruptObject:
+    """The error of a file of a study that no study wrote."""
+    return CorruptObject(
+        what="the study cannot continue",
+        which=str(path),
+        seen=f"the file is malformed: {str(error)[:200]}",
+        do=f"Restore the file, or begin another study with {option('study')}.",
+    )
 
 
 def _differences(before: dict[str, Any], now: dict[str, Any], but: str = "") -> list[str]:

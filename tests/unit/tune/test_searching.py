@@ -17,9 +17,9 @@ import scripted_trial
 from processes import until
 from scripted_study import RECIPE, facts, search
 
-from ddpipe.errors import Interrupted, ParameterError, TrialsFailed
+from ddpipe.errors import CorruptObject, Interrupted, ParameterError, TrialsFailed
 from ddpipe.tune.ledger import FILE, Ledger
-from ddpipe.tune.study import Settings, Study
+from ddpipe.tune.study import SETTINGS, Settings, Study
 from ddpipe.tune.trial import Trial
 
 
@@ -179,6 +179,25 @@ def test_a_study_continues_with_the_same_settings_only(tmp_path: Path) -> None:
         study.check(settings(recipe=other, sampler="random"))
     assert "epochs was 4, is now 9" in raised.value.seen
     assert "sampler was 'tpe', is now 'random'" in raised.value.seen
+
+
+MALFORMED = [b"", b"\xff\n", b"[]\n", b"3\n", b"{}\n", b'{"recipe": 1}\n', b"[" * 200_000 + b"\n"]
+
+
+@pytest.mark.parametrize("content", MALFORMED, ids=range(len(MALFORMED)))
+def test_malformed_settings_of_a_study_are_rejected(tmp_path: Path, content: bytes) -> None:
+    study = Study.named(str(tmp_path), "one")
+    study.check(settings())
+    (tmp_path / "one" / SETTINGS).write_bytes(content)
+    with pytest.raises(CorruptObject, match=rf"one/{SETTINGS}: the file is malformed"):
+        study.check(settings())
+
+
+@pytest.mark.parametrize("content", [*MALFORMED[1:], b'{"op_code": 99}\n', b'{"op_code": 0}\n'])
+def test_a_malformed_journal_is_rejected(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(CorruptObject, match=rf"{FILE}: the file is malformed"):
+        Ledger(tmp_path, search(tmp_path, 1).space)
 
 
 @pytest.mark.parametrize(("studies", "name"), [("s3://bucket/studies", "one"), ("studies", "../one")])
