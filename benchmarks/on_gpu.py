@@ -76,10 +76,10 @@ CASES = (
 )
 
 
-def jpegs(folder: Path, case: Case) -> str:
-    """The manifest of a dataset of random JPEGs, enough for an epoch of every round."""
+def jpegs(folder: Path, case: Case, few: Sequence[bytes] = ()) -> str:
+    """The manifest of a dataset of a few JPEGs, or random ones, enough for an epoch of every round."""
     store, generator = open_store(str(folder)), np.random.default_rng(0)
-    few = [
+    few = few or [
         simplejpeg.encode_jpeg(
             np.kron(
                 generator.integers(0, 256, (8, 8, 3), np.uint8),
