@@ -69,8 +69,8 @@ PHOTOGRAPHS = 20_000
 USUAL = "resnet18"
 """The smallest common network with pretrained weights."""
 
-GREY_DIGITS = 32
-"""Pixels: grey images of at most this size get LeNet."""
+GRAY_DIGITS = 32
+"""Pixels: gray images of at most this size get LeNet."""
 
 SMALLEST_FAST = 16
 """Pixels that fast-cnn needs."""
@@ -96,7 +96,7 @@ def wanted_weights(data: Measured, recipe: Recipe) -> str:
 def _unlike_photographs(data: Measured) -> str:
     """Why pretrained weights, which know photographs, would not help; empty if they would."""
     if data.shape[2] != 3:  # noqa: PLR2004 - red, green and blue
-        return "grey images are unlike the photographs that pretrained weights know"
+        return "gray images are unlike the photographs that pretrained weights know"
     if data.side <= SIDES["cpu"]:
         return f"images of {data.side} pixels are smaller than what pretrained weights know"
     if data.images > PHOTOGRAPHS:
@@ -172,8 +172,8 @@ def _network(maker: _Maker) -> None:
         maker.set("model", USUAL, "the smallest common network with pretrained weights")
     elif data.side < SMALLEST_FAST:
         maker.set("model", "digits-cnn", f"images of {data.side} pixels need a small network")
-    elif data.shape[2] == 1 and data.side <= GREY_DIGITS:
-        maker.set("model", "lenet", f"grey images of {data.side} pixels need a small network")
+    elif data.shape[2] == 1 and data.side <= GRAY_DIGITS:
+        maker.set("model", "lenet", f"gray images of {data.side} pixels need a small network")
     elif maker.device.kind == "cpu" and (few := _too_few_for_wide(maker)):
         maker.set("model", "fast-cnn-small", f"learns fast from random weights, {few}")
     else:
@@ -250,13 +250,13 @@ def _epochs(maker: _Maker) -> None:
 
 def _images(maker: _Maker) -> None:
     data, family = maker.data, maker.family
-    grey = data.shape[2] == 1
-    if data.side < SMALLEST_FAST or (grey and data.side <= GREY_DIGITS):
-        maker.set("augmentation", "shift", "small grey images, where a mirror image may be another class")
-    elif grey:
-        maker.set("augmentation", "shift", "grey images, where left and right may differ in meaning")
+    gray = data.shape[2] == 1
+    if data.side < SMALLEST_FAST or (gray and data.side <= GRAY_DIGITS):
+        maker.set("augmentation", "shift", "small gray images, where a mirror image may be another class")
+    elif gray:
+        maker.set("augmentation", "shift", "gray images, where left and right may differ in meaning")
     else:
-        maker.set("augmentation", "shift-alternating-flip", "colour images, which look alike in a mirror")
+        maker.set("augmentation", "shift-alternating-flip", "color images, which look alike in a mirror")
     side = min(working_shape(data.shape, maker.recipe.resolution)[:2])
     grows = family.grows and side >= 2 * SMALLEST_FAST
     maker.set(

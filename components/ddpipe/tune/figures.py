@@ -16,7 +16,7 @@ from ddpipe.tune.trial import Trial
 MOST_LINES = 200
 """Trials that a figure draws as lines: the best ones."""
 
-_COLOURS = LinearSegmentedColormap.from_list("scores", [QUIET, TRAIN])
+_COLORS = LinearSegmentedColormap.from_list("scores", [QUIET, TRAIN])
 _WIDE = 9.0
 _LONGEST = 14
 """Characters of a label on an axis."""
@@ -111,7 +111,7 @@ def parallel_coordinates(space: Space, trials: Sequence[Trial], best: Trial, tit
         for trial, shade in zip(drawn, shades, strict=True):
             heights = [*(places[name](value) for name, value in _ordered(space, trial.values)), shade]
             is_best = trial.number == best.number
-            color = VALIDATION if is_best else _COLOURS(shade)
+            color = VALIDATION if is_best else _COLORS(shade)
             axes.plot(range(len(heights)), heights, color=color, linewidth=2 if is_best else 1, clip_on=False)
         axes.grid(visible=False)
         axes.set(xlim=(0, len(places)), ylim=(0, 1), yticks=[])
