@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 EPOCHS = 20
 SIZE = ("--epochs", str(EPOCHS), "--cpu", "250m")
-SAME = ("--sync-batch-norm", "true", "--precision", "fp32", "--learning-rate", "0.01")
+SAME = ("--preset", "plain", "--sync-batch-norm", "true", "--precision", "fp32", "--learning-rate", "0.01")
 """By which the number of pods makes no difference but rounding, which a low learning rate keeps small."""
 
 
