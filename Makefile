@@ -23,12 +23,14 @@ install: $(INSTALLED) ## create the environment: the locked packages and ddpipe 
 run: $(INSTALLED) ## the whole pipeline on this machine: digits, two training processes, a report
 	@$(BIN)/ddpipe run --source digits --processes 2
 
-PYTEST = $(BIN)/pytest --numprocesses=auto --dist=loadfile --no-loadscope-reorder
+PYTEST = $(BIN)/pytest --dist=loadfile --no-loadscope-reorder
+# Half of the time these tests wait for servers and processes: on two cores, four at once take two thirds of the time.
+WORKERS = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 4 : n)))
 test: $(INSTALLED) ## the tests to run at every change: minutes, needs no cluster
-	@$(PYTEST) -m "not slow and not installs"
+	@$(PYTEST) --numprocesses=$(WORKERS) -m "not slow and not installs"
 
 test-slow: $(INSTALLED) ## trainings by several processes, kills and resumes, notebooks, real data sets
-	@$(PYTEST) -m slow
+	@$(PYTEST) --numprocesses=auto -m slow
 
 test-gpu: $(INSTALLED) ## trainings on the GPUs of this machine; they have not run on one yet: please report the output
 	@$(BIN)/python -c 'import sys, torch; sys.exit(torch.cuda.is_available())' \
