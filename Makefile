@@ -24,7 +24,7 @@ run: $(INSTALLED) ## the whole pipeline on this machine: digits, two training pr
 	@$(BIN)/ddpipe run --source digits --processes 2
 
 PYTEST = $(BIN)/pytest --dist=loadfile --no-loadscope-reorder
-# Half of the time these tests wait for servers and processes: on two cores, four at once take two thirds of the time.
+# Half of the time these tests wait for servers and processes: on two cores, four at once need three quarters of the time.
 WORKERS = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 4 : n)))
 test: $(INSTALLED) ## the tests to run at every change: minutes, needs no cluster
 	@$(PYTEST) --numprocesses=$(WORKERS) -m "not slow and not installs"
