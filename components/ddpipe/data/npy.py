@@ -13,6 +13,7 @@ import mmap
 import tokenize
 import zipfile
 import zlib
+from threading import Lock
 from typing import IO, Any
 
 import numpy as np
@@ -59,13 +60,19 @@ def array_of(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
         raise ValueError(f"{name}: {error}") from error
 
 
+_PARSING = Lock()
+"""numpy parses headers with `ast`, which in Python 3.11 raises SystemError now and then when several threads
+do so at once (python/cpython#106905)."""
+
+
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and type, from the start of a .npy file."""
     version = np.lib.format.read_magic(file)
     if version != (1, 0):
         raise ValueError(f"its version is {version}, not (1, 0)")
     try:
-        shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
+        with _PARSING:
+            shape, is_fortran, dtype = np.lib.format.read_array_header_1_0(file)
     except (MemoryError, RecursionError, SyntaxError, TypeError, tokenize.TokenError) as error:
         raise ValueError("its header is malformed") from error
     if is_fortran or dtype.hasobject:
