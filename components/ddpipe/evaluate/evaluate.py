@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from ddpipe.evaluate.warnings import rough, warnings_about
 from ddpipe.model import AUTO, VIEWS
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation, publish
-from ddpipe.model.record import RECORD
+from ddpipe.model.record import training_record
 from ddpipe.model.scoring import logits_of
 from ddpipe.model.tasks import TASKS, Task
 from ddpipe.model.trained import load_model, samples_seen
@@ -143,9 +142,8 @@ def views_of(training_uri: str, spec: EvaluateSpec) -> str:
     """The test-time views of an evaluation; `auto` is what the training chose, plain if it chose none."""
     if spec.test_time_views != AUTO:
         return spec.test_time_views
-    record = json.loads(open_store(training_uri).read(RECORD))
     try:
-        views = record["choice"]["chosen"]["test_time_views"]["value"]
+        views = training_record(training_uri)["choice"]["chosen"]["test_time_views"]["value"]
     except (KeyError, TypeError):
         return "plain"
     return views if views in VIEWS else "plain"
