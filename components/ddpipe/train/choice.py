@@ -75,12 +75,14 @@ class Choice:
         reasons: By the names that were chosen.
         views: Test-time views that suit the images, and the reason.
         advice: What would probably give a better model; empty if nothing is known.
+        restarted: Whether training has started again at a lower rate.
     """
 
     recipe: Recipe
     reasons: Mapping[str, str]
     views: tuple[str, str]
     advice: str = ""
+    restarted: bool = False
 
     def lines(self) -> list[str]:
         """One for each choice, for a log."""

@@ -84,6 +84,7 @@ def keep(store: Store, choice: Choice, given: Recipe, manifest: DatasetManifest)
         "reasons": dict(choice.reasons),
         "views": list(choice.views),
         "advice": choice.advice,
+        "restarted": choice.restarted,
     }
     store.write(CHOICE, json.dumps(content, indent=1).encode())
 
@@ -97,12 +98,8 @@ def lowered(choice: Choice, problem: str) -> Choice:
     """
     rate = choice.recipe.learning_rate
     reasons = {**choice.reasons, "learning_rate": f"at {rate:g} {problem}: started again at a tenth of it"}
-    return replace(choice, recipe=replace(choice.recipe, learning_rate=rate / LOWER), reasons=reasons)
-
-
-def is_lowered(choice: Choice) -> bool:
-    """Whether it has been started again already."""
-    return "started again" in choice.reasons.get("learning_rate", "")
+    recipe = replace(choice.recipe, learning_rate=rate / LOWER)
+    return replace(choice, recipe=recipe, reasons=reasons, restarted=True)
 
 
 def _with_warm_start(data: Measured, recipe: Recipe) -> Measured:
@@ -120,7 +117,7 @@ def _stored(store: Store, key: Mapping[str, Any], recipe: Recipe) -> Choice | No
         found = json.loads(store.read(CHOICE))
     except NoSuchObject:
         return None
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     try:
         if any(found[name] != json.loads(json.dumps(value)) for name, value in key.items()):
@@ -134,6 +131,7 @@ def _stored(store: Store, key: Mapping[str, Any], recipe: Recipe) -> Choice | No
             reasons={name: str(found["reasons"][name]) for name in values},
             views=(views if views in VIEWS else "plain", why),
             advice=str(found["advice"]),
+            restarted=bool(found["restarted"]),
         )
     except (KeyError, TypeError, ValueError, DdpipeError):
         _log.warning("%s/%s is damaged and not used", store.uri, CHOICE)

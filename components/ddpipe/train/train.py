@@ -34,7 +34,7 @@ from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store
 from ddpipe.train.choice import Choice
 from ddpipe.train.choices import Determinism
-from ddpipe.train.chosen import is_lowered, keep, lowered
+from ddpipe.train.chosen import keep, lowered
 from ddpipe.train.determinism import determinism
 from ddpipe.train.journal import keep_journal, summarized
 from ddpipe.train.loop import Trainer
@@ -87,17 +87,17 @@ def train(
         if start is None:
             _log_once("%s is trained already: nothing to do", store.uri)
             return
-        places = _Places(dataset, manifest, store, world, watch, began, before_step)
-        if not _trained(places, start):
+        context = _Context(dataset, manifest, store, world, watch, began, before_step)
+        if not _trained(context, start):
             lower = _lower(start.choice)
             world.decided(lambda: _remove_states(store, lower, recipe, manifest))
-            _trained(places, Start(lower, None, None))
+            _trained(context, Start(lower, None, None))
         _log_once("trained: %s", store.uri)
         world.barrier()
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _Context:
     """What stays the same if a training starts again."""
 
     dataset: str
@@ -109,19 +109,19 @@ class _Places:
     before_step: Callable[[Trainer], None]
 
 
-def _trained(places: _Places, start: Start) -> bool:
+def _trained(context: _Context, start: Start) -> bool:
     """Train from a start; False if the loss multiplied in the first steps at a rate that was chosen."""
-    manifest, store, world = places.manifest, places.store, places.world
+    manifest, store, world = context.manifest, context.store, context.world
     choice, recipe = start.choice, start.choice.recipe
     shape = working_shape(manifest.shape, recipe.resolution)
-    splits = {name: open_split((manifest, store_of(places.dataset)), name, shape=shape) for name in SPLITS}
+    splits = {name: open_split((manifest, store_of(context.dataset)), name, shape=shape) for name in SPLITS}
     how, compiled = Determinism(recipe.deterministic), recipe.compile and world.device.type == "cuda"
-    may_restart = "learning_rate" in choice.reasons and not is_lowered(choice)
+    may_restart = "learning_rate" in choice.reasons and not choice.restarted
     with (
         uploading(patience_for(store)) if world.is_main else nullcontext() as uploads,
         determinism(how, recipe.model, compiled=compiled),
     ):
-        launch = time.time() - places.began
+        launch = time.time() - context.began
         before = world.decided(lambda: _prepared_in(store)) + launch
         saver = _saver(start, store, world, uploads, recipe, before) if uploads else None
         trainer = Trainer(
@@ -129,7 +129,7 @@ def _trained(places: _Places, start: Start) -> bool:
             resumed=start.checkpoint is not None,
             budget=_budget(recipe, manifest, start, before, launch),
             may_restart=may_restart,
-            before_step=places.before_step,
+            before_step=context.before_step,
         )
         if start.checkpoint:
             trainer.restore(start.checkpoint)
@@ -147,7 +147,7 @@ def _trained(places: _Places, start: Start) -> bool:
         done = trainer.timetable.done(trainer.step)
         with keep_journal(store, uploads, step=trainer.step, done=done) as journal:
             try:
-                trainer.run(journal, places.watch)
+                trainer.run(journal, context.watch)
             except Diverged as problem:
                 if not (may_restart and trainer.is_at_start):
                     raise
@@ -155,7 +155,7 @@ def _trained(places: _Places, start: Start) -> bool:
                 return False
         if saver and uploads:
             saver.finish()
-            record = _record(places.dataset, manifest, choice, world=world, trainer=trainer, saver=saver)
+            record = _record(context.dataset, manifest, choice, world=world, trainer=trainer, saver=saver)
             uploads.put(RECORD, partial(_conclude, store, saver, record))
     return True
 
