@@ -20,7 +20,7 @@ from mr_openapi import Configuration
 from mr_openapi.exceptions import ApiException
 from pydantic import ValidationError
 
-from ddpipe.errors import NotRegistered
+from ddpipe.errors import NotRegistered, ParameterError
 from ddpipe.serve.registration import Entry
 
 AUTHOR = "ddpipe"
@@ -78,6 +78,7 @@ def register(
 
     Raises:
         NotRegistered: The registry is away or rejects the version; the model itself stands.
+        ParameterError: The file with the token cannot be read.
     """
     client = ModelRegistryAPIClient(_configuration(registry, environment))
     for seconds in (*PAUSES, None):
@@ -129,8 +130,20 @@ def _configuration(registry: str, environment: Mapping[str, str]) -> Configurati
     """The server, and a token where it travels encrypted; certificates are verified."""
     token = None
     if registry.startswith("https://") and environment.get(TOKEN):
-        token = Path(environment[TOKEN]).read_text().strip()
+        token = _token(Path(environment[TOKEN]))
     return Configuration(host=registry.rstrip("/"), access_token=token)
+
+
+def _token(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise ParameterError(
+            what="the model cannot be registered",
+            which=f"{TOKEN}={path}",
+            seen=f"the token cannot be read: {error}",
+            do=f"Correct {TOKEN}, or unset it for a registry without a login.",
+        ) from error
 
 
 def _may_pass(error: Exception) -> bool:

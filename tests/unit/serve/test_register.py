@@ -120,6 +120,12 @@ def test_registry_that_is_away_fails_after_bounded_attempts(version: str) -> Non
     assert pauses == list(PAUSES)
 
 
+def test_a_missing_token_is_named(version: str, tmp_path: Path) -> None:
+    environment = {"KF_PIPELINES_SA_TOKEN_PATH": str(tmp_path / "missing")}
+    with pytest.raises(ParameterError, match=r"KF_PIPELINES_SA_TOKEN_PATH=.*missing.*cannot be read"):
+        register(entry_of(version), "https://127.0.0.1:1", environment)
+
+
 def test_token_is_not_sent_without_encryption(version: str, registry: Registry, tmp_path: Path) -> None:
     """The file is not even read."""
     environment = {"KF_PIPELINES_SA_TOKEN_PATH": str(tmp_path / "missing")}
