@@ -10,20 +10,7 @@ from typing import Any
 
 import yaml
 
-from ddpipe.steps import (
-    CLEAN_UP,
-    DEPLOY,
-    EVALUATE,
-    EXPORT,
-    GATE,
-    PREDICT,
-    PREPARE,
-    PYTORCH_JOB,
-    REGISTER,
-    TRAIN,
-    TUNE,
-    Step,
-)
+from ddpipe import steps
 
 VERIFIED = datetime(2026, 11, 22, tzinfo=UTC)
 """When the training pipeline last ran on a real KFP 2.17."""
@@ -35,23 +22,23 @@ LEAST_PIPELINES = "2.15.2"
 _PIPELINES = {"name": "Pipelines", "version": f">={LEAST_PIPELINES}"}
 _TRAINER = {"name": "Trainer", "version": ">=1.8.1"}
 _TAGS = {
-    PREPARE.name: ("data_processing", "dataset_preparation", "images"),
-    TRAIN.name: ("training", "pytorch", "distributed", "ddp"),
-    TUNE.name: ("training", "hyperparameter_tuning", "katib"),
-    EVALUATE.name: ("evaluation", "metrics", "images"),
-    GATE.name: ("evaluation", "model_comparison", "promotion"),
-    EXPORT.name: ("deployment", "onnx", "model_package"),
-    PREDICT.name: ("inference", "batch", "drift"),
-    DEPLOY.name: ("deployment", "kserve", "serving"),
-    REGISTER.name: ("deployment", "model_registry", "lineage"),
-    PYTORCH_JOB.name: ("training", "pytorch", "distributed", "launcher"),
-    CLEAN_UP.name: ("training", "pytorch", "cleanup"),
+    steps.PREPARE.name: ("data_processing", "dataset_preparation", "images"),
+    steps.TRAIN.name: ("training", "pytorch", "distributed", "ddp"),
+    steps.TUNE.name: ("training", "hyperparameter_tuning", "katib"),
+    steps.EVALUATE.name: ("evaluation", "metrics", "images"),
+    steps.GATE.name: ("evaluation", "model_comparison", "promotion"),
+    steps.EXPORT.name: ("deployment", "onnx", "model_package"),
+    steps.PREDICT.name: ("inference", "batch", "drift"),
+    steps.DEPLOY.name: ("deployment", "kserve", "serving"),
+    steps.REGISTER.name: ("deployment", "model_registry", "lineage"),
+    steps.PYTORCH_JOB.name: ("training", "pytorch", "distributed", "launcher"),
+    steps.CLEAN_UP.name: ("training", "pytorch", "cleanup"),
 }
 
 
-def metadata(step: Step) -> str:
+def metadata(step: steps.Step) -> str:
     """The content of metadata.yaml."""
-    needs_trainer = step in {TRAIN, TUNE, PYTORCH_JOB, CLEAN_UP}
+    needs_trainer = step in {steps.TRAIN, steps.TUNE, steps.PYTORCH_JOB, steps.CLEAN_UP}
     facts: dict[str, Any] = {
         "name": step.name,
         "stability": STABILITY,

@@ -14,26 +14,13 @@ from pathlib import Path
 
 from kfp import compiler
 
-from ddpipe import components
+from ddpipe import components, steps
 from ddpipe.pipelines.catalogue import metadata
 from ddpipe.pipelines.custom_job import CUSTOM_JOB
 from ddpipe.pipelines.guide import guide
 from ddpipe.pipelines.kfp_v2 import pipeline_of, with_dropdowns
 from ddpipe.pipelines.training import GATED, TRAINING, TUNED
 from ddpipe.pipelines.wiring import Pipeline
-from ddpipe.steps import (
-    CLEAN_UP,
-    DEPLOY,
-    EVALUATE,
-    EXPORT,
-    GATE,
-    PREDICT,
-    PREPARE,
-    PYTORCH_JOB,
-    REGISTER,
-    TRAIN,
-    TUNE,
-)
 
 HERE = Path(__file__).parent
 COMPILED = HERE / "compiled"
@@ -43,7 +30,19 @@ PIPELINES: Mapping[str, Pipeline] = {
     "training-tuned": TUNED,
     "custom-job": CUSTOM_JOB,
 }
-OFFERED = (PREPARE, TUNE, TRAIN, EVALUATE, GATE, EXPORT, PREDICT, DEPLOY, REGISTER, PYTORCH_JOB, CLEAN_UP)
+OFFERED = (
+    steps.PREPARE,
+    steps.TUNE,
+    steps.TRAIN,
+    steps.EVALUATE,
+    steps.GATE,
+    steps.EXPORT,
+    steps.PREDICT,
+    steps.DEPLOY,
+    steps.REGISTER,
+    steps.PYTORCH_JOB,
+    steps.CLEAN_UP,
+)
 """The steps with a component file, for your own pipelines."""
 
 _V1_SCRIPT, _V1_LOCK = HERE / "kfp_v1.py", HERE / "requirements-v1.txt"

@@ -66,6 +66,20 @@ TRAINING = Pipeline(
     },
 )
 
+
+def _after_export(step: steps.Step, timeout: int, parameter: str) -> Task:
+    """A task about the exported model, for which a parameter names a server."""
+    return Task(
+        step=step,
+        settled=_PACKAGE,
+        cpu="100m",
+        memory="512Mi",
+        timeout=timeout,
+        only_if=_EXPORTED,
+        if_given=Given(parameter),
+    )
+
+
 GATED = replace(
     TRAINING,
     name=f"{NAME}-gated",
@@ -76,24 +90,8 @@ GATED = replace(
         *(_owned(task, f"{NAME}-gated") for task in TRAINING.tasks[:-1]),
         Task(step=steps.GATE, settled=_DATASET, cpu="500m", memory=STEP_MEMORY, timeout=DAY),
         replace(TRAINING.tasks[-1], only_if=_EXPORTED),
-        Task(
-            step=steps.DEPLOY,
-            settled=_PACKAGE,
-            cpu="100m",
-            memory="512Mi",
-            timeout=DAY,
-            only_if=_EXPORTED,
-            if_given=Given("deploy_service"),
-        ),
-        Task(
-            step=steps.REGISTER,
-            settled=_PACKAGE,
-            cpu="100m",
-            memory="512Mi",
-            timeout=HOUR,
-            only_if=_EXPORTED,
-            if_given=Given("register_url"),
-        ),
+        _after_export(steps.DEPLOY, DAY, "deploy_service"),
+        _after_export(steps.REGISTER, HOUR, "register_url"),
     ),
     last=_owned(TRAINING.last, f"{NAME}-gated"),
     defaults={
