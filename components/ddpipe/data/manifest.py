@@ -23,6 +23,9 @@ from ddpipe.data.names import DATASET, printable
 from ddpipe.errors import DatasetError, listed
 from ddpipe.storage import Store, open_store, read_uri
 
+Shape = tuple[int, int, int]
+"""Height, width and channels of an image."""
+
 SCHEMA = 2
 """The manifest schema that this code understands; schema 1 had ids and labels inside."""
 
@@ -125,7 +128,7 @@ class DatasetManifest:
     name: str
     task: str
     classes: tuple[str, ...]
-    shape: tuple[int, int, int]
+    shape: Shape
     dtype: str
     splits: Mapping[str, Split]
     mean: tuple[float, ...]

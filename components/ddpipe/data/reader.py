@@ -16,9 +16,9 @@ from ddpipe.data.cache import default_cache, room
 from ddpipe.data.columns import Strings
 from ddpipe.data.fetching import fetched
 from ddpipe.data.index import Labels, SampleIndex, open_index
-from ddpipe.data.manifest import DatasetManifest, ShardRef, load_manifest, store_of
+from ddpipe.data.manifest import DatasetManifest, Shape, ShardRef, load_manifest, store_of
 from ddpipe.data.parts import PartShard
-from ddpipe.data.reduced import Shape, reduced
+from ddpipe.data.reduced import reduced
 from ddpipe.data.shards import Images, Shard, open_shard, shard_key
 from ddpipe.errors import ParameterError
 from ddpipe.storage import Store

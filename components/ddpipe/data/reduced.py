@@ -9,10 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ddpipe.data.manifest import Shape
 from ddpipe.data.shards import Images, Shard
-
-Shape = tuple[int, int, int]
-"""Height, width and channels."""
 
 KEPT = 256 * 2**20
 """Bytes of a split's reduced images that stay in memory: small sets are read hundreds of times."""

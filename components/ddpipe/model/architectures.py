@@ -11,8 +11,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from ddpipe.data.manifest import Shape
 from ddpipe.model import ARCHITECTURES, is_own_function, networks
-from ddpipe.model.networks import Shape, cannot_build
+from ddpipe.model.networks import cannot_build
 from ddpipe.model.own import build_own, check_logits
 
 

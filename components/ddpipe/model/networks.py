@@ -9,12 +9,10 @@ from collections.abc import Callable
 
 from torch import nn
 
+from ddpipe.data.manifest import Shape
 from ddpipe.errors import ParameterError
 from ddpipe.model.fast_cnn import SMALLEST as FAST_CNN_SMALLEST
 from ddpipe.model.fast_cnn import FastCNN
-
-Shape = tuple[int, int, int]
-"""Height, width and channels of an image."""
 
 
 def cannot_build(name: str, seen: str, do: str) -> ParameterError:

@@ -17,8 +17,9 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+from ddpipe.data.manifest import Shape
 from ddpipe.errors import ParameterError
-from ddpipe.model.networks import Shape, cannot_build
+from ddpipe.model.networks import cannot_build
 
 LINES = 3
 """Of the user's own code, in a message: the innermost calls."""

@@ -9,15 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from ddpipe.data.manifest import Shape
+
 WHOLE_BYTE = 8
 DEEPEST = 16
 """Bits per value that an image file may have."""
 
 LARGEST_SIDE = 4096
 """Of an image, in pixels; preparing offers no larger one."""
-
-Shape = tuple[int, int, int]
-"""Height, width and channels of an image."""
 
 BEST_QUALITY = 95
 """The highest JPEG quality that preparing offers."""

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from ddpipe.data.manifest import Shape
 from ddpipe.data.seen import TRAINED_ON, Hashes, from_bytes
 from ddpipe.errors import CheckpointError, NoSuchObject, ParameterError, listed
 from ddpipe.model import AUTO, ModelNames, is_own_function
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import Checkpoint, finished, load
-from ddpipe.model.networks import Shape
 from ddpipe.model.record import RECORD
 from ddpipe.storage import open_store
 

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from ddpipe.data.manifest import ShardRef
+from ddpipe.data.manifest import Shape, ShardRef
 from ddpipe.data.shards import JpegShard, encode_jpegs, encode_pixels, open_shard
 from ddpipe.prepare.duplicates import DETAIL, perceptual_hash
-from ddpipe.sources.images import FILTER, Shape, as_jpeg, bare, decode
+from ddpipe.sources.images import FILTER, as_jpeg, bare, decode
 from ddpipe.sources.read_options import DEFAULT, ReadOptions
 
 SMALL = 96

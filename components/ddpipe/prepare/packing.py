@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from ddpipe.data import shards
 from ddpipe.data.columns import Rows, text
+from ddpipe.data.manifest import Shape
 from ddpipe.data.prefetch import prefetched
 from ddpipe.data.shards import shard_key, verify
 from ddpipe.errors import NoSuchObject
@@ -35,7 +36,7 @@ from ddpipe.processes.cpus import cpus
 from ddpipe.processes.process import give_memory_back, keep_memory
 from ddpipe.processes.progress import progress_bar
 from ddpipe.sources import Source, Survey, Unreadable
-from ddpipe.sources.images import Probed, Shape, probe
+from ddpipe.sources.images import Probed, probe
 from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store
 

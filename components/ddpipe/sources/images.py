@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from ddpipe.data.manifest import Shape
 from ddpipe.sources import png
 from ddpipe.sources.base import Unreadable
 from ddpipe.sources.read_options import DEFAULT, ReadOptions
@@ -49,9 +50,6 @@ ANY_FRAMES = ReadOptions(first_frame=True)
 
 DEEP = 16
 """Bits per value of images that have more than 8."""
-
-Shape = tuple[int, int, int]
-"""Height, width and channels (1 or 3)."""
 
 
 class Probed(NamedTuple):

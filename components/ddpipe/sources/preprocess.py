@@ -11,10 +11,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from ddpipe.data.manifest import Shape
 from ddpipe.data.reduced import reduced_image
 from ddpipe.data.shards import cropped
 from ddpipe.model.preprocessing import Preprocessing
-from ddpipe.sources.images import Probed, Shape, as_jpeg, decode, look
+from ddpipe.sources.images import Probed, as_jpeg, decode, look
 from ddpipe.sources.read_options import ReadOptions
 
 MOST_LOST = 0.5

@@ -90,10 +90,10 @@ def wanted_weights(data: Measured, recipe: Recipe) -> str:
     name = USUAL if recipe.model == AUTO else recipe.model
     is_known = name not in ARCHITECTURES and not is_own_function(name)
     is_open = recipe.pretrained == AUTO and not recipe.warm_start
-    return name if is_open and is_known and not _unlike_photographs(data) else ""
+    return name if is_open and is_known and not _against_pretrained(data) else ""
 
 
-def _unlike_photographs(data: Measured) -> str:
+def _against_pretrained(data: Measured) -> str:
     """Why pretrained weights, which know photographs, would not help; empty if they would."""
     if data.shape[2] != 3:  # noqa: PLR2004 - red, green and blue
         return "gray images are unlike the photographs that pretrained weights know"
@@ -156,7 +156,7 @@ def _weights(maker: _Maker) -> None:
     data, recipe = maker.data, maker.recipe
     if recipe.warm_start:
         maker.set("pretrained", NONE, f"the weights of {recipe.warm_start} are given")
-    elif reason := _unlike_photographs(data):
+    elif reason := _against_pretrained(data):
         maker.set("pretrained", NONE, reason)
     elif not data.weights:
         maker.set("pretrained", NONE, f"torchvision has no weights of {recipe.model}")
@@ -309,7 +309,7 @@ def _views(maker: _Maker) -> tuple[str, str]:
 
 
 def _advice(maker: _Maker) -> str:
-    if _unlike_photographs(maker.data) or maker.has_weights or maker.recipe.warm_start:
+    if _against_pretrained(maker.data) or maker.has_weights or maker.recipe.warm_start:
         return ""
     return (
         f"trained from random weights; with {maker.data.images:,} photographs, pretrained weights usually "

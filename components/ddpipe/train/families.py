@@ -32,16 +32,16 @@ class Family:
 FAST = Family(
     "muon", {"muon": 0.15, "sgd": 0.05, "adamw": 2e-3}, batch=512, power=0.5, smoothing=0.2, grows=True
 )
-NORMALISED = Family("sgd", {"sgd": 0.1, "adamw": 2e-3, "muon": 0.05}, smoothing=0.0)
-UNNORMALISED = Family("sgd", {"sgd": 0.03, "adamw": 1e-3, "muon": 0.02}, smoothing=0.0)
+NORMALIZED = Family("sgd", {"sgd": 0.1, "adamw": 2e-3, "muon": 0.05}, smoothing=0.0)
+UNNORMALIZED = Family("sgd", {"sgd": 0.03, "adamw": 1e-3, "muon": 0.02}, smoothing=0.0)
 RESIDUAL = Family("sgd", {"sgd": 0.02, "adamw": 1e-3, "muon": 0.02})
 PLAIN_DEEP = Family("sgd", {"sgd": 0.005, "adamw": 2e-4, "muon": 0.01})
 ATTENTION = Family("adamw", {"sgd": 0.01, "adamw": 5e-4, "muon": 0.02}, power=0.5)
 
 FAMILIES: Mapping[str, Family] = {
-    "digits-cnn": NORMALISED,
-    "lenet": UNNORMALISED,
-    "simple-cnn": UNNORMALISED,
+    "digits-cnn": NORMALIZED,
+    "lenet": UNNORMALIZED,
+    "simple-cnn": UNNORMALIZED,
     "fast-cnn": FAST,
     **dict.fromkeys(("alexnet", "squeezenet", "vgg"), PLAIN_DEEP),
     **dict.fromkeys(("vit", "swin", "maxvit", "convnext"), ATTENTION),

@@ -17,8 +17,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
+from ddpipe.data.manifest import Shape
 from ddpipe.model.checkpoint import Checkpoint
-from ddpipe.model.networks import Shape
 from ddpipe.train.replicated import State, Strategy
 
 LARGE = 2**16

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from ddpipe.data.manifest import DatasetManifest
+from ddpipe.data.manifest import DatasetManifest, Shape
 from ddpipe.data.reader import SplitReader
 from ddpipe.data.reduced import working_shape
 from ddpipe.distributed import rank
@@ -19,7 +19,6 @@ from ddpipe.errors import ParameterError, listed
 from ddpipe.model import is_own_function
 from ddpipe.model.architectures import Classifier, InitializedFromImages, build
 from ddpipe.model.evaluation import corrupt
-from ddpipe.model.networks import Shape
 from ddpipe.model.own import try_training
 from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import WEIGHTS, ModelPackage, Signature, load_package

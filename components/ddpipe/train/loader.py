@@ -25,12 +25,12 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from torchvision.transforms.v2.functional import resize
 
+from ddpipe.data.manifest import Shape
 from ddpipe.data.prefetch import prefetched
 from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier
-from ddpipe.model.networks import Shape
 from ddpipe.train.augment import augmented
 from ddpipe.train.choices import AUGMENTATIONS, Augmentation, Mixing
 from ddpipe.train.order import global_batch, permutation, share_of, steps_per_epoch

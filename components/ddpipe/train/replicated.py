@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 
+from ddpipe.data.manifest import Shape
 from ddpipe.distributed import World
 from ddpipe.model.architectures import Classifier
-from ddpipe.model.networks import Shape
 from ddpipe.model.trained import versioned
 
 State = dict[str, Any]

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from ddpipe.data.manifest import Shape
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier
-from ddpipe.model.networks import Shape
 from ddpipe.train.choices import Strategies
 from ddpipe.train.replicated import DataParallelStrategy, DistributedDataParallelStrategy, Strategy
 

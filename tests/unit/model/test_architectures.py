@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from ddpipe.data.manifest import Shape
 from ddpipe.errors import ParameterError
 from ddpipe.model import ARCHITECTURES, ModelNames, networks
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.model.networks import Shape
 from ddpipe.model.onnx import to_onnx
 from ddpipe.model.package import Signature
 from ddpipe.model.session import Session

@@ -11,8 +11,9 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from ddpipe.data.manifest import Shape
 from ddpipe.sources import Unreadable
-from ddpipe.sources.images import ORIENTATION, Shape, decode, probe, scaled, shrink, wrapped
+from ddpipe.sources.images import ORIENTATION, decode, probe, scaled, shrink, wrapped
 from ddpipe.sources.read_options import ReadOptions
 
 

@@ -28,7 +28,7 @@ from ddpipe.model.trained import load_model
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
 from ddpipe.train import train as step
-from ddpipe.train.families import NORMALISED
+from ddpipe.train.families import NORMALIZED
 from ddpipe.train.loop import Trainer
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.order import global_batch, permutation
@@ -456,7 +456,7 @@ def test_a_diverging_start_is_repeated_once_at_a_tenth_of_the_rate(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
-        "ddpipe.train.families.FAMILIES", {"digits-cnn": replace(NORMALISED, rates={"sgd": 40})}
+        "ddpipe.train.families.FAMILIES", {"digits-cnn": replace(NORMALIZED, rates={"sgd": 40})}
     )
     given = Recipe(epochs=4, batch_size=4, momentum=0.0, warmup_fraction=0.0, label_smoothing=0.0)
     with caplog.at_level("INFO"):
