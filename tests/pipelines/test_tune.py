@@ -39,8 +39,8 @@ def command(*arguments: str, folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def result(folder: Path) -> dict[str, Any]:
-    process = command(*TUNE, folder=folder)
+def result(folder: Path, *options: str) -> dict[str, Any]:
+    process = command(*TUNE, *options, folder=folder)
     printed, _ = process.communicate()
     assert process.returncode == 0
     found: dict[str, Any] = json.loads(printed)
@@ -106,20 +106,21 @@ def test_a_search_ends_with_the_run_of_its_winner(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_killed_study_continues_to_the_same_result(tmp_path: Path) -> None:
-    """Killed at random moments, now alone, now with the processes that train."""
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    """Killed ten times at random moments, now alone, now with the processes that train."""
+    whole, killed, more = tmp_path / "whole", tmp_path / "killed", ("--trials", "8")
     for folder in (whole, killed):
         folder.mkdir()
-    expected, numbers = decided(result(whole)), random.Random(2)
-    for number in range(5):
-        process = command(*TUNE, folder=killed)
+    expected, numbers = decided(result(whole, *more)), random.Random(2)
+    for number in range(10):
+        process = command(*TUNE, *more, folder=killed)
         until((killed / "studies/digits/journal.log").exists)
         time.sleep(numbers.uniform(0, 8))
+        assert process.poll() is None, "it ended before it could be killed"
         process.kill()
         process.communicate()
         if number % 2:
             kill_trainings(killed)
-    assert decided(result(killed)) == expected
+    assert decided(result(killed, *more)) == expected
 
 
 def kill_trainings(folder: Path) -> None:
