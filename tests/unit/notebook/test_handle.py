@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fake_api import FakeApiServer
 from launch_samples import a_server, an_object
+from notebook_launches import KEY_OF_LAUNCH, a_launch
 
 import ddpipe
 from ddpipe.errors import ClusterUnreachable, CorruptObject, Forbidden, ParameterError
@@ -17,27 +18,16 @@ from ddpipe.jobs.pytorchjob import RESOURCE
 from ddpipe.kube.api import Refused
 from ddpipe.notebook import background, handle
 from ddpipe.notebook.handle import Handle
-from ddpipe.notebook.machine import Machine, Secrets
+from ddpipe.notebook.machine import Machine
 from ddpipe.notebook.record import Launch
 from ddpipe.notebook.result import KEY, publish, verified
 from ddpipe.storage import Store, open_store
 
 SECRET = "s3cr3t-value"  # noqa: S105
-KEY_OF_LAUNCH = "ab" * 32
 
 
 def work() -> int:
     return 1
-
-
-def a_launch(folder: Store, **changes: Any) -> Launch:
-    """A recorded launch of a PyTorchJob in the namespace team, with its key on this machine."""
-    options = {"image": "mine", "backend": "pytorchjob"}
-    values: dict[str, Any] = {"backend": "pytorchjob", "namespace": "team", "options": options, **changes}
-    launched = Launch(name="one", work="work", sha256="5" * 64, nodes=1, processes=1, **values)
-    launched.write(folder)
-    Machine(folder.uri).keep(Secrets(KEY_OF_LAUNCH))
-    return launched
 
 
 @pytest.fixture
