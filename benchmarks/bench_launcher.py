@@ -141,6 +141,8 @@ def matrix(admin: ApiServer, backend: str, rival: Rival) -> Iterator[str]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         pairs = [[pool.submit(happen, admin, one, backend, who) for who in (None, rival)] for one in faults]
         cells = "color | cause named | jobs left | s"
+        yield f"The official client waits for {PATIENCE} s."
+        yield ""
         yield f"| what happens | ddpipe: {cells} | official client: {cells} |"
         yield "|---|---|---|---|---|---|---|---|---|"
         for fault, pair in zip(faults, pairs, strict=True):

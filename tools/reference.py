@@ -67,7 +67,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "Faults, next to the official client for PyTorchJobs",
         (
             "The same faults on the same cluster, with the program one would write today with "
-            "`kubeflow-training` 1.9.4 (`create_job`, `wait_for_job_conditions` with a timeout of 60 s, "
+            "`kubeflow-training` 1.9.4 (`create_job`, `wait_for_job_conditions` with a timeout, "
             "`get_job_logs`). *Right* means success if and only if the training succeeded. *Cause named*: "
             "the step's own output contains the cause."
         ),
