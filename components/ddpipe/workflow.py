@@ -207,7 +207,8 @@ def evaluate(run: Run, dataset: str, spec: EvaluateSpec, network: str = "") -> E
         from ddpipe.model.evaluation import load_evaluation
 
         earlier = load_evaluation(trained.evaluation) if trained != run else None
-        if earlier and spec.test_time_views in {AUTO, earlier.subject.views}:
+        is_same = earlier is not None and spec.test_time_views in {AUTO, earlier.subject.views}
+        if earlier and is_same and not spec.slice_columns:  # their table may have changed
             evaluation = earlier
             facts.update(same_as=trained.name)
         else:

@@ -15,7 +15,7 @@ from torch import nn
 from ddpipe.data.manifest import SPLITS, load_manifest
 from ddpipe.evaluate.metrics import best_thresholds, measure
 from ddpipe.evaluate.mistakes import Mistake, wrong_answers
-from ddpipe.evaluate.report import RunRecord, class_curves
+from ddpipe.evaluate.report import RunRecord, drawn
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import RECORD, Checkpoint, claim
 from ddpipe.model.evaluation import Evaluation, Subject, publish
@@ -181,7 +181,7 @@ def a_record(
     split = a_split(samples, len(classes), labels=labels)
     with tempfile.TemporaryDirectory() as folder:
         evaluation = publish(open_store(folder), a_subject(), metrics, logits, labels)
-        curves, found = class_curves(evaluation), wrong_answers(evaluation)
+        curves, found = drawn(evaluation), wrong_answers(evaluation)
     return RunRecord(
         title="first",
         run="first",

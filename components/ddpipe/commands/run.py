@@ -184,6 +184,10 @@ def run_here(
     with removed_if_rejected(*written):
         for folder in written:
             open_store(folder).check_writable()
+        if evaluation.slice_columns:
+            from ddpipe.evaluate.slice_table import rows_of  # noqa: PLC0415 - numpy
+
+            rows_of(evaluation)  # what is wrong with the table is found before the training
         with on_stop(stop), lease(open_store(run.uri)):
             _all_steps(run, data, recipe, options, evaluation, reuse=reuse, gate=gate or GateSpec())
     return summary(run)

@@ -17,13 +17,15 @@ from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.data.seen import counted, held_out_seen
 from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
+from ddpipe.evaluate.details import publish_in_detail
 from ddpipe.evaluate.metrics import best_thresholds, measure
+from ddpipe.evaluate.slice_table import sliced
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.evaluate.temperature import fitted
 from ddpipe.evaluate.warnings import rough, warnings_about
 from ddpipe.model import AUTO, VIEWS
 from ddpipe.model.checkpoint import Checkpoint
-from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation, publish
+from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation
 from ddpipe.model.record import training_record
 from ddpipe.model.scoring import logits_of
 from ddpipe.model.tasks import TASKS, Task
@@ -76,7 +78,7 @@ def evaluate(
         network: The network of the user's own recipe: the one function that may be imported.
 
     Raises:
-        ParameterError: The spec is invalid.
+        ParameterError: The spec is invalid, or its table does not fit the samples.
         CheckpointError: There is no finished training, or it used another dataset version.
         DatasetError: The dataset is damaged, or has no test samples.
         Diverged: The model outputs NaN or infinity.
@@ -99,6 +101,9 @@ def evaluate(
             )
             for name in wanted
         }
+        slicing = (
+            world.decided(lambda: sliced(spec, splits[SPLIT].sample_ids)) if spec.slice_columns else None
+        )
         started = time.monotonic()
         how = (splits, world, len(manifest.classes), spec.evaluation_batch_size)
         answers = score(with_views(classifier, views), *how)
@@ -133,7 +138,10 @@ def evaluate(
             for text in metrics.warnings:
                 _log.warning("%s", text)
             seen = answers[SPLIT]
-            _log.info("%s", publish(store, subject, metrics, seen.logits, seen.labels).summary())
+            published = publish_in_detail(
+                store, subject, metrics, seen.logits, seen.labels, slicing, seen.groups
+            )
+            _log.info("%s", published.summary())
         world.barrier()
     return load_evaluation(output_uri)
 

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from ddpipe.evaluate.curves import PrecisionRecall
 from ddpipe.model.evaluation import CalibrationBin, Curve
 from ddpipe.model.tasks import TITLES
 
@@ -65,6 +66,35 @@ def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) 
         axes.plot(average.false_positive_rate, average.true_positive_rate, color=TRAIN, label="micro average")
         axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1))
         axes.legend(frameon=False, loc="lower right")
+
+    return figure(draw, height=3.4)
+
+
+def precision_recall_curves(curves: Mapping[str, PrecisionRecall], least: str | None) -> str:
+    """Precision-recall curves of the classes in gray, but one by its name.
+
+    Args:
+        curves: By name of the class.
+        least: Name of the class with the least average precision; None highlights no class.
+
+    Returns:
+        An SVG element.
+    """
+
+    def draw(axes: Axes) -> None:
+        for name, curve in curves.items():
+            is_least = name == least
+            axes.plot(
+                curve.recall,
+                curve.precision,
+                color=VALIDATION if is_least else QUIET,
+                linewidth=1.5 if is_least else 1,
+                zorder=3 if is_least else 2,
+                label=_plain(name) if is_least else None,
+            )
+        axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02))
+        if least in curves:
+            axes.legend(frameon=False, loc="lower left")
 
     return figure(draw, height=3.4)
 

@@ -2,22 +2,23 @@
 
 fail      the new model does not meet a requirement: a minimum, a latency, a size; or it cannot be
 compared, as the champion is gone or has another task
-keep      it is good enough, but not certainly better than the champion, or a class got much worse
+keep      it is good enough, but not certainly better than the champion, or a class or slice got much worse
 promote   it is certainly better, or there is no champion
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 from ddpipe.evaluate.gate_spec import AUTO, GateSpec
 from ddpipe.evaluate.metrics import Answers
 from ddpipe.evaluate.paired import by_class, gain, mcnemar, score
-from ddpipe.model.tasks import IntArray, Task
+from ddpipe.model.tasks import BoolArray, IntArray, Task
 from ddpipe.model.verdict import FAIL, KEEP, PROMOTE, ClassPair, Comparison, Cost, Verdict
 
 FEWEST = 20
-"""Images of a class, below which its recall says too little."""
+"""Images of a class or slice, below which its score says too little."""
 
 
 def metric_of(spec: GateSpec, task: Task) -> str:
@@ -32,6 +33,7 @@ def compare(
     task: Task,
     spec: GateSpec,
     groups: IntArray | None = None,
+    slices: Mapping[str, BoolArray] | None = None,
 ) -> Comparison:
     """Two models on the same images.
 
@@ -42,6 +44,7 @@ def compare(
         task: Of the dataset.
         spec: The score that decides, and with which confidence.
         groups: Shape (samples,): equal numbers belong together; None: each sample is on its own.
+        slices: By name, which samples each has, shape (samples,).
     """
     metric = metric_of(spec, task)
     found = gain(candidate, champion, metric, spec.gate_confidence, groups)
@@ -68,7 +71,22 @@ def compare(
             ClassPair(name=name, support=support, candidate=now, champion=before)
             for name, support, now, before in pairs
         ),
+        slices=tuple(
+            ClassPair(
+                name=name,
+                support=int(mask.sum()),
+                candidate=_score_of(candidate.of_samples(mask), metric),
+                champion=_score_of(champion.of_samples(mask), metric),
+            )
+            for name, mask in (slices or {}).items()
+        ),
     )
+
+
+def _score_of(answers: Answers, metric: str) -> float | None:
+    """A score of some samples; None where they define none."""
+    value = score(answers, metric) if len(answers.truth) else math.nan
+    return value if math.isfinite(value) else None
 
 
 def first(answers: Answers, metric: str) -> float:
@@ -147,12 +165,17 @@ def _missed(spec: GateSpec, metric: str, value: float, cost: Cost) -> Iterator[s
 
 
 def _worse(spec: GateSpec, comparison: Comparison) -> str:
-    """The class that lost most, if that is more than it may."""
-    judged = [one for one in comparison.classes if one.support >= FEWEST]
-    one = max(judged, key=lambda one: one.loss, default=None)
-    if one is None or one.loss <= spec.gate_class_loss:
-        return ""
-    return f"class {one.name!r} fell from {one.champion:.4f} to {one.candidate:.4f}"
+    """The class, or else the slice, that lost most, if that is more than it may."""
+    kinds = (
+        ("class", comparison.classes, spec.gate_class_loss),
+        ("slice", comparison.slices, spec.gate_slice_loss),
+    )
+    for kind, pairs, most in kinds:
+        judged = [one for one in pairs if one.support >= FEWEST]
+        one = max(judged, key=lambda one: one.loss, default=None)
+        if one and one.loss > most:
+            return f"{kind} {one.name!r} fell from {one.champion:.4f} to {one.candidate:.4f}"
+    return ""
 
 
 def _disagree(spec: GateSpec, metric: str, comparison: Comparison) -> bool:

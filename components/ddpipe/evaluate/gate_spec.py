@@ -54,6 +54,12 @@ class GateSpec(Parameters):
         "with at least 20 images; 1 means any loss.",
         Between(0, 1),
     )
+    gate_slice_loss: float = parameter(
+        1.0,
+        "Most that the score of a slice may lose against the champion, for slices with at least 20 images; "
+        "1 means any loss. Slices come from the evaluation's slice_columns.",
+        Between(0, 1),
+    )
     gate_latency: float = parameter(
         0.0,
         "Longest median time for one image in milliseconds, of the ONNX model on the CPUs of this step; 0 "

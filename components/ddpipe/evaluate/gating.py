@@ -99,7 +99,8 @@ def gate(
     comparison: Comparison | None = None
     if rival and unseen.any():
         rival = rival.of_samples(unseen)
-        comparison = compare(own, rival, manifest.classes, task, spec, groups)
+        slices = _slices(evaluation, unseen)
+        comparison = compare(own, rival, manifest.classes, task, spec, groups, slices)
     elif not unseen.any():
         trouble = trouble or "there is no image that neither model was trained on: add new test images"
     verdict = decide(
@@ -157,6 +158,14 @@ def _unseen(samples: SplitReader, seen: Iterable[Hashes | None]) -> BoolArray:
         if hashes is not None:
             unseen &= ~are_in(samples.sample_ids.column, hashes)
     return unseen
+
+
+def _slices(evaluation: Evaluation, kept: BoolArray) -> dict[str, BoolArray]:
+    """The slices of an evaluation by name: of the samples that are kept, which ones each has."""
+    slicing = evaluation.slicing()
+    if slicing is None:
+        return {}
+    return {f"{column} = {value}": mask[kept] for column, value, mask in slicing.each()}
 
 
 def _cost(

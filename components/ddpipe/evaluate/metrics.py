@@ -22,7 +22,8 @@ from scipy.stats import binomtest
 from scipy.stats import t as student
 from sklearn import metrics as sklearn
 
-from ddpipe.model.evaluation import CalibrationBin, ClassScores, Curve, Estimate, Metrics
+from ddpipe.evaluate.curves import roc
+from ddpipe.model.evaluation import CalibrationBin, ClassScores, Estimate, Metrics
 from ddpipe.model.tasks import (
     TASKS,
     BoolArray,
@@ -39,7 +40,6 @@ Statistic = Callable[[FloatArray], FloatArray]
 
 CONFIDENCE = 0.95
 BINS = 15
-CURVE_POINTS = 100
 # At most 1,000 resamples; fewer where samples times classes is so large that the model itself took less time.
 RESAMPLES, FEWEST_RESAMPLES, BUDGET = 1000, 200, 200_000_000
 # Resamples weighed together: small blocks stay in the processor's cache.
@@ -82,6 +82,19 @@ class Answers:
             probabilities=self.probabilities[chosen],
             decisions=self.decisions[chosen],
             losses=self.losses[chosen],
+        )
+
+    def of_classes(self, chosen: BoolArray) -> Answers:
+        """These answers about some of the classes; losses and bins stay those of all.
+
+        Args:
+            chosen: Which ones, shape (classes,).
+        """
+        return replace(
+            self,
+            truth=self.truth[:, chosen],
+            probabilities=self.probabilities[:, chosen],
+            decisions=self.decisions[:, chosen],
         )
 
     @classmethod
@@ -262,12 +275,31 @@ def _intervals(
         resamples=max(FEWEST_RESAMPLES, min(RESAMPLES, BUDGET // probabilities.size)),
         seed=seed,
     )
-    accuracy = (
-        _wilson(int(answers.right.sum()), len(truth))
-        if groups is None
-        else _wilson_of_groups(answers.right, groups)
-    )
+    accuracy = _interval_of_accuracy(answers, groups)
     return {"accuracy": accuracy, "calibration_error": (None, None), **intervals}
+
+
+def interval_of(
+    metric: str, answers: Answers, groups: IntArray | None, seed: int = 0
+) -> tuple[float | None, float | None]:
+    """The 95 % interval of one score.
+
+    Args:
+        metric: Its name.
+        answers: To at least one sample.
+        groups: Shape (samples,): samples with equal numbers belong together; None: each is on its own.
+        seed: The same seed gives the same interval.
+    """
+    together = None if groups is None else np.unique(groups, return_inverse=True)[1]
+    if metric == "accuracy":
+        return _interval_of_accuracy(answers, together)
+    return _intervals(answers, [metric], together, seed)[metric]
+
+
+def _interval_of_accuracy(answers: Answers, groups: IntArray | None) -> tuple[float | None, float | None]:
+    if groups is None:
+        return _wilson(int(answers.right.sum()), len(answers.truth))
+    return _wilson_of_groups(answers.right, groups)
 
 
 def macro_f1(decisions: BoolArray, truth: BoolArray) -> Statistic:
@@ -475,22 +507,3 @@ def _confusion_matrix(answers: Answers) -> tuple[tuple[int, ...], ...]:
     true, predicted = answers.truth.argmax(axis=1), answers.decisions.argmax(axis=1)
     counts = sklearn.confusion_matrix(true, predicted, labels=range(answers.truth.shape[1]))
     return tuple(tuple(map(int, row)) for row in counts)
-
-
-def roc(shows: BoolArray, probabilities: FloatArray) -> Curve:
-    """The ROC curve of one class, in at most 100 points; without points if it has one kind of sample only.
-
-    Args:
-        shows: Whether each sample shows the class, shape (samples,).
-        probabilities: Of the class, of the same shape.
-    """
-    if shows.all() or not shows.any():
-        return Curve((), (), ())
-    false_positive, true_positive, thresholds = sklearn.roc_curve(shows, probabilities)
-    # The first threshold is infinite, "nothing is positive"; JSON has no infinity, and 1 says the same.
-    thresholds[0] = 1.0
-    last = len(thresholds) - 1
-    shown = np.unique(np.linspace(0, last, min(CURVE_POINTS, last + 1)).round().astype(int))
-    return Curve(
-        *(tuple(map(float, points[shown])) for points in (false_positive, true_positive, thresholds))
-    )

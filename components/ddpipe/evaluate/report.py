@@ -14,15 +14,16 @@ from PIL import Image
 
 from ddpipe.data.catalogue import per_class
 from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest
+from ddpipe.evaluate.curves import ClassCurves, class_curves
 from ddpipe.evaluate.differences import Gate, gate_of
-from ddpipe.evaluate.figures import learning_curves, reliability, roc_curves
-from ddpipe.evaluate.metrics import roc
+from ddpipe.evaluate.figures import learning_curves, precision_recall_curves, reliability, roc_curves
 from ddpipe.evaluate.mistakes import Mistake, worst_mistakes
 from ddpipe.model import VIEWS
-from ddpipe.model.evaluation import Curve, Evaluation, Metrics, load_evaluation
+from ddpipe.model.evaluation import Evaluation, Metrics, load_evaluation
 from ddpipe.model.package import ModelPackage, load_package
 from ddpipe.model.record import training_record
-from ddpipe.model.tasks import TASKS, TITLES
+from ddpipe.model.slices import worst_first
+from ddpipe.model.tasks import TITLES
 from ddpipe.templates import environment
 
 MATRIX_CLASSES = 20
@@ -52,7 +53,7 @@ class RunRecord:
         training: The training's own record, training.json.
         evaluation: On the test split.
         mistakes: The surest first.
-        curves: ROC curves of the classes by name, where there are few enough to draw.
+        curves: Of the classes by name, where there are few enough to draw.
         seconds: Time of each step, in the order in which they ran; those that are known.
         package: The exported model, once there is one.
         since: The earlier run, and when it ended, whose model this run took over, as nothing had changed.
@@ -65,7 +66,7 @@ class RunRecord:
     training: Mapping[str, Any]
     evaluation: Evaluation
     mistakes: Sequence[Mistake]
-    curves: Mapping[str, Curve] = field(default_factory=dict)
+    curves: Mapping[str, ClassCurves] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     package: ModelPackage | None = None
     since: str = ""
@@ -112,7 +113,7 @@ def gather(
         training=training,
         evaluation=evaluation,
         mistakes=worst_mistakes(evaluation, manifest.classes),
-        curves=class_curves(evaluation) if len(manifest.classes) <= CURVES else {},
+        curves=drawn(evaluation),
         seconds=times,
         package=load_package(package_uri) if package_uri else None,
         since=since,
@@ -120,15 +121,10 @@ def gather(
     )
 
 
-def class_curves(evaluation: Evaluation) -> dict[str, Curve]:
-    """The ROC curve of each class against all others, without those that the split cannot give."""
-    task, (logits, labels) = TASKS[evaluation.metrics.task], evaluation.calibrated()
-    probabilities, truth = task.probabilities(logits), task.truth(labels, logits.shape[1])
-    return {
-        scores.name: roc(truth[:, column], probabilities[:, column])
-        for column, scores in enumerate(evaluation.metrics.classes)
-        if scores.auc is not None
-    }
+def drawn(evaluation: Evaluation) -> dict[str, ClassCurves]:
+    """The curves of the classes, if there are few enough."""
+    metrics = evaluation.metrics
+    return class_curves(*evaluation.calibrated(), metrics) if len(metrics.classes) <= CURVES else {}
 
 
 def render(record: RunRecord) -> str:
@@ -148,6 +144,10 @@ def render(record: RunRecord) -> str:
     counts = {split: per_class(manifest, split) for split in SPLITS}
     scored = [scores for scores in metrics.classes if scores.auc is not None]
     lowest = min(scored, key=lambda scores: scores.auc or 0).name if scored else None
+    precise = [scores for scores in metrics.classes if scores.average_precision is not None]
+    least = min(precise, key=lambda scores: scores.average_precision or 0).name if precise else None
+    rocs = {name: one.roc for name, one in record.curves.items() if one.roc}
+    traded = {name: one.precision_recall for name, one in record.curves.items() if one.precision_recall}
     return pages.get_template(f"{metrics.task}.html.j2").render(
         record=record,
         subject=record.evaluation.subject,
@@ -162,8 +162,11 @@ def render(record: RunRecord) -> str:
         right=right,
         wrong=metrics.samples - right,
         learning_curves=learning_curves(record.training["history"]),
-        roc=roc_curves(metrics.roc, record.curves, lowest) if metrics.roc.threshold else None,
-        lowest=lowest if lowest in record.curves else None,
+        roc=roc_curves(metrics.roc, rocs, lowest) if metrics.roc.threshold else None,
+        lowest=lowest if lowest in rocs else None,
+        precision_recall=precision_recall_curves(traded, least) if traded else None,
+        least=least,
+        slices=worst_first(metrics.slices),
         reliability=reliability(metrics.calibration, metrics.before),
         confusions=confusions(metrics) if len(metrics.classes) > MATRIX_CLASSES else None,
     )

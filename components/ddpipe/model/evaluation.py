@@ -4,6 +4,8 @@
 <evaluation>/predictions.npz   logits float32 (samples, classes); labels int64 (samples,), or of a multilabel
                                dataset (samples, classes); without pickle; row i is the i-th sample of the
                                split in the dataset's manifest
+<evaluation>/slices.npy        if the split was sliced, see slices.py; slices.csv: the same scores as a table
+<evaluation>/curves.json       ROC and precision-recall curves of each class, for other programs
 <evaluation>/evaluation.json   the seal, written last: what was evaluated on what
 """
 
@@ -22,6 +24,8 @@ import numpy.typing as npt
 from ddpipe.data.npy import array_of
 from ddpipe.errors import CorruptObject
 from ddpipe.model import VIEWS
+from ddpipe.model.slices import FILE as SLICES
+from ddpipe.model.slices import SliceScore, Slicing, slicing_of
 from ddpipe.model.tasks import TASKS, TITLES
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store
@@ -119,6 +123,7 @@ class Metrics:
         uncalibrated: The scores that it changes, as they were without it; empty if it is 1.
         before: Calibration without it, like `calibration`; empty if it is 1.
         warnings: Choices that made this model worse than it could be, in sentences.
+        slices: Scores of parts of the split, by columns of a table, in the table's order.
     """
 
     task: str
@@ -136,6 +141,7 @@ class Metrics:
     uncalibrated: Mapping[str, float] = field(default_factory=dict)
     before: tuple[CalibrationBin, ...] = ()
     warnings: tuple[str, ...] = ()
+    slices: tuple[SliceScore, ...] = ()
 
     @property
     def thresholds(self) -> tuple[float | None, ...]:
@@ -240,6 +246,20 @@ class Evaluation:
             raise corrupt(self.folder, PREDICTIONS, str(error), FORMAT) from error
         return logits, shown
 
+    def slicing(self) -> Slicing | None:
+        """Which slice each sample is in; None if the split was evaluated as a whole only.
+
+        Raises:
+            CorruptObject: It is damaged, or does not fit the scores.
+            StoreError: It cannot be read.
+        """
+        if not self.metrics.slices:
+            return None
+        try:
+            return slicing_of(self.metrics.slices, self.folder.read(SLICES), self.metrics.samples)
+        except ValueError as error:
+            raise corrupt(self.folder, SLICES, str(error), FORMAT) from error
+
 
 def _array(archive: zipfile.ZipFile, name: str, dtype: type, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """One array of an .npz file, if it has this type and shape."""
@@ -255,6 +275,7 @@ def publish(
     metrics: Metrics,
     logits: npt.NDArray[np.float32],
     labels: npt.NDArray[np.int64],
+    others: Mapping[str, bytes] | None = None,
 ) -> Evaluation:
     """Write the evaluation into a folder of its own.
 
@@ -264,13 +285,14 @@ def publish(
         metrics: The result.
         logits: float32, shape (samples, classes).
         labels: int64. Multiclass: shape (samples,). Multilabel: shape (samples, classes).
+        others: Further files by key, such as slices.npy.
 
     Raises:
         StoreError: A file cannot be written.
     """
     arrays = io.BytesIO()
     np.savez_compressed(arrays, logits=logits, labels=labels)
-    files = {METRICS: to_json(metrics.to_dict()), PREDICTIONS: arrays.getvalue()}
+    files = {METRICS: to_json(metrics.to_dict()), PREDICTIONS: arrays.getvalue(), **(others or {})}
     return Evaluation(
         subject=subject, metrics=metrics, folder=FORMAT.publish(store, files, facts=asdict(subject))
     )

@@ -28,7 +28,10 @@ PROMOTE, KEEP, FAIL = "promote", "keep", "fail"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassPair:
-    """One class under both models: its recall, or the AUC of a label; None where the images define none."""
+    """One class under both models: its recall, or the AUC of a label; None where the images define none.
+
+    Or one slice: its score.
+    """
 
     name: str
     support: int
@@ -76,6 +79,7 @@ class Comparison:
         only_champion: Only the champion.
         both_wrong: Neither.
         classes: One by one.
+        slices: Likewise the slices of the evaluation: the score that decides.
     """
 
     candidate: float
@@ -89,6 +93,7 @@ class Comparison:
     only_champion: int
     both_wrong: int
     classes: tuple[ClassPair, ...]
+    slices: tuple[ClassPair, ...] = ()
 
     @property
     def gain(self) -> float:
