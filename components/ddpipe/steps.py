@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 from ddpipe.errors import ParameterError
 from ddpipe.evaluate.gate_spec import GateSpec
 from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.export.spec import ExportSpec
 from ddpipe.jobs import ALONE, AUTO, BACKENDS, LOCAL
 from ddpipe.jobs.options import JobOptions, LaunchOptions, Restart
 from ddpipe.jobs.owner import Owner
@@ -308,7 +309,7 @@ EXPORT = Step(
     name="export",
     command=("export",),
     image=Image.TRAINER,
-    groups=(DatasetOptions, RunOptions, NetworkOptions, StoreOptions),
+    groups=(DatasetOptions, RunOptions, ExportSpec, NetworkOptions, StoreOptions),
     results=(
         Result("model", Kind.TEXT, "Folder of the model package."),
         Result("model_package", Kind.MODEL, "The model package, as a copy of its signature."),
@@ -336,12 +337,12 @@ PREDICT = Step(
     groups=(ModelOptions, ScoreOptions, StoreOptions),
     results=(
         Result("predicted", Kind.TEXT, "Folder with predictions.csv, predictions.parquet and summary.json."),
-        Result("drift", Kind.TEXT, "yes if images or answers differ from those of the evaluation, else no."),
+        Result("drift", Kind.TEXT, "yes if images or answers differ from those of the training, else no."),
         Result("prediction_metrics", Kind.METRICS, "Numbers of images, and of differences."),
         Result("predictions_page", Kind.PAGE, "HTML page with shares, drift and the least sure answers."),
     ),
     help="Predict many images: tables of predictions, a page that shows them, and a check for drift against "
-    "the test images of the model.",
+    "the training images of the model.",
     subject="model",
 )
 REGISTER = Step(

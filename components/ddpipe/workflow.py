@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ddpipe.data.manifest import DatasetManifest
     from ddpipe.evaluate.gate_spec import GateSpec
     from ddpipe.evaluate.spec import EvaluateSpec
+    from ddpipe.export.spec import ExportSpec
     from ddpipe.jobs.options import JobOptions
     from ddpipe.jobs.owner import Owner
     from ddpipe.launching.launcher import Outcome
@@ -255,7 +256,7 @@ def gate(run: Run, dataset: str, spec: GateSpec, network: str = "") -> Verdict:
     return verdict
 
 
-def export(run: Run, dataset: str, network: str = "") -> ModelPackage:
+def export(run: Run, dataset: str, network: str = "", spec: ExportSpec | None = None) -> ModelPackage:
     """Export the run's evaluated model, write the whole report, and make the run available to later ones.
 
     If the gate decided so, the package becomes a version of the model, and the champion.
@@ -264,6 +265,7 @@ def export(run: Run, dataset: str, network: str = "") -> ModelPackage:
         run: With a finished evaluation.
         dataset: URI of the dataset version's manifest.
         network: The network of the user's own recipe: the one function that may be imported.
+        spec: What else the package holds; an earlier run's package is used as it is.
 
     Raises:
         PromotionLost: Another version became the champion since the gate decided.
@@ -278,7 +280,7 @@ def export(run: Run, dataset: str, network: str = "") -> ModelPackage:
         else:
             from ddpipe.export.export import export as step
 
-            package = step(run.origin("train").training, dataset, run.evaluation, run.model, network)
+            package = step(run.origin("train").training, dataset, run.evaluation, run.model, network, spec)
         facts.update(model=evaluated.model, model_id=package.model_id)
         if run.facts("gate"):
             facts.update(_promoted(run, dataset, package))

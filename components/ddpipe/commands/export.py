@@ -8,6 +8,7 @@ from ddpipe import workflow
 from ddpipe.commands.results import Outcome
 from ddpipe.commands.shown import Document, Page
 from ddpipe.commands.step import step_command
+from ddpipe.export.spec import ExportSpec
 from ddpipe.model.package import FORMAT, ONNX, SIGNATURE
 from ddpipe.runs import RunOptions
 from ddpipe.steps import EXPORT
@@ -18,7 +19,7 @@ from ddpipe.storage import read_uri
 def export_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
     """Run the step; its declaration describes it."""
     run = RunOptions.picked(given).required
-    package = workflow.export(run, dataset, given["network"])
+    package = workflow.export(run, dataset, given["network"], ExportSpec.picked(given))
     facts = run.facts("export")
     place = facts.get("version_uri") or run.origin("export").model
     after_gate = ("version", "promoted")

@@ -17,6 +17,7 @@ from ddpipe.data.versions import address
 from ddpipe.errors import Interrupted, ParameterError
 from ddpipe.evaluate.gate_spec import GateSpec
 from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.export.spec import ExportSpec
 from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import Between, Parameters, parameter, refuse
 from ddpipe.prepare.spec import PrepareSpec
@@ -70,6 +71,7 @@ _CHECKED = (
     TrainOptions,
     EvaluateSpec,
     GateSpec,
+    ExportSpec,
     StoreOptions,
 )
 _SHOWN = (
@@ -82,6 +84,7 @@ _SHOWN = (
     Recipe,
     EvaluateSpec,
     GateSpec,
+    ExportSpec,
     StoreOptions,
 )
 
@@ -102,9 +105,9 @@ def run_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - click
     title = data.name if isinstance(data, PrepareSpec) else "run"
     run = Run.named(given["runs"], given["run"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     options, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
-    gate = GateSpec.picked(given)
+    gate, exported = GateSpec.picked(given), ExportSpec.picked(given)
     reuse = ReuseOptions.picked(given).reuse
-    finished = run_here(run, data, recipe, options, evaluation, reuse=reuse, gate=gate)
+    finished = run_here(run, data, recipe, options, evaluation, reuse=reuse, gate=gate, exported=exported)
     print_result(finished.to_dict(), finished.text())
 
 
@@ -154,6 +157,7 @@ def run_here(
     *,
     reuse: bool = False,
     gate: GateSpec | None = None,
+    exported: ExportSpec | None = None,
 ) -> Summary:
     """Run all steps in this process; training ranks are child processes, which end with it.
 
@@ -165,6 +169,7 @@ def run_here(
         evaluation: How to evaluate.
         reuse: Whether to reuse the model of an earlier run with the same data, recipe and code.
         gate: Whether, and how, to compare the model with a champion before it is exported.
+        exported: What else the package holds.
 
     Raises:
         DdpipeError: The error of the step that failed.
@@ -189,7 +194,16 @@ def run_here(
 
             rows_of(evaluation)  # what is wrong with the table is found before the training
         with on_stop(stop), lease(open_store(run.uri)):
-            _all_steps(run, data, recipe, options, evaluation, reuse=reuse, gate=gate or GateSpec())
+            _all_steps(
+                run,
+                data,
+                recipe,
+                options,
+                evaluation,
+                reuse=reuse,
+                gate=gate or GateSpec(),
+                exported=exported or ExportSpec(),
+            )
     return summary(run)
 
 
@@ -202,6 +216,7 @@ def _all_steps(
     *,
     reuse: bool,
     gate: GateSpec,
+    exported: ExportSpec,
 ) -> None:
     if isinstance(data, str):
         workflow.use(run, dataset := data)
@@ -211,4 +226,4 @@ def _all_steps(
     workflow.evaluate(run, dataset, evaluation, recipe.model)
     if gate.gate and not workflow.gate(run, dataset, gate, recipe.model).export:
         return
-    workflow.export(run, dataset, recipe.model)
+    workflow.export(run, dataset, recipe.model, exported)

@@ -54,8 +54,10 @@ def slice_scores(
 
 def _known_classes(answers: Answers, task: Task) -> BoolArray:
     """The classes by which a slice can be judged: that some of its samples show, and for labels not all."""
-    shown = answers.truth.any(axis=0)
-    return shown if task.exclusive else shown & ~answers.truth.all(axis=0)
+    known: BoolArray = answers.truth.any(axis=0)
+    if not task.exclusive:
+        known = known & ~answers.truth.all(axis=0)
+    return known
 
 
 def slices_csv(slices: Sequence[SliceScore]) -> bytes:

@@ -23,6 +23,9 @@ from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import ExportError, ParameterError, listed
 from ddpipe.export.agreement import PROBABILITY, agreement, same_decisions, spread_of
 from ddpipe.export.rounding import tolerance
+from ddpipe.export.spec import ExportSpec
+from ddpipe.export.speed import Answer, logits_by, speed_of
+from ddpipe.export.variants import spread_over, variants
 from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import Evaluation, load_evaluation
@@ -30,8 +33,9 @@ from ddpipe.model.lineage import surroundings
 from ddpipe.model.onnx import OPSET, NotExportable, to_onnx
 from ddpipe.model.package import ModelPackage, Signature, publish
 from ddpipe.model.preprocessing import Preprocessing
-from ddpipe.model.reference import Reference, means_of
+from ddpipe.model.reference import Reference, means_of, pattern_of
 from ddpipe.model.session import Session
+from ddpipe.model.slices import worst_first
 from ddpipe.model.tasks import TASKS, TITLES
 from ddpipe.model.trained import load_model, samples_seen
 from ddpipe.model.views import with_views
@@ -40,8 +44,8 @@ from ddpipe.templates import environment
 
 BATCH_SIZES = (1, 2, 7, 64)
 
-REFERENCED = 5_000
-"""Images whose brightness is measured."""
+REFERENCED = 1_000
+"""Training images whose brightness and answers are recorded."""
 
 LIBRARIES = ("ddpipe", "torch", "onnx", "onnxruntime", "onnxscript", "safetensors", "numpy")
 
@@ -49,7 +53,12 @@ _log = logging.getLogger(__name__)
 
 
 def export(
-    training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri: str, network: str = ""
+    training_uri: str,
+    manifest_uri: str,
+    evaluation_uri: str,
+    output_uri: str,
+    network: str = "",
+    spec: ExportSpec | None = None,
 ) -> ModelPackage:
     """Export the evaluated model, check it on the whole test split, and publish the package.
 
@@ -59,14 +68,16 @@ def export(
         evaluation_uri: Its evaluation.
         output_uri: Folder for the package; an older one in it is replaced.
         network: The network of the user's own recipe: the one function that may be imported.
+        spec: What else the package holds.
 
     Raises:
-        ParameterError: Training, evaluation and dataset do not belong together.
+        ParameterError: The spec is invalid, or training, evaluation and dataset do not belong together.
         ExportError: The exported model differs from the trained or the evaluated one; nothing is published.
         CheckpointError: There is no finished training.
         DatasetError: The dataset is damaged.
         StoreError: Something cannot be read or written.
     """
+    spec = (spec or ExportSpec()).validated()
     store = open_store(output_uri)
     store.check_writable()
     manifest, evaluation = load_manifest(manifest_uri), load_evaluation(evaluation_uri)
@@ -85,8 +96,13 @@ def export(
         ),
     )
     evaluated = with_views(classifier, signature.views).eval()
-    samples = open_split((manifest, store_of(manifest_uri)), evaluation.subject.split, shape=signature.shape)
+    samples, training = (
+        open_split((manifest, store_of(manifest_uri)), split, shape=signature.shape)
+        for split in (evaluation.subject.split, "train")
+    )
     model, checks = _onnx(evaluated, signature, samples, evaluation)
+    answers = logits_by(evaluated) if model is None else Session(model, torch.get_num_threads())
+    further = variants(spec.export_formats, model, evaluated, samples, training, evaluation, spec.export_loss)
     lineage = {
         "dataset": {"id": manifest.dataset_id, "name": manifest.name, "uri": manifest_uri},
         "training": {
@@ -102,6 +118,10 @@ def export(
             "views": evaluation.subject.views,
         },
         "checks": checks,
+        "speed": speed_of(_timed(model, answers, evaluated), samples.images(range(min(64, len(samples))))),
+        "formats": {one.name: one.facts for one in further},
+        "license": spec.license,
+        "intended_use": spec.intended_use,
         "made_by": {**checkpoint.lineage, **made_by(os.environ)},
         "exported": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -114,7 +134,8 @@ def export(
         lineage=lineage,
         card=_card(signature, manifest, evaluation, lineage),
         seen=samples_seen(training_uri),
-        reference=_reference(signature, samples, evaluation),
+        reference=_reference(signature, training, answers),
+        others={one.facts["file"]: one.data for one in further if one.is_published},
     )
 
 
@@ -205,14 +226,22 @@ def made_by(environment: Mapping[str, str]) -> dict[str, Any]:
     return {**surroundings(environment), "versions": versions}
 
 
-def _reference(signature: Signature, samples: SplitReader, evaluation: Evaluation) -> Reference:
-    """What answers and images were like on the split, of which the first images are read."""
-    logits, _ = evaluation.predictions()
-    task = TASKS[signature.task]
-    decisions = task.decisions(signature.probabilities(logits), signature.thresholds)
-    indices = np.arange(min(len(samples), REFERENCED))
-    batches = np.split(indices, indices[64::64])
-    return Reference.of(decisions, means_of(samples.images(batch) for batch in batches))
+def _timed(model: bytes | None, answers: Answer, evaluated: nn.Module) -> dict[str, Answer]:
+    """What is timed, by name."""
+    return {**({} if model is None else {"onnx": answers}), "eager": logits_by(evaluated)}
+
+
+def _reference(signature: Signature, training: SplitReader, answers: Answer) -> Reference:
+    """What training images are like, and the model's answers to them, of some that are spread evenly."""
+    means, logits = [], []
+    for images in spread_over(training, REFERENCED):
+        means.append(means_of([images]))
+        logits.append(answers(images))
+    decisions = TASKS[signature.task].decisions(
+        signature.probabilities(np.concatenate(logits)), signature.thresholds
+    )
+    pattern = signature.probabilities(answers(pattern_of(signature.shape)))[0]
+    return Reference.of(decisions, np.concatenate(means), pattern.tolist())
 
 
 def _answers(session: Session, samples: SplitReader, batch_size: int) -> npt.NDArray[np.float32]:
@@ -254,10 +283,11 @@ def _card(
         lineage=lineage,
         own=is_own_function(signature.architecture),
         how=signature.preprocessing,
+        slices=worst_first(evaluation.metrics.slices),
         opset=OPSET,
     )
 
 
 def _cell(text: str) -> Markup:
     """Text that stays within its cell of a Markdown table."""
-    return escape(" ".join(text.split())).replace("|", "&#124;")
+    return escape(" ".join(text.split())).replace("|", Markup("&#124;"))

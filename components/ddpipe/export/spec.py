@@ -29,8 +29,8 @@ class ExportSpec(Parameters):
     intended_use: str = parameter("", "What the model is for, and what it is not for: a text for its card.")
     export_formats: Sequence[str] = parameter(
         [],
-        "Further formats of the model: fp16 and int8 (ONNX, int8 calibrated on training images), torch-export "
-        "(a program for PyTorch).",
+        "Further formats of the model: fp16 and int8 (ONNX; int8 is calibrated on training images), "
+        "torch-export (a program for PyTorch).",
     )
     export_loss: float = parameter(
         0.01,

@@ -20,20 +20,22 @@ BATCHES = (1, 8, 64)
 RUNS, SECONDS = 10, 0.25
 """Timed runs of one model and size: so many, or as many as begin in this time."""
 
-Model = Callable[[npt.NDArray[np.uint8]], object]
+Answer = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
+"""Pixels, shape (n, H, W, C) -> logits, shape (n, classes)."""
 
 
-def eager(model: nn.Module) -> Model:
-    """A PyTorch model on the CPU, as a function of pixels."""
+def logits_by(model: nn.Module) -> Answer:
+    """What a PyTorch model on the CPU, in evaluation mode, answers."""
 
-    def run(images: npt.NDArray[np.uint8]) -> object:
+    def answer(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
         with torch.inference_mode():
-            return model(torch.from_numpy(images))
+            logits: npt.NDArray[np.float32] = model(torch.from_numpy(images)).float().numpy()
+        return logits
 
-    return run
+    return answer
 
 
-def speed_of(models: Mapping[str, Model], images: npt.NDArray[np.uint8]) -> dict[str, Any]:
+def speed_of(models: Mapping[str, Answer], images: npt.NDArray[np.uint8]) -> dict[str, Any]:
     """Median milliseconds of a batch for each model and size, timed in turns.
 
     Args:
@@ -52,7 +54,7 @@ def speed_of(models: Mapping[str, Model], images: npt.NDArray[np.uint8]) -> dict
     return {"threads": torch.get_num_threads(), "batches": batches}
 
 
-def _timed(models: Mapping[str, Model], batch: npt.NDArray[np.uint8]) -> dict[str, float]:
+def _timed(models: Mapping[str, Answer], batch: npt.NDArray[np.uint8]) -> dict[str, float]:
     for model in models.values():
         model(batch)  # the first run allocates
     taken: dict[str, list[float]] = {name: [] for name in models}

@@ -10,7 +10,7 @@ import io
 import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from torch import nn
 
 from ddpipe.data.reader import SplitReader
 from ddpipe.export.spec import FP16, INT8, PROGRAM
+from ddpipe.export.speed import Answer, logits_by
 from ddpipe.model.evaluation import Evaluation
 from ddpipe.model.onnx import NotExportable
 from ddpipe.model.package import INPUT
@@ -36,8 +37,6 @@ CALIBRATED, BATCH = 256, 32
 """Training images by which the ranges of int8 are chosen, and how many at once."""
 
 _log = logging.getLogger(__name__)
-
-Answer = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,15 +104,13 @@ def _made(
     name: str, model: bytes | None, evaluated: nn.Module, training: SplitReader
 ) -> tuple[bytes, Answer]:
     """A format as a file, and what computes with it."""
+    if model is None and name != PROGRAM:
+        raise NotExportable("ONNX cannot express this network")
     try:
-        if name == PROGRAM:
+        if model is None or name == PROGRAM:
             return _program(evaluated, training.shape)
-        if model is None:
-            raise NotExportable("ONNX cannot express this network")
         data = _halved(model) if name == FP16 else _quantized(model, training)
         return data, Session(data, torch.get_num_threads())
-    except NotExportable:
-        raise
     except Exception as error:  # converters raise anything for a graph that they do not know
         raise NotExportable(f"{type(error).__name__}: {first_line(error)}") from error
 
@@ -136,7 +133,7 @@ def _quantized(model: bytes, training: SplitReader) -> bytes:
         """Batches of training images."""
 
         def __init__(self) -> None:
-            self.batches = _spread(training, CALIBRATED)
+            self.batches = spread_over(training, CALIBRATED)
 
         def get_next(self) -> dict[str, npt.NDArray[np.uint8]] | None:
             images = next(self.batches, None)
@@ -165,14 +162,7 @@ def _program(evaluated: nn.Module, shape: tuple[int, int, int]) -> tuple[bytes, 
     )
     file = io.BytesIO()
     torch.export.save(program, file)
-    run = program.module()
-
-    def answer(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        with torch.inference_mode():
-            logits: npt.NDArray[np.float32] = run(torch.from_numpy(images)).numpy()
-        return logits
-
-    return file.getvalue(), answer
+    return file.getvalue(), logits_by(program.module())
 
 
 def measured(answer: Answer, samples: SplitReader, evaluation: Evaluation) -> dict[str, Any]:
@@ -206,7 +196,7 @@ def measured(answer: Answer, samples: SplitReader, evaluation: Evaluation) -> di
     }
 
 
-def _spread(samples: SplitReader, most: int) -> Iterator[npt.NDArray[np.uint8]]:
+def spread_over(samples: SplitReader, most: int) -> Iterator[npt.NDArray[np.uint8]]:
     """Batches of at most so many samples, spread evenly over a split."""
     indices = np.unique(np.linspace(0, len(samples) - 1, min(most, len(samples))).round().astype(np.int64))
     return (samples.images(indices[start : start + BATCH]) for start in range(0, len(indices), BATCH))

@@ -6,7 +6,8 @@
 <package>/model.safetensors   weights of `architectures.Classifier`
 <package>/signature.json      Signature
 <package>/metrics.json        evaluation.Metrics
-<package>/reference.json      what answers and images were like in its evaluation, see reference.py
+<package>/reference.json      what answers and images of the training were like, see reference.py
+<package>/model.fp16.onnx     and model.int8.onnx, model.pt2 (torch.export): further formats, if asked for
 <package>/lineage.json        what it was made from, and with
 <package>/README.md           the model card
 <package>/package.json        the seal, written last
@@ -168,6 +169,7 @@ def publish(
     card: str,
     seen: Hashes | None = None,
     reference: Reference | None = None,
+    others: Mapping[str, bytes] | None = None,
 ) -> ModelPackage:
     """Write a package into a folder of its own.
 
@@ -180,7 +182,8 @@ def publish(
         lineage: What it was made from, and with.
         card: The model card, in Markdown.
         seen: The samples that it was trained on; None if that is not known.
-        reference: What answers and images were like when it was evaluated; None if that is not known.
+        reference: What answers and images of the training were like; None if that is not known.
+        others: Further formats of the model, by the names of their files.
 
     Raises:
         StoreError: It cannot be written.
@@ -194,6 +197,7 @@ def publish(
         CARD: card.encode(),
         **({} if seen is None else {TRAINED_ON: to_bytes(seen)}),
         **({} if reference is None else {REFERENCE: to_json(reference.to_dict())}),
+        **(others or {}),
     }
     folder = FORMAT.publish(store, files, facts={"dataset_id": lineage["dataset"]["id"]})
     return ModelPackage(signature=signature, metrics=metrics, lineage=lineage, folder=folder)

@@ -1,4 +1,4 @@
-"""Whether images and answers differ from those with which a model was evaluated. Pure functions.
+"""Whether images and answers differ from those of a model's training. Pure functions.
 
 A difference counts if it is both large and no accident: in millions of images a tiny one is certain, among
 ten images a large one means nothing.
@@ -68,7 +68,7 @@ class Change:
 
     Attributes:
         what: Whose it is.
-        before: When the model was evaluated.
+        before: On the training images.
         now: In the images that are predicted.
         drifted: Whether the difference is large and certain.
     """
@@ -80,10 +80,10 @@ class Change:
 
 
 def changes(reference: Reference, seen: Seen, classes: Sequence[str]) -> list[Change]:
-    """Shares of classes and brightness of channels, then and now.
+    """Shares of classes and brightness of channels, of the training and now.
 
     Args:
-        reference: Of the evaluation.
+        reference: Of the training images.
         seen: Of the predictions.
         classes: Of the model.
     """

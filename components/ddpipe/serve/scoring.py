@@ -79,7 +79,7 @@ class Scored:
         images: How many there were.
         unreadable: How many of them cannot be read.
         shares: Of each class, the fraction of answered images in whose answer it is.
-        changes: Compared with the evaluation; empty if the package does not say how that was.
+        changes: Compared with the training images; empty if the package does not say how that was.
         page: The page, as HTML.
     """
 
@@ -136,7 +136,7 @@ def score(model_uri: str, options: ScoreOptions) -> Scored:
 
 
 def _reference(uri: str) -> Reference | None:
-    """How answers and images were when the model was evaluated; None for a package of an earlier version."""
+    """What answers and images of the training were like; None for a package of an earlier version."""
     folder = FORMAT.open(uri)
     return read_json(folder, FILE, Reference.from_dict, FORMAT) if FILE in folder.sha256 else None
 
