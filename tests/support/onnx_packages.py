@@ -11,6 +11,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from ddpipe.evaluate.metrics import measure
 from ddpipe.model.package import INPUT, OUTPUT, ModelPackage, Signature, publish
 from ddpipe.model.preprocessing import Preprocessing
+from ddpipe.model.reference import Reference, pattern_of
+from ddpipe.model.session import Session
 from ddpipe.storage import open_store
 
 CLASSES = ("ball", "kité", "<b>top</b>")
@@ -58,18 +60,30 @@ def a_small_package(
     onnx: bytes | None = None,
     change: Callable[[ModelProto], object] = lambda _: None,
     seed: int = 0,
+    has_pattern: bool = False,
 ) -> ModelPackage:
-    """A sealed package; `onnx` replaces its network, `change` changes it before it is sealed."""
+    """A sealed package; `onnx` replaces its network, `change` changes it before it is sealed.
+
+    With `has_pattern` it says what it answers to the test pattern.
+    """
     signed = signature or a_signature()
     labels = np.arange(12) % len(signed.classes)
     model = an_onnx(signed, seed)
     change(model)
+    content = onnx or model.SerializeToString()
     return publish(
         open_store(uri),
-        onnx=onnx or model.SerializeToString(),
+        reference=_reference(content, signed) if has_pattern else None,
+        onnx=content,
         weights=b"weights",
         signature=signed,
         metrics=measure(some_logits(labels, len(signed.classes)), labels, signed.classes),
         lineage={"dataset": {"id": "d" * 64}},
         card="# Toys",
     )
+
+
+def _reference(onnx: bytes, signature: Signature) -> Reference:
+    answer = signature.probabilities(Session(onnx)(pattern_of(signature.shape)))[0]
+    shares = np.zeros((1, len(signature.classes)), bool)
+    return Reference.of(shares, np.zeros((1, signature.shape[2])), answer.tolist())

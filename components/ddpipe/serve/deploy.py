@@ -1,7 +1,8 @@
 """Puts a model behind a service on a cluster, and follows it until its pods answer.
 
-look at what is there ─▶ create or replace ─▶ follow ─▶ ready
-└─▶ failed or too late ─▶ restore what was there, say why
+look at what is there ─▶ create or replace ─▶ follow ─▶ ready ─▶ send a test pattern ─▶ same answer
+                                                └─▶ failed or too late       └─▶ another answer
+                                                      └─▶ restore what was there, say why ◀─┘
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ddpipe.kube.discovery import is_served, readable
 from ddpipe.kube.retrying import Patient, delete, refused
 from ddpipe.model.package import FORMAT
 from ddpipe.serve.manifests import INFERENCE_SERVICES, MODEL, DeployOptions, Object, objects
+from ddpipe.serve.probe import probe
 from ddpipe.serve.rollout import State, look
 from ddpipe.storage import open_store
 
@@ -34,6 +36,9 @@ REPLACEMENTS = 5
 OUTAGE = 120.0
 """Seconds that the API server may be away."""
 
+TEST = 30.0
+"""Seconds for which the test request is tried again."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -47,6 +52,7 @@ class Deployed:
         url: Address inside the cluster.
         model: URI of the package.
         previous: The package before; empty for none.
+        tested: Whether it answers a test pattern as exported, as a clause.
     """
 
     service: str
@@ -54,6 +60,7 @@ class Deployed:
     url: str
     model: str
     previous: str
+    tested: str
 
 
 def deploy(
@@ -74,7 +81,8 @@ def deploy(
 
     Raises:
         ParameterError: There is no such package, or pods cannot read it.
-        DeployFailed: The pods did not become ready; what was there before is restored.
+        DeployFailed: The pods did not become ready, or answer differently from the exported model; what was
+            there before is restored.
         LaunchError: The cluster is away, or rejects the objects.
     """
     _check(model)
@@ -128,8 +136,19 @@ def _deploy(
             do=f"{restored} Remove the cause, then deploy again.",
         )
     host = f"{options.service}-predictor" if kserve else options.service
+    tested = probe(Patient(cluster, TEST), host, options.service, model)
+    if tested.same is False:
+        restored = _restore(cluster, main, before, made, previous)
+        raise DeployFailed(
+            what="the model answers differently from what was exported",
+            which=f"{main.resource.kind} {namespace}/{options.service}, {model}",
+            seen=tested.seen,
+            do=f"{restored} Check that the image of the server is the one of this version of ddpipe.",
+        )
+    if tested.same is None:
+        _log.warning("%s was not tested: %s", options.service, tested.seen)
     url = f"http://{host}.{namespace}.svc/v2/models/{options.service}/infer"
-    return Deployed(options.service, main.resource.kind, url, model, previous)
+    return Deployed(options.service, main.resource.kind, url, model, previous, tested.seen)
 
 
 def _followed(

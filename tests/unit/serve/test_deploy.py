@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -13,9 +14,13 @@ from onnx_packages import a_small_package
 from s3_server import BUCKET
 
 from ddpipe.errors import DeployFailed, ParameterError, PodRefused
+from ddpipe.kube.cluster import Refused, Unanswered
 from ddpipe.kube.resources import PODS, SERVICES
+from ddpipe.serve import deploy as deploying
 from ddpipe.serve.deploy import Deployed, deploy
 from ddpipe.serve.manifests import APP, CONTAINER, DEPLOYMENTS, INFERENCE_SERVICES, DeployOptions, objects
+from ddpipe.serve.model import load_model
+from ddpipe.serve.protocol import parsed, response
 from ddpipe.storage import open_store
 
 OPTIONS = DeployOptions(service="photos", s3_secret="keys", s3_endpoint="minio:9000", deadline=30)  # noqa: S106 - its name
@@ -25,7 +30,10 @@ READY = {"conditions": [{"type": "Ready", "status": "True"}]}
 @pytest.fixture
 def packages(s3: object) -> list[str]:
     """Two versions of a model, in a bucket."""
-    return [a_small_package(f"s3://{BUCKET}/models/{seed}", seed=seed).folder.store.uri for seed in range(2)]
+    return [
+        a_small_package(f"s3://{BUCKET}/models/{seed}", seed=seed, has_pattern=True).folder.store.uri
+        for seed in range(2)
+    ]
 
 
 class Controllers:
@@ -35,6 +43,8 @@ class Controllers:
         self.cluster, self.state, self.looks, self.kserve = FakeApiServer(), state, looks, kserve
         self.cluster.serve(DEPLOYMENTS, SERVICES, PODS, *([INFERENCE_SERVICES] if kserve else []))
         self._seconds, self._left = itertools.count(), looks
+        self.answering, self._create = self._answer, self.cluster.create
+        self.cluster.create = self._created  # type: ignore[method-assign]
 
     def deploy(self, model: str, options: DeployOptions = OPTIONS) -> Deployed:
         self._left = self.looks
@@ -46,6 +56,17 @@ class Controllers:
         spec = self.cluster.get(resource.path("team", "photos"))["spec"]
         pod = spec["predictor"] if self.kserve else spec["template"]["spec"]
         return str(pod["containers"][0]["args"][1])
+
+    def _created(self, path: str, body: Any, query: Any = None) -> dict[str, Any]:
+        return self.answering(path, body) if "/proxy/" in path else self._create(path, body, query)
+
+    def _answer(self, path: str, body: Any) -> dict[str, Any]:
+        """What the server in the pod answers, behind the API server's proxy."""
+        host = "photos-predictor" if self.kserve else "photos"
+        assert path == f"/api/v1/namespaces/team/services/{host}:80/proxy/v2/models/photos/infer"
+        model = load_model(self.serving(), 1)
+        request = parsed(json.dumps(body).encode(), model.signature)
+        return dict(response(request, model.predict(request.images), model.signature, "photos"))
 
     def _pause(self, _seconds: float) -> None:
         """The controllers work while the command waits."""
@@ -97,6 +118,7 @@ def test_service_answers_with_the_new_model_when_its_pods_do(packages: list[str]
     assert (first.previous, second.previous) == ("", packages[0])
     assert first.kind == ("InferenceService" if kserve else "Deployment")
     host = "photos-predictor" if kserve else "photos"
+    assert "it answers the test pattern as exported, within" in second.tested
     assert second.url == f"http://{host}.team.svc/v2/models/photos/infer"
     assert cluster.serving() == packages[1]
 
@@ -230,3 +252,76 @@ def test_pods_are_restricted_and_name_their_secret_only() -> None:
         assert "value" not in names["AWS_SECRET_ACCESS_KEY"]
     without = objects(replace(OPTIONS, s3_secret=""), "s3://b/m", "team", kserve=False)[0]
     assert "secretKeyRef" not in str(without.body)
+
+
+@pytest.mark.parametrize("kserve", [False, True])
+def test_a_model_that_answers_differently_is_rolled_back(packages: list[str], kserve: bool) -> None:
+    """The pods are ready, and compute something else: another file, another library, another processor."""
+    cluster = Controllers(kserve=kserve)
+    cluster.deploy(packages[0])
+    right = cluster.answering
+
+    def shifted(path: str, body: Any) -> dict[str, Any]:
+        answer = right(path, body)
+        answer["outputs"][0]["data"] = answer["outputs"][0]["data"][::-1]
+        return answer
+
+    cluster.answering = shifted
+    with pytest.raises(DeployFailed, match="for the test pattern it gives") as failed:
+        cluster.deploy(packages[1])
+    assert f"The previous model serves: {packages[0]}" in str(failed.value)
+    assert cluster.serving() == packages[0]
+
+
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [
+        (Refused(400, "", "Bad Request"), "the test request was refused: HTTP 400"),
+        (None, "its answer has no probabilities"),
+    ],
+)
+def test_a_server_that_rejects_the_test_image_is_rolled_back(
+    packages: list[str], error: Exception | None, seen: str
+) -> None:
+    cluster = Controllers()
+
+    def answering(_path: str, _body: Any) -> dict[str, Any]:
+        if error:
+            raise error
+        return {"outputs": [{"name": "probabilities", "data": ["high"]}]}
+
+    cluster.answering = answering
+    with pytest.raises(DeployFailed) as failed:
+        cluster.deploy(packages[0])
+    assert seen in str(failed.value)
+    assert "There was no model before: it is removed" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Refused(403, "Forbidden", "services/proxy is forbidden"),
+        Refused(400, "BadRequest", "cannot proxy to a Service of type ExternalName"),
+        Refused(503, "ServiceUnavailable", "no endpoints available"),
+        Unanswered("no answer in time"),
+    ],
+    ids=["rights", "proxy", "endpoints", "silence"],
+)
+def test_a_way_that_is_closed_does_not_remove_a_model(
+    packages: list[str], error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pods are ready; that the API server cannot reach them says nothing about the model."""
+    monkeypatch.setattr(deploying, "TEST", 0.0)
+    cluster = Controllers()
+
+    def answering(_path: str, _body: Any) -> dict[str, Any]:
+        raise error
+
+    cluster.answering = answering
+    assert cluster.deploy(packages[0]).tested.startswith("the test request was")
+    assert "photos was not tested" in caplog.text
+
+
+def test_an_older_package_is_deployed_without_a_test(s3: object) -> None:
+    package = a_small_package(f"s3://{BUCKET}/models/old").folder.store.uri
+    assert "export it again" in Controllers().deploy(package).tested
