@@ -1,4 +1,4 @@
-"""`ddpipe models ls|show|promote|rollback|diff|rm`: the models of a store, their versions and champions."""
+"""`ddpipe models ls|show|promote|rollback|diff|evaluate|rm`: models of a store, versions, champions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from typing import Any
 import click
 
 from ddpipe.commands import json_option, print_result
+from ddpipe.commands.options import SectionedCommand, options
+from ddpipe.data.manifest import SPLITS
+from ddpipe.data.versions import address
 from ddpipe.errors import ModelError
+from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.history import Model, ModelVersion, Promotion, models
 from ddpipe.model.package import ModelPackage, load_package
-from ddpipe.storage import open_store
+from ddpipe.model.record import RECORD
+from ddpipe.serve.naming import package_uri
+from ddpipe.storage import open_store, write_uri
 
 SHOWN = 10
 """Promotions that are printed; --json has them all."""
@@ -128,6 +134,43 @@ def diff_command(old: str, new: str, store: str) -> None:
         *(f"{name}: {was} -> {now}" for name, (was, now) in changed.items()),
     ]
     print_result({"scores": scores, "changed": changed}, "\n".join(lines))
+
+
+@models_command.command("evaluate", cls=SectionedCommand)
+@click.argument("model")
+@click.option(
+    "--dataset", required=True, help="Dataset version: the URI of its manifest, or its ID in the store."
+)
+@click.option(
+    "--split", default="test", type=click.Choice(SPLITS), help="Part of the dataset version that is scored."
+)
+@click.option("--output", required=True, help="Folder for the evaluation and its page, evaluation.html.")
+@click.option("--runs", default="runs", help="URI of the folder that holds all runs.")
+@click.option(
+    "--network", default="", help="Function of your own network, the only one that may be imported."
+)
+@store_option
+@options(EvaluateSpec)
+@json_option
+def evaluate_command(model: str, dataset: str, **given: Any) -> None:  # noqa: ANN401 - by their names
+    """Score MODEL on any split of any dataset version, with a page.
+
+    MODEL is a package (a folder, s3:// URI, name of a run or NAME@VERSION), or the output of a training. The
+    dataset version has to have the same classes, and images of the same shape.
+    """
+    from ddpipe.evaluate.assess import assess  # noqa: PLC0415 - torch
+    from ddpipe.evaluate.report import gather_evaluation, render  # noqa: PLC0415
+
+    store, output = given["store"], given["output"]
+    is_training = open_store(model).exists(RECORD)
+    uri = model if is_training else package_uri(model, given["runs"], store)
+    place = address(dataset, store)
+    evaluation = assess(uri, place, output, given["split"], EvaluateSpec.picked(given), given["network"])
+    page = f"{evaluation.folder.store.uri}/evaluation.html"
+    write_uri(page, render(gather_evaluation(output)).encode())
+    scores = evaluation.headline()
+    lines = [f"{name:24} {value:.4f}" for name, value in scores.items()]
+    print_result({"evaluation": output, "page": page, **scores}, "\n".join([*lines, page]))
 
 
 @models_command.command("rm")

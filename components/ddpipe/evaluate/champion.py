@@ -20,9 +20,9 @@ from ddpipe.data.reader import SplitReader
 from ddpipe.data.reduced import working_shape
 from ddpipe.errors import CorruptObject, ModelError, NoSuchObject, ParameterError
 from ddpipe.model.evaluation import FORMAT as EVALUATION
-from ddpipe.model.evaluation import load_evaluation
+from ddpipe.model.evaluation import corrupt, load_evaluation
 from ddpipe.model.history import Model, Promotion
-from ddpipe.model.package import FORMAT, ONNX, ModelPackage, load_package
+from ddpipe.model.package import FORMAT, ONNX, ModelPackage, Signature, load_package
 from ddpipe.model.scoring import batch_size_for
 from ddpipe.model.session import Session
 from ddpipe.storage.sealed import sha256
@@ -69,7 +69,7 @@ def champion_of(model: Model, promotion: Promotion, manifest: DatasetManifest) -
         raise NotComparable(f"the champion {name} cannot be read ({error.seen}): {fix}") from error
     if seal != promotion.package:
         raise NotComparable(f"the champion {name} is not the package that was promoted: {fix}")
-    if problems := list(_other(package, manifest)):
+    if problems := list(differences_to(package.signature, manifest)):
         raise NotComparable(
             f"the champion {name} is for another task ({'; '.join(problems)}): if the new model is to "
             f"replace it, export it with gate_export always and promote it with `ddpipe models promote`"
@@ -77,9 +77,8 @@ def champion_of(model: Model, promotion: Promotion, manifest: DatasetManifest) -
     return Champion(promotion.version, package)
 
 
-def _other(package: ModelPackage, manifest: DatasetManifest) -> Iterator[str]:
-    """What makes the champion a model of something else."""
-    signature = package.signature
+def differences_to(signature: Signature, manifest: DatasetManifest) -> Iterator[str]:
+    """What makes a model one of something else than a dataset version, in clauses."""
     if signature.task != manifest.task:
         yield f"it is {signature.task}, the dataset {manifest.task}"
     if signature.shape != working_shape(manifest.shape, min(signature.shape[:2])):
@@ -121,7 +120,11 @@ def logits_of_champion(
             f"the champion {champion.version} has no ONNX model, and its own evaluation was on another "
             "dataset version: promote another version by hand"
         )
-    session = _session(champion)
+    try:
+        session = session_of(champion.package)
+    except CorruptObject as error:
+        name = f"the ONNX model of the champion {champion.version}"
+        raise NotComparable(f"{name} cannot run: {error.seen}") from error
     size = batch_size_for(samples.shape, BATCH)
     starts = range(0, len(samples), size)
     batches = prefetched(
@@ -132,14 +135,17 @@ def logits_of_champion(
     return scaled, "computed again from its ONNX model"
 
 
-def _session(champion: Champion) -> Session:
-    """Its ONNX model, which may be any graph: it has to take and give what its signature says."""
+def session_of(package: ModelPackage) -> Session:
+    """The ONNX model of a package, which may be any graph: it takes and gives what its signature says.
+
+    Raises:
+        CorruptObject: It does not, or it cannot be loaded.
+    """
     try:
-        session = Session(champion.package.folder.read(ONNX))
-        session.check(champion.package.signature)
+        session = Session(package.folder.read(ONNX))
+        session.check(package.signature)
     except ValueError as error:
-        name = f"the ONNX model of the champion {champion.version}"
-        raise NotComparable(f"{name} cannot run: {error}") from error
+        raise corrupt(package.folder, ONNX, str(error), FORMAT) from error
     return session
 
 

@@ -50,7 +50,7 @@ class RunRecord:
         run: Its name.
         title: Title of the page.
         manifest: The dataset version.
-        training: The training's own record, training.json.
+        training: The training's own record, training.json; empty for an evaluation without a run.
         evaluation: On the test split.
         mistakes: The surest first.
         curves: Of the classes by name, where there are few enough to draw.
@@ -121,6 +121,29 @@ def gather(
     )
 
 
+def gather_evaluation(uri: str) -> RunRecord:
+    """What an evaluation left behind that is not part of a run.
+
+    Args:
+        uri: Of the evaluation.
+
+    Raises:
+        StoreError: Something is missing or damaged.
+        DatasetError: The dataset is damaged.
+    """
+    evaluation = load_evaluation(uri)
+    manifest = load_manifest(evaluation.subject.dataset)
+    return RunRecord(
+        run=evaluation.subject.training,
+        title=evaluation.subject.training,
+        manifest=manifest,
+        training={},
+        evaluation=evaluation,
+        mistakes=worst_mistakes(evaluation, manifest.classes),
+        curves=drawn(evaluation),
+    )
+
+
 def drawn(evaluation: Evaluation) -> dict[str, ClassCurves]:
     """The curves of the classes, if there are few enough."""
     metrics = evaluation.metrics
@@ -161,7 +184,7 @@ def render(record: RunRecord) -> str:
         class_counts={name: [counts[split][name] for split in SPLITS] for name in manifest.classes},
         right=right,
         wrong=metrics.samples - right,
-        learning_curves=learning_curves(record.training["history"]),
+        learning_curves=learning_curves(record.training["history"]) if record.training else {},
         roc=roc_curves(metrics.roc, rocs, lowest) if metrics.roc.threshold else None,
         lowest=lowest if lowest in rocs else None,
         precision_recall=precision_recall_curves(traded, least) if traded else None,

@@ -24,7 +24,7 @@ from ddpipe.errors import ExportError, ParameterError, listed
 from ddpipe.export.agreement import PROBABILITY, agreement, same_decisions, spread_of
 from ddpipe.export.rounding import tolerance
 from ddpipe.export.spec import ExportSpec
-from ddpipe.export.speed import Answer, logits_by, speed_of
+from ddpipe.export.speed import speed_of
 from ddpipe.export.variants import spread_over, variants
 from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
@@ -34,6 +34,7 @@ from ddpipe.model.onnx import OPSET, NotExportable, to_onnx
 from ddpipe.model.package import ModelPackage, Signature, publish
 from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.model.reference import Reference, means_of, pattern_of
+from ddpipe.model.scoring import Answer, logits_by
 from ddpipe.model.session import Session
 from ddpipe.model.slices import worst_first
 from ddpipe.model.tasks import TASKS, TITLES

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
-from ddpipe.model.scoring import batch_size_for
+from ddpipe.model.scoring import Answer, batch_size_for
 
 BATCHES = (1, 8, 64)
 """Sizes that are timed; large images are timed in smaller batches."""
 
 RUNS, SECONDS = 10, 0.25
 """Timed runs of one model and size: so many, or as many as begin in this time."""
-
-Answer = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
-"""Pixels, shape (n, H, W, C) -> logits, shape (n, classes)."""
-
-
-def logits_by(model: nn.Module) -> Answer:
-    """What a PyTorch model on the CPU, in evaluation mode, answers."""
-
-    def answer(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
-        with torch.inference_mode():
-            logits: npt.NDArray[np.float32] = model(torch.from_numpy(images)).float().numpy()
-        return logits
-
-    return answer
 
 
 def speed_of(models: Mapping[str, Answer], images: npt.NDArray[np.uint8]) -> dict[str, Any]:

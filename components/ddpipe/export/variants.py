@@ -23,10 +23,10 @@ from torch import nn
 
 from ddpipe.data.reader import SplitReader
 from ddpipe.export.spec import FP16, INT8, PROGRAM
-from ddpipe.export.speed import Answer, logits_by
 from ddpipe.model.evaluation import Evaluation
 from ddpipe.model.onnx import NotExportable
 from ddpipe.model.package import INPUT
+from ddpipe.model.scoring import Answer, logits_by
 from ddpipe.model.session import Session
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.tensors import first_line

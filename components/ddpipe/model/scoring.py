@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -18,6 +20,21 @@ PIXELS = 2**21
 Memory grows with pixels: ResNet-18 needs about 0.3 GB for a batch of these, and 18 GB for 512 images of
 512 x 512, where a training step needs 0.5 GB.
 """
+
+
+Answer = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
+"""Pixels, shape (n, H, W, C) -> logits, shape (n, classes)."""
+
+
+def logits_by(model: nn.Module) -> Answer:
+    """What a PyTorch model on the CPU, in evaluation mode, answers."""
+
+    def answer(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        with torch.inference_mode():
+            logits: npt.NDArray[np.float32] = model(torch.from_numpy(images)).float().numpy()
+        return logits
+
+    return answer
 
 
 def batch_size_for(shape: tuple[int, int, int], most: int) -> int:

@@ -1,0 +1,218 @@
+"""Evaluate any model on any split of any dataset version: a package, or the checkpoint of a training.
+
+A package answers with its ONNX model, its own temperature and thresholds: what it would answer when served.
+A training has neither; both are fitted on the validation split of this dataset version. Images that the model
+was trained on are scored like the others, and counted in a warning.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
+from ddpipe.data.reader import SplitReader, open_split
+from ddpipe.data.seen import Hashes, are_in
+from ddpipe.errors import DatasetError, Diverged, ParameterError
+from ddpipe.evaluate.champion import BATCH, differences_to, session_of
+from ddpipe.evaluate.details import publish_in_detail
+from ddpipe.evaluate.metrics import best_thresholds, measure
+from ddpipe.evaluate.slice_table import sliced
+from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.evaluate.temperature import fitted
+from ddpipe.evaluate.warnings import rough
+from ddpipe.model import AUTO
+from ddpipe.model.evaluation import Evaluation, Subject
+from ddpipe.model.package import FORMAT, ONNX, Signature, load_package, seen_by
+from ddpipe.model.scoring import Answer, batch_size_for, logits_by
+from ddpipe.model.tasks import TASKS, FloatArray, Thresholds
+from ddpipe.model.trained import load_model, samples_seen
+from ddpipe.model.views import with_views
+from ddpipe.storage import open_store
+
+VALIDATION = "validation"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A model as it is evaluated.
+
+    Attributes:
+        answer: Pixels, shape (n, H, W, C) -> logits, shape (n, classes).
+        signature: What it takes and gives; its temperature and thresholds count if `is_whole`.
+        epoch: That it was trained for.
+        seen: Hashes of what it was trained on; None if that is not known.
+        is_whole: Whether it has a temperature and thresholds of its own.
+    """
+
+    answer: Answer
+    signature: Signature
+    epoch: int
+    seen: Hashes | None
+    is_whole: bool
+
+
+def assess(
+    model: str,
+    manifest_uri: str,
+    output_uri: str,
+    split: str,
+    spec: EvaluateSpec | None = None,
+    network: str = "",
+) -> Evaluation:
+    """Score a model on a split, and publish the evaluation.
+
+    Args:
+        model: URI of a package, or of the output of a training.
+        manifest_uri: Any dataset version with the same classes and images of the same shape.
+        output_uri: Folder for the evaluation; an older one in it is replaced.
+        split: "train", "validation" or "test".
+        spec: How to evaluate; views are a training's only, as a package has its own.
+        network: The network of the user's own recipe: the one function that may be imported.
+
+    Raises:
+        ParameterError: The model has other classes or another input, or the spec is invalid.
+        CheckpointError: There is neither a package nor a finished training.
+        DatasetError: The dataset is damaged, or the split has no samples.
+        Diverged: The model outputs NaN or infinity.
+        StoreError: Something cannot be read or written.
+    """
+    spec = (spec or EvaluateSpec()).validated()
+    store = open_store(output_uri)
+    store.check_writable()
+    manifest = load_manifest(manifest_uri)
+    is_package = open_store(model).exists(FORMAT.seal)
+    judged = _packaged(model) if is_package else _trained(model, manifest, spec, network)
+    if problems := list(differences_to(judged.signature, manifest)):
+        raise ParameterError(
+            what="the model cannot be evaluated on this dataset",
+            which=f"{model}, {manifest_uri}",
+            seen="; ".join(problems),
+            do="Name a dataset version with the same classes, and images of the same shape.",
+        )
+    if not manifest.splits[split].count:
+        raise DatasetError(
+            what="the model cannot be evaluated on this dataset",
+            which=manifest_uri,
+            seen=f"its {split} split is empty",
+            do="Name another split, or prepare the dataset again.",
+        )
+    data = (manifest, store_of(manifest_uri))
+    samples = open_split(data, split, shape=judged.signature.shape)
+    slicing = sliced(spec, samples.sample_ids) if spec.slice_columns else None
+    started = time.monotonic()
+    logits = _logits(judged, samples, spec)
+    seconds = time.monotonic() - started
+    temperature, thresholds = (
+        (judged.signature.temperature, judged.signature.thresholds)
+        if judged.is_whole
+        else _calibrated(judged, open_split(data, VALIDATION, shape=judged.signature.shape), spec)
+    )
+    task = TASKS[manifest.task]
+    metrics = measure(
+        logits / np.float32(temperature),
+        samples.labels,
+        manifest.classes,
+        task=manifest.task,
+        thresholds=None if task.exclusive else thresholds,
+        groups=samples.groups,
+    )
+    metrics = replace(
+        metrics, temperature=temperature, warnings=(*rough(len(samples)), *_overlap(judged, samples, split))
+    )
+    subject = Subject(
+        training=model,
+        dataset=manifest_uri,
+        dataset_id=manifest.dataset_id,
+        split=split,
+        model=judged.signature.architecture,
+        epoch=judged.epoch,
+        device="cpu",
+        processes=1,
+        seconds=round(seconds, 3),
+        views=judged.signature.views,
+    )
+    return publish_in_detail(store, subject, metrics, logits, samples.labels, slicing, samples.groups)
+
+
+def _packaged(uri: str) -> Judged:
+    package = load_package(uri)
+    if ONNX not in package.folder.sha256:
+        raise ParameterError(
+            what="the model cannot be evaluated",
+            which=uri,
+            seen=f"it has no {ONNX}, as ONNX cannot express its network",
+            do="Name the output of its training instead.",
+        )
+    training = package.lineage.get("training")
+    epoch = training.get("epoch") if isinstance(training, dict) else 0
+    return Judged(
+        answer=session_of(package),
+        signature=package.signature,
+        epoch=epoch if isinstance(epoch, int) else 0,
+        seen=seen_by(package.folder),
+        is_whole=True,
+    )
+
+
+def _trained(uri: str, manifest: DatasetManifest, spec: EvaluateSpec, network: str) -> Judged:
+    classifier, checkpoint = load_model(uri, network=network)
+    views = "plain" if spec.test_time_views == AUTO else spec.test_time_views
+    exclusive, count = TASKS[manifest.task].exclusive, checkpoint.network["classes"]
+    # A checkpoint does not name its classes; with as many as the dataset, they are taken for the same.
+    classes = manifest.classes if len(manifest.classes) == count else tuple(map(str, range(count)))
+    return Judged(
+        answer=logits_by(with_views(classifier, views).eval()),
+        signature=Signature(
+            architecture=checkpoint.network["name"],
+            shape=tuple(checkpoint.network["shape"]),
+            classes=classes,
+            task=manifest.task,
+            thresholds=() if exclusive else (None,) * len(classes),
+            views=views,
+        ),
+        epoch=checkpoint.epoch,
+        seen=samples_seen(uri),
+        is_whole=False,
+    )
+
+
+def _logits(judged: Judged, samples: SplitReader, spec: EvaluateSpec) -> npt.NDArray[np.float32]:
+    size = batch_size_for(samples.shape, min(BATCH, spec.evaluation_batch_size))
+    starts = range(0, len(samples), size)
+    found = [judged.answer(samples.images(range(one, min(one + size, len(samples))))) for one in starts]
+    logits = np.concatenate(found)
+    if broken := int((~np.isfinite(logits)).any(axis=1).sum()):
+        raise Diverged(
+            what="a model cannot be evaluated",
+            which=judged.signature.architecture,
+            seen=f"it outputs NaN or infinity for {broken} of {len(logits)} samples",
+            do="Train again with a smaller learning rate.",
+        )
+    return logits
+
+
+def _calibrated(judged: Judged, samples: SplitReader, spec: EvaluateSpec) -> tuple[float, Thresholds]:
+    """Temperature and thresholds of a training, from the validation split."""
+    task, classes = TASKS[judged.signature.task], len(judged.signature.classes)
+    if not len(samples):
+        return 1.0, judged.signature.thresholds
+    logits, truth = _logits(judged, samples, spec), task.truth(samples.labels, classes)
+    temperature = fitted(logits, truth, task)
+    scaled: FloatArray = logits / np.float32(temperature)
+    return temperature, () if task.exclusive else best_thresholds(task.probabilities(scaled), truth)
+
+
+def _overlap(judged: Judged, samples: SplitReader, split: str) -> list[str]:
+    """A warning where the model knows the images that judge it."""
+    if judged.seen is None:
+        return ["the model does not say what it was trained on, so that an overlap cannot be found"]
+    known = int(are_in(samples.sample_ids.column, judged.seen).sum())
+    if not known:
+        return []
+    return [
+        f"the model was trained on {known:,} of these {len(samples):,} {split} images: scores are too good"
+    ]

@@ -1,0 +1,108 @@
+"""Any model on any split: a package or a checkpoint, of any dataset version with the same classes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from evaluation_runs import a_dataset, a_multilabel_dataset, a_training
+from samples import sample_ids
+
+from ddpipe.__main__ import cli
+from ddpipe.data.reader import open_split
+from ddpipe.data.seen import hashed, to_bytes
+from ddpipe.errors import DatasetError, ParameterError
+from ddpipe.evaluate.assess import assess
+from ddpipe.evaluate.evaluate import evaluate
+from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.export.export import export
+
+
+@pytest.fixture(scope="module", params=[a_dataset, a_multilabel_dataset], ids=["multiclass", "multilabel"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was trained, evaluated and exported."""
+    here = tmp_path_factory.mktemp("run")
+    dataset = request.param(str(here / "store"))
+    training = a_training(str(here / "training"), dataset)
+    (here / "training/trained_on.npy").write_bytes(
+        to_bytes(hashed(open_split(dataset, "train").sample_ids.column))
+    )
+    evaluate(training, dataset, str(here / "evaluation"))
+    export(training, dataset, str(here / "evaluation"), str(here / "model"))
+    (here / "dataset").write_text(dataset)
+    return here
+
+
+def _dataset(run: Path) -> str:
+    return (run / "dataset").read_text()
+
+
+@pytest.mark.parametrize("place", ["model", "training"])
+def test_the_test_split_gives_the_scores_of_the_evaluation(run: Path, tmp_path: Path, place: str) -> None:
+    expected = evaluate(str(run / "training"), _dataset(run), str(tmp_path / "again"))
+    found = assess(str(run / place), _dataset(run), str(tmp_path / "other"), "test")
+    np.testing.assert_allclose(found.predictions()[0], expected.predictions()[0], atol=1e-4)
+    assert found.metrics.temperature == pytest.approx(expected.metrics.temperature, rel=1e-3)
+    assert found.headline() == pytest.approx(expected.headline(), abs=1e-3)
+    assert found.subject.split == "test"
+
+
+@pytest.mark.parametrize("place", ["model", "training"])
+def test_the_training_split_is_scored_with_a_warning(run: Path, tmp_path: Path, place: str) -> None:
+    found = assess(str(run / place), _dataset(run), str(tmp_path), "train")
+    assert found.metrics.samples == 6
+    assert "trained on 6 of these 6 train images: scores are too good" in found.metrics.warnings[-1]
+
+
+def test_another_version_of_the_dataset_is_scored(run: Path, tmp_path: Path) -> None:
+    kind = a_dataset if len(_classes(run)) == 2 else a_multilabel_dataset
+    other = kind(str(tmp_path / "store"), 50)
+    assert assess(str(run / "model"), other, str(tmp_path / "evaluation"), "test").metrics.samples == 50
+
+
+def _classes(run: Path) -> list[str]:
+    return list(json.loads((run / "model/signature.json").read_text())["classes"])
+
+
+def test_other_classes_are_rejected(run: Path, tmp_path: Path) -> None:
+    other = a_multilabel_dataset(str(tmp_path / "store"), labels=("a", "b", "c", "d"))
+    for place in ("model", "training"):
+        with pytest.raises(ParameterError, match="other classes"):
+            assess(str(run / place), other, str(tmp_path / "evaluation"), "test")
+
+
+def test_another_shape_is_rejected(run: Path, tmp_path: Path) -> None:
+    kind = a_dataset if len(_classes(run)) == 2 else a_multilabel_dataset
+    other = kind(str(tmp_path / "store"), shape=(8, 12, 3))
+    with pytest.raises(ParameterError, match="its images are"):
+        assess(str(run / "model"), other, str(tmp_path / "evaluation"), "test")
+
+
+def test_a_split_without_images_is_rejected(run: Path, tmp_path: Path) -> None:
+    kind = a_dataset if len(_classes(run)) == 2 else a_multilabel_dataset
+    with pytest.raises(DatasetError, match="its test split is empty"):
+        assess(str(run / "model"), kind(str(tmp_path / "store"), 0), str(tmp_path / "evaluation"), "test")
+
+
+def test_command_writes_a_page_with_slices(run: Path, tmp_path: Path) -> None:
+    table = tmp_path / "sites.csv"
+    names = sample_ids(_dataset(run), "test")
+    table.write_text("image,site\n" + "".join(f"{name},{'NS'[at % 2]}\n" for at, name in enumerate(names)))
+    arguments = ["models", "evaluate", str(run / "model"), "--dataset", _dataset(run), "--json"]
+    slices = ["--slice-columns", "site", "--slice-table", str(table)]
+    result = CliRunner().invoke(cli, [*arguments, "--output", str(tmp_path / "out"), *slices])
+    assert result.exit_code == 0, result.output
+    facts = json.loads(result.stdout)
+    page = Path(facts["page"]).read_text()
+    assert "Slices, the worst first" in page
+    assert "Training run" not in page
+    assert "none of which it was trained on" not in page
+    assert (tmp_path / "out/slices.csv").exists()
+
+
+def test_slices_need_a_table(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match="need each other"):
+        assess(str(run / "model"), _dataset(run), str(tmp_path), "test", EvaluateSpec(slice_columns=["a"]))
