@@ -54,9 +54,9 @@ def slice_scores(
 
 def _known_classes(answers: Answers, task: Task) -> BoolArray:
     """The classes by which a slice can be judged: that some of its samples show, and for labels not all."""
-    known: BoolArray = answers.truth.any(axis=0)
-    if not task.exclusive:
-        known = known & ~answers.truth.all(axis=0)
+    counts = answers.truth.sum(axis=0)
+    most = len(answers.truth) if task.exclusive else len(answers.truth) - 1
+    known: BoolArray = (counts > 0) & (counts <= most)
     return known
 
 
