@@ -197,6 +197,6 @@ def measured(answer: Answer, samples: SplitReader, evaluation: Evaluation) -> di
 
 
 def spread_over(samples: SplitReader, most: int) -> Iterator[npt.NDArray[np.uint8]]:
-    """Batches of at most so many samples, spread evenly over a split."""
+    """Pixels of at most so many samples, spread evenly over a split: batches of shape (n, H, W, C)."""
     indices = np.unique(np.linspace(0, len(samples) - 1, min(most, len(samples))).round().astype(np.int64))
     return (samples.images(indices[start : start + BATCH]) for start in range(0, len(indices), BATCH))
