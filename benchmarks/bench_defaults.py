@@ -1,142 +1,67 @@
 """What the data chooses, beside the former default, every preset, recipes by hand, and logistic regression.
 
-    DDPIPE_IMAGES=cifar10.tar.gz DDPIPE_MNIST=mnist python benchmarks/bench_defaults.py [--only digits forty]
+    DDPIPE_IMAGES=cifar10.tar.gz DDPIPE_MNIST=mnist python benchmarks/bench_defaults.py [--only digits …]
 
-Writes benchmarks/results/defaults.md. $DDPIPE_IMAGES is an archive of train/<class>/*.jpg of 32 by 32 pixels,
-$DDPIPE_MNIST a folder of MNIST's files; without them their sets are skipped. Photographs are tiles of the
-pictures that scikit-learn carries, and of those of scikit-image if it is installed. Every result is added to
---log at once, and what is there is not run again, so that a long comparison can be continued. A score
-is the accuracy, or macro AUC for several labels, on the test split; times are CPU seconds of one process.
+Writes benchmarks/results/defaults.md; image_sets.py describes the sets. Every result is added to --log at
+once, and what is there is not run again, so that a long comparison can be continued. A score is the accuracy,
+or macro AUC for several labels, on the test split; times are CPU seconds of one process, modules imported.
+
+Recipes by hand are tried as a person would. Where the default takes more than `LONG` seconds, each trains for
+a quarter of its epochs first, and the best `BEST` of them in full. A recipe that would take more than `TIMES`
+times as long as the default is left out after a few steps. On a set of `SEARCHED` only those train that were
+best on a smaller set.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import itertools
 import json
-import os
-import tarfile
+import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image
-from scipy.ndimage import gaussian_filter
-from sklearn.datasets import load_sample_image
+from image_sets import SETS, Pixels
 from sklearn.linear_model import LogisticRegression
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.data.reader import open_split
+from ddpipe.errors import ParameterError
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.model.tasks import TASKS
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.train.loop import Trainer
 from ddpipe.train.presets import PRESETS, recipe_of
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train
 
 RESULTS = Path(__file__).parent / "results" / "defaults.md"
-DEFAULT, REGRESSION = "default", "logistic regression on pixels"
-TILE = (160, 200)
-LABELS = ("opacity", "line", "ring")
-Pixels = npt.NDArray[Any]
+DEFAULT, REGRESSION, PLAIN, HAND = "default", "logistic regression on pixels", "preset plain", "by hand: "
+QUARTER = "a quarter of "
+
+LONG, BEST = 20, 4
+
+TIMES, PACED = 2, (2, 8)
+"""Of the default's seconds; between which steps the pace of a recipe is measured."""
+
+SEARCHED = {"CIFAR-10, 1,500 per class": "CIFAR-10, 300 per class"}
+"""Sets that are too large for a search, and where it was done."""
+
+POINTS = 0.02
+"""A score lower by more than this misses the goal."""
+
+Found = Mapping[str, tuple[float, float]]
+"""Score and CPU seconds by what was run; NaN for what was left out."""
 
 
-def pictures() -> dict[str, Pixels]:
-    """Photographs that installed packages carry, by name."""
-    found = {name: load_sample_image(f"{name}.jpg") for name in ("china", "flower")}
-    if spec := find_spec("skimage"):
-        folder = Path(spec.submodule_search_locations[0]) / "data"  # type: ignore[index]
-        for name in ("astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg"):
-            found[Path(name).stem] = np.asarray(Image.open(folder / name).convert("RGB"))
-    else:
-        for name in list(found):
-            left, right = np.array_split(found.pop(name), 2, axis=1)
-            found |= {f"{name}-left": left, f"{name}-right": right}
-    return found
-
-
-def tiles(folder: Path, each: int, names: Sequence[str] = (), side: int = 0) -> dict[str, Any]:
-    """So many tiles of each picture, which overlap; scaled to squares of a side if it is not 0."""
-    random = np.random.default_rng(0)
-    for name, picture in pictures().items():
-        if names and name not in names:
-            continue
-        (folder / name).mkdir(parents=True)
-        for number in range(each):
-            height, width = (int(random.integers(140, 300)),) * 2 if side else TILE
-            top, left = (
-                int(random.integers(0, limit - size + 1))
-                for limit, size in zip(picture.shape, (height, width), strict=False)
-            )
-            tile = Image.fromarray(picture[top : top + height, left : left + width])
-            (tile.resize((side, side)) if side else tile).save(folder / name / f"{number:03}.jpg", quality=92)
-    return {"source": "folder", "source_path": str(folder)}
-
-
-def from_archive(folder: Path, counts: Mapping[str, int], every: int = 0) -> dict[str, Any]:
-    """The first images of classes of $DDPIPE_IMAGES; of those not named, `every`."""
-    seen: dict[str, int] = {}
-    with tarfile.open(os.environ["DDPIPE_IMAGES"]) as tar:
-        for member in filter(tarfile.TarInfo.isfile, tar):
-            split, label, file = member.name.split("/")[-3:]
-            if split != "train" or seen.get(label, 0) >= counts.get(label, every):
-                continue
-            seen[label] = seen.get(label, 0) + 1
-            (folder / label).mkdir(parents=True, exist_ok=True)
-            (folder / label / file).write_bytes(tar.extractfile(member).read())  # type: ignore[union-attr]
-    return {"source": "folder", "source_path": str(folder)}
-
-
-def xrays(folder: Path, count: int = 800) -> dict[str, Any]:
-    """Grey images of 160 pixels in the manner of X-rays, with three labels of different frequency."""
-    random, (rows, columns) = np.random.default_rng(0), np.mgrid[0:160, 0:160]
-    (folder / "train").mkdir(parents=True)
-    with (folder / "train.csv").open("w", newline="") as file:
-        table = csv.writer(file)
-        table.writerow(["image", *LABELS])
-        for number in range(count):
-            shown = (random.random(3) < (0.4, 0.25, 0.15)).astype(int).tolist()
-            image = 90 + 500 * gaussian_filter(random.normal(size=(160, 160)), 12)
-            image += random.normal(0, 12, (160, 160))
-            for lung in (45, 115):
-                image += 40 * np.exp(-(((columns - lung) / 25) ** 2) - ((rows - 80) / 55) ** 2)
-            row, column = random.integers(40, 120, 2)
-            distance = np.hypot(rows - row, columns - column)
-            if shown[0]:
-                image += 35 * np.exp(-((distance / 9) ** 2))
-            if shown[1]:
-                row, slope = random.integers(40, 120), random.uniform(-0.5, 0.5)
-                image[np.abs(rows - row - slope * (columns - 80)) < 2] += 35
-            if shown[2]:
-                row, column = random.integers(40, 120, 2)
-                image[np.abs(np.hypot(rows - row, columns - column) - 12) < 2] += 35
-            Image.fromarray(image.clip(0, 255).astype(np.uint8)).save(folder / "train" / f"{number:04}.png")
-            table.writerow([f"train/{number:04}.png", *shown])
-    return {"source": "csv", "source_path": str(folder), "table": "train.csv"}
-
-
-SETS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
-    "digits": lambda _: {"source": "digits"},
-    "MNIST, 10,000": lambda _: {"source": "mnist", "source_path": os.environ["DDPIPE_MNIST"]},
-    "CIFAR-10, 300 per class": lambda folder: from_archive(folder, {}, 300),
-    "CIFAR-10, 5,000 per class": lambda folder: from_archive(folder, {}, 5000),
-    "photographs": lambda folder: tiles(folder, 30),
-    "X-ray-like, three labels": xrays,
-    "40 images": lambda folder: (
-        from_archive(folder, {"frog": 520, "ship": 520})
-        | {"test_fraction": 0.96, "validation_fraction": 0.005}
-    ),
-    "imbalanced 1:50": lambda folder: from_archive(folder, {"cat": 1500, "automobile": 30}),
-    "512 pixels": lambda folder: tiles(folder, 50, side=512),
-}
-"""What prepare is asked for, by the name of the set."""
+class TooSlow(Exception):
+    """It would take too long."""
 
 
 def by_hand(count: int) -> Iterator[tuple[str, Recipe]]:
@@ -157,11 +82,31 @@ def by_hand(count: int) -> Iterator[tuple[str, Recipe]]:
         yield f"{model}, rate {rate}, {epochs} epochs, {augmentation}", recipe_of("plain", values)
 
 
-def scored(manifest: str, recipe: Recipe) -> tuple[float, float]:
-    """Test score, and CPU seconds."""
+class Limit:
+    """Ends a training that would take more CPU seconds than it may."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._began = seconds, 0.0
+
+    def __call__(self, trainer: Trainer) -> None:
+        """Measure the pace over some of the first steps."""
+        first, last = PACED
+        if trainer.step == first:
+            self._began = time.process_time()
+        elif trainer.step == last:
+            pace = (time.process_time() - self._began) / (last - first)
+            if pace * trainer.steps > self._seconds:
+                raise TooSlow
+
+
+def scored(manifest: str, recipe: Recipe, seconds: float = math.inf) -> tuple[float, float]:
+    """Test score, and CPU seconds; NaN for a recipe that does not suit the images, or would take too long."""
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        train(manifest, f"{folder}/training", recipe)
+        try:
+            train(manifest, f"{folder}/training", recipe, before_step=Limit(seconds))
+        except (ParameterError, TooSlow):
+            return math.nan, time.process_time() - began
         found = evaluate(f"{folder}/training", manifest, f"{folder}/evaluation")
     return next(iter(found.metrics.scores.values())).value, time.process_time() - began
 
@@ -190,41 +135,122 @@ def regression(uri: str, manifest: DatasetManifest) -> tuple[float, float]:
     return task.headline(found, truth), time.process_time() - began
 
 
-def runs(recipes: int) -> Iterator[tuple[str, Recipe | None]]:
-    """What is compared, the most informative first."""
-    yield DEFAULT, Recipe()
-    yield REGRESSION, None
-    yield from ((f"preset {name}", recipe_of(name, {})) for name in PRESETS if name != "finetune")
-    yield from by_hand(recipes)
+class Log:
+    """What was run, by set; each result is in the file at once.
+
+    Args:
+        path: Of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.results: dict[str, dict[str, tuple[float, float]]] = {}
+        for line in path.read_text().splitlines() if path.exists() else []:
+            name, what, value, seconds = json.loads(line)
+            self.results.setdefault(name, {})[what] = (value, seconds)
+
+    def add(self, name: str, what: str, found: tuple[float, float]) -> None:
+        """Keep a result."""
+        self.results.setdefault(name, {})[what] = found
+        with self._path.open("a") as file:
+            file.write(json.dumps([name, what, *found]) + "\n")
 
 
-def row(name: str, found: Mapping[str, tuple[float, float]]) -> str:
+class Comparison:
+    """All runs on one set.
+
+    Args:
+        name: Of the set.
+        uri: Of its manifest.
+        log: Of all sets.
+        end: When no further run begins, as `time.monotonic`.
+    """
+
+    def __init__(self, name: str, uri: str, log: Log, end: float) -> None:
+        self._name, self._uri, self._log, self._end = name, uri, log, end
+
+    @property
+    def found(self) -> Found:
+        """What was run so far."""
+        return self._log.results.get(self._name, {})
+
+    def run(self, recipes: int) -> None:
+        """Run what is not in the log yet, the most informative first."""
+        self._try(DEFAULT, Recipe())
+        if REGRESSION not in self.found and time.monotonic() < self._end:
+            self._log.add(self._name, REGRESSION, regression(self._uri, load_manifest(self._uri)))
+        for name in PRESETS:
+            if name != "finetune":
+                self._try(f"preset {name}", recipe_of(name, {}))
+        if DEFAULT in self.found:
+            self._by_hand(dict(by_hand(recipes)))
+
+    def _by_hand(self, recipes: Mapping[str, Recipe]) -> None:
+        limit = TIMES * self.found[DEFAULT][1]
+        if other := SEARCHED.get(self._name):
+            names = best(self._log.results.get(other, {}), HAND, BEST)
+        elif self.found[DEFAULT][1] <= LONG:
+            names = list(recipes)
+        else:
+            for name, recipe in recipes.items():
+                short = replace(recipe, epochs=max(1, recipe.epochs // 4))
+                self._try(QUARTER + name, short, limit / 4)
+            names = best(self.found, QUARTER, BEST)
+        for name in names:
+            self._try(HAND + name, recipes[name], limit)
+
+    def _try(self, what: str, recipe: Recipe, seconds: float = math.inf) -> None:
+        if what not in self.found and time.monotonic() < self._end:
+            self._log.add(self._name, what, scored(self._uri, recipe, seconds))
+
+
+def best(found: Found, kind: str, count: int) -> list[str]:
+    """The names of those of a kind with the best scores."""
+    scores = {
+        key.removeprefix(kind): value
+        for key, (value, _) in found.items()
+        if key.startswith(kind) and not math.isnan(value)
+    }
+    return sorted(scores, key=lambda name: (-scores[name], found[kind + name][1]))[:count]
+
+
+def row(name: str, found: Found) -> str:
     """A line of the table: the best preset and the best recipe by hand, by their names."""
 
-    def best(start: Callable[[str], bool]) -> str:
-        some = {key: value for key, value in found.items() if start(key)}
-        if not some:
-            return "not run"
-        key = max(some, key=lambda one: some[one][0])
-        return f"{shown(key)} ({key.removeprefix('preset ')})"
-
     def shown(key: str) -> str:
-        return f"{found[key][0]:.3f} in {found[key][1]:.0f} s" if key in found else "not run"
+        if key not in found:
+            return "not run"
+        score, seconds = found[key]
+        return "does not suit" if math.isnan(score) else f"{score:.3f} in {seconds:.1f} s"
 
-    hand = [key for key in found if not key.startswith(("preset", DEFAULT, REGRESSION))]
-    cells = [name, shown(DEFAULT), shown("preset plain"), shown(REGRESSION)]
-    cells += [best(lambda key: key.startswith("preset ") and key != "preset plain")]
-    cells += [best(hand.__contains__), str(len(hand))]
-    return f"| {' | '.join(cells)} |"
+    def of_kind(kind: str) -> str:
+        names = [one for one in best(found, kind, len(found)) if kind + one != PLAIN]
+        return f"{shown(kind + names[0])} ({names[0]})" if names else "not run"
+
+    tried = {key.removeprefix(HAND).removeprefix(QUARTER) for key in found if key.startswith((HAND, QUARTER))}
+    cells = [name, shown(DEFAULT), shown(PLAIN), shown(REGRESSION), of_kind("preset "), of_kind(HAND)]
+    return f"| {' | '.join([*cells, str(len(tried)), verdict(found)])} |"
 
 
-def table(results: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
+def verdict(found: Found) -> str:
+    """What of the goal is missed, against logistic regression and the best recipe by hand."""
+    names = best(found, HAND, 1)
+    if DEFAULT not in found or REGRESSION not in found or not names:
+        return ""
+    (score, seconds), (oracle, needed) = found[DEFAULT], found[HAND + names[0]]
+    missed = ["below logistic regression"] if score < found[REGRESSION][0] else []
+    missed += [f"{100 * (oracle - score):.1f} points below the best"] if score < oracle - POINTS else []
+    missed += [f"{seconds / needed:.1f} times its time"] if seconds > TIMES * needed else []
+    return ", ".join(missed) or "met"
+
+
+def table(results: Mapping[str, Found]) -> str:
     """All sets; what was not run is named."""
     head = (
         "| set | chosen by the data | former default | logistic regression | best other preset "
-        "| best recipe by hand | recipes by hand |"
+        "| best recipe by hand | recipes by hand | goal |"
     )
-    lines = [head, "|" + "---|" * 7, *(row(name, results.get(name, {})) for name in SETS)]
+    lines = [head, "|" + "---|" * 8, *(row(name, results.get(name, {})) for name in SETS)]
     return "\n".join(lines) + "\n"
 
 
@@ -236,28 +262,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--log", type=Path, default=Path("defaults.jsonl"))
     parser.add_argument("--seconds", type=float, default=1e9, help="after which no further run begins")
     given = parser.parse_args(arguments)
-    results: dict[str, dict[str, tuple[float, float]]] = {}
-    for line in given.log.read_text().splitlines() if given.log.exists() else []:
-        name, what, value, seconds = json.loads(line)
-        results.setdefault(name, {})[what] = (value, seconds)
-    began = time.monotonic()
+    log, end = Log(given.log), time.monotonic() + given.seconds
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         for number, name in enumerate(given.only):
-            wanted = [run for run in runs(given.recipes) if run[0] not in results.get(name, {})]
-            if not wanted or time.monotonic() - began > given.seconds:
-                continue
             spec = SETS[name](work / str(number))
             uri = prepare(PrepareSpec(store=str(work / "store"), stratify="exact", **spec)).manifest_uri
-            for what, recipe in wanted:
-                if time.monotonic() - began > given.seconds:
-                    break
-                found = scored(uri, recipe) if recipe else regression(uri, load_manifest(uri))
-                results.setdefault(name, {})[what] = found
-                with given.log.open("a") as log:
-                    log.write(json.dumps([name, what, *found]) + "\n")
-    RESULTS.write_text(f"# Defaults\n\n{table(results)}")
-    print(table(results))  # noqa: T201
+            if number == 0:
+                scored(uri, recipe_of("plain", {"epochs": 1}))  # imports what all need
+            Comparison(name, uri, log, end).run(given.recipes)
+    RESULTS.write_text(f"# Defaults\n\n{table(log.results)}")
+    print(table(log.results))  # noqa: T201
 
 
 if __name__ == "__main__":

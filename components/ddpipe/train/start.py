@@ -9,16 +9,18 @@ from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.seen import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
 from ddpipe.distributed import World
 from ddpipe.errors import CheckpointError, DatasetError, ParameterError, listed
+from ddpipe.model import AUTO
 from ddpipe.model.checkpoint import Checkpoint, Saved, finished, load, newest
 from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import seen_by
 from ddpipe.model.record import RECORD
+from ddpipe.parameters import CHOSEN
 from ddpipe.storage import Store
 from ddpipe.train.choice import Choice, Device
 from ddpipe.train.choices import Strategies
 from ddpipe.train.chosen import choice_of, keep
 from ddpipe.train.presets import recipe_of
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import NONE, Recipe
 
 SPLITS = ("train", "validation")
 
@@ -78,11 +80,11 @@ def _start(
     recipe = choice.recipe
     done = finished(store)
     if done and (result := _whole(store, done)):
-        _check_same(result, recipe, manifest, store)
+        _check_same(result, choice, manifest, store)
         return None
     saved, checkpoint = newest(store) or (None, None)
     if checkpoint:
-        _check_same(checkpoint, recipe, manifest, store)
+        _check_same(checkpoint, choice, manifest, store)
     store.check_writable()
     if not checkpoint:
         _record_samples(store, recipe, manifest, data)
@@ -138,13 +140,16 @@ def check_trainable(manifest: DatasetManifest, uri: str) -> None:
         )
 
 
-def _check_same(checkpoint: Checkpoint, recipe: Recipe, manifest: DatasetManifest, store: Store) -> None:
+def _check_same(checkpoint: Checkpoint, choice: Choice, manifest: DatasetManifest, store: Store) -> None:
     """Reject a checkpoint of another training.
 
-    A hyperparameter that was declared after the checkpoint was written had its default in it.
+    A hyperparameter that was declared after the checkpoint was written had its default in it. Earlier
+    versions left open in a checkpoint what is chosen now, and wrote no name for random weights.
     """
-    then, now = {**recipe_of("plain", {}).to_dict(), **checkpoint.recipe}, recipe.to_dict()
-    shaping = recipe.shaping()
+    then, now = {**recipe_of("plain", {}).to_dict(), **checkpoint.recipe}, choice.recipe.to_dict()
+    then["pretrained"] = then["pretrained"] or NONE
+    was_open = {name for name in choice.reasons if then.get(name) in {AUTO, CHOSEN}}
+    shaping = choice.recipe.shaping().keys() - was_open
     problems = [
         f"{name} was {value!r}, is now {now[name]!r}"
         if name in now

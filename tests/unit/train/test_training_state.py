@@ -277,6 +277,17 @@ def test_a_hyperparameter_that_is_gone_makes_it_another_training(dataset: str, o
         train(dataset, output, RECIPE)
 
 
+def test_a_value_that_was_open_in_a_checkpoint_is_chosen_now(dataset: str, output: str) -> None:
+    """Earlier versions chose between the last and the best epoch at the end, and named no random weights."""
+    open_recipe = replace(RECIPE, model_selection="auto")
+    interrupted(4, dataset, output, open_recipe)
+    change(output, {"model_selection": "auto", "pretrained": ""})
+    with pytest.raises(CheckpointError, match="model_selection was 'auto', is now 'best'"):
+        train(dataset, output, replace(RECIPE, model_selection="best"))
+    train(dataset, output, open_recipe)
+    assert record(output)["resumed_from"] == 4
+
+
 @pytest.mark.parametrize(
     "changes",
     [
