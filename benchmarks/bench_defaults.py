@@ -7,9 +7,9 @@ once, and what is there is not run again, so that a long comparison can be conti
 or macro AUC for several labels, on the test split; times are CPU seconds of one process, modules imported.
 
 Recipes by hand are tried as a person would. Where the default takes more than `LONG` seconds, each trains for
-a quarter of its epochs first, and the best `BEST` of them in full. A recipe that would take more than `TIMES`
-times as long as the default is left out after a few steps. On a set of `SEARCHED` only those train that were
-best on a smaller set.
+a quarter of its epochs first, and the best `BEST` of them in full. On a set of `SEARCHED` only those train that
+were best on a smaller set. A recipe or preset that would take more than `TIMES` times as long as the default is
+left out after a few steps, as is one that does not suit the images.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RESULTS = Path(__file__).parent / "results" / "defaults.md"
 DEFAULT, REGRESSION, PLAIN, HAND = "default", "logistic regression on pixels", "preset plain", "by hand: "
 QUARTER = "a quarter of "
 
-LONG, BEST = 20, 4
+LONG, BEST = 15, 2
 
 TIMES, PACED = 2, (2, 8)
 """Of the default's seconds; between which steps the pace of a recipe is measured."""
@@ -181,15 +181,17 @@ class Comparison:
             self._log.add(self._name, REGRESSION, regression(self._uri, load_manifest(self._uri)))
         for name in PRESETS:
             if name != "finetune":
-                self._try(f"preset {name}", recipe_of(name, {}))
-        if DEFAULT in self.found:
-            self._by_hand(dict(by_hand(recipes)))
+                self._try(f"preset {name}", recipe_of(name, {}), self._limit)
+        self._by_hand(dict(by_hand(recipes)), self._limit)
 
-    def _by_hand(self, recipes: Mapping[str, Recipe]) -> None:
-        limit = TIMES * self.found[DEFAULT][1]
+    @property
+    def _limit(self) -> float:
+        return TIMES * self.found[DEFAULT][1] if DEFAULT in self.found else 0.0
+
+    def _by_hand(self, recipes: Mapping[str, Recipe], limit: float) -> None:
         if other := SEARCHED.get(self._name):
             names = best(self._log.results.get(other, {}), HAND, BEST)
-        elif self.found[DEFAULT][1] <= LONG:
+        elif limit <= TIMES * LONG:
             names = list(recipes)
         else:
             for name, recipe in recipes.items():
@@ -221,7 +223,7 @@ def row(name: str, found: Found) -> str:
         if key not in found:
             return "not run"
         score, seconds = found[key]
-        return "does not suit" if math.isnan(score) else f"{score:.3f} in {seconds:.1f} s"
+        return "left out" if math.isnan(score) else f"{score:.3f} in {seconds:.1f} s"
 
     def of_kind(kind: str) -> str:
         names = [one for one in best(found, kind, len(found)) if kind + one != PLAIN]

@@ -72,7 +72,7 @@ def from_archive(folder: Path, counts: Mapping[str, int], every: int = 0) -> dic
     return {"source": "folder", "source_path": str(folder)}
 
 
-def xrays(folder: Path, count: int = 800) -> dict[str, Any]:
+def xrays(folder: Path, count: int = 500) -> dict[str, Any]:
     """Grey images of 160 pixels in the manner of X-rays, with three labels of different frequency."""
     random, (rows, columns) = np.random.default_rng(0), np.mgrid[0:160, 0:160]
     (folder / "train").mkdir(parents=True)

@@ -28,7 +28,7 @@ TRUSTED = 400
 IMBALANCE = 5
 """From this ratio of the largest class to the smallest on, classes are weighted."""
 
-FEWEST_STEPS = 300
+FEWEST_STEPS = 100
 """Of a training, however few images there are."""
 
 FEWEST_WARMUP = 20
@@ -36,6 +36,9 @@ FEWEST_WARMUP = 20
 
 PASSES, PASSES_IMAGES, PASSES_POWER = 30, 2400, 0.31
 """Passes over so many images; more over fewer images, by a power of the ratio."""
+
+MOST_PASSES = 40
+"""Further passes over a small set cost time and gain nothing, unless it has fewer than `FEWEST_STEPS`."""
 
 BATCHES = (16, 512)
 """The smallest and the largest batch."""
@@ -234,7 +237,7 @@ def _optimizer(maker: _Maker) -> None:
 
 def _epochs(maker: _Maker) -> None:
     data, batch = maker.data, maker.recipe.batch_size
-    passes = PASSES * (PASSES_IMAGES / data.images) ** PASSES_POWER
+    passes = min(PASSES * (PASSES_IMAGES / data.images) ** PASSES_POWER, MOST_PASSES)
     if maker.has_weights:
         passes = min(passes / 2, PRETRAINED_PASSES[maker.device.kind])
     steps = -(-data.images // batch)

@@ -9,7 +9,7 @@ import pytest
 
 from ddpipe.data.reduced import working_shape
 from ddpipe.model.pretrained import Lookup
-from ddpipe.train.auto import FEWEST_STEPS, TRUSTED, choose, wanted_weights
+from ddpipe.train.auto import FEWEST_STEPS, MOST_PASSES, TRUSTED, choose, wanted_weights
 from ddpipe.train.choice import Choice, Device, Measured
 from ddpipe.train.presets import PRESETS, recipe_of
 from ddpipe.train.recipe import Recipe
@@ -93,6 +93,12 @@ def test_small_sets_get_a_minimum_of_steps(images: int) -> None:
 def test_a_small_set_takes_more_passes_than_a_large_one() -> None:
     few, some, many = (chosen(data(images=count)).recipe.epochs for count in (120, 2400, 50_000))
     assert few > some > many >= 3
+
+
+@pytest.mark.parametrize("images", [40, 80, 144, 640])
+def test_a_tiny_set_is_not_repeated_without_gain(images: int) -> None:
+    """40 images in 107 passes scored as in 40, in twice the time."""
+    assert chosen(data(images=images)).recipe.epochs == MOST_PASSES
 
 
 def test_the_rate_follows_the_batch() -> None:
