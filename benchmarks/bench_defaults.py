@@ -7,9 +7,9 @@ once, and what is there is not run again, so that a long comparison can be conti
 or macro AUC for several labels, on the test split; times are CPU seconds of one process, modules imported.
 
 Recipes by hand are tried as a person would. Where the default takes more than `LONG` seconds, each trains for
-a quarter of its epochs first, and the best `BEST` of them in full. On a set of `SEARCHED` only those train that
-were best on a smaller set. A recipe or preset that would take more than `TIMES` times as long as the default is
-left out after a few steps, as is one that does not suit the images.
+a quarter of its epochs first, and the best `BEST` of them in full. On a set of `SEARCHED` only those train
+that were best on a smaller set. A recipe or preset that would take more than `TIMES` times as long as the
+default is left out after a few steps, as is one that does not suit the images.
 """
 
 from __future__ import annotations

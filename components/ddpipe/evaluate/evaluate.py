@@ -133,7 +133,8 @@ def evaluate(
                     if manifest.splits[VALIDATION].count
                 }
                 metrics = replace(metrics, plain=values, validation=on_validation)
-            found = warnings_about(on_validation, checkpoint.history, task.scores[0])
+            images = manifest.splits[VALIDATION].count
+            found = warnings_about(on_validation, checkpoint.history, task.scores[0], images)
             metrics = replace(metrics, warnings=(*rough(manifest.splits[SPLIT].count), *found))
             for text in metrics.warnings:
                 _log.warning("%s", text)

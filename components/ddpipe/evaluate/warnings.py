@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,25 +23,30 @@ def rough(samples: int) -> Iterator[str]:
 
 
 def warnings_about(
-    views: Mapping[str, float], history: Sequence[Mapping[str, Any]], metric: str
+    views: Mapping[str, float], history: Sequence[Mapping[str, Any]], metric: str, images: int
 ) -> Iterator[str]:
     """Warnings about test-time views and the choice of the epoch, judged on the validation split.
+
+    A difference that so few images make by chance is no reason for a warning.
 
     Args:
         views: Validation score of the plain image, as "plain", and of the views that were evaluated; empty
             if only plain images were.
         history: One record per epoch up to the evaluated one, as checkpoints keep it.
         metric: The score by which models are compared, such as "accuracy"; larger is better.
+        images: In the validation split.
     """
+    chance = 1 / math.sqrt(max(1, images))  # half the 95 % interval of an accuracy, where it is widest
     for name, score in views.items():
-        if score < views["plain"]:
+        if views["plain"] - score > chance:
             yield (
                 f"test_time_views {name} make the model worse: validation {metric} {score:.4f} instead of "
                 f"{views['plain']:.4f}; evaluate with test_time_views plain"
             )
     key = f"validation_{metric}"
     scores = [(record[key], record.get("epoch")) for record in history if isinstance(record.get(key), float)]
-    if scores and (best := max(scores, key=lambda one: one[0]))[0] - scores[-1][0] > WORSE_EPOCH:
+    best = max(scores, key=lambda one: one[0], default=(0.0, None))
+    if scores and best[0] - scores[-1][0] > max(WORSE_EPOCH, chance):
         yield (
             f"the evaluated epoch is much worse than the best: validation {metric} {scores[-1][0]:.4f} in "
             f"epoch {scores[-1][1]}, {best[0]:.4f} in epoch {best[1]}; train with model_selection best"

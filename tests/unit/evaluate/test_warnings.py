@@ -17,24 +17,31 @@ def history(*scores: float) -> list[dict[str, float]]:
 
 def test_views_that_make_the_model_worse_are_named() -> None:
     """Left-or-right images: a mirrored view is another class."""
-    (text,) = warnings_about({"plain": 0.98, "flips": 0.286}, [], "accuracy")
+    (text,) = warnings_about({"plain": 0.98, "flips": 0.286}, [], "accuracy", 1000)
     assert "flips make the model worse: validation accuracy 0.2860 instead of 0.9800" in text
 
 
 @pytest.mark.parametrize("views", [{}, {"plain": 0.9, "flips": 0.9}, {"plain": 0.9, "flips": 0.95}], ids=repr)
 def test_views_that_are_no_worse_are_not_mentioned(views: dict[str, float]) -> None:
-    assert not list(warnings_about(views, [], "accuracy"))
+    assert not list(warnings_about(views, [], "accuracy", 1000))
 
 
 def test_last_epoch_that_is_much_worse_than_the_best_is_named() -> None:
-    (text,) = warnings_about({}, history(0.5, 0.9, 0.7), "accuracy")
+    (text,) = warnings_about({}, history(0.5, 0.9, 0.7), "accuracy", 1000)
     assert "0.7000 in epoch 3, 0.9000 in epoch 2" in text
     assert "model_selection best" in text
 
 
 @pytest.mark.parametrize("scores", [(), (0.5,), (0.5, 0.9, 0.86), (0.1, 0.2, 0.9)], ids=repr)
 def test_last_epoch_that_is_about_the_best_is_not_mentioned(scores: tuple[float, ...]) -> None:
-    assert not list(warnings_about({}, history(*scores), "accuracy"))
+    assert not list(warnings_about({}, history(*scores), "accuracy", 1000))
+
+
+def test_a_difference_that_few_images_make_by_chance_is_no_warning() -> None:
+    """With six images, one of them is a sixth."""
+    views, epochs = {"plain": 1.0, "flips": 5 / 6}, history(5 / 6, 4 / 6)
+    assert not list(warnings_about(views, epochs, "accuracy", 6))
+    assert len(list(warnings_about(views, epochs, "accuracy", 600))) == 2
 
 
 def test_history_of_any_content_is_read() -> None:
@@ -45,7 +52,7 @@ def test_history_of_any_content_is_read() -> None:
         {"validation_accuracy": 0.9},
         {"validation_accuracy": 0.1},
     ]
-    (text,) = warnings_about({}, odd, "accuracy")
+    (text,) = warnings_about({}, odd, "accuracy", 1000)
     assert "in epoch None" in text
 
 
