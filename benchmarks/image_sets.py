@@ -72,7 +72,7 @@ def from_archive(folder: Path, counts: Mapping[str, int], every: int = 0) -> dic
     return {"source": "folder", "source_path": str(folder)}
 
 
-def xrays(folder: Path, count: int = 500) -> dict[str, Any]:
+def xrays(folder: Path, count: int = 300) -> dict[str, Any]:
     """Grey images of 160 pixels in the manner of X-rays, with three labels of different frequency."""
     random, (rows, columns) = np.random.default_rng(0), np.mgrid[0:160, 0:160]
     (folder / "train").mkdir(parents=True)
@@ -105,13 +105,13 @@ SETS: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "MNIST, 10,000": lambda _: {"source": "mnist", "source_path": os.environ["DDPIPE_MNIST"]},
     "CIFAR-10, 300 per class": lambda folder: from_archive(folder, {}, 300),
     "CIFAR-10, 1,500 per class": lambda folder: from_archive(folder, {}, 1500),
-    "photographs": lambda folder: tiles(folder, 30),
+    "photographs": lambda folder: tiles(folder, 20),
     "X-ray-like, three labels": xrays,
     "40 images": lambda folder: (
         from_archive(folder, {"frog": 520, "ship": 520})
         | {"test_fraction": 0.96, "validation_fraction": 0.005}
     ),
     "imbalanced 1:50": lambda folder: from_archive(folder, {"cat": 1500, "automobile": 30}),
-    "512 pixels": lambda folder: tiles(folder, 50, side=512),
+    "512 pixels": lambda folder: tiles(folder, 25, side=512),
 }
 """What prepare is asked for, by the name of the set."""
