@@ -17,9 +17,11 @@ from typing import Any
 from ddpipe.errors import DeployFailed, ParameterError
 from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.discovery import is_served, readable
+from ddpipe.kube.resources import PODS, SERVICES
 from ddpipe.kube.retrying import Patient, delete, refused
 from ddpipe.model.package import FORMAT
-from ddpipe.serve.manifests import INFERENCE_SERVICES, MODEL, DeployOptions, Object, objects
+from ddpipe.serve.canary import canary_of, pod_of_canary, remove_canary
+from ddpipe.serve.manifests import INFERENCE_SERVICES, MODEL, PORT, DeployOptions, Object, objects
 from ddpipe.serve.probe import probe
 from ddpipe.serve.rollout import State, look
 from ddpipe.storage import open_store
@@ -117,31 +119,35 @@ def _deploy(
 ) -> Deployed:
     namespace = cluster.namespace
     kserve = options.kserve == "yes" or (options.kserve == "auto" and is_served(cluster, INFERENCE_SERVICES))
-    main, *others = objects(options, model, namespace, kserve=kserve)
-    path = main.resource.path(namespace, options.service)
+    if options.canary:
+        main, *others = (canary_of(cluster, options, model, kserve=kserve),)
+    else:
+        main, *others = objects(options, model, namespace, kserve=kserve)
+    name = main.body["metadata"]["name"]
+    path = main.resource.path(namespace, name)
     before = readable(lambda: cluster.get(path))
     previous = (before or {}).get("metadata", {}).get("annotations", {}).get(MODEL, "")
     made = _put(cluster, main, before)
     for other in others:
         _create(cluster, other)
-    state, is_lost = _followed(
-        lambda: look(cluster, options.service, made, kserve=kserve), options, pause, clock
-    )
+    state, is_lost = _followed(lambda: look(cluster, made, kserve=kserve), options, pause, clock)
     if not state.ready:
         restored = _restore(cluster, main, before, made, previous)
         raise DeployFailed(
             what="the model did not become ready",
-            which=f"{main.resource.kind} {namespace}/{options.service}, {model}",
+            which=f"{main.resource.kind} {namespace}/{name}, {model}",
             seen=state.seen if is_lost else f"after {options.deadline:g} s: {state.seen}",
             do=f"{restored} Remove the cause, then deploy again.",
         )
     host = f"{options.service}-predictor" if kserve else options.service
-    tested = probe(Patient(cluster, TEST), host, options.service, model)
+    if not options.canary:
+        remove_canary(cluster, options.service, OUTAGE)
+    tested = probe(Patient(cluster, TEST), _target(cluster, options, host), options.service, model)
     if tested.same is False:
         restored = _restore(cluster, main, before, made, previous)
         raise DeployFailed(
             what="the model answers differently from what was exported",
-            which=f"{main.resource.kind} {namespace}/{options.service}, {model}",
+            which=f"{main.resource.kind} {namespace}/{name}, {model}",
             seen=tested.seen,
             do=f"{restored} Check that the image of the server is the one of this version of ddpipe.",
         )
@@ -149,6 +155,13 @@ def _deploy(
         _log.warning("%s was not tested: %s", options.service, tested.seen)
     url = f"http://{host}.{namespace}.svc/v2/models/{options.service}/infer"
     return Deployed(options.service, main.resource.kind, url, model, previous, tested.seen)
+
+
+def _target(cluster: Cluster, options: DeployOptions, host: str) -> str:
+    """Path of what the test request goes to: behind the Service both models would answer."""
+    if options.canary:
+        return PODS.path(cluster.namespace, f"{pod_of_canary(cluster, options.service)}:{PORT}")
+    return SERVICES.path(cluster.namespace, f"{host}:80")
 
 
 def _followed(

@@ -17,7 +17,6 @@ import numpy as np
 
 from ddpipe.errors import LaunchError
 from ddpipe.kube.cluster import ApiError, Cluster, Refused
-from ddpipe.kube.resources import SERVICES
 from ddpipe.model.evaluation import read_json
 from ddpipe.model.package import FORMAT, INPUT, SIGNATURE, Signature
 from ddpipe.model.reference import FILE, Reference, pattern_of
@@ -42,12 +41,12 @@ class Probe:
     seen: str
 
 
-def probe(cluster: Cluster, service: str, name: str, model: str) -> Probe:
-    """Ask a service for the probabilities of the test pattern.
+def probe(cluster: Cluster, target: str, name: str, model: str) -> Probe:
+    """Ask a service, or a pod of it, for the probabilities of the test pattern.
 
     Args:
-        cluster: Where; its default namespace is used.
-        service: Name of the Service.
+        cluster: Where.
+        target: Path of the Service or pod, with its port.
         name: Of the model in the paths of requests.
         model: URI of the package.
 
@@ -60,9 +59,8 @@ def probe(cluster: Cluster, service: str, name: str, model: str) -> Probe:
     if reference is None or not reference.pattern:
         return Probe(None, "its package does not say what it answers to the test pattern: export it again")
     signature = read_json(folder, SIGNATURE, Signature.from_dict, FORMAT)
-    path = f"{SERVICES.path(cluster.namespace, f'{service}:80')}/proxy/v2/models/{name}/infer"
     try:
-        answer = cluster.create(path, _request(signature))
+        answer = cluster.create(f"{target}/proxy/v2/models/{name}/infer", _request(signature))
     except Refused as error:
         is_answer = error.status in ITS_OWN and not error.reason
         return Probe(False if is_answer else None, f"the test request was refused: {error}")

@@ -13,7 +13,7 @@ from typing import Any
 from ddpipe.kube.cluster import Cluster
 from ddpipe.kube.discovery import readable
 from ddpipe.kube.resources import PODS
-from ddpipe.serve.manifests import APP, CONTAINER, DEPLOYMENTS
+from ddpipe.serve.manifests import CONTAINER, DEPLOYMENTS
 
 HOPELESS = {"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError"}
 """Reasons of a waiting container that do not pass by themselves."""
@@ -43,15 +43,15 @@ class State:
     hopeless: bool = False
 
 
-def look(cluster: Cluster, service: str, made: Mapping[str, Any], *, kserve: bool) -> State:
+def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> State:
     """How far the pods are.
 
     Args:
         cluster: Where.
-        service: Name of the service.
         made: The object that serves, as the server returned it.
         kserve: Whether KServe makes the pods.
     """
+    service = made["metadata"]["name"]
     name = f"{service}-predictor" if kserve else service
     found = readable(lambda: cluster.get(DEPLOYMENTS.path(cluster.namespace, name)))
     if found is None or _arguments(found["spec"]["template"]["spec"]) != _expected(made, kserve=kserve):
@@ -62,8 +62,9 @@ def look(cluster: Cluster, service: str, made: Mapping[str, Any], *, kserve: boo
     updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
     if updated == available == status.get("replicas", 0) == wanted:
         return State(ready=True, seen=f"{wanted} of {wanted} pods answer")
-    label = f"app=isvc.{service}-predictor" if kserve else f"{APP}={service}"
-    query = {"labelSelector": label, "limit": str(MOST_PODS)}
+    labels = {"app": f"isvc.{service}-predictor"} if kserve else made["spec"]["selector"]["matchLabels"]
+    selector = ",".join(f"{key}={value}" for key, value in labels.items())
+    query = {"labelSelector": selector, "limit": str(MOST_PODS)}
     pods = cluster.get(PODS.path(cluster.namespace), query)["items"]
     new = [pod for pod in pods if _arguments(pod["spec"]) == _expected(made, kserve=kserve)]
     causes = sorted(cause for pod in new for cause in _causes(pod))

@@ -18,7 +18,7 @@ from ddpipe.kube.cluster import Refused, Unanswered
 from ddpipe.kube.resources import PODS, SERVICES
 from ddpipe.serve import deploy as deploying
 from ddpipe.serve.deploy import Deployed, deploy
-from ddpipe.serve.manifests import APP, CONTAINER, DEPLOYMENTS, INFERENCE_SERVICES, DeployOptions, objects
+from ddpipe.serve.manifests import CONTAINER, DEPLOYMENTS, INFERENCE_SERVICES, DeployOptions, objects
 from ddpipe.serve.model import load_model
 from ddpipe.serve.protocol import parsed, response
 from ddpipe.storage import open_store
@@ -50,10 +50,10 @@ class Controllers:
         self._left = self.looks
         return deploy(options, model, self.cluster, self._pause, lambda: float(next(self._seconds)))
 
-    def serving(self) -> str:
+    def serving(self, name: str = "photos") -> str:
         """URI of the model that the object names."""
         resource = INFERENCE_SERVICES if self.kserve else DEPLOYMENTS
-        spec = self.cluster.get(resource.path("team", "photos"))["spec"]
+        spec = self.cluster.get(resource.path("team", name.removesuffix("-predictor")))["spec"]
         pod = spec["predictor"] if self.kserve else spec["template"]["spec"]
         return str(pod["containers"][0]["args"][1])
 
@@ -63,8 +63,9 @@ class Controllers:
     def _answer(self, path: str, body: Any) -> dict[str, Any]:
         """What the server in the pod answers, behind the API server's proxy."""
         host = "photos-predictor" if self.kserve else "photos"
-        assert path == f"/api/v1/namespaces/team/services/{host}:80/proxy/v2/models/photos/infer"
-        model = load_model(self.serving(), 1)
+        targets = {f"services/{host}:80": host, "pods/photos-canary-one:8080": "photos-canary"}
+        target = path.removeprefix("/api/v1/namespaces/team/").removesuffix("/proxy/v2/models/photos/infer")
+        model = load_model(self.serving(targets[target]), 1)
         request = parsed(json.dumps(body).encode(), model.signature)
         return dict(response(request, model.predict(request.images), model.signature, "photos"))
 
@@ -79,18 +80,24 @@ class Controllers:
         if self.kserve:
             found = self.cluster.get(INFERENCE_SERVICES.path("team", "photos"))
             self.cluster.put(DEPLOYMENTS.path("team"), _made_by_kserve(found))
-        name = "photos-predictor" if self.kserve else "photos"
-        made = self.cluster.get(DEPLOYMENTS.path("team", name))
-        is_good = self.state == READY
+        names = ("photos-predictor",) if self.kserve else ("photos", "photos-canary")
+        for made in self.cluster.get(DEPLOYMENTS.path("team"))["items"]:
+            if made["metadata"]["name"] in names:
+                self._work(made)
+
+    def _work(self, made: dict[str, Any]) -> None:
+        """Pods of a Deployment, in the state."""
+        count = made["spec"]["replicas"]
         made["status"] = {
             "observedGeneration": made["metadata"]["generation"],
-            "replicas": 1,
-            "updatedReplicas": 1,
-            "availableReplicas": int(is_good),
+            "replicas": count,
+            "updatedReplicas": count,
+            "availableReplicas": count if self.state == READY else 0,
         }
         self.cluster.put(DEPLOYMENTS.path("team"), made)
-        label = {"app": "isvc.photos-predictor"} if self.kserve else {APP: "photos"}
-        pod = {"metadata": {"name": "one", "labels": label}, "spec": made["spec"]["template"]["spec"]}
+        labels = {"app": "isvc.photos-predictor"} if self.kserve else made["spec"]["selector"]["matchLabels"]
+        metadata = {"name": f"{made['metadata']['name']}-one", "labels": labels}
+        pod = {"metadata": metadata, "spec": made["spec"]["template"]["spec"]}
         self.cluster.put(PODS.path("team"), {**pod, "status": self.state})
 
 
@@ -325,3 +332,46 @@ def test_a_way_that_is_closed_does_not_remove_a_model(
 def test_an_older_package_is_deployed_without_a_test(s3: object) -> None:
     package = a_small_package(f"s3://{BUCKET}/models/old").folder.store.uri
     assert "export it again" in Controllers().deploy(package).tested
+
+
+CANARY = replace(OPTIONS, canary=25)
+
+
+def test_canary_gets_its_share_of_the_pods_behind_the_same_service(packages: list[str]) -> None:
+    cluster = Controllers()
+    cluster.deploy(packages[0], replace(OPTIONS, replicas=6))
+    assert "as exported" in cluster.deploy(packages[1], CANARY).tested
+    made = cluster.cluster.get(DEPLOYMENTS.path("team", "photos-canary"))
+    assert made["spec"]["replicas"] == 2  # of eight
+    labels = made["spec"]["template"]["metadata"]["labels"]
+    selector = cluster.cluster.get(SERVICES.path("team", "photos"))["spec"]["selector"]
+    assert selector.items() <= labels.items()
+    assert made["spec"]["selector"]["matchLabels"] == labels
+    assert (cluster.serving(), cluster.serving("photos-canary")) == tuple(packages)
+
+
+def test_deploying_again_without_a_share_promotes_and_removes_the_canary(packages: list[str]) -> None:
+    cluster = Controllers()
+    cluster.deploy(packages[0])
+    cluster.deploy(packages[1], CANARY)
+    cluster.deploy(packages[1])
+    names = [one["metadata"]["name"] for one in cluster.cluster.get(DEPLOYMENTS.path("team"))["items"]]
+    assert (cluster.serving(), names) == (packages[1], ["photos"])
+
+
+def test_a_canary_that_fails_is_removed_and_the_model_stays(packages: list[str]) -> None:
+    cluster = Controllers()
+    cluster.deploy(packages[0])
+    cluster.state = CRASHED
+    with pytest.raises(DeployFailed, match="it is removed") as failed:
+        cluster.deploy(packages[1], CANARY)
+    assert "team/photos-canary" in str(failed.value)
+    names = [one["metadata"]["name"] for one in cluster.cluster.get(DEPLOYMENTS.path("team"))["items"]]
+    assert (cluster.serving(), names) == (packages[0], ["photos"])
+
+
+def test_a_canary_needs_a_model_next_to_it_and_no_kserve(packages: list[str]) -> None:
+    with pytest.raises(ParameterError, match="there is no Deployment of this name"):
+        Controllers().deploy(packages[0], CANARY)
+    with pytest.raises(ParameterError, match="which does not split requests"):
+        Controllers(kserve=True).deploy(packages[0], CANARY)

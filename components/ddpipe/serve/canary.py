@@ -1,0 +1,68 @@
+"""A new model for a share of the requests, next to the present one: a second Deployment behind one Service.
+
+A Service spreads connections evenly over its pods, so the share of the pods is the share of the requests.
+The next call without a share gives all of them to its model, and removes the second Deployment.
+"""
+
+from __future__ import annotations
+
+from ddpipe.errors import ParameterError
+from ddpipe.kube.cluster import Cluster
+from ddpipe.kube.discovery import readable
+from ddpipe.kube.resources import PODS
+from ddpipe.kube.retrying import delete
+from ddpipe.serve.manifests import APP, DEPLOYMENTS, TRACK, DeployOptions, Object, canary
+from ddpipe.spelling import option
+
+MOST_PODS = 500
+
+
+def canary_of(cluster: Cluster, options: DeployOptions, model: str, *, kserve: bool) -> Object:
+    """The second Deployment, for as many pods as give the share.
+
+    Args:
+        cluster: Where the present model is served.
+        options: Of the deployment.
+        model: URI of the new package.
+        kserve: Whether KServe makes the pods.
+
+    Raises:
+        ParameterError: There is no present model next to which it could be, or KServe serves it.
+    """
+    present = readable(lambda: cluster.get(DEPLOYMENTS.path(cluster.namespace, options.service)))
+    if kserve or present is None:
+        raise ParameterError(
+            what="the model cannot get a share of the requests",
+            which=f"{cluster.namespace}/{options.service}, {option('canary')} {options.canary}",
+            seen="KServe serves it in its standard mode, which does not split requests"
+            if kserve
+            else "there is no Deployment of this name whose model would get the others",
+            do=f"Leave out {option('canary')}, or use a service of your own ({option('kserve')} no).",
+        )
+    others = present["spec"]["replicas"]
+    pods = max(1, round(others * options.canary / (100 - options.canary)))
+    return canary(options, model, cluster.namespace, pods)
+
+
+def remove_canary(cluster: Cluster, service: str, outage: float) -> None:
+    """Remove the second Deployment, if there is one.
+
+    Args:
+        cluster: Where.
+        service: Name of the service.
+        outage: Seconds that the API server may be away.
+    """
+    path = DEPLOYMENTS.path(cluster.namespace, f"{service}-canary")
+    found = readable(lambda: cluster.get(path))
+    if found and found["metadata"].get("labels", {}).get(TRACK):
+        delete(cluster, path, found["metadata"]["uid"], outage)
+
+
+def pod_of_canary(cluster: Cluster, service: str) -> str:
+    """A pod of the second Deployment that answers; empty for none."""
+    query = {"labelSelector": f"{APP}={service},{TRACK}=canary", "limit": str(MOST_PODS)}
+    for pod in cluster.get(PODS.path(cluster.namespace), query)["items"]:
+        conditions = pod.get("status", {}).get("conditions", ())
+        if any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
+            return str(pod["metadata"]["name"])
+    return ""
