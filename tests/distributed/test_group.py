@@ -83,6 +83,7 @@ def test_the_rank_that_is_missing_is_named_and_nobody_hangs(
             assert said in error_of(tmp_path, processes, rank)["seen"]
 
 
+@pytest.mark.slow
 def test_a_stuck_rank_is_shown_where_it_is_stuck(tmp_path: Path) -> None:
     with ranks(tmp_path, ["come along", "stall"], stall=2) as processes:
         seen = error_of(tmp_path, processes, 0)["seen"]

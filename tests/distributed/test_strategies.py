@@ -85,7 +85,13 @@ def test_every_strategy_resumes_bit_for_bit_after_a_kill(
     assert same_bits(resumed, whole)
 
 
-@pytest.mark.parametrize(("first", "second", "travels"), [(1, 2, False), (1, 2, True), (2, 1, True)])
+@pytest.mark.parametrize(
+    ("first", "second", "travels"),
+    [
+        (1, 2, True),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 2, False), (2, 1, True))),
+    ],
+)
 def test_fsdp_with_sgd_resumes_at_another_number_of_processes(
     dataset: str, tmp_path: Path, single: str, first: int, second: int, travels: bool
 ) -> None:
@@ -182,7 +188,7 @@ def test_batch_statistics_are_the_same_on_all_ranks(dataset: str, tmp_path: Path
     assert len(set(seen[0]["network.0.1.running_mean"])) == 8
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_synchronised_batch_statistics_give_the_model_of_one_process(
     dataset: str, tmp_path: Path, ranks: int
 ) -> None:

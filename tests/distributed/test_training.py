@@ -115,7 +115,7 @@ def test_dropout_and_batch_statistics_survive_a_kill_bit_for_bit(dataset: str, t
     assert same_bits(final(output), final(str(tmp_path / "whole")))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_all_ranks_save_and_stop_when_one_is_asked_to(
     dataset: str, tmp_path: Path, uninterrupted: Callable[[int], Checkpoint], number: signal.Signals
 ) -> None:
@@ -162,6 +162,7 @@ def _training_batches(path: Path, wanted: set[str]) -> list[list[str]]:
     return [batch for batch in batches if wanted.issuperset(batch)]
 
 
+@pytest.mark.slow
 def test_uneven_shares_give_the_model_of_one_rank(uninterrupted: Callable[[int], Checkpoint]) -> None:
     """An epoch's last batch has one sample: a wrong weight for it would show."""
     for ranks in (2, 3):
@@ -191,6 +192,7 @@ def test_the_default_recipe_learns_digits(dataset: str, tmp_path: Path) -> None:
     assert done["dataset"] == dataset
 
 
+@pytest.mark.slow
 def test_bf16_learns_too(dataset: str, tmp_path: Path) -> None:
     end = trained(dataset, str(tmp_path / "training"), plain(precision="bf16", epochs=4), ranks=1)
     assert end.history[-1]["validation_accuracy"] >= 0.9
@@ -209,6 +211,7 @@ def test_a_loss_that_is_no_number_names_its_step_and_is_not_saved(dataset: str, 
     assert all(tensor.isfinite().all() for tensor in final(output).states["model"].values())
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_a_resumed_training_as_one(dataset: str, tmp_path: Path) -> None:
     output = tmp_path / "training"
     run(dataset, str(output), ranks=1, meddling=[SignalAtStep(0, 30, signal.SIGKILL)])
@@ -258,6 +261,7 @@ def test_the_builders_match_what_training_does(dataset: str) -> None:
     assert (STEPS_PER_EPOCH - 1) * RECIPE.batch_size + 1 == TRAIN_SAMPLES
 
 
+@pytest.mark.slow
 def test_a_slow_rank_is_reported_while_it_trains(dataset: str, tmp_path: Path) -> None:
     """The others wait for it in each step, so that all take as long."""
     log, recipe = tmp_path / "log", replace(RECIPE, epochs=3)

@@ -361,6 +361,7 @@ def test_only_what_talks_to_the_cluster_uses_the_small_image() -> None:
     assert small == {"train", "clean_up"}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_claim_is_mounted_in_every_step_and_the_job(tmp_path: Path) -> None:
     compile_v2(tmp_path, "photos")
@@ -383,10 +384,11 @@ def test_a_claim_is_mounted_in_every_step_and_the_job(tmp_path: Path) -> None:
 def test_a_failed_compilation_leaves_the_old_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ddpipe-training.yaml").write_text("old")
 
-    def die(*_: object, **__: object) -> None:
+    def half(folder: Path, *_: object, **__: object) -> None:
+        (folder / "ddpipe-training.yaml").write_text("new")
         raise OSError("disk full")
 
-    monkeypatch.setattr("ddpipe.pipelines.compile.compile_v1", die)
+    monkeypatch.setattr("ddpipe.pipelines.compile.compile_v2", half)
     with pytest.raises(OSError, match="disk full"):
         compile_all(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["ddpipe-training.yaml"]

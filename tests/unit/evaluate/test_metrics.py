@@ -164,6 +164,7 @@ def patients(
     return np.stack([-signs * certainty, signs * certainty], 1).astype(np.float32), labels, patient * 7
 
 
+@pytest.mark.slow
 def test_intervals_of_grouped_images_contain_the_truth() -> None:
     """Resampled by images, they contained it in half of the draws."""
     many = measure(*patients(0, 20_000, 2)[:2], ("a", "b")).scores

@@ -127,13 +127,8 @@ def test_trial_leaves_weights_statistics_and_random_numbers(module: str) -> None
     assert network.training
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        "not_exportable",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("linear", "without_layers")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["not_exportable", "linear", "without_layers"])
 def test_own_network_is_trained_evaluated_and_exported(
     module: str, function: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
