@@ -40,14 +40,14 @@ def factorial(number: int) -> int:
 
 def elsewhere(content: bytes, sha256: str, folder: Path) -> str:
     """What the call prints, or the end of its error, in a process that cannot import this file."""
-    (folder / "call").write_bytes(content)
+    path = folder / "call"
+    path.write_bytes(content)
     code = (
         "import sys; from pathlib import Path; from ddpipe.notebook.packing import run; "
-        "print(run(Path('call').read_bytes(), sys.argv[1]))"
+        "print(run(Path(sys.argv[1]).read_bytes(), sys.argv[2]))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, sha256], cwd=folder, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", code, str(path), sha256]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout.strip() or done.stderr.strip()
 
 
