@@ -121,6 +121,14 @@ Rival = Callable[[Place, int], Callable[[Sequence[str]], list[str]]]
 
 def happen(admin: ApiServer, fault: Fault, backend: str, rival: Rival | None) -> Judged | str:
     """Let a fault happen to one launcher; a word in place of a judgement when that cannot be done."""
+    try:
+        return judged(fault, seen_by(admin, fault, backend, rival))
+    except (AssertionError, ApiError) as error:
+        return str(error).partition("\n")[0][:60]
+
+
+def seen_by(admin: ApiServer, fault: Fault, backend: str, rival: Rival | None) -> Seen:
+    """What a launcher did, in a place of its own."""
     # The rival's workers have an init container that the restricted level refuses: it gets an easier place.
     level = "baseline" if rival and fault.level == "restricted" else fault.level
     with (
@@ -128,10 +136,7 @@ def happen(admin: ApiServer, fault: Fault, backend: str, rival: Rival | None) ->
         a_place(admin, Path(folder), level=level, sees_nodes=fault.sees_nodes, backend=backend) as place,
     ):
         place.rival = rival(place, PATIENCE) if rival else None
-        try:
-            return judged(fault, fault.happen(place))
-        except (AssertionError, ApiError) as error:
-            return str(error).partition("\n")[0][:60]
+        return fault.happen(place)
 
 
 def matrix(admin: ApiServer, backend: str, rival: Rival) -> Iterator[str]:
