@@ -27,6 +27,9 @@ SIGKILL, SIGTERM, BOTH = WAYS = ("SIGKILL", "SIGTERM", "SIGTERM, SIGKILL")
 _LAUNCHED = 3 / 4
 _FAILED = 3
 _INTERRUPTED = 143
+_ENDS = 600
+"""Seconds in which a launch ends; the controllers of a crowded cluster lag."""
+
 _PATIENCE = ("--deadlines", "reconciled=600")
 _SCRIPT = "trap 'exit 143' TERM; sleep 2 & wait $!; exit {}"
 
@@ -121,7 +124,7 @@ def _undisturbed(place: Place, run: str) -> tuple[float, float]:
     """How long a launch takes to create its job, and from there to its end, in seconds."""
     began, step = time.monotonic(), _started(place, run, 0)
     _await_job(place, step)
-    created, ended = time.monotonic(), step.end()
+    created, ended = time.monotonic(), step.end(_ENDS)
     assert ended.code == 0, ended.text
     return created - began, time.monotonic() - created
 
@@ -139,7 +142,7 @@ def _happen(place: Place, kill: Kill, undisturbed: tuple[float, float]) -> Outco
     stage = _stage(place, step, before)
     ended = [step.kill() if kill.way == SIGKILL else step.terminate(kill.grace)]
     if ended[0].code < 0 or ended[0].code == _INTERRUPTED:
-        ended += [_started(place, run, kill.code).end()] if kill.way != SIGTERM else []
+        ended += [_started(place, run, kill.code).end(_ENDS)] if kill.way != SIGTERM else []
     left = eventually(lambda: len(place.jobs()) + len(place.pods()), lambda count: not count, 120)
     ever = place.jobs_ever() - before
     if left:
