@@ -73,7 +73,7 @@ def unasked(admin: ApiServer) -> Iterator[None]:
 
 def test_an_operator_that_is_away_is_named_before_anything_is_created(place: Place) -> None:
     with stopped(place.admin):
-        ended = launch(place, "true", "--deadlines", "hopeless=3").end()
+        ended = launch(place, "true", "--deadlines", "reconciled=3").end()
     assert ended.code == 53, ended.text
     assert "the Training Operator does not answer" in ended.text
     assert place.jobs_ever() == 0

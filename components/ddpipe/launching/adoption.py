@@ -157,7 +157,7 @@ def _refuse_strangers(attempt: Attempt, found: Object) -> None:
 
 def _create(attempt: Attempt, manifest: Mapping[str, Any]) -> Object | None:
     """The new job; None if another launcher was faster."""
-    until = time.monotonic() + attempt.job.limits.hopeless
+    began, silent = time.monotonic(), False
     while True:
         try:
             for remark in preflight.check(attempt.cluster, attempt.job, attempt.backend, manifest):
@@ -166,10 +166,13 @@ def _create(attempt: Attempt, manifest: Mapping[str, Any]) -> Object | None:
             await_free_names(attempt)
             attempt.creating.set()
             return with_retries(lambda: _post(attempt, manifest), attempt.job.outage)
-        except OperatorSilent:
-            # An operator that is just being updated is back within seconds.
-            if time.monotonic() > until:
+        except OperatorSilent as error:
+            # Its own deadline counts: an operator that is restarted on a busy node is back within a minute.
+            if time.monotonic() - began > attempt.job.limits.reconciled:
                 raise
+            if not silent:
+                attempt.say(f"waiting: {error.what}: {error.seen}")
+            silent = True
             time.sleep(1)
         finally:
             attempt.creating.clear()

@@ -417,7 +417,7 @@ def test_a_hopeless_job_is_removed() -> None:
 
 
 def test_a_silent_operator_is_waited_for_a_while_and_named() -> None:
-    job = a_job(deadlines={"hopeless": 0.1})
+    job = a_job(deadlines={"reconciled": 0.1})
     server = a_server()
     words = 'failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": connection refused'
     server.fail(lambda request: request.method == "POST" and request.path == JOBS, Refused(500, "", words))
@@ -429,7 +429,7 @@ def test_a_silent_operator_is_waited_for_a_while_and_named() -> None:
 def test_an_operator_that_is_back_in_time_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(adoption.time, "sleep", pauses.append)
-    job = a_job(deadlines={"hopeless": 30})
+    job = a_job(deadlines={"hopeless": 0.01, "reconciled": 30})
     server = operated(job)
     words = 'failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": connection refused'
     silent = Refused(500, "", words)
@@ -440,7 +440,7 @@ def test_an_operator_that_is_back_in_time_is_no_failure(monkeypatch: pytest.Monk
 
 def test_an_operator_that_falls_silent_after_the_check_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adoption.time, "sleep", lambda _: None)
-    job = a_job(deadlines={"hopeless": 30})
+    job = a_job(deadlines={"hopeless": 0.01, "reconciled": 30})
     server = operated(job)
     words = 'failed calling webhook "validator.pytorchjob.training-operator.kubeflow.org": connection refused'
     server.fail(creates, Refused(500, "", words), times=1)
@@ -448,7 +448,7 @@ def test_an_operator_that_falls_silent_after_the_check_is_waited_for(monkeypatch
 
 
 def test_a_stranger_s_webhook_is_not_the_operator() -> None:
-    job = a_job(deadlines={"hopeless": 0.1})
+    job = a_job(deadlines={"reconciled": 0.1})
     server = a_server()
     words = 'failed calling webhook "mutate.kyverno.svc": connection refused'
     server.fail(lambda request: request.method == "POST" and request.path == JOBS, Refused(500, "", words))
