@@ -97,6 +97,20 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "A failure among many pods",
         "One simulated pod fails while the others run.",
     ),
+    "search.md": (
+        "Searching",
+        (
+            "Six trials of three epochs of scikit-learn's digits on this machine, one after the other: "
+            "medians. Lines are those that a user writes."
+        ),
+    ),
+    "search-katib.md": (
+        "Searching with Katib",
+        (
+            "The same on a cluster, two trials at a time with half a CPU each, from a trial's start to its "
+            "completion as Katib reports them, on a machine that did other work, too."
+        ),
+    ),
     "data.md": ("Preparing", "Compared with a plain loop over the files, each on one CPU."),
     "reading.md": ("Reading", "Squares of 256 pixels in random order, in batches of 64."),
     "training.md": (
