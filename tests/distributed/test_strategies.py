@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from recipes import plain
+from samples import published, some_images
 from training_ranks import (
     NormalizedNetwork,
     RecordsStatistics,
@@ -33,6 +34,7 @@ from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, ParameterError
 from ddpipe.model.architectures import build
 from ddpipe.model.trained import classifier_of
+from ddpipe.storage import open_store
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train
 
@@ -104,6 +106,19 @@ def test_fsdp_with_sgd_resumes_at_another_number_of_processes(
     end = final(output)
     for name, weight in final(single).states["model"].items():
         torch.testing.assert_close(end.states["model"][name], weight, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["swin_t", "vit_b_16"])
+def test_fsdp_trains_a_transformer_sharded_by_blocks(tmp_path: Path, model: str) -> None:
+    """Attention uses weights of its layers without calling them."""
+    images = {name: [some_images(8, (32, 32, 3))] for name in ("train", "validation", "test")}
+    dataset = published(open_store(str(tmp_path / "data")), images)
+    recipe = plain(model=model, epochs=1, batch_size=4, learning_rate=1e-4, precision="fp32")
+    for strategy in ("fsdp", "ddp"):
+        ended = run(dataset, str(tmp_path / strategy), replace(recipe, strategy=strategy), ranks=2)
+        assert ended.codes == [0, 0]
+    assert losses(str(tmp_path / "fsdp")) == pytest.approx(losses(str(tmp_path / "ddp")), rel=1e-3)
 
 
 EVERYTHING = replace(

@@ -65,9 +65,6 @@ class World:
 
         Returns:
             Shape (samples, ...) on rank 0, (0, ...) on the other ranks.
-
-        Returns:
-            Shape (samples, ...) on rank 0, (0, ...) on the other ranks.
         """
         if self.size == 1:
             return rows
@@ -79,6 +76,14 @@ class World:
         for rank, part in enumerate(shares):
             merged[rank :: self.size] = part
         return merged
+
+    def collected(self, value: T) -> list[T]:
+        """The values of all ranks, in their order, on rank 0; none on the other ranks."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] | None = [None] * self.size if self.is_main else None
+        dist.gather_object(value, values)
+        return values or []
 
     def decided(self, decide: Callable[[], T]) -> T:
         """What `decide` returns on rank 0, or raises there: on all ranks, and only rank 0 calls it."""

@@ -21,7 +21,7 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import chain
 from typing import Any, Self
@@ -29,7 +29,16 @@ from uuid import uuid4
 
 import torch
 
-from ddpipe.errors import CheckpointError, CorruptObject, NoSuchObject
+from ddpipe.errors import CheckpointError, NoSuchObject
+from ddpipe.model.pieces import (
+    Piece,
+    Rows,
+    UnreadableError,
+    check_pieces,
+    joined,
+    proven,
+    read_shares,
+)
 from ddpipe.model.record import RECORD
 from ddpipe.model.tensors import read_tensors
 from ddpipe.model.typed import typed
@@ -39,7 +48,8 @@ SCHEMA = 2
 _FOLDER = "checkpoints/"
 _POINTER = "latest.json"
 _ATTEMPT = re.compile(r"checkpoints/(\d{4,}-[0-9a-f]{8})/")
-_CONTENT = re.compile(_ATTEMPT.pattern + r"step-\d{8,}\.pt")
+_CONTENT = re.compile(_ATTEMPT.pattern + r"step-(\d{8,})\.pt")
+_PIECE = re.compile(_ATTEMPT.pattern + r"step-(\d{8,})\.rank-\d{5,}-\d+\.pt")
 _log = logging.getLogger(__name__)
 
 
@@ -64,6 +74,9 @@ class Checkpoint:
         schedule: How many steps the training takes, as decided from which step on: [[step, steps], …].
         lineage: `run`, `job` and `image` from the environment; and `warm_start`, the id of the model whose
             weights it started from.
+        shapes: Of tensors whose ranks wrote their own shares (`pieces.py`), by their places in the states,
+            which are None there.
+        pieces: The files with these shares.
     """
 
     step: int
@@ -78,7 +91,22 @@ class Checkpoint:
     attempts: list[dict[str, Any]] = field(default_factory=list)
     schedule: list[list[int]] = field(default_factory=list)
     lineage: dict[str, str] = field(default_factory=dict)
+    shapes: dict[str, list[int]] = field(default_factory=dict)
+    pieces: list[Piece] = field(default_factory=list)
     schema: int = SCHEMA
+
+    def with_shares(self, store: Store, wanted: Callable[[int], Rows]) -> Checkpoint:
+        """The checkpoint with a `Share` of each tensor that is in pieces: the rows `wanted` of so many.
+
+        Raises:
+            CheckpointError: A piece is missing or damaged.
+            StoreError: The store does not answer.
+        """
+        try:
+            shares = read_shares(store, self.pieces, self.shapes, wanted)
+        except UnreadableError as problem:
+            raise _refused(store, str(problem)) from problem
+        return replace(self, states=joined(self.states, shares))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +138,14 @@ class Attempt:
     """The right to write a training's checkpoints, until another process claims it.
 
     Attributes:
+        folder: Key of its folder.
         saved: What its pointer names, the newest first.
     """
 
     def __init__(self, store: Store, name: str, saved: Sequence[Saved], keep: int) -> None:
         """For `claim`: an attempt that keeps the last `keep` checkpoints, and the best."""
         self._store, self._name, self._keep = store, name, keep
+        self.folder = f"{_FOLDER}{name}/"
         self.saved = tuple(saved)
 
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> Saved:
@@ -128,7 +158,8 @@ class Attempt:
             best: Whether it replaces the best one.
 
         Raises:
-            CheckpointError: A newer attempt has taken over this training.
+            CheckpointError: A newer attempt has taken over this training; or pieces of other ranks are not
+                in this store.
             StoreError: It cannot be written; the checkpoints before it remain.
         """
         stored = [item.key for item in self._store.list(_FOLDER)]
@@ -136,11 +167,12 @@ class Attempt:
         for one in self.saved:
             if one.step == checkpoint.step and (one.best or not best):
                 return one
+        self._check_visible(checkpoint, stored)
         content = io.BytesIO()
-        torch.save({item.name: getattr(checkpoint, item.name) for item in fields(checkpoint)}, content)
+        torch.save(_as_saved(checkpoint), content)
         data = content.getvalue()
         new = Saved(
-            f"{_FOLDER}{self._name}/step-{checkpoint.step:08d}.pt",
+            f"{self.folder}step-{checkpoint.step:08d}.pt",
             hashlib.sha256(data).hexdigest(),
             checkpoint.step,
             best,
@@ -148,16 +180,22 @@ class Attempt:
         self._store.write(new.file, data)
         self.saved = self._kept(new)
         self.point()
-        named = {f"{_FOLDER}{self._name}/{_POINTER}", *(one.file for one in self.saved)}
         for key in stored:
-            if key not in named:
+            if not self._is_kept(key, checkpoint.step):
                 self._store.delete(key)
         return new
+
+    def _is_kept(self, key: str, step: int) -> bool:
+        """Whether it is the pointer, of a checkpoint that the pointer names, or a piece of a later one."""
+        stems = tuple(one.file.removesuffix("pt") for one in self.saved)
+        piece = _PIECE.fullmatch(key)
+        is_later = piece is not None and piece[1] == self._name and int(piece[2]) > step
+        return key == f"{self.folder}{_POINTER}" or key.startswith(stems) or is_later
 
     def point(self) -> None:
         """Write the pointer."""
         pointer = {"schema": SCHEMA, "checkpoints": [asdict(one) for one in self.saved]}
-        self._store.write(f"{_FOLDER}{self._name}/{_POINTER}", json.dumps(pointer).encode())
+        self._store.write(f"{self.folder}{_POINTER}", json.dumps(pointer).encode())
 
     def check_newest(self) -> None:
         """Raise CheckpointError if another process has taken over this training."""
@@ -168,6 +206,15 @@ class Attempt:
         others = [replace(one, best=one.best and not new.best) for one in self.saved if one.step != new.step]
         newest_first = sorted([new, *others], key=lambda one: -one.step)
         return tuple(one for place, one in enumerate(newest_first) if place < self._keep or one.best)
+
+    def _check_visible(self, checkpoint: Checkpoint, stored: Sequence[str]) -> None:
+        if missing := {piece.file for piece in checkpoint.pieces} - set(stored):
+            raise CheckpointError(
+                what="the training cannot be saved",
+                which=f"{self._store.uri}/{min(missing)}",
+                seen="another rank has written it, and rank 0 does not see it",
+                do="Name an output that all machines see: a bucket, or a folder on a shared volume.",
+            )
 
     def _check_newest(self, stored: Sequence[str]) -> None:
         newest = max(_attempts(stored), default=(0, self._name))[1]
@@ -205,15 +252,19 @@ def _up_to(start: Saved, store: Store, stored: Sequence[str]) -> list[Saved]:
     kept = [one for one in together if one.step <= start.step]
     for best in [one for one in kept if one.best and one != start]:
         try:
-            _load(store, best)
-        except _UnreadableError as problem:
+            _load(store, best, whole=False)
+        except UnreadableError as problem:
             _log.warning("the best checkpoint is lost: %s/%s: %s", store.uri, best.file, problem)
             kept.remove(best)
     return kept
 
 
-def newest(store: Store) -> tuple[Saved, Checkpoint] | None:
-    """The newest checkpoint below `store` that is whole, or None if nothing was ever saved.
+def newest(store: Store, *, whole: bool = True) -> tuple[Saved, Checkpoint] | None:
+    """The newest checkpoint below `store` that is undamaged, or None if nothing was ever saved.
+
+    Args:
+        store: The training's folder.
+        whole: Whether tensors in pieces are read; else they are None (`Checkpoint.with_shares`).
 
     Raises:
         CheckpointError: Checkpoints were saved and none of them can be read.
@@ -224,8 +275,8 @@ def newest(store: Store) -> tuple[Saved, Checkpoint] | None:
         if saved.file in problems:
             continue
         try:
-            return saved, _load(store, saved)
-        except _UnreadableError as problem:
+            return saved, _load(store, saved, whole=whole)
+        except UnreadableError as problem:
             problems[saved.file] = f"{saved.file}: {problem}"
             _log.warning("skipping a checkpoint: %s/%s", store.uri, problems[saved.file])
     if problems:
@@ -239,16 +290,21 @@ def latest(store: Store) -> Checkpoint | None:
     return found and found[1]
 
 
-def load(store: Store, saved: Saved) -> Checkpoint:
+def load(store: Store, saved: Saved, *, whole: bool = True) -> Checkpoint:
     """The content of one checkpoint, proven to be what was saved.
+
+    Args:
+        store: The training's folder.
+        saved: The checkpoint.
+        whole: As for `newest`.
 
     Raises:
         CheckpointError: It is missing, damaged, or of another schema.
         StoreError: The store does not answer.
     """
     try:
-        return _load(store, saved)
-    except _UnreadableError as problem:
+        return _load(store, saved, whole=whole)
+    except UnreadableError as problem:
         raise CheckpointError(
             what="a checkpoint cannot be read",
             which=f"{store.uri}/{saved.file}",
@@ -277,10 +333,6 @@ def finished(store: Store) -> Saved | None:
         ) from error
 
 
-class _UnreadableError(Exception):
-    """One checkpoint cannot be read; the one before it may."""
-
-
 def _order(attempt: str) -> tuple[int, str]:
     """Of two attempts the larger counts; of two that began at once, whichever has the larger token."""
     return int(attempt.partition("-")[0]), attempt
@@ -306,27 +358,32 @@ def _entries(store: Store, key: str) -> list[Saved]:
         raise _refused(store, f"{key} is malformed ({error!r})") from error
 
 
-def _load(store: Store, saved: Saved) -> Checkpoint:
-    try:
-        data = store.read(saved.file)
-    except NoSuchObject as error:
-        raise _UnreadableError("it is missing") from error
-    except CorruptObject as error:
-        raise _UnreadableError(error.seen) from error
-    if hashlib.sha256(data).hexdigest() != saved.sha256:
-        raise _UnreadableError("its content has changed since it was written")
+def _as_saved(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What `typed` reads; without the fields of pieces if there are none, as earlier releases wrote it."""
+    values = {item.name: getattr(checkpoint, item.name) for item in fields(checkpoint)}
+    pieces = {"pieces": [asdict(piece) for piece in values.pop("pieces")], "shapes": values.pop("shapes")}
+    return values | (pieces if pieces["pieces"] else {})
+
+
+def _load(store: Store, saved: Saved, *, whole: bool = True) -> Checkpoint:
+    data = proven(store, saved.file, saved.sha256)
     try:
         content = read_tensors(data)
         if isinstance(content, Mapping) and content.get("schema") != SCHEMA:
-            raise _UnreadableError(
-                f"it has schema {content.get('schema')}, this ddpipe reads schema {SCHEMA}"
-            )
+            raise UnreadableError(f"it has schema {content.get('schema')}, this ddpipe reads schema {SCHEMA}")
         checkpoint = typed(Checkpoint, content)
     except ValueError as error:
-        raise _UnreadableError(f"it is not a checkpoint ({error})") from error
+        raise UnreadableError(f"it is not a checkpoint ({error})") from error
     if min(checkpoint.step, checkpoint.epoch, checkpoint.world_size - 1, checkpoint.seconds) < 0:
-        raise _UnreadableError("it has negative counts")
-    return checkpoint
+        raise UnreadableError("it has negative counts")
+    if foreign := [piece.file for piece in checkpoint.pieces if not _PIECE.fullmatch(piece.file)]:
+        raise UnreadableError(f"{foreign[0]!r} is not the name of a piece")
+    check_pieces(store, checkpoint.pieces, checkpoint.shapes)
+    if not whole or not checkpoint.pieces:
+        return checkpoint
+    shares = read_shares(store, checkpoint.pieces, checkpoint.shapes, range)
+    states = joined(checkpoint.states, {name: share.values for name, share in shares.items()})
+    return replace(checkpoint, states=states, shapes={}, pieces=[])
 
 
 def _refused(store: Store, seen: str) -> CheckpointError:

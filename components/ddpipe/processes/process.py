@@ -22,8 +22,11 @@ _THRESHOLDS = (100_000, 50, 1000)
 LAUNCHED = "DDPIPE_LAUNCHED"
 """Variable with the time at which a command began to start processes."""
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4
 """Names of glibc's options."""
+
+_USUAL_MAPS, _LARGE = 2**16, 2**20
+"""Large blocks of a process, as glibc limits them by default; and bytes of a block that counts as one."""
 
 
 def search_rarely() -> None:
@@ -41,6 +44,17 @@ def keep_memory() -> None:
     if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
         mallopt(_MMAP_MAX, 0)
         mallopt(_TRIM_THRESHOLD, -1)
+
+
+def return_memory() -> None:
+    """Let this process return the memory of each large array and tensor at once, also after `keep_memory`.
+
+    For what barely fits: blocks of different sizes leave gaps in memory that is kept.
+    """
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        mallopt(_MMAP_MAX, _USUAL_MAPS)
+        mallopt(_MMAP_THRESHOLD, _LARGE)
+        mallopt(_TRIM_THRESHOLD, _LARGE)
 
 
 def give_memory_back() -> None:

@@ -1,12 +1,18 @@
 """Fully sharded data parallelism (FSDP2): a model may be larger than the memory of one device.
 
+No rank ever holds the whole model: it is built without values and sharded, then each rank receives its share,
+one tensor after the other (deferred.py); a checkpoint's pieces are written and read by the ranks that need
+them (model/pieces.py).
+
 Source: Zhao et al., PyTorch FSDP, VLDB 2023; torch.distributed.fsdp.fully_shard.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,69 +24,113 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
 from ddpipe.data.manifest import Shape
+from ddpipe.errors import ParameterError
 from ddpipe.model.checkpoint import Checkpoint
+from ddpipe.model.pieces import Share, rows_of
+from ddpipe.processes.process import return_memory
+from ddpipe.train.deferred import LARGE
 from ddpipe.train.replicated import State, Strategy
 
-LARGE = 2**16
-"""Values from which on a tensor is not sent to ranks that need a share of it only."""
+UNIT = 2**18
+"""Weights from which on a block is sharded by itself: smaller ones cost more in messages than in memory."""
 
 TRAVELLING = ("model", "training_model", "optimizer")
 """States of a checkpoint that are shared among the ranks."""
 
 
 class FullyShardedStrategy(Strategy):
-    """Every rank has a share of each weight; the weights of a layer are whole only while it computes."""
+    """Every rank has a share of each weight; the weights of a block are whole only while it computes."""
 
     fused_optimizer = False  # torch has no such kernel for SGD on sharded weights
 
     def _shared(self, shape: Shape) -> nn.Module:
-        # FSDP2 shards contiguous weights only: they are not channels-last. It moves each layer to the device
-        # and shards it before the next: a device never holds the whole model.
+        # FSDP2 shards contiguous weights only: they are not channels-last.
         del shape
+        return_memory()
+        _check_untied(self._classifier)
         mesh = init_device_mesh(self._world.device.type, (self._world.size,))
-        for layer in self._classifier.network.children():
-            if not isinstance(layer, (nn.ModuleList, nn.ModuleDict)) and list(layer.parameters()):
-                fully_shard(layer, mesh=mesh)
+        values = dict(_tensors(self._classifier)) if self._world.is_main else {}
+        self._classifier.to("meta")
+        for unit in units(self._classifier.network):
+            fully_shard(unit, mesh=mesh)
         fully_shard(self._classifier, mesh=mesh)
+        self._classifier.to_empty(device=self._world.device)
+        with torch.no_grad():
+            for name, empty in _tensors(self._classifier):
+                own = self._distributed(values.pop(name, None), empty)
+                (empty.to_local() if isinstance(empty, DTensor) else empty).copy_(own)
         return self._classifier
+
+    def _distributed(self, value: Tensor | None, like: Tensor) -> Tensor:
+        """This rank's share of a tensor whose values rank 0 has; all of it if `like` is not sharded."""
+        device = like.device
+        whole = (
+            torch.empty(like.shape, dtype=like.dtype, device=device)
+            if value is None
+            else value.detach().to(device, like.dtype).contiguous()
+        )
+        if isinstance(like, DTensor):
+            return distribute_tensor(whole, like.device_mesh, like.placements).to_local()
+        dist.broadcast(whole, 0)
+        return whole
 
     def exchanging(self, *, gradients: bool) -> AbstractContextManager[None]:
         """As the base says; gradients that are kept need the memory of the whole model."""
         self._classifier.set_requires_gradient_sync(gradients)  # type: ignore[operator]
         return nullcontext()
 
-    def whole(self, state: State) -> State:
+    def portable(self, state: State) -> State:
         """As the base says."""
         # torch's get_optimizer_state_dict is not for this: without a state, it takes a step to get one, and
         # leaves SGD a momentum that it should not have.
-        gathered: State = tree_map(self._whole, state)
-        return gathered
+        shared: State = tree_map(self._portable, state)
+        return shared
 
-    def _whole(self, value: Any) -> Any:  # noqa: ANN401 - a state holds numbers as well
-        """On rank 0 in main memory: a device holds its share of the model and one whole tensor at a time."""
+    def _portable(self, value: Any) -> Any:  # noqa: ANN401 - a state holds numbers as well
         if not isinstance(value, DTensor):
             return value
-        tensor = value.full_tensor()
-        return tensor.to("cpu", copy=True) if self._world.is_main else None
+        first = rows_of(self._world.rank, self._world.size, len(value)).start
+        return Share(tuple(value.shape), first, value.to_local())
 
     def shares(self, state: State, like: State) -> State:
         """As the base says; large tensors are on rank 0 only (`outlined`), and travel from there."""
         return {name: self._share(value, like[name]) for name, value in state.items()}
 
     def _share(self, value: Any, like: Tensor) -> Any:  # noqa: ANN401 - a state holds numbers as well
+        if isinstance(value, Share):
+            return _sharded(value, like)
         if not isinstance(value, Tensor):
             return value
-        travels = value.numel() >= LARGE
-        if travels:
-            value = torch.empty_like(value, device=like.device) if value.is_meta else value.to(like.device)
-        if isinstance(like, DTensor) and value.shape == like.shape:
-            source = 0 if travels else None
-            return distribute_tensor(
-                value.to(like.device), like.device_mesh, like.placements, src_data_rank=source
-            )
-        if travels:
-            dist.broadcast(value, 0)
-        return value
+        if isinstance(like, DTensor) and value.shape != like.shape:
+            return value  # such as the number of steps of a weight
+        own = self._distributed(None if value.is_meta else value, like)
+        return _sharded(Share(tuple(like.shape), 0, own), like) if isinstance(like, DTensor) else own
+
+
+def _sharded(share: Share, like: Tensor) -> Tensor:
+    """A rank's own rows as a part of the whole."""
+    if not isinstance(like, DTensor) or like.shape != share.shape:
+        raise ValueError(f"a tensor of shape {share.shape} in pieces, where {tuple(like.shape)} is needed")
+    own = share.values.to(like.device)
+    return DTensor.from_local(
+        own, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return chain(module.named_parameters(), module.named_buffers())
+
+
+def _check_untied(module: nn.Module) -> None:
+    names = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    once = {name for name, _ in module.named_parameters()}
+    if tied := [name for name in names if name not in once]:
+        raise ParameterError(
+            what="the model cannot be sharded",
+            which=tied[0],
+            seen="two layers share this weight",
+            do="Train with strategy ddp, or give each layer its own weight.",
+        )
 
 
 def outlined(checkpoint: Checkpoint) -> Checkpoint:
@@ -95,3 +145,36 @@ def outlined(checkpoint: Checkpoint) -> Checkpoint:
 def _outline(value: Any) -> Any:  # noqa: ANN401 - a state holds numbers as well
     is_large = isinstance(value, Tensor) and value.numel() >= LARGE
     return torch.empty_like(value, device="meta") if is_large else value
+
+
+def units(network: nn.Module, smallest: int = UNIT) -> list[nn.Module]:
+    """The parts of a network whose weights are whole at one time, inner ones first.
+
+    They are its children and the blocks inside of them, such as those of a transformer, however deep they
+    lie. Deeper than a child, a layer alone is none, as attention uses the weights of its layers without
+    calling them; nor is a container, as its owner may call what it contains.
+
+    Args:
+        network: Its own weights, and those of small parts, belong to the whole.
+        smallest: Weights that a part has beside those of the parts inside of it.
+    """
+    found: list[nn.Module] = []
+    tops = set(network.children())
+
+    def left(module: nn.Module) -> int:
+        """Weights of a module that belong to no part inside of it."""
+        parts = [] if isinstance(module, nn.MultiheadAttention) else list(module.children())
+        own = sum(one.numel() for one in module.parameters(recurse=not parts))
+        count = own + sum(left(child) for child in parts)
+        is_container = type(module) in {nn.ModuleList, nn.ModuleDict, nn.Sequential} and bool(parts)
+        is_part = module in tops or (bool(list(module.children())) and not is_container)
+        if module is not network and is_part and not isinstance(module, _LISTS) and count >= smallest:
+            found.append(module)
+            return 0
+        return count
+
+    left(network)
+    return found
+
+
+_LISTS = (nn.ModuleList, nn.ModuleDict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from ddpipe.model.package import WEIGHTS, ModelPackage, Signature, load_package
 from ddpipe.model.pretrained import is_finite, load_pretrained
 from ddpipe.model.tensors import first_line
 from ddpipe.model.trained import versioned
+from ddpipe.train.deferred import LargeInFiles, LargeOnMeta
 from ddpipe.train.order import permutation
 from ddpipe.train.recipe import Recipe
 
@@ -46,7 +48,12 @@ def network_facts(recipe: Recipe, manifest: DatasetManifest) -> dict[str, Any]:
 
 
 def initial_classifier(
-    recipe: Recipe, manifest: DatasetManifest, images: SplitReader, *, resumed: bool = False
+    recipe: Recipe,
+    manifest: DatasetManifest,
+    images: SplitReader,
+    *,
+    resumed: bool = False,
+    sharded_for: int | None = None,
 ) -> Classifier:
     """The classifier before its first step, on the CPU: the same for the same recipe and dataset.
 
@@ -56,6 +63,8 @@ def initial_classifier(
         images: The training split.
         resumed: Whether a checkpoint's weights will take the place of these: pretrained weights and images
             are not read then.
+        sharded_for: The rank that builds a network to be sharded (deferred.py): rank 0 has its values, in
+            files; the others have none of large tensors, and receive all others as well.
 
     Raises:
         ParameterError: There is no such network, or it does not suit images or pretrained weights.
@@ -64,9 +73,14 @@ def initial_classifier(
     """
     torch.manual_seed(recipe.seed)
     facts = network_facts(recipe, manifest)
-    network = build(**facts, trusted=recipe.model)
+    has_values = not sharded_for
+    with _placing(sharded_for):
+        network = build(**facts, trusted=recipe.model, is_tried=has_values)
     classifier = Classifier(network, manifest.mean, manifest.std)
-    if is_own_function(facts["name"]) and not resumed:
+    if not has_values:
+        return classifier
+    if is_own_function(facts["name"]) and not resumed and sharded_for is None:
+        # Not of a network that is to be sharded: its gradients would be whole.
         try_training(network, facts["name"], facts["shape"])
         if rank() == 0:
             _try_export(classifier, facts, manifest)
@@ -80,6 +94,13 @@ def initial_classifier(
             chosen = permutation(recipe.seed, 0, len(images))[:INITIAL_SAMPLES]
             classifier.initialize(torch.from_numpy(images.images(chosen)))
     return classifier
+
+
+def _placing(sharded_for: int | None) -> AbstractContextManager[object]:
+    """Where large tensors are while a network is built."""
+    if sharded_for is None:
+        return nullcontext()
+    return LargeOnMeta() if sharded_for else LargeInFiles()
 
 
 def _try_export(classifier: Classifier, facts: dict[str, Any], manifest: DatasetManifest) -> None:

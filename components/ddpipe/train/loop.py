@@ -8,6 +8,7 @@ that was killed and started again ends with the same bits as one that was not.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
 from ddpipe.errors import CheckpointError, Diverged, Interrupted
 from ddpipe.model.checkpoint import Checkpoint
+from ddpipe.model.pieces import parted
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.tensors import first_line
 from ddpipe.storage import Store
@@ -33,10 +35,13 @@ from ddpipe.train.order import batch_sizes, global_batch, permutation, steps_per
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.replicated import Strategy
 from ddpipe.train.saver import Saver
+from ddpipe.train.shares import SharedSaver
 from ddpipe.train.step import StepMetrics, TrainingStep
 from ddpipe.train.stop import Request, Watch, best_epoch, out_of_patience
-from ddpipe.train.strategies import strategy_named
+from ddpipe.train.strategies import is_sharded, strategy_named
 from ddpipe.train.timetable import Budget, Timetable, Work
+
+_log = logging.getLogger(__name__)
 
 CHECK_EVERY = 16
 """Steps between two checks of the loss: a check waits for the device and for the other ranks."""
@@ -46,6 +51,9 @@ FIRST_STEPS = 100
 
 GROWTH = 10
 """Of the first loss: by how much it may rise."""
+
+COMPILED = ("cuda",)
+"""Devices for which `compile` counts: on a CPU it takes minutes and gains little."""
 
 SAMPLES_NAMED = 5
 """Of the samples of a batch whose loss is not a number, in the message."""
@@ -96,18 +104,22 @@ class Trainer:
         """
         self._recipe, self._manifest, self._splits = recipe, manifest, splits
         self._store, self._world, self._saver = store, world, saver
+        self._shared_saver = SharedSaver(store, world, saver)
         self._before_step, self._may_restart = before_step, may_restart
         self._first_loss: float | None = None
         self._steps_per_epoch = steps_per_epoch(len(splits["train"]), recipe.batch_size)
         work = Work.planned(recipe, len(splits["train"]), len(splits["validation"]))
         self.step, self.timetable = 0, Timetable(work, recipe.epochs, budget)
         self.history: list[Record] = []
-        self.classifier = initial_classifier(recipe, manifest, splits["train"], resumed=resumed)
+        sharded = is_sharded(recipe.strategy, world)
+        self.classifier = initial_classifier(
+            recipe, manifest, splits["train"], resumed=resumed, sharded_for=world.rank if sharded else None
+        )
         if recipe.sync_batch_norm and world.size > 1:
             synchronise(self.classifier)
         accept_single_values(self.classifier)
-        check_resolution(self.classifier, splits["train"].shape, recipe)
-        self._backbone = Backbone(self.classifier.network)
+        if world.is_main or not sharded:
+            check_resolution(self.classifier, splits["train"].shape, recipe)
         self._objective = training_objective(recipe, manifest, splits["train"], world.device)
         self._metric = f"validation_{TASKS[manifest.task].scores[0]}"
         self._training_step = TrainingStep(
@@ -119,6 +131,7 @@ class Trainer:
             steps=self.steps,
             classes=len(manifest.classes),
         )
+        self._backbone = Backbone(self.classifier.network)  # of the weights that the strategy has left
         self._metrics = self._no_metrics()
         self._usage = Usage(world.device)
         self._epoch_began = time.monotonic()
@@ -193,7 +206,8 @@ class Trainer:
         """Share the training of what is not frozen among the ranks."""
         make = strategy_named(self._recipe.strategy, self._world)
         strategy = make(self.classifier, self._splits["train"].shape, self._world)
-        if self._recipe.compile and self._world.device.type == "cuda":
+        self._is_compiling = self._recipe.compile and self._world.device.type in COMPILED
+        if self._is_compiling:
             strategy.model.compile()
         return strategy
 
@@ -245,7 +259,12 @@ class Trainer:
             number: Of the step in its epoch, from 0.
             batch: This rank's share of the global batch.
         """
+        began = time.monotonic()
         self._metrics.rows[number] = self._training_step.take(self.step, batch)
+        if self._is_compiling:
+            self._is_compiling = False
+            if self._world.is_main:
+                _log.info("first step: %.0f s, most of it to compile the network", time.monotonic() - began)
         self.step += 1
         self.timetable.tick(self.step, self._world)
         self._training_step.steps = self.steps
@@ -342,13 +361,14 @@ class Trainer:
         return StepMetrics(self._steps_per_epoch, len(self._objective.sums), self._world)
 
     def _save(self, *, best: bool = False) -> None:
-        """Write a checkpoint of the last step, on rank 0; only of a state whose losses are numbers.
+        """Write a checkpoint of the last step; only of a state whose losses are numbers.
 
         Args:
             best: Whether it is the best epoch's so far.
         """
         self._check_loss()
-        states = self._states()
+        states, shares = parted(self._states())
+        pieces = self._shared_saver.write(self.step, shares)
         if not self._saver:
             return
         recipe, manifest = self._recipe, self._manifest
@@ -363,23 +383,25 @@ class Trainer:
             history=self.history,
             seconds=time.monotonic() - self._epoch_began,
             schedule=[list(one) for one in self.timetable.schedule],
+            shapes={name: list(share.shape) for name, share in shares.items()},
+            pieces=pieces,
         )
         self._saver.save(checkpoint, best=best)
 
     def _states(self) -> dict[str, Any]:
         """The states in a checkpoint: "model" is for evaluation, the others are for resuming."""
         step = self._training_step
-        whole, weights = step.strategy.whole, self.classifier.state_dict()
+        portable, weights = step.strategy.portable, self.classifier.state_dict()
         states = {
-            "model": whole(weights),
-            "optimizer": whole(step.optimizer.state_dict()),
+            "model": portable(weights),
+            "optimizer": portable(step.optimizer.state_dict()),
             "metrics": self._metrics.rows[: self._metrics.reduced].clone(),
         }
         if step.scaler.is_enabled():
             states["scaler"] = step.scaler.state_dict()
         if step.average:
             states |= {
-                "model": whole({**weights, **step.average.weights}),
+                "model": portable({**weights, **step.average.weights}),
                 "training_model": states["model"],
             }
         return states

@@ -43,21 +43,21 @@ class Strategy:
         del gradients
         return nullcontext()
 
-    def whole(self, state: State) -> State:
-        """A state dict whose tensors are whole, on rank 0; all ranks have to call this."""
+    def portable(self, state: State) -> State:
+        """A state dict for a checkpoint: each tensor is whole, or this rank's `Share` of it."""
         return state
 
     def shares(self, state: State, like: State) -> State:
-        """This rank's shares of whole tensors, laid out as those of the same names in `like`."""
+        """This rank's part of portable tensors, laid out as those of the same names in `like`."""
         return {name: _laid_out(value, like[name]) for name, value in state.items()}
 
     def load_model(self, state: State) -> None:
-        """Load whole weights."""
+        """Load portable weights."""
         shares = self.shares(state, self._classifier.state_dict())
         self._classifier.load_state_dict(versioned(shares, self._classifier))
 
     def load_optimizer(self, optimizer: Optimizer, state: State) -> None:
-        """Load a whole state of the optimizer."""
+        """Load a portable state of the optimizer."""
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         own = {
             number: self.shares(values, dict.fromkeys(values, parameters[number]))

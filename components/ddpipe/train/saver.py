@@ -52,6 +52,7 @@ class Saver:
     """Saves checkpoints; rank 0 has one, the other ranks do not.
 
     Attributes:
+        folder: Key of the folder that checkpoints are written to.
         lineage: Facts about the start of the training: run, job, image, and the model of a warm start.
     """
 
@@ -78,6 +79,7 @@ class Saver:
             before: Seconds of the run before this attempt: of the preparation, and of starting.
         """
         self._attempt, self._uploads = attempt, uploads
+        self.folder = attempt.folder
         self.lineage = {**(start.lineage if start else {}), **lineage}
         self._earlier = start.attempts if start else []
         self._beginning = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.seen import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
@@ -13,14 +14,15 @@ from ddpipe.model import AUTO
 from ddpipe.model.checkpoint import Checkpoint, Saved, finished, load, newest
 from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import seen_by
+from ddpipe.model.pieces import rows_of
 from ddpipe.model.record import RECORD
 from ddpipe.parameters import CHOSEN
 from ddpipe.storage import Store
 from ddpipe.train.choice import Choice, Device
-from ddpipe.train.choices import Strategies
 from ddpipe.train.chosen import choice_of, keep
 from ddpipe.train.presets import recipe_of
 from ddpipe.train.recipe import NONE, Recipe
+from ddpipe.train.strategies import is_sharded
 
 SPLITS = ("train", "validation")
 
@@ -45,7 +47,10 @@ class Start:
 def decided_start(
     store: Store, recipe: Recipe, manifest: DatasetManifest, data: Store, world: World
 ) -> Start | None:
-    """Where all ranks begin; of a checkpoint to be sharded, rank 0 alone has the large tensors.
+    """Where all ranks begin.
+
+    If they are going to share the model, each rank reads its rows of what is in pieces; and of large tensors
+    that are whole, rank 0 alone has the values.
 
     Args:
         store: The training's folder.
@@ -55,34 +60,39 @@ def decided_start(
         world: The processes that train together.
 
     Returns:
-        None if the training has finished, and its result is whole.
+        None if the training has finished, and its result can be read.
     """
-    found: list[Start | None] = []
+    sharded, found = is_sharded(recipe.strategy, world), list[Start | None]()
 
     def decide() -> Start | None:
-        start = _start(store, recipe, manifest, data, Device(world.device.type, world.size))
+        device = Device(world.device.type, world.size)
+        start = _start(store, recipe, manifest, data, device, whole=not sharded)
         found.append(start)
-        if start and start.checkpoint and recipe.strategy == Strategies.FSDP and world.size > 1:
+        if start and start.checkpoint and sharded:
             from ddpipe.train.fully_sharded import outlined  # noqa: PLC0415 - a second to import
 
             return replace(start, checkpoint=outlined(start.checkpoint))
         return start
 
     decided = world.decided(decide)
-    return found[0] if found else decided
+    start = found[0] if found else decided
+    if start and start.checkpoint and start.checkpoint.pieces:
+        own = start.checkpoint.with_shares(store, partial(rows_of, world.rank, world.size))
+        return replace(start, checkpoint=own)
+    return start
 
 
 def _start(
-    store: Store, given: Recipe, manifest: DatasetManifest, data: Store, device: Device
+    store: Store, given: Recipe, manifest: DatasetManifest, data: Store, device: Device, *, whole: bool
 ) -> Start | None:
-    """Where all ranks begin; None if the training has finished, and its result is whole."""
+    """Where rank 0 begins; None if the training has finished, and its result can be read."""
     choice = choice_of(store, given, manifest, device)
     recipe = choice.recipe
     done = finished(store)
-    if done and (result := _whole(store, done)):
+    if done and (result := _readable(store, done)):
         _check_same(result, choice, manifest, store)
         return None
-    saved, checkpoint = newest(store) or (None, None)
+    saved, checkpoint = newest(store, whole=whole) or (None, None)
     if checkpoint:
         _check_same(checkpoint, choice, manifest, store)
     store.check_writable()
@@ -117,9 +127,9 @@ def _record_samples(store: Store, recipe: Recipe, manifest: DatasetManifest, dat
     store.write(TRAINED_ON, to_bytes(trained_on(manifest, data, before)))
 
 
-def _whole(store: Store, result: Saved) -> Checkpoint | None:
+def _readable(store: Store, result: Saved) -> Checkpoint | None:
     try:
-        return load(store, result)
+        return load(store, result, whole=False)
     except CheckpointError as problem:
         _log.warning("the result of this training is lost: %s", problem)
         return None

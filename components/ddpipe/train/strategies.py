@@ -5,8 +5,8 @@ dp       one process that splits each batch over the GPUs of its machine (nn.Dat
 ddp      every process has the whole model; gradients are averaged over them (DistributedDataParallel)
 fsdp     every process has a share of each weight, its gradient and its optimizer state (fully_sharded.py)
 
-States that leave a strategy are whole and the same for all of them: a checkpoint made by one may be
-resumed, or evaluated, under another.
+A checkpoint made by one may be resumed, or evaluated, under another: its tensors are whole, or in pieces that
+are joined when it is read (model/pieces.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,11 @@ from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier
 from ddpipe.train.choices import Strategies
 from ddpipe.train.replicated import DataParallelStrategy, DistributedDataParallelStrategy, Strategy
+
+
+def is_sharded(name: str, world: World) -> bool:
+    """Whether each of these ranks has a share of the model only."""
+    return Strategies(name) is Strategies.FSDP and world.size > 1
 
 
 def strategy_named(name: str, world: World) -> Callable[[Classifier, Shape, World], Strategy]:

@@ -36,6 +36,27 @@ def test_memory_that_is_kept_is_not_asked_for_again() -> None:
     assert asked["keep_memory()"] < asked[""] / 10
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="an option of glibc")
+def test_memory_that_is_free_is_returned_at_once() -> None:
+    program = """
+from pathlib import Path
+import numpy as np
+from ddpipe.processes.process import keep_memory, return_memory
+keep_memory()
+return_memory()
+def pages():
+    return int(Path("/proc/self/statm").read_text().split()[1])
+before = pages()
+kept = []
+for megabytes in range(2, 30):
+    free = np.ones(megabytes << 20, np.uint8)
+    kept.append(np.ones(1000))
+    del free
+print(pages() - before)
+"""
+    assert int(ran(program).stdout) < 2**20 / 4096 * 4
+
+
 def test_leaving_program_flushes_output_and_runs_exit_handlers() -> None:
     program = """
 import atexit, sys

@@ -27,6 +27,7 @@ from ddpipe.model.checkpoint import Saved, claim, finished, latest, newest
 from ddpipe.model.trained import load_model
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
+from ddpipe.train import loop
 from ddpipe.train import train as step
 from ddpipe.train.families import NORMALIZED
 from ddpipe.train.loop import Trainer
@@ -485,3 +486,15 @@ def test_a_given_rate_is_never_lowered(dataset: str, output: str) -> None:
         train(dataset, output, given)
     stored = json.loads((Path(output) / "choice.json").read_text())
     assert "learning_rate" not in stored["values"]
+
+
+def test_the_cost_of_compiling_is_logged_once(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled: list[torch.nn.Module] = []
+    monkeypatch.setattr(loop, "COMPILED", ("cpu",))
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled.append(module))  # noqa: PLW0108 - binds
+    with caplog.at_level(logging.INFO):
+        train(dataset, output, replace(RECIPE, compile=True))
+    assert len(compiled) == 1
+    assert len([line for line in caplog.messages if "compile the network" in line]) == 1
