@@ -12,6 +12,8 @@ import torch
 from recipes import plain
 from samples import published, some_images
 from training_ranks import (
+    LargeNetwork,
+    LimitedMemory,
     NormalizedNetwork,
     RecordsStatistics,
     SignalAtStep,
@@ -20,6 +22,7 @@ from training_ranks import (
 from training_runs import (
     RECIPE,
     STEPS_PER_EPOCH,
+    Ended,
     digits,
     final,
     findings,
@@ -31,7 +34,7 @@ from training_runs import (
 )
 
 from ddpipe.data.reader import open_split
-from ddpipe.errors import DatasetError, ParameterError
+from ddpipe.errors import DatasetError, Interrupted, ParameterError
 from ddpipe.model.architectures import build
 from ddpipe.model.trained import classifier_of
 from ddpipe.storage import open_store
@@ -106,6 +109,27 @@ def test_fsdp_with_sgd_resumes_at_another_number_of_processes(
     end = final(output)
     for name, weight in final(single).states["model"].items():
         torch.testing.assert_close(end.states["model"][name], weight, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_fsdp_trains_a_model_too_large_for_one_rank(dataset: str, tmp_path: Path) -> None:
+    """No rank has memory for all weights and gradients: not to build, train, save or resume them."""
+    weights, limit = 192 * 2**20, 576 * 2**20
+    assert limit < 4 * weights
+    recipe = plain(model="digits-cnn", batch_size=16, optimizer="adamw", learning_rate=1e-4, precision="fp32")
+    output, small = str(tmp_path / "training"), [LargeNetwork(weights), LimitedMemory(limit)]
+
+    def until(step: int, strategy: str, ranks: int) -> Ended:
+        meddling = [*small, SignalAtStep(0, step - 1, signal.SIGTERM)]
+        return run(dataset, output, replace(recipe, strategy=strategy), ranks=ranks, meddling=meddling)
+
+    refused = until(2, "ddp", 2)
+    assert any("allocate" in str(error) for error in refused.errors)
+    for step, ranks in ((2, 4), (4, 3)):
+        assert until(step, "fsdp", ranks).codes == [Interrupted.exit_code] * ranks
+        assert final(output).step == step
+    assert sum(one.nbytes for one in final(output).states["model"].values()) > weights
 
 
 @pytest.mark.slow

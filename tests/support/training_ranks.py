@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -23,7 +24,7 @@ from ddpipe.data.reader import SplitReader
 from ddpipe.data.shards import Images
 from ddpipe.distributed import run_rank
 from ddpipe.errors import CheckpointError, DdpipeError
-from ddpipe.model import networks
+from ddpipe.model import networks, pieces
 from ddpipe.model.checkpoint import latest
 from ddpipe.processes.local import run_local
 from ddpipe.storage import Store
@@ -232,6 +233,36 @@ class TravellingTensors:
 
     def __call__(self) -> None:
         fully_sharded.LARGE = deferred.LARGE = 16
+
+
+@dataclass(frozen=True)
+class LargeNetwork:
+    """A network with so many bytes of weights, nearly all of them in layers of 4 MiB."""
+
+    bytes: int
+
+    def __call__(self) -> None:
+        def build(_shape: networks.Shape, classes: int) -> nn.Module:
+            hidden = [nn.Sequential(nn.Linear(1024, 1024), nn.ReLU()) for _ in range(self.bytes >> 22)]
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, 1024), *hidden, nn.Linear(1024, classes))
+
+        networks.digits_cnn = build
+
+
+@dataclass(frozen=True)
+class LimitedMemory:
+    """A rank gets no more private memory than so many bytes beyond what it has when it starts.
+
+    Files that are mapped do not count: the system can write them back and use their memory.
+    """
+
+    bytes: int
+
+    def __call__(self) -> None:
+        pieces.PIECE_BYTES = 2**25
+        (line,) = [one for one in Path("/proc/self/status").read_text().splitlines() if "VmData" in one]
+        limit = 1024 * int(line.split()[1]) + self.bytes
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 class BrokenNetwork:

@@ -144,6 +144,10 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Resume from a checkpoint of the same recipe and dataset.
 
+        Args:
+            checkpoint: Its states are taken out of it, one after the other: what refers to the checkpoint
+                during the training would otherwise keep a second model and optimizer in memory.
+
         Raises:
             CheckpointError: Its states are not those of this training.
         """
@@ -168,14 +172,16 @@ class Trainer:
             raise ValueError(f"{self.step} steps and {len(self.history)} epochs")
         states, strategy = checkpoint.states, self._training_step.strategy
         average = self._training_step.average
-        strategy.load_model(states["training_model" if average else "model"])
-        strategy.load_optimizer(self._training_step.optimizer, states["optimizer"])
-        if "scaler" in states:
-            self._training_step.scaler.load_state_dict(states["scaler"])
         if average:
-            own = {name: states["model"][name] for name in average.weights}
+            evaluated = states.pop("model")
+            own = {name: evaluated[name] for name in average.weights}
             average.load(strategy.shares(own, average.weights))
-        self._metrics.restore(checkpoint.states["metrics"])
+            del evaluated, own
+        strategy.load_model(states.pop("training_model" if average else "model"))
+        strategy.load_optimizer(self._training_step.optimizer, states.pop("optimizer"))
+        if "scaler" in states:
+            self._training_step.scaler.load_state_dict(states.pop("scaler"))
+        self._metrics.restore(states.pop("metrics"))
         self._epoch_began = time.monotonic() - checkpoint.seconds
 
     def run(self, journal: Journal | None, watch: Watch) -> None:
