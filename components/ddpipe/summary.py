@@ -73,7 +73,7 @@ class Summary:
                 *([f"gate      {self.gate['decision']}: {self.gate['reason']}"] if self.gate else []),
                 *([f"model     {self.model}"] if self.model else []),
                 f"report    {self.report}",
-                f"predict   ddpipe predict {shlex.quote(self.model)} picture.png",
+                *([f"predict   ddpipe predict {shlex.quote(self.model)} picture.png"] if self.model else []),
             ]
         )
 

@@ -21,6 +21,7 @@ from ddpipe.model.evaluation import Evaluation, publish
 from ddpipe.model.package import ModelPackage
 from ddpipe.storage import open_store
 from ddpipe.storage.sealed import Folder, to_json
+from ddpipe.train.presets import recipe_of
 
 VOID = {"meta", "img", "br"}
 
@@ -63,6 +64,20 @@ def _exported(record: RunRecord) -> RunRecord:
         folder=Folder(open_store("/models/a"), {}, {"model.safetensors": "cafe" * 16}),
     )
     return replace(record, package=package, seconds={"prepare": 1.5, "train": 200.0})
+
+
+def test_values_that_the_data_chose_are_shown_with_reasons() -> None:
+    record = a_record()
+    choice = {
+        "chosen": {"model": {"value": "digits-cnn", "reason": "images of <8> pixels"}},
+        "advice": "trained from random weights",
+    }
+    recipe = recipe_of("plain", {"epochs": 3}).to_dict()
+    page = render(replace(record, training={**record.training, "recipe": recipe, "choice": choice}))
+    _assert_well_formed(page)
+    assert "Chosen by the data: digits-cnn, 3 epochs, sgd at a rate of 0.1" in _text(page)
+    assert "images of &lt;8&gt; pixels" in page
+    assert "Model trained from random weights." in _text(page)
 
 
 def test_page_describes_the_whole_run() -> None:

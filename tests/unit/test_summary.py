@@ -1,0 +1,44 @@
+"""What a run prints at its end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ddpipe.summary import Summary
+
+DONE = Summary(
+    run="runs/first",
+    dataset_id="d" * 64,
+    reused=False,
+    unchanged_since="",
+    metrics={"test": {"accuracy": {"value": 0.9, "low": 0.8, "high": 0.95}}},
+    warnings=["the scores are a rough guess"],
+    mistakes=[{"sample": "cat/1.jpg", "expected": "cat", "predicted": "dog", "probability": 0.98765}],
+    data_report="runs/first/data.html",
+    report="runs/first/report.html",
+    model="runs/my first/model",
+    gate={},
+    seconds={"prepare": 1.25, "train": 12.0},
+)
+
+
+def test_the_end_names_scores_mistakes_and_the_next_command() -> None:
+    lines = DONE.text().splitlines()
+    for expected in (
+        "steps     prepare 1.2 s, train 12.0 s",
+        "  accuracy 0.9000   95 % interval 0.8000 to 0.9500",
+        "note      the scores are a rough guess",
+        "  cat/1.jpg  expected cat, predicted dog (probability 0.9877)",
+        "predict   ddpipe predict 'runs/my first/model' picture.png",
+    ):
+        assert expected in lines
+
+
+def test_a_run_whose_gate_kept_the_champion_has_nothing_to_predict_with() -> None:
+    kept = replace(DONE, model="", gate={"decision": "fail", "reason": "no better"})
+    assert "gate      fail: no better" in kept.text()
+    assert "ddpipe predict" not in kept.text()
+
+
+def test_no_mistakes_are_named_as_such() -> None:
+    assert "no mistakes on the test images" in replace(DONE, mistakes=[]).text()
