@@ -27,6 +27,9 @@ VIEWS: Mapping[str, str] = {
 }
 """The views of an image whose logits are averaged, by the names of the parameter `test_time_views`."""
 
+PASSES: Mapping[str, int] = {"plain": 1, "flips": 2, "flips-and-shifts": 6}
+"""How often the network computes for an image, by the same names."""
+
 AUTO = "auto"
 
 _OWN_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")

@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ddpipe.distributed import World
+from ddpipe.model import PASSES
 from ddpipe.train.order import images_seen, steps_per_epoch
 from ddpipe.train.recipe import Recipe
 
@@ -112,7 +113,7 @@ class Budget:
         seconds: For the whole run, evaluation and export included.
         used: Before this process was ready to train.
         launch: That this process needed for that.
-        scored: Images that evaluation and export score later, each as often as they do.
+        scored: Images that the network computes in evaluation and export, each as often as it does.
     """
 
     seconds: float
@@ -123,6 +124,18 @@ class Budget:
     def later(self, pace: float) -> float:
         """Seconds for evaluation and export, if a unit of work takes `pace` seconds."""
         return LAUNCHES * self.launch + SCORED * self.scored * pace
+
+
+def scored_later(test: int, validation: int, views: str) -> int:
+    """How many images the network computes after training: for scores, and to compare the exported model.
+
+    Args:
+        test: Images in the test split.
+        validation: Images in the validation split.
+        views: Test-time views; evaluation compares them with plain images.
+    """
+    evaluated = PASSES[views] + (0 if views == "plain" else 1)
+    return evaluated * (test + validation) + PASSES[views] * test
 
 
 class Timetable:

@@ -43,7 +43,7 @@ from ddpipe.train.recipe import Recipe
 from ddpipe.train.saver import Saver, Uploads, patience_for, uploading
 from ddpipe.train.start import SPLITS, Start, check_trainable, decided_start
 from ddpipe.train.stop import Watch, watching
-from ddpipe.train.timetable import Budget
+from ddpipe.train.timetable import Budget, scored_later
 
 _log = logging.getLogger(__name__)
 
@@ -187,7 +187,9 @@ def _budget(
         return None
     attempts = start.checkpoint.attempts if start.checkpoint else []
     earlier = sum(attempt["seconds"] + attempt.get("before", 0.0) for attempt in attempts)
-    return Budget(60 * recipe.minutes, earlier + before, launch, 2 * manifest.splits["test"].count)
+    test, validation = (manifest.splits[name].count for name in ("test", "validation"))
+    scored = scored_later(test, validation, start.choice.views[0])
+    return Budget(60 * recipe.minutes, earlier + before, launch, scored)
 
 
 def _prepared_in(store: Store) -> float:

@@ -10,9 +10,21 @@ import pytest
 import torch
 
 from ddpipe.distributed import World
+from ddpipe.model import PASSES, VIEWS
+from ddpipe.model.views import with_views
 from ddpipe.train.order import images_seen
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.timetable import FIRST, MOST_EPOCHS, MOST_STEPS, SCORED, Budget, Timetable, Work, duration
+from ddpipe.train.timetable import (
+    FIRST,
+    MOST_EPOCHS,
+    MOST_STEPS,
+    SCORED,
+    Budget,
+    Timetable,
+    Work,
+    duration,
+    scored_later,
+)
 
 ALONE = World(rank=0, size=1, device=torch.device("cpu"))
 IMAGES, BATCH = 10_000, 100
@@ -83,6 +95,25 @@ def test_growing_images_are_planned_for() -> None:
     table, took = run(120, Machine(), work)
     assert took == pytest.approx(120, rel=0.02)
     assert table.schedule[1][1] == pytest.approx(table.steps, rel=0.1)
+
+
+@pytest.mark.parametrize(("views", "images"), [("plain", 10 + 20 + 10), ("flips", 3 * (10 + 20) + 2 * 10)])
+def test_what_is_scored_later_counts_views(views: str, images: int) -> None:
+    assert scored_later(test=10, validation=20, views=views) == images
+
+
+@pytest.mark.parametrize("views", VIEWS)
+def test_views_are_as_many_passes_of_the_network_as_planned(views: str) -> None:
+    passes = 0
+
+    class Network(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            nonlocal passes
+            passes += 1
+            return images.flatten(1)[:, :2]
+
+    with_views(Network(), views)(torch.zeros(1, 8, 8, 1))
+    assert passes == PASSES[views]
 
 
 def test_more_minutes_are_more_steps() -> None:
