@@ -30,7 +30,7 @@ from ddpipe.model.record import training_record
 from ddpipe.model.scoring import logits_of
 from ddpipe.model.tasks import TASKS, Task
 from ddpipe.model.trained import load_model, samples_seen
-from ddpipe.model.views import with_views
+from ddpipe.model.views import Averaged, Compared, with_views
 from ddpipe.storage import open_store
 
 SPLIT = "test"
@@ -93,7 +93,6 @@ def evaluate(
         _check(checkpoint, manifest, training_uri, manifest_uri)
         world.decided(lambda: _check_unseen(manifest, training_uri, manifest_uri))
         task, views = TASKS[manifest.task], views_of(training_uri, spec)
-        has_views = views != "plain"
         wanted = (SPLIT, VALIDATION)
         splits = {
             name: open_split(
@@ -105,9 +104,9 @@ def evaluate(
             world.decided(lambda: sliced(spec, splits[SPLIT].sample_ids)) if spec.slice_columns else None
         )
         started = time.monotonic()
-        how = (splits, world, len(manifest.classes), spec.evaluation_batch_size)
-        answers = score(with_views(classifier, views), *how)
-        plain = score(classifier, *how) if has_views else None
+        answers, plain = score_views(
+            classifier, views, splits, world, len(manifest.classes), spec.evaluation_batch_size
+        )
         if world.is_main:
             _check_finite(answers, training_uri)
             subject = Subject(
@@ -156,6 +155,38 @@ def views_of(training_uri: str, spec: EvaluateSpec) -> str:
     except (KeyError, TypeError):
         return "plain"
     return views if views in VIEWS else "plain"
+
+
+def score_views(
+    classifier: nn.Module,
+    views: str,
+    splits: Mapping[str, SplitReader],
+    world: World,
+    classes: int,
+    batch_size: int,
+) -> tuple[dict[str, Scored], dict[str, Scored] | None]:
+    """Logits and labels of each split over views, and those of plain images, which are among the views.
+
+    Args:
+        classifier: Is moved to the device of `world`.
+        views: One of `model.VIEWS`; for plain images alone the second result is None.
+        splits: By name.
+        world: The processes that share the work; each of them has to call this.
+        classes: Number of logits.
+        batch_size: Samples per batch; fewer where the images are large.
+    """
+    model = with_views(classifier, views)
+    if not isinstance(model, Averaged):
+        return score(model, splits, world, classes, batch_size), None
+    both = score(Compared(model), splits, world, 2 * classes, batch_size)
+    averaged, plain = (
+        {
+            name: replace(seen, logits=np.ascontiguousarray(seen.logits[:, first : first + classes]))
+            for name, seen in both.items()
+        }
+        for first in (0, classes)
+    )
+    return averaged, plain
 
 
 def score(

@@ -29,8 +29,11 @@ class Averaged(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits, shape (N, classes), of uint8 images, shape (N, H, W, C): one pass for each view."""
-        logits: Tensor = torch.stack([self.classifier(view) for view in self._views(images)]).mean(0)
-        return logits
+        return self.of_each(images).mean(0)
+
+    def of_each(self, images: Tensor) -> Tensor:
+        """Logits of each view, shape (views, N, classes)."""
+        return torch.stack([self.classifier(view) for view in self._views(images)])
 
     def _views(self, images: Tensor) -> Iterator[Tensor]:
         """Each shift of the images, as it is and mirrored."""
@@ -38,6 +41,24 @@ class Averaged(nn.Module):
             moved = _along_the_diagonal(images, direction) if direction else images
             yield moved
             yield moved.flip(2)
+
+
+class Compared(nn.Module):
+    """The mean of a classifier's logits over views, and next to it the logits of the image as it is.
+
+    Args:
+        averaged: The classifier with its views.
+    """
+
+    def __init__(self, averaged: Averaged) -> None:
+        super().__init__()
+        self.averaged = averaged
+        self._plain = 2 if averaged.shifted else 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Both logits, shape (N, 2 x classes), of uint8 images, shape (N, H, W, C), in the same passes."""
+        logits = self.averaged.of_each(images)
+        return torch.cat([logits.mean(0), logits[self._plain]], 1)
 
 
 def with_views(classifier: nn.Module, views: str) -> nn.Module:

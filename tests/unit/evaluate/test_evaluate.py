@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from evaluation_runs import a_dataset, a_training
@@ -15,10 +16,11 @@ from ddpipe.data.index import open_index
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
 from ddpipe.distributed import process_group
-from ddpipe.evaluate.evaluate import evaluate, score
+from ddpipe.evaluate.evaluate import evaluate, score, score_views
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.model import scoring
+from ddpipe.model import PASSES, scoring
 from ddpipe.model.scoring import batch_size_for
+from ddpipe.model.views import with_views
 from ddpipe.storage import open_store
 
 
@@ -35,6 +37,15 @@ class Watcher(nn.Module):
         self.sizes.append(len(images))
         self.settings.add((cudnn.enabled, cudnn.deterministic, cudnn.allow_tf32))
         return images.float().mean((1, 2)).repeat(1, 2)
+
+
+class Sided(Watcher):
+    """Logits of the leftmost column and of the topmost row: a mirrored or moved image has others."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        super().forward(images)
+        pixels = images.float()
+        return torch.stack([pixels[:, :, 0].mean((1, 2)), pixels[:, 0].mean((1, 2))], 1)
 
 
 def test_cudnn_stays_on_and_deterministic_without_tf32(
@@ -72,6 +83,23 @@ def test_views_are_scored_on_validation_next_to_plain(tmp_path: Path) -> None:
     assert set(metrics.validation) == {"plain", "flips"}
     assert all(value in {0, 0.5, 1} for value in metrics.validation.values())  # of two images
     assert not evaluate(training, dataset, str(tmp_path / "plain")).metrics.validation
+
+
+@pytest.mark.parametrize("views", ["flips", "flips-and-shifts"])
+def test_views_and_plain_images_are_scored_in_the_same_passes(tmp_path: Path, views: str) -> None:
+    watcher, dataset = Sided(), a_dataset(str(tmp_path))
+    splits = {"test": open_split(dataset, "test")}
+    with process_group() as world:
+        alone = score(watcher, splits, world, 2, 64)["test"]
+        expected = score(with_views(watcher, views), splits, world, 2, 64)["test"]
+        watcher.sizes.clear()
+        averaged, plain = score_views(watcher, views, splits, world, 2, 64)
+    assert len(watcher.sizes) == PASSES[views]
+    assert plain is not None
+    assert np.array_equal(plain["test"].logits, alone.logits)
+    assert np.array_equal(averaged["test"].logits, expected.logits)
+    assert not np.array_equal(averaged["test"].logits, alone.logits)
+    assert averaged["test"].labels is splits["test"].labels
 
 
 def test_groups_of_the_test_split_are_resampled(tmp_path: Path) -> None:

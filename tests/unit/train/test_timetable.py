@@ -97,7 +97,7 @@ def test_growing_images_are_planned_for() -> None:
     assert table.schedule[1][1] == pytest.approx(table.steps, rel=0.1)
 
 
-@pytest.mark.parametrize(("views", "images"), [("plain", 10 + 20 + 10), ("flips", 3 * (10 + 20) + 2 * 10)])
+@pytest.mark.parametrize(("views", "images"), [("plain", 10 + 20 + 10), ("flips", 2 * (10 + 20 + 10))])
 def test_what_is_scored_later_counts_views(views: str, images: int) -> None:
     assert scored_later(test=10, validation=20, views=views) == images
 
