@@ -56,6 +56,9 @@ Check = Callable[[Object], LaunchError | None]
 # A job that has ended may wait for the cluster's own clean-up; a person waits to see how it ended.
 _CLEAN_UP_SECONDS = 60.0
 
+_NAMED = 8
+"""Pods whose logs a message names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
@@ -147,8 +150,9 @@ def _launch(
     found, adopted = begin(attempt)
     attempt, found, ended = _through_all_sizes(attempt, found, logs, adopted=adopted)
     uid: str = found["metadata"]["uid"]
-    for rank in logs.finish():
-        attempt.say(f"the log of {rank} could not be read to its end")
+    if unread := logs.finish():
+        more = f" and {len(unread) - _NAMED} others" if len(unread) > _NAMED else ""
+        attempt.say(f"logs that could not be read to their end: {', '.join(unread[:_NAMED])}{more}")
     problem = _problem(attempt, ended, logs, exists) or check(ended.found)
     kept = Keep(job.keep).keeps(failed=problem is not None)
     left = None if kept else _left(attempt, uid)

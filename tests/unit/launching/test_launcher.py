@@ -494,12 +494,17 @@ def test_wrong_options_are_reported_before_a_cluster_is_sought(
     assert result.exit_code == ParameterError.exit_code
 
 
-def test_a_log_that_is_not_read_to_its_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher.Logs, "finish", lambda _: ("worker-1",))
-    assert (
-        "the log of worker-1 could not be read to its end"
-        in launched_and_printed(a_job(), finished(a_job()))[1]
-    )
+@pytest.mark.parametrize(
+    ("pods", "named"), [(1, "worker-0"), (3, "worker-0, worker-1, worker-2"), (64, "worker-7 and 56 others")]
+)
+def test_logs_that_are_not_read_to_their_end_are_one_line(
+    pods: int, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unread = tuple(f"worker-{number}" for number in range(pods))
+    monkeypatch.setattr(launcher.Logs, "finish", lambda _: unread)
+    printed = launched_and_printed(a_job(), finished(a_job()))[1]
+    assert printed.count("could not be read to their end") == 1
+    assert f"{named}\n" in printed
 
 
 def test_jobs_of_earlier_runs_are_removed_before_the_new_one() -> None:
