@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from onnx_packages import SHAPE, a_small_package
-from place import OUR_IMAGES, STORE_SECRET, a_place, eventually, missing_image
+from place import OUR_IMAGES, RBAC, STORE_SECRET, Place, a_place, delete, eventually, missing_image
 
 from ddpipe.errors import DeployFailed
-from ddpipe.kube.api import ApiServer
-from ddpipe.kube.discovery import is_served
-from ddpipe.kube.resources import PODS
+from ddpipe.kube.api import ApiServer, connect
+from ddpipe.kube.discovery import is_served, readable
+from ddpipe.kube.resources import PODS, SERVICES
 from ddpipe.serve.deploy import deploy
-from ddpipe.serve.manifests import APP, INFERENCE_SERVICES, DeployOptions
+from ddpipe.serve.manifests import APP, DEPLOYMENTS, INFERENCE_SERVICES, DeployOptions
 from ddpipe.serve.model import load_model
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
@@ -35,7 +37,23 @@ def team(admin: ApiServer, tmp_path: Path) -> Iterator[ApiServer]:
     with a_place(admin, tmp_path) as place:
         data = admin.get(f"/api/v1/namespaces/kubeflow/secrets/{STORE_SECRET}")["data"]
         place.create("/api/v1/secrets", {"metadata": {"name": STORE_SECRET}, "data": data})
-        yield ApiServer(admin._log_in, place.namespace)
+        _may_only_deploy(place)
+        yield connect(str(place.kubeconfig))
+
+
+def _may_only_deploy(place: Place) -> None:
+    """The account has the rights of images/rbac-serving.yaml, and no others."""
+    roles = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{place.namespace}"
+    for document in yaml.safe_load_all(RBAC.read_text()):
+        if document["kind"] == "RoleBinding":
+            delete(place.admin, f"{roles}/rolebindings/{document['metadata']['name']}")
+    for document in yaml.safe_load_all((RBAC.parent / "rbac-serving.yaml").read_text()):
+        plural = {"Role": "roles", "RoleBinding": "rolebindings"}[document["kind"]]
+        for subject in document.get("subjects", ()):
+            subject["namespace"] = place.namespace
+        place.admin.create(f"{roles}/{plural}", document)
+    assert eventually(lambda: place.may("apps", "deployments", "create"), bool, 30), "no Role"
+    assert eventually(lambda: not place.may("", "pods", "delete"), bool, 30), "it may do more"
 
 
 @pytest.mark.parametrize("kserve", ["no", "yes"])
@@ -54,11 +72,13 @@ def test_model_is_rolled_out_answers_and_is_rolled_back(
         kserve=kserve,
         deadline=120,
     )
-    first, second, damaged = (a_small_package(f"{root}/{kserve}/{seed}", seed=seed) for seed in range(3))
+    first, second, damaged = (
+        a_small_package(f"{root}/{kserve}/{seed}", seed=seed, has_pattern=True) for seed in range(3)
+    )
     damaged.folder.store.write("model.onnx", b"changed after it was published")
     for package in (first, second):
         uri = package.folder.store.uri
-        assert deploy(options, uri, team).model == uri
+        assert "as exported, within" in deploy(options, uri, team).tested
         assert _answer(team, kserve) == pytest.approx(_expected(uri), abs=1e-6)
     for wrong, seen in {
         damaged.folder.store.uri: "a file was changed after it was published",
@@ -70,6 +90,41 @@ def test_model_is_rolled_out_answers_and_is_rolled_back(
         assert seen in str(failed.value)
         assert second.folder.store.uri in str(failed.value)
         assert _answer(team, kserve) == pytest.approx(_expected(second.folder.store.uri), abs=1e-6)
+
+
+def test_canary_answers_next_to_the_present_model_and_is_promoted(
+    team: ApiServer, root: str, s3_environment: dict[str, str]
+) -> None:
+    options = DeployOptions(
+        service="photos",
+        serve_image=IMAGE,
+        serve_cpu="200m",
+        serve_memory="512Mi",
+        s3_secret=STORE_SECRET,
+        s3_endpoint=s3_environment["POD_S3_ENDPOINT"],
+        kserve="no",
+        deadline=120,
+    )
+    old, new = (
+        a_small_package(f"{root}/canary/{seed}", seed=seed, has_pattern=True).folder.store.uri
+        for seed in range(2)
+    )
+    deploy(options, old, team)
+    assert "as exported, within" in deploy(replace(options, canary=50), new, team).tested
+    service = f"{SERVICES.path(team.namespace, 'photos')}:80"
+    answers = {tuple(np.round(_asked(team, service), 4)) for _ in range(60)}
+    assert answers == {tuple(np.round(_expected(uri), 4)) for uri in (old, new)}
+    deploy(options, new, team)
+    assert [one["metadata"]["name"] for one in _deployments(team)] == ["photos"]
+    assert _answer(team, "no") == pytest.approx(_expected(new), abs=1e-6)
+
+
+def _deployments(team: ApiServer) -> list[dict[str, Any]]:
+    found = (
+        readable(lambda name=name: team.get(DEPLOYMENTS.path(team.namespace, name)))  # type: ignore[misc]
+        for name in ("photos", "photos-canary")
+    )
+    return [one for one in found if one and "deletionTimestamp" not in one["metadata"]]
 
 
 def _expected(uri: str) -> list[float]:
@@ -86,14 +141,18 @@ def _answer(team: ApiServer, kserve: str) -> list[float]:
         return [pod["metadata"]["name"] for pod in pods if _is_ready(pod)]
 
     (name,) = eventually(ready, lambda names: len(names) == 1, 60)
+    return _asked(team, f"{PODS.path(team.namespace, name)}:8080")
+
+
+def _asked(team: ApiServer, target: str) -> list[float]:
+    """What a pod, or a pod behind a Service, says."""
     tensor = {
         "name": "images",
         "datatype": "UINT8",
         "shape": [1, *SHAPE],
         "data": [100] * int(np.prod(SHAPE)),
     }
-    path = f"{PODS.path(team.namespace, name)}:8080/proxy/v2/models/photos/infer"
-    answer = team.create(path, {"inputs": [tensor]})
+    answer = team.create(f"{target}/proxy/v2/models/photos/infer", {"inputs": [tensor]})
     return list(answer["outputs"][0]["data"])
 
 

@@ -36,6 +36,9 @@ def _by_epoch(axes: Axes, history: Sequence[Mapping[str, float]], quantity: str)
         points = [(record["epoch"], record[name]) for record in history if record.get(name) is not None]
         if points:
             axes.plot(*zip(*points, strict=True), color=color, label=part, marker="o", markersize=3)
+    if len(history) == 1:
+        epoch = history[0]["epoch"]
+        axes.set_xlim(epoch - 1, epoch + 1)  # a range around one point has no whole numbers
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("epoch")
     axes.legend(frameon=False)

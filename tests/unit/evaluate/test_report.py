@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 from evaluation_runs import a_dataset, a_record, a_subject, a_training_record, some_logits
 
+from ddpipe.evaluate.differences import Gate
 from ddpipe.evaluate.figures import learning_curves
 from ddpipe.evaluate.metrics import measure
 from ddpipe.evaluate.mistakes import worst_mistakes, wrong_answers
 from ddpipe.evaluate.report import RunRecord, duration, gather, render
 from ddpipe.model.evaluation import Evaluation, publish
 from ddpipe.model.package import ModelPackage
+from ddpipe.model.verdict import Verdict
 from ddpipe.storage import open_store
 from ddpipe.storage.sealed import Folder, to_json
 from ddpipe.train.presets import recipe_of
@@ -306,3 +308,15 @@ def test_durations_read_as_people_say_them(seconds: float, expected: str) -> Non
 def test_report_does_not_wait_for_torch() -> None:
     code = "import sys, ddpipe.evaluate.report; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_curve_of_one_epoch_has_whole_numbers() -> None:
+    (figure,) = learning_curves([{"epoch": 1, "train_loss": 1.0, "validation_loss": 1.1}]).values()
+    assert [tick for tick in (">0<", ">1<", ">2<") if tick not in figure] == []
+
+
+def test_page_of_a_kept_champion_says_why_there_is_no_model() -> None:
+    verdict = Verdict(model="toys", decision="keep", reason="not better", metric="accuracy", score=0.9)
+    page = render(replace(a_record(), gate=Gate(verdict=verdict, differences=())))
+    assert "not exported: the gate decided so" in page
+    assert "Orange: before calibration.Predicted" not in page
