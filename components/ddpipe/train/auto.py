@@ -55,6 +55,9 @@ MANY = 1500
 WIDE_SECONDS, WIDE_PASSES = 2e-6, 3
 """Of a pixel in the wide one on two cores; passes below which the narrow one learns more."""
 
+SOON, SOON_PASSES = 60, 20
+"""Seconds after which fewer than `MANY` images are trained on two cores, unless these are fewer passes."""
+
 MOST_SEEN = 2_000_000
 """Images that a training sees at most, over all epochs, if that is more than `FEWEST_EPOCHS`."""
 
@@ -240,6 +243,10 @@ def _epochs(maker: _Maker) -> None:
     passes = min(PASSES * (PASSES_IMAGES / data.images) ** PASSES_POWER, MOST_PASSES)
     if maker.has_weights:
         passes = min(passes / 2, PRETRAINED_PASSES[maker.device.kind])
+    elif maker.device.kind == "cpu" and data.images < MANY:
+        height, width, _ = working_shape(data.shape, maker.recipe.resolution)
+        seconds = data.images * height * width * WIDE_SECONDS / 3
+        passes = min(passes, max(SOON_PASSES, SOON / seconds))
     steps = -(-data.images // batch)
     passes = min(max(passes, FEWEST_STEPS / steps), MOST_SEEN / data.images)
     epochs = max(FEWEST_EPOCHS, math.ceil(passes))

@@ -35,6 +35,8 @@ CASES: dict[str, tuple[Measured, dict[str, Any]]] = {
     "small photographs": (data((32, 32, 3)), {"model": "fast-cnn", "batch_size": 64, "optimizer": "muon"}),
     "few photographs": (data((160, 160, 3), 96), {"batch_size": 16, "model_selection": "last"}),
     "large photographs": (data((256, 256, 3), 800), {"model": "fast-cnn-small", "resolution": 64}),
+    "a thousand photographs, soon": (data((160, 200, 3), 800), {"resolution": 64, "epochs": 22}),
+    "wide photographs, no fewer passes": (data((160, 400, 3), 1400), {"resolution": 64, "epochs": 20}),
     "many photographs": (data((256, 256, 3), 20_000), {"model": "fast-cnn", "resolution": 64}),
     "a million images": (data((32, 32, 3), 1_000_000), {"epochs": 3}),
     "several labels": (
