@@ -20,6 +20,7 @@ from ddpipe.data.reduced import working_shape
 from ddpipe.model import ARCHITECTURES, AUTO, is_own_function
 from ddpipe.train.choice import Choice, Device, Measured
 from ddpipe.train.families import DECAYS, MOMENTA, WARMUPS, Family, family_of
+from ddpipe.train.passes import MANY, WIDE_PASSES, epochs_for, wide_seconds
 from ddpipe.train.recipe import NONE, Recipe
 
 TRUSTED = 400
@@ -28,17 +29,8 @@ TRUSTED = 400
 IMBALANCE = 5
 """From this ratio of the largest class to the smallest on, classes are weighted."""
 
-FEWEST_STEPS = 100
-"""Of a training, however few images there are."""
-
 FEWEST_WARMUP = 20
 """Steps of a warm-up."""
-
-PASSES, PASSES_IMAGES, PASSES_POWER = 30, 2400, 0.31
-"""Passes over so many images; more over fewer images, by a power of the ratio."""
-
-MOST_PASSES = 40
-"""Further passes over a small set cost time and gain nothing, unless it has fewer than `FEWEST_STEPS`."""
 
 BATCHES = (16, 512)
 """The smallest and the largest batch."""
@@ -49,25 +41,8 @@ STEPS_OF_A_PASS = 32
 SIDES = {"cpu": 64, "cuda": 128}
 """Working resolutions of photographs by device, for networks with random weights."""
 
-MANY = 1500
-"""Images from which the wide fast-cnn is worth three times the time of the narrow one."""
-
-WIDE_SECONDS, WIDE_PASSES = 2e-6, 3
-"""Of a pixel in the wide one on two cores; passes below which the narrow one learns more."""
-
-SOON, SOON_PASSES = 60, 20
-"""Seconds after which fewer than `MANY` images are trained on two cores, unless these are fewer passes."""
-
-MOST_SEEN = 2_000_000
-"""Images that a training sees at most, over all epochs, if that is more than `FEWEST_EPOCHS`."""
-
-FEWEST_EPOCHS = 3
-
 PRETRAINED_SIDES = {"cpu": 128, "cuda": 224}
 """Pretrained weights know what larger images look like."""
-
-PRETRAINED_PASSES = {"cpu": 5, "cuda": 15}
-"""Passes at most: pretrained weights learn new classes in a few."""
 
 PHOTOGRAPHS = 20_000
 """From more of them, random weights learn nearly as much."""
@@ -192,7 +167,7 @@ def _too_few_for_wide(maker: _Maker) -> str:
     pixels = min(data.side, SIDES["cpu"]) ** 2
     if data.images < MANY:
         return f"{data.images:,} images are few"
-    if 0 < 60 * minutes < WIDE_PASSES * data.images * pixels * WIDE_SECONDS:
+    if 0 < 60 * minutes < WIDE_PASSES * wide_seconds(data.images, pixels):
         return f"{minutes:g} minutes are few for {data.images:,} images"
     return ""
 
@@ -240,16 +215,9 @@ def _optimizer(maker: _Maker) -> None:
 
 def _epochs(maker: _Maker) -> None:
     data, batch = maker.data, maker.recipe.batch_size
-    passes = min(PASSES * (PASSES_IMAGES / data.images) ** PASSES_POWER, MOST_PASSES)
-    if maker.has_weights:
-        passes = min(passes / 2, PRETRAINED_PASSES[maker.device.kind])
-    elif maker.device.kind == "cpu" and data.images < MANY:
-        height, width, _ = working_shape(data.shape, maker.recipe.resolution)
-        seconds = data.images * height * width * WIDE_SECONDS / 3
-        passes = min(passes, max(SOON_PASSES, SOON / seconds))
+    height, width, _ = working_shape(data.shape, maker.recipe.resolution)
+    epochs = epochs_for(data.images, height * width, batch, maker.device.kind, has_weights=maker.has_weights)
     steps = -(-data.images // batch)
-    passes = min(max(passes, FEWEST_STEPS / steps), MOST_SEEN / data.images)
-    epochs = max(FEWEST_EPOCHS, math.ceil(passes))
     maker.set(
         "epochs", max(epochs, maker.recipe.frozen_epochs), f"{epochs * steps:,} steps of {batch} images"
     )

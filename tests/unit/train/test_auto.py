@@ -9,8 +9,9 @@ import pytest
 
 from ddpipe.data.reduced import working_shape
 from ddpipe.model.pretrained import Lookup
-from ddpipe.train.auto import FEWEST_STEPS, MOST_PASSES, TRUSTED, choose, wanted_weights
+from ddpipe.train.auto import TRUSTED, choose, wanted_weights
 from ddpipe.train.choice import Choice, Device, Measured
+from ddpipe.train.passes import FEWEST_STEPS, MOST_PASSES
 from ddpipe.train.presets import PRESETS, recipe_of
 from ddpipe.train.recipe import Recipe
 
