@@ -52,7 +52,8 @@ def epochs_for(images: int, pixels: int, batch: int, device: str, *, has_weights
         device: "cpu" or "cuda".
         has_weights: Whether training starts from pretrained weights.
     """
-    passes = min(PASSES * (PASSES_IMAGES / images) ** PASSES_POWER, MOST_PASSES)
+    usual: float = PASSES * (PASSES_IMAGES / images) ** PASSES_POWER
+    passes = min(usual, MOST_PASSES)
     if has_weights:
         passes = min(passes / 2, PRETRAINED_PASSES[device])
     elif device == "cpu" and images < MANY:
