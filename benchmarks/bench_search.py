@@ -2,9 +2,11 @@
 
     python benchmarks/bench_search.py            on this machine
     python benchmarks/bench_search.py --katib    on the cluster of KUBECONFIG, in its namespace
+    python benchmarks/bench_search.py --study studies/cifar    what a study found, beyond its first trial
 
-Writes benchmarks/results/search.md, or search-katib.md. The namespace needs what docs/guides/katib.md says,
-and the secret `store` with the keys of the object store; variables are those of tests/cluster/test_katib.py.
+Writes benchmarks/results/search.md, search-katib.md, or search-found.md. The namespace needs what
+docs/guides/katib.md says, and the secret `store` with the keys of the object store; variables are those of
+tests/cluster/test_katib.py.
 $DDPIPE_SEARCH_IMAGE is an image with torch and scikit-learn for trials of the SDK, which writes its script
 into the working folder: the folder must be writable.
 """
@@ -25,6 +27,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +45,8 @@ from peers import sdk_python  # noqa: E402
 
 LOOPS, RESULTS = HERE / "loops", HERE / "results"
 HEAD = "| search | lines written | trials | seconds per trial | of these, beyond training |\n"
+TIMES = 25
+FOUND = f"| trials | first score | best score | time, in times of the first | best within {TIMES} times |\n"
 RULE = "|---|---|---|---|---|\n"
 TRIALS, EPOCHS = 6, 3
 SEARCH = ("--search", "learning_rate=log(0.01,1)", "--trials", str(TRIALS), "--epochs", str(EPOCHS))
@@ -161,10 +166,22 @@ def trained(cluster: ApiServer, namespace: str, trial: str) -> float:
     return sum(float(one or other) for one, other in EPOCH_SECONDS.findall(text))
 
 
-def write(name: str, rows: Iterable[str]) -> None:
+def of_study(folder: Path) -> Iterator[str]:
+    """What a study of `ddpipe tune` found, and its time in times of the first trial."""
+    storage = JournalStorage(JournalFileBackend(str(folder / "journal.log")))
+    study = optuna.load_study(study_name=None, storage=storage)
+    ended = study.get_trials(states=[TrialState.COMPLETE, TrialState.PRUNED])
+    times = [one.user_attrs["seconds"] / ended[0].user_attrs["seconds"] for one in ended]
+    early = [one for one, spent in zip(ended, accumulate(times), strict=True) if spent <= TIMES]
+    best, soon = (max(one.value or 0 for one in some) for some in (ended, early))
+    cells = f"{ended[0].value:.4f} | {best:.4f} | {sum(times):.1f} | {soon:.4f}, {len(early)} trials"
+    yield f"| {len(ended)} | {cells} |"
+
+
+def write(name: str, rows: Iterable[str], head: str = HEAD) -> None:
     """Write a table."""
     path = RESULTS / name
-    path.write_text(HEAD + RULE + "\n".join(rows) + "\n")
+    path.write_text(head + RULE + "\n".join(rows) + "\n")
     print(path.read_text())  # noqa: T201
 
 
@@ -172,8 +189,12 @@ def main() -> None:
     """Measure here, or on a cluster."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--katib", action="store_true")
-    if parser.parse_args().katib:
+    parser.add_argument("--study", type=Path)
+    given = parser.parse_args()
+    if given.katib:
         write("search-katib.md", on_katib(connect()))
+    elif given.study:
+        write("search-found.md", of_study(given.study), FOUND)
     else:
         write("search.md", here())
 
