@@ -356,14 +356,18 @@ def test_a_network_with_features_of_one_pixel_trains_on_one_image() -> None:
     assert all(value.isfinite().all() for value in classifier.state_dict().values())
 
 
-def test_replicas_in_threads_compute_in_the_recipe_s_precision() -> None:
-    """torch runs the replicas of `dp` in threads, where autocast has the data type float16 by default."""
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_replicas_in_threads_compute_in_the_recipe_s_precision(dtype: torch.dtype) -> None:
+    """torch runs the replicas of `dp` in threads, where autocast has the data type of the device by default.
+
+    It is float16 on a GPU and bfloat16 on a CPU: one of the two cases is never the default.
+    """
     strategy = DataParallelStrategy(a_classifier(), SHAPE, ALONE)
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast("cpu", dtype):
         strategy.model(BATCH.images)
     with ThreadPoolExecutor(1) as threads:
         logits = threads.submit(strategy.model.module, BATCH.images).result()
-    assert logits.dtype == torch.bfloat16
+    assert logits.dtype == dtype
     strategy.model(BATCH.images)
     with ThreadPoolExecutor(1) as threads:
         assert threads.submit(strategy.model.module, BATCH.images).result().dtype == torch.float32
