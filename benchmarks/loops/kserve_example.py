@@ -31,7 +31,8 @@ class PictureModel(kserve.Model):
         self.model = Classifier(network, [0.0] * channels, [1.0] * channels)
         self.model.load_state_dict(load_weights(package.folder.read("model.safetensors")))
         self.model.eval()
-        self.preprocess = transforms.Compose(
+        self.mode = "L" if channels == 1 else "RGB"
+        self.transform = transforms.Compose(
             [
                 transforms.Resize(min(height, width)),
                 transforms.CenterCrop((height, width)),
@@ -42,8 +43,8 @@ class PictureModel(kserve.Model):
 
     def predict(self, payload, headers=None):
         raw = base64.b64decode(payload["instances"][0]["image"]["b64"])
-        image = Image.open(io.BytesIO(raw)).convert("RGB")
-        batch = self.preprocess(image).permute(1, 2, 0).unsqueeze(0)
+        image = Image.open(io.BytesIO(raw)).convert(self.mode)
+        batch = self.transform(image).permute(1, 2, 0).unsqueeze(0)
         with torch.no_grad():
             output = torch.nn.functional.softmax(self.model(batch), dim=1)[0]
         return {"predictions": output.tolist()}
