@@ -64,7 +64,7 @@ CAUSES = {
     "a GPU that no node has, nodes unseen": "ddpipe.dev/gpu",
     "quota exceeded": "quota",
     "pods that the cluster's policy refuses": "PodSecurity",
-    "a job that the webhook refuses": "image: Required value",
+    "a job that the webhook refuses": "image: Required value|reserved envs",
     "rights missing": "forbidden|may not",
     "the job is deleted while it runs": "not found|deleted",
     "a pod is evicted while it runs": "[Ee]vict",

@@ -72,6 +72,13 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
             "the step's own output contains the cause."
         ),
     ),
+    "launcher-faults-trainjob.md": (
+        "Faults, next to the official client for TrainJobs",
+        (
+            "The same with the Kubeflow SDK, `kubeflow` 0.5.0 (`TrainerClient`: `wait_for_job_status` with a "
+            "timeout, `get_job_logs`)."
+        ),
+    ),
     "kills.md": (
         "Launchers killed at random moments",
         (

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from threading import Event, Lock, Thread
 
-from ddpipe.kube.api import ApiServer
+from ddpipe.kube.api import ApiError, ApiServer
 
 _PAUSE = 10
 """Seconds between two looks: a server forgets after about 100 changes, though none of the last minute."""
@@ -34,7 +35,8 @@ class History:
 
     def _keep(self) -> None:
         while not self._over.wait(_PAUSE):
-            self._catch_up()
+            with suppress(ApiError):  # the next time continues where this one began
+                self._catch_up()
 
     def _now(self) -> str:
         version: str = self._admin.get(self._path)["metadata"]["resourceVersion"]
