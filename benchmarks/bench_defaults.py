@@ -229,9 +229,13 @@ def row(name: str, found: Found) -> str:
         names = [one for one in best(found, kind, len(found)) if kind + one != PLAIN]
         return f"{shown(kind + names[0])} ({names[0]})" if names else "not run"
 
-    tried = {key.removeprefix(HAND).removeprefix(QUARTER) for key in found if key.startswith((HAND, QUARTER))}
+    tried = {
+        key.removeprefix(HAND).removeprefix(QUARTER): not math.isnan(score)
+        for key, (score, _) in found.items()
+        if key.startswith((HAND, QUARTER))
+    }
     cells = [name, shown(DEFAULT), shown(PLAIN), shown(REGRESSION), of_kind("preset "), of_kind(HAND)]
-    return f"| {' | '.join([*cells, str(len(tried)), verdict(found)])} |"
+    return f"| {' | '.join([*cells, f'{sum(tried.values())} of {len(tried)}', verdict(found)])} |"
 
 
 def verdict(found: Found) -> str:
@@ -250,7 +254,7 @@ def table(results: Mapping[str, Found]) -> str:
     """All sets; what was not run is named."""
     head = (
         "| set | chosen by the data | former default | logistic regression | best other preset "
-        "| best recipe by hand | recipes by hand | goal |"
+        "| best recipe by hand | recipes that trained | goal |"
     )
     lines = [head, "|" + "---|" * 8, *(row(name, results.get(name, {})) for name in SETS)]
     return "\n".join(lines) + "\n"
