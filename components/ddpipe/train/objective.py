@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, log_softmax
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
@@ -64,10 +64,17 @@ class CrossEntropy:
     smoothing: float = 0.0
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The cross-entropy of each sample."""
-        return cross_entropy(
-            logits, labels, weight=self.weights, reduction="none", label_smoothing=self.smoothing
-        )
+        """The cross-entropy of each sample; its class's weight is that of the smoothed target as well.
+
+        torch weights each class of a smoothed target by itself. With a rare class that weighs 50 times as
+        much, a tenth of the target outweighs the rest: the model answers with the rare class for every image.
+        """
+        if self.weights is None:
+            return cross_entropy(logits, labels, reduction="none", label_smoothing=self.smoothing)
+        exact = cross_entropy(logits, labels, weight=self.weights, reduction="none")
+        own = labels @ self.weights if labels.is_floating_point() else self.weights[labels]
+        even = -log_softmax(logits, 1).mean(1)
+        return (1 - self.smoothing) * exact + self.smoothing * own * even
 
     def totals(self, losses: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss, and how many predictions are right."""

@@ -46,6 +46,16 @@ def test_several_labels_per_image_are_scored_by_binary_cross_entropy() -> None:
     assert losses.mean() == pytest.approx(binary_cross_entropy_with_logits(LOGITS, LABELS).item())
 
 
+def test_smoothing_never_makes_a_rare_class_the_best_answer() -> None:
+    """Of an image of a common class, next to a class that weighs 50 times as much."""
+    objective = CrossEntropy(torch.tensor([0.51, 25.5]), 0.2)
+    right, wrong = torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 2.0]])
+    label = torch.tensor([0])
+    assert objective.losses(right, label) < objective.losses(wrong, label)
+    unweighted = CrossEntropy(None, 0.2).losses(right, label)
+    torch.testing.assert_close(objective.losses(right, label), 0.51 * unweighted)
+
+
 def test_a_positive_weight_counts_a_present_label_that_many_times() -> None:
     weighted = BinaryCrossEntropy(torch.tensor([3.0, 1.0, 1.0])).losses(LOGITS, LABELS)
     plain = binary_cross_entropy_with_logits(LOGITS, LABELS, reduction="none")
