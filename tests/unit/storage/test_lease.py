@@ -163,6 +163,11 @@ def _await(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def test_a_folder_that_was_emptied_has_no_holder(tmp_path: Path) -> None:
+    """Between the renewal and the look, by a person or a bucket's lifecycle rule."""
+    assert _Lease(open_store(str(tmp_path))).others(20) == {}
+
+
 def test_a_lease_of_another_machine_may_be_alive(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     gone = subprocess.Popen([sys.executable, "-c", ""])
