@@ -74,9 +74,9 @@ def rows_of(spec: EvaluateSpec) -> dict[str, Cells]:
         name = row.cells.get(header[0], "")
         if not name or name in found:
             seen = (
-                f"names {name!r}, as an earlier line does"
+                f"repeats {name!r} of an earlier line"
                 if name
-                else f"has not the {len(header)} cells of the header"
+                else f"does not have the {len(header)} cells of the header"
             )
             raise _unusable(spec, f"line {row.line} {seen}")
         found[name] = row.cells

@@ -161,12 +161,14 @@ def check_pieces(store: Store, pieces: Sequence[Piece], shapes: Mapping[str, Seq
     for piece in pieces:
         for name, ends in piece.rows.items():
             if name not in places or len(ends) != 2 or not 0 <= ends[0] < ends[1]:  # noqa: PLR2004 - first, last
-                raise UnreadableError(f"{piece.file} has rows {ends} of {name}, which are not of it")
+                raise UnreadableError(
+                    f"{piece.file} has rows {ends} of {name}, which the tensor does not have"
+                )
             places[name].append(ends)
     for name, found in places.items():
         edges = [0, *(edge for ends in sorted(found) for edge in ends), shapes[name][0]]
         if any(before != after for before, after in zip(edges[::2], edges[1::2], strict=True)):
-            raise UnreadableError(f"rows of {name} are missing, or there twice")
+            raise UnreadableError(f"rows of {name} are missing or duplicated")
     for piece in pieces:
         _proven(store, piece)
 

@@ -79,7 +79,7 @@ def _laid_out(value: Any, like: Tensor) -> Any:  # noqa: ANN401 - a state holds 
 
 
 class _InPrecision(nn.Module):
-    """A model that computes in every thread as autocast says in the thread that calls `note`.
+    """A model that computes in every thread as autocast says in the thread that calls `capture`.
 
     torch runs the replicas of a model in threads of their own and enables autocast there, but the data type
     belongs to the thread, and is float16 by default.
@@ -88,9 +88,9 @@ class _InPrecision(nn.Module):
     def __init__(self, model: nn.Module, device: str) -> None:
         super().__init__()
         self.model, self._device = model, device
-        self.note()
+        self.capture()
 
-    def note(self) -> None:
+    def capture(self) -> None:
         """Use this thread's autocast from now on."""
         self._autocast = torch.is_autocast_enabled(self._device), torch.get_autocast_dtype(self._device)
 
@@ -105,7 +105,7 @@ class _DataParallel(DataParallel[_InPrecision]):
     """As torch's, for a model in `_InPrecision`."""
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        self.module.note()  # replicas are copies of the module as it is now
+        self.module.capture()  # replicas are copies of the module as it is now
         logits: Tensor = super().forward(*inputs)
         return logits
 

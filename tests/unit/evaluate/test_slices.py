@@ -102,8 +102,8 @@ def test_the_rarest_of_many_values_are_combined(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("image,place\na,N\n", "it has no column 'site'; it has image, place"),
-        ("image,site\na,N\na,S\n", "line 3 names 'a', as an earlier line does"),
-        ("image,site\na,N,x\n", "line 2 has not the 2 cells of the header"),
+        ("image,site\na,N\na,S\n", "line 3 repeats 'a' of an earlier line"),
+        ("image,site\na,N,x\n", "line 2 does not have the 2 cells of the header"),
         ("image,site\nz,N\n", "names none of the samples, such as 'cat/a.png'"),
         ("site\n", "it has 0 rows"),
     ],
