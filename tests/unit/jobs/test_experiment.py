@@ -82,6 +82,10 @@ def test_a_trial_is_a_job_without_a_name(name: str) -> None:
     assert {item["name"] for item in template["trialParameters"]} == {"learning_rate", "trial"}
 
 
+def test_katib_reads_the_metrics_of_a_trial_s_first_pod() -> None:
+    assert body()["spec"]["trialTemplate"]["primaryPodLabels"] == {"training.kubeflow.org/replica-index": "0"}
+
+
 def test_words_of_a_command_survive_the_shell_of_katib() -> None:
     (script,) = _scripts(body()["spec"]["trialTemplate"]["trialSpec"])
     assert shlex.split(script) == ["train", '{"learning_rate": ${trialParameters.learning_rate}}']

@@ -176,6 +176,12 @@ def test_a_refusal_has_the_server_s_message(server: Server) -> None:
     assert str(error) == 'HTTP 404 pods "a" not found'
 
 
+def test_a_bad_request_is_a_refusal(server: Server) -> None:
+    server.answers = [(400, b'{"message": "no such field"}')]
+    with pytest.raises(Refused, match="HTTP 400 no such field"):
+        server.reached().get("/things")
+
+
 def test_a_proxy_s_error_page_has_its_status(server: Server) -> None:
     server.answers = [(502, b"<html>Bad Gateway</html>")]
     with pytest.raises(Refused, match="HTTP 502 Bad Gateway"):
