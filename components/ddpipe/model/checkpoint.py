@@ -34,7 +34,8 @@ from ddpipe.model.pieces import (
     Piece,
     Rows,
     UnreadableError,
-    check_pieces,
+    check_files,
+    check_rows,
     joined,
     proven,
     read_shares,
@@ -378,8 +379,9 @@ def _load(store: Store, saved: Saved, *, whole: bool = True) -> Checkpoint:
         raise UnreadableError("it has negative counts")
     if foreign := [piece.file for piece in checkpoint.pieces if not _PIECE.fullmatch(piece.file)]:
         raise UnreadableError(f"{foreign[0]!r} is not the name of a piece")
-    check_pieces(store, checkpoint.pieces, checkpoint.shapes)
+    check_rows(checkpoint.pieces, checkpoint.shapes)
     if not whole or not checkpoint.pieces:
+        check_files(store, checkpoint.pieces)
         return checkpoint
     shares = read_shares(store, checkpoint.pieces, checkpoint.shapes, range)
     states = joined(checkpoint.states, {name: share.values for name, share in shares.items()})

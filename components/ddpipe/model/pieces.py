@@ -143,17 +143,15 @@ def _batches(shares: Mapping[str, Share], size: int) -> Iterator[list[str]]:
         yield list(names)
 
 
-def check_pieces(store: Store, pieces: Sequence[Piece], shapes: Mapping[str, Sequence[int]]) -> None:
-    """Prove that all rows of all tensors are there, each once, in files that are what was written.
+def check_rows(pieces: Sequence[Piece], shapes: Mapping[str, Sequence[int]]) -> None:
+    """Check that pieces have all rows of all tensors, each once, as far as a checkpoint says.
 
     Args:
-        store: The training's folder.
         pieces: Of a checkpoint.
         shapes: Of the whole tensors.
 
     Raises:
-        UnreadableError: They are not.
-        StoreError: The store does not answer.
+        UnreadableError: They do not.
     """
     if odd := [name for name, shape in shapes.items() if not shape or min(shape) < 0]:
         raise UnreadableError(f"{odd[0]} has shape {shapes[odd[0]]}")
@@ -169,6 +167,19 @@ def check_pieces(store: Store, pieces: Sequence[Piece], shapes: Mapping[str, Seq
         edges = [0, *(edge for ends in sorted(found) for edge in ends), shapes[name][0]]
         if any(before != after for before, after in zip(edges[::2], edges[1::2], strict=True)):
             raise UnreadableError(f"rows of {name} are missing or duplicated")
+
+
+def check_files(store: Store, pieces: Sequence[Piece]) -> None:
+    """Check that the files of pieces are what was written; one is in memory at a time.
+
+    Args:
+        store: The training's folder.
+        pieces: Of a checkpoint.
+
+    Raises:
+        UnreadableError: One is missing or damaged.
+        StoreError: The store does not answer.
+    """
     for piece in pieces:
         _proven(store, piece)
 

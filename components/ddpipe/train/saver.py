@@ -7,7 +7,7 @@ Checkpoints of steps 100 to 400, of which step 300 is the best, and a store that
     10:02:00  step 200   the thread's write fails: it waits again, retried every 5 s for up to 600 s
     10:03:00  step 300   the best: waits as well, because it is of another kind
     10:04:00  step 400   replaces step 200, which is never written
-    10:05:00  the store answers: step 400 and step 300 are written in the order in which they began to wait
+    10:05:00  the store answers: step 300 and step 400 are written, in the order of their steps
     10:05:01  training ends: `finish` returns, as nothing waits
 
 If the store had still been away at 10:12:00, the next call of the training would have raised the error. A
@@ -170,6 +170,7 @@ class Uploads:
         """
         with self._changed:
             self.check()
+            self._waiting.pop(kind, None)  # the newer one takes its turn: a checkpoint after earlier steps
             self._waiting[kind] = write
             self._changed.notify_all()
 
@@ -223,7 +224,8 @@ class Uploads:
                     _log.warning("the store is available again: %s written", kind)
                 self._away_since = None
             elif isinstance(failure, StoreError) and self._may_wait(failure):
-                self._waiting = {kind: write, **self._waiting}
+                if kind not in self._waiting:
+                    self._waiting = {kind: write, **self._waiting}
             else:
                 self._error, self._closed = failure, True
             self._changed.notify_all()

@@ -59,6 +59,30 @@ def test_uploads_keep_the_newest_waiting_write_of_a_kind() -> None:
     assert written == ["first", "third", "metrics"]
 
 
+def test_writes_are_in_the_order_in_which_they_were_put() -> None:
+    """A checkpoint of step 400 that replaces one of step 200 is written after the best, of step 300.
+
+    Else the pieces of step 300 would count as those of a step that is no longer kept.
+    """
+    failed, away = threading.Event(), threading.Event()
+    written: list[int] = []
+
+    def write(step: int) -> None:
+        if not away.is_set():
+            failed.set()
+            assert away.wait(60)
+            raise AWAY
+        written.append(step)
+
+    with uploading(pause=0) as uploads:
+        uploads.put("a checkpoint", lambda: write(200))
+        assert failed.wait(60)
+        for step, kind in ((250, "a checkpoint"), (300, "the best"), (400, "a checkpoint")):
+            uploads.put(kind, lambda step=step: write(step))
+        away.set()
+    assert written == [300, 400]
+
+
 def test_a_store_that_was_away_is_ridden_out_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     write = Away(5)
     with caplog.at_level(logging.WARNING), uploading(pause=0) as uploads:
