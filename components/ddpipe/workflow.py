@@ -277,6 +277,7 @@ def export(run: Run, dataset: str, network: str = "", spec: ExportSpec | None = 
 
             package = load_package(evaluated.model)
             facts.update(same_as=evaluated.name)
+            _warn_of_other_options(evaluated, package, spec)
         else:
             from ddpipe.export.export import export as step
 
@@ -288,6 +289,18 @@ def export(run: Run, dataset: str, network: str = "", spec: ExportSpec | None = 
     if keys := run.facts("train").get("notes"):
         _offer(run, keys, package)
     return package
+
+
+def _warn_of_other_options(origin: Run, package: ModelPackage, spec: ExportSpec | None) -> None:
+    """Log which options of an export have no effect, as the package is an earlier run's."""
+    if ignored := [option(name) for name in spec.missing_in(package.lineage)] if spec else []:
+        _log.warning(
+            "the package %s of an earlier run is reused as it was exported, without this run's %s: to have "
+            "that, train again, with %s=train",
+            origin.model,
+            ", ".join(ignored),
+            option("if_unchanged"),
+        )
 
 
 def _promoted(run: Run, dataset: str, package: ModelPackage) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.data.seen import Hashes, are_in
-from ddpipe.errors import DatasetError, Diverged, ParameterError
+from ddpipe.errors import DatasetError, DdpipeError, Diverged, ParameterError
 from ddpipe.evaluate.champion import BATCH, differences_to, session_of
 from ddpipe.evaluate.details import publish_in_detail
 from ddpipe.evaluate.metrics import best_thresholds, measure
@@ -27,6 +27,7 @@ from ddpipe.evaluate.warnings import rough
 from ddpipe.model import AUTO
 from ddpipe.model.evaluation import Evaluation, Subject
 from ddpipe.model.package import FORMAT, ONNX, Signature, load_package, seen_by
+from ddpipe.model.record import training_record
 from ddpipe.model.scoring import Answer, batch_size_for, logits_by
 from ddpipe.model.tasks import TASKS, FloatArray, Thresholds
 from ddpipe.model.trained import load_model, samples_seen
@@ -46,6 +47,7 @@ class Judged:
         epoch: That it was trained for.
         seen: Hashes of what it was trained on; None if that is not known.
         is_whole: Whether it has a temperature and thresholds of its own.
+        warnings: What is not known of it.
     """
 
     answer: Answer
@@ -53,6 +55,7 @@ class Judged:
     epoch: int
     seen: Hashes | None
     is_whole: bool
+    warnings: tuple[str, ...] = ()
 
 
 def assess(
@@ -120,9 +123,8 @@ def assess(
         thresholds=None if task.exclusive else thresholds,
         groups=samples.groups,
     )
-    metrics = replace(
-        metrics, temperature=temperature, warnings=(*rough(len(samples)), *_overlap(judged, samples, split))
-    )
+    warnings = (*rough(len(samples)), *judged.warnings, *_fitted(split), *_overlap(judged, samples, split))
+    metrics = replace(metrics, temperature=temperature, warnings=warnings)
     subject = Subject(
         training=model,
         dataset=manifest_uri,
@@ -161,23 +163,49 @@ def _packaged(uri: str) -> Judged:
 def _trained(uri: str, manifest: DatasetManifest, spec: EvaluateSpec, network: str) -> Judged:
     classifier, checkpoint = load_model(uri, network=network)
     views = "plain" if spec.test_time_views == AUTO else spec.test_time_views
-    exclusive, count = TASKS[manifest.task].exclusive, checkpoint.network["classes"]
+    known, warnings = _trained_on(uri, checkpoint.dataset_id, manifest)
+    count = checkpoint.network["classes"]
     # A checkpoint does not name its classes; with as many as the dataset, they are taken for the same.
-    classes = manifest.classes if len(manifest.classes) == count else tuple(map(str, range(count)))
+    classes = known.classes if len(known.classes) == count else tuple(map(str, range(count)))
     return Judged(
         answer=logits_by(with_views(classifier, views).eval()),
         signature=Signature(
             architecture=checkpoint.network["name"],
             shape=tuple(checkpoint.network["shape"]),
             classes=classes,
-            task=manifest.task,
-            thresholds=() if exclusive else (None,) * len(classes),
+            task=known.task,
+            thresholds=() if TASKS[known.task].exclusive else (None,) * len(classes),
             views=views,
         ),
         epoch=checkpoint.epoch,
         seen=samples_seen(uri),
         is_whole=False,
+        warnings=warnings,
     )
+
+
+def _trained_on(
+    uri: str, dataset_id: str, manifest: DatasetManifest
+) -> tuple[DatasetManifest, tuple[str, ...]]:
+    """The dataset version of a training, for classes and task; if it is gone, this one, with a warning."""
+    if dataset_id == manifest.dataset_id:
+        return manifest, ()
+    place = training_record(uri).get("dataset")
+    reason = "its record does not name it"
+    if place:
+        try:
+            found = load_manifest(place)
+        except DdpipeError as problem:
+            reason = f"{place}: {problem.seen}"
+        else:
+            if found.dataset_id == dataset_id:
+                return found, ()
+            reason = f"{place} is another version"
+    warning = (
+        f"the dataset version of the training cannot be read ({reason}): its classes are taken for those of "
+        "this dataset, in the same order"
+    )
+    return manifest, (warning,)
 
 
 def _logits(judged: Judged, samples: SplitReader, spec: EvaluateSpec) -> npt.NDArray[np.float32]:
@@ -204,6 +232,13 @@ def _calibrated(judged: Judged, samples: SplitReader, spec: EvaluateSpec) -> tup
     temperature = fitted(logits, truth, task)
     scaled: FloatArray = logits / np.float32(temperature)
     return temperature, () if task.exclusive else best_thresholds(task.probabilities(scaled), truth)
+
+
+def _fitted(split: str) -> list[str]:
+    """A warning where the images that judge a model have also adjusted it."""
+    if split != VALIDATION:
+        return []
+    return ["temperature, and thresholds of labels, are fitted on validation images: scores are too good"]
 
 
 def _overlap(judged: Judged, samples: SplitReader, split: str) -> list[str]:

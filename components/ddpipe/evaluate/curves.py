@@ -1,12 +1,13 @@
 """ROC and precision-recall curves of a split, each in at most 100 points; they are scikit-learn's.
 
-<evaluation>/curves.json     by class: roc and precision_recall, for programs that draw them themselves
+<evaluation>/curves.json     by class, the first 200: roc and precision_recall, for programs that draw them
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ FILE = "curves.json"
 CURVE_POINTS = 100
 
 MOST_CLASSES = 200
-"""Of the file: that is a few megabytes."""
+"""Whose curves are computed, the first of the dataset: their file has a few megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class ClassCurves:
 
 
 def class_curves(logits: FloatArray, labels: IntArray, metrics: Metrics) -> dict[str, ClassCurves]:
-    """The curves of each class, by its name.
+    """The curves of each class, at most `MOST_CLASSES`, by its name.
 
     Args:
         logits: Divided by the temperature, shape (samples, classes).
@@ -49,18 +50,19 @@ def class_curves(logits: FloatArray, labels: IntArray, metrics: Metrics) -> dict
     """
     task = TASKS[metrics.task]
     probabilities, truth = task.probabilities(logits), task.truth(labels, logits.shape[1])
+    columns = zip(metrics.classes, truth.T, probabilities.T, strict=True)
     return {
         scores.name: ClassCurves(
             roc(shows, column) if scores.auc is not None else None,
             precision_recall(shows, column) if shows.any() else None,
         )
-        for scores, shows, column in zip(metrics.classes, truth.T, probabilities.T, strict=True)
+        for scores, shows, column in islice(columns, MOST_CLASSES)
     }
 
 
 def to_plain(curves: dict[str, ClassCurves]) -> dict[str, Any]:
     """Plain values for the file."""
-    return {name: asdict(one) for name, one in list(curves.items())[:MOST_CLASSES]}
+    return {name: asdict(one) for name, one in curves.items()}
 
 
 def roc(shows: BoolArray, probabilities: FloatArray) -> Curve:

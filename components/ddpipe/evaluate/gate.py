@@ -14,11 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from ddpipe.evaluate.gate_spec import AUTO, GateSpec
 from ddpipe.evaluate.metrics import Answers
 from ddpipe.evaluate.paired import by_class, gain, mcnemar, score
+from ddpipe.model.slices import FEWEST
 from ddpipe.model.tasks import BoolArray, IntArray, Task
 from ddpipe.model.verdict import FAIL, KEEP, PROMOTE, ClassPair, Comparison, Cost, Verdict
-
-FEWEST = 20
-"""Images of a class or slice, below which its score says too little."""
 
 
 def metric_of(spec: GateSpec, task: Task) -> str:

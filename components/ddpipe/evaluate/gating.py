@@ -34,6 +34,7 @@ from ddpipe.model.tasks import TASKS, BoolArray
 from ddpipe.model.trained import load_model, samples_seen
 from ddpipe.model.verdict import Comparison, Cost, Verdict, publish
 from ddpipe.model.views import with_views
+from ddpipe.spelling import option
 from ddpipe.storage import Store, open_store
 
 SHOWN = 24
@@ -72,6 +73,15 @@ def gate(
     spec = spec.validated()
     manifest, evaluation = load_manifest(manifest_uri), load_evaluation(evaluation_uri)
     _check(spec, manifest, evaluation, manifest_uri)
+    if spec.gate_slice_loss < 1 and not evaluation.metrics.slices:
+        _log.warning(
+            "%s is %g, but the evaluation %s has no slices, so that none is judged: evaluate with %s and %s",
+            option("gate_slice_loss"),
+            spec.gate_slice_loss,
+            evaluation_uri,
+            option("slice_columns"),
+            option("slice_table"),
+        )
     store = store_of(manifest_uri)
     model, task = Model(store, spec.gate), TASKS[manifest.task]
     metric = metric_of(spec, task)

@@ -22,7 +22,7 @@ from ddpipe.model import VIEWS
 from ddpipe.model.evaluation import Evaluation, Metrics, load_evaluation
 from ddpipe.model.package import ModelPackage, load_package
 from ddpipe.model.record import training_record
-from ddpipe.model.slices import worst_first
+from ddpipe.model.slices import FEWEST, worst_first
 from ddpipe.model.tasks import TITLES
 from ddpipe.templates import environment
 
@@ -179,6 +179,7 @@ def render(record: RunRecord) -> str:
         headline=next(iter(metrics.scores)),
         titles=TITLES,
         verdicts=VERDICTS,
+        fewest=FEWEST,
         splits=SPLITS,
         sizes={split: manifest.splits[split].count for split in SPLITS},
         class_counts={name: [counts[split][name] for split in SPLITS] for name in manifest.classes},

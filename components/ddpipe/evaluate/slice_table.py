@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -62,7 +62,7 @@ def rows_of(spec: EvaluateSpec) -> dict[str, Cells]:
     """The rows of the table by the image that they name.
 
     Raises:
-        ParameterError: The table has no such column, or names an image twice.
+        ParameterError: The table has no such column, or names no image in a row, or one twice.
         SourceError: It is not a valid CSV table.
         StoreError: It cannot be read.
     """
@@ -72,12 +72,10 @@ def rows_of(spec: EvaluateSpec) -> dict[str, Cells]:
     found: dict[str, Cells] = {}
     for row in rows:
         name = row.cells.get(header[0], "")
+        if row.width != len(header):
+            raise _unusable(spec, f"line {row.line} does not have the {len(header)} cells of the header")
         if not name or name in found:
-            seen = (
-                f"repeats {name!r} of an earlier line"
-                if name
-                else f"does not have the {len(header)} cells of the header"
-            )
+            seen = f"repeats {name!r} of an earlier line" if name else "names no image"
             raise _unusable(spec, f"line {row.line} {seen}")
         found[name] = row.cells
     return found
@@ -86,14 +84,19 @@ def rows_of(spec: EvaluateSpec) -> dict[str, Cells]:
 def _matched(sample_ids: Sequence[str], rows: Mapping[str, Cells]) -> list[Cells | None]:
     """The row of each sample; a name that several samples have belongs to none of them."""
     files = [PurePosixPath(one) for one in sample_ids]
-    short = Counter(name for file in files for name in {file.name, file.stem})
+    names = [{one, *_shorter(file)} for one, file in zip(sample_ids, files, strict=True)]
+    shared = Counter(chain.from_iterable(names))
 
     def row_of(sample_id: str, file: PurePosixPath) -> Cells | None:
-        names = [sample_id, str(file.with_suffix("")) if file.name else sample_id]
-        names = [*names, *(name for name in (file.name, file.stem) if short[name] == 1)]
-        return next((rows[name] for name in names if name in rows), None)
+        known = [sample_id, *(name for name in _shorter(file) if shared[name] == 1)]
+        return next((rows[name] for name in known if name in rows), None)
 
     return list(map(row_of, sample_ids, files))
+
+
+def _shorter(file: PurePosixPath) -> tuple[str, ...]:
+    """What a table may call a file, the longest first: without ending, without folder, without both."""
+    return (str(file.with_suffix("")), file.name, file.stem) if file.name else ()
 
 
 def _column(cells: Sequence[str]) -> tuple[tuple[str, ...], IntArray]:
@@ -115,7 +118,7 @@ def _in_quarters(cells: list[str]) -> list[str]:
         return cells
     known = np.array([numbers[cell] for cell in cells if cell in numbers])
     edges = np.unique(np.percentile(known, QUARTERS, method="lower"))
-    bounds = [f"{edge:g}" for edge in edges]
+    bounds = [f"{edge:.15g}" for edge in edges]
     between = [f"over {lower} to {upper}" for lower, upper in pairwise(bounds)]
     ranges = [f"up to {bounds[0]}", *between, f"over {bounds[-1]}"]
     return [ranges[int(np.searchsorted(edges, numbers[cell]))] if cell in numbers else cell for cell in cells]

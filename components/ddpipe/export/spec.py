@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ddpipe.data.names import printable
 from ddpipe.parameters import Between, Parameters, parameter
@@ -38,6 +38,17 @@ class ExportSpec(Parameters):
         "the format is left out of the package, with a warning.",
         Between(0, 1),
     )
+
+    def missing_in(self, lineage: Mapping[str, Any]) -> list[str]:
+        """The parameters whose values, if they are given, a package does not have; export_loss is in none."""
+        formats = lineage.get("formats")
+        has_formats = isinstance(formats, Mapping) and {*self.export_formats} <= {*formats}
+        as_asked = {
+            "license": self.license in ("", lineage.get("license")),
+            "intended_use": self.intended_use in ("", lineage.get("intended_use")),
+            "export_formats": not self.export_formats or has_formats,
+        }
+        return [name for name, is_so in as_asked.items() if not is_so]
 
     def conflicts(self) -> Iterator[str]:
         """Unknown formats, and texts that no card can show."""

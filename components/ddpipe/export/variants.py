@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import math
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ import torch
 from torch import nn
 
 from ddpipe.data.reader import SplitReader
+from ddpipe.errors import DdpipeError
 from ddpipe.export.spec import FP16, INT8, PROGRAM
 from ddpipe.model.evaluation import Evaluation
 from ddpipe.model.onnx import NotExportable
@@ -84,12 +86,11 @@ def variants(
     found = []
     for name in dict.fromkeys(names):
         try:
-            data, answer = _made(name, model, evaluated, training)
+            data, facts = _tried(name, model, evaluated, samples, training, evaluation)
         except NotExportable as problem:
             _log.warning("there is no %s: %s", name, problem)
             found.append(Variant(name=name, data=b"", facts={"left_out": str(problem)}))
             continue
-        facts = measured(answer, samples, evaluation)
         if facts["loss"] > most_loss:
             facts["left_out"] = f"it loses {facts['loss']:.4f}, more than the {most_loss:g} that are allowed"
             _log.warning("%s is left out: %s", name, facts["left_out"])
@@ -100,19 +101,34 @@ def variants(
     return found
 
 
+def _tried(
+    name: str,
+    model: bytes | None,
+    evaluated: nn.Module,
+    samples: SplitReader,
+    training: SplitReader,
+    evaluation: Evaluation,
+) -> tuple[bytes, dict[str, Any]]:
+    """A format as a file, and what was measured; NotExportable if it cannot be made or run."""
+    try:
+        data, answer = _made(name, model, evaluated, training)
+        return data, measured(answer, samples, evaluation)
+    except (NotExportable, DdpipeError):
+        raise
+    except Exception as error:  # converters and runtimes raise anything for a graph that they do not know
+        raise NotExportable(f"{type(error).__name__}: {first_line(error)}") from error
+
+
 def _made(
     name: str, model: bytes | None, evaluated: nn.Module, training: SplitReader
 ) -> tuple[bytes, Answer]:
     """A format as a file, and what computes with it."""
     if model is None and name != PROGRAM:
         raise NotExportable("ONNX cannot express this network")
-    try:
-        if model is None or name == PROGRAM:
-            return _program(evaluated, training.shape)
-        data = _halved(model) if name == FP16 else _quantized(model, training)
-        return data, Session(data, torch.get_num_threads())
-    except Exception as error:  # converters raise anything for a graph that they do not know
-        raise NotExportable(f"{type(error).__name__}: {first_line(error)}") from error
+    if model is None or name == PROGRAM:
+        return _program(evaluated, training.shape)
+    data = _halved(model) if name == FP16 else _quantized(model, training)
+    return data, Session(data, torch.get_num_threads())
 
 
 def _halved(model: bytes) -> bytes:
@@ -172,6 +188,9 @@ def measured(answer: Answer, samples: SplitReader, evaluation: Evaluation) -> di
         answer: Computes logits.
         samples: The split that was evaluated.
         evaluation: Of the trained model.
+
+    Raises:
+        NotExportable: It outputs NaN or infinity, or the split does not define the score.
     """
     metrics, (logits, labels) = evaluation.metrics, evaluation.predictions()
     task, scale = TASKS[metrics.task], np.float32(metrics.temperature)
@@ -187,6 +206,8 @@ def measured(answer: Answer, samples: SplitReader, evaluation: Evaluation) -> di
     before, now = (task.probabilities(one / scale) for one in (logits, found))
     same = task.decisions(before, metrics.thresholds) == task.decisions(now, metrics.thresholds)
     score = task.headline(found, truth)
+    if not math.isfinite(score):
+        raise NotExportable(f"its loss cannot be measured: these images define no {task.scores[0]}")
     return {
         "samples": len(found),
         "score": score,

@@ -5,7 +5,7 @@
                                dataset (samples, classes); without pickle; row i is the i-th sample of the
                                split in the dataset's manifest
 <evaluation>/slices.npy        if the split was sliced, see slices.py; slices.csv: the same scores as a table
-<evaluation>/curves.json       ROC and precision-recall curves of each class, for other programs
+<evaluation>/curves.json       ROC and precision-recall curves of the first 200 classes, for other programs
 <evaluation>/evaluation.json   the seal, written last: what was evaluated on what
 """
 

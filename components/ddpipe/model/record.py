@@ -31,6 +31,7 @@ class _Record:
     images_per_second: float
     resumed_from: int | None
     history: tuple[Mapping[str, Any], ...]
+    dataset: str = ""
     final: Mapping[str, float] = field(default_factory=dict)
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
 

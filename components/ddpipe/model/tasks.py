@@ -190,7 +190,8 @@ def class_aucs(scores: FloatArray, truth: BoolArray) -> tuple[float | None, ...]
 
 def macro_auc(aucs: Iterable[float | None]) -> float:
     """The mean over the classes that have an AUC (see `class_aucs`); NaN if none has."""
-    return float(np.array([auc for auc in aucs if auc is not None], np.float64).mean())
+    known = [auc for auc in aucs if auc is not None]
+    return float(np.mean(known)) if known else math.nan
 
 
 def _nats(probabilities: FloatArray) -> FloatArray:

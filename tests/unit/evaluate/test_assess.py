@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,32 @@ def test_another_version_of_the_dataset_is_scored(run: Path, tmp_path: Path) -> 
 
 def _classes(run: Path) -> list[str]:
     return list(json.loads((run / "model/signature.json").read_text())["classes"])
+
+
+@pytest.mark.parametrize("place", ["model", "training"])
+def test_the_split_that_fits_a_model_is_scored_with_a_warning(run: Path, tmp_path: Path, place: str) -> None:
+    found = assess(str(run / place), _dataset(run), str(tmp_path), "validation")
+    assert any("are fitted on validation images" in one for one in found.metrics.warnings)
+
+
+def test_classes_of_a_training_are_those_of_its_dataset(run: Path, tmp_path: Path) -> None:
+    """As many classes, with other names: only the dataset of the training has the right ones."""
+    other = a_multilabel_dataset(str(tmp_path / "store"), labels=("a", "b", "c")[: len(_classes(run))])
+    training = tmp_path / "training"
+    shutil.copytree(run / "training", training)
+    found = assess(str(training), other, str(tmp_path / "one"), "test")
+    assert "cannot be read (its record does not name it): its classes are taken" in found.metrics.warnings[-2]
+    _name_dataset(training, _dataset(run))
+    with pytest.raises(ParameterError, match="other classes"):
+        assess(str(training), other, str(tmp_path / "two"), "test")
+    _name_dataset(training, str(tmp_path / f"gone/datasets/toys/{'0' * 64}/manifest.json"))
+    found = assess(str(training), other, str(tmp_path / "three"), "test")
+    assert any("gone/datasets/toys" in one for one in found.metrics.warnings)
+
+
+def _name_dataset(training: Path, uri: str) -> None:
+    record = json.loads((training / "training.json").read_text())
+    (training / "training.json").write_text(json.dumps(record | {"dataset": uri}))
 
 
 def test_other_classes_are_rejected(run: Path, tmp_path: Path) -> None:

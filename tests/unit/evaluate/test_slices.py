@@ -16,7 +16,7 @@ from samples import sample_ids
 from sklearn import metrics as sklearn
 
 from ddpipe.errors import CorruptObject, DdpipeError, ParameterError
-from ddpipe.evaluate.curves import precision_recall
+from ddpipe.evaluate.curves import MOST_CLASSES, class_curves, precision_recall
 from ddpipe.evaluate.details import publish_in_detail
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.gate import compare, decide
@@ -71,8 +71,17 @@ def test_unknown_is_a_slice_of_its_own(tmp_path: Path) -> None:
     }
 
 
-def test_a_name_that_two_samples_share_finds_neither(tmp_path: Path) -> None:
-    found = sliced(_table(tmp_path, "image,site\na,N\nb,S\n"), ("x/a.png", "y/a.png", "b.png"))
+@pytest.mark.parametrize(
+    ("name", "ids"),
+    [
+        ("a", ("x/a.png", "y/a.png", "b.png")),
+        ("a", ("a.png", "a.jpg", "b.png")),
+        ("x/a", ("x/a.png", "x/a.jpg", "b.png")),
+        ("a", ("x/a.png", "a.jpg", "b.png")),
+    ],
+)
+def test_a_name_that_two_samples_share_finds_neither(tmp_path: Path, name: str, ids: Sequence[str]) -> None:
+    found = sliced(_table(tmp_path, f"image,site\n{name},N\nb,S\n"), ids)
     assert _members(found) == {"site=(not in the table)": [0, 1], "site=S": [2]}
 
 
@@ -86,6 +95,18 @@ def test_many_numbers_are_divided_at_their_quartiles(tmp_path: Path) -> None:
         "age=over 49 to 74": 25,
         "age=over 74": 25,
         "age=up to 24": 25,
+    }
+
+
+def test_long_numbers_have_ranges_of_their_own(tmp_path: Path) -> None:
+    ids = [f"{number}.png" for number in range(20230101, 20230141)]
+    rows = "".join(f"{name},{name[:8]}\n" for name in ids)
+    found = _members(sliced(_table(tmp_path, f"image,day\n{rows}", ("day",)), ids))
+    assert {name: len(members) for name, members in found.items()} == {
+        "day=up to 20230110": 10,
+        "day=over 20230110 to 20230120": 10,
+        "day=over 20230120 to 20230130": 10,
+        "day=over 20230130": 10,
     }
 
 
@@ -104,6 +125,7 @@ def test_the_rarest_of_many_values_are_combined(tmp_path: Path) -> None:
         ("image,place\na,N\n", "it has no column 'site'; it has image, place"),
         ("image,site\na,N\na,S\n", "line 3 repeats 'a' of an earlier line"),
         ("image,site\na,N,x\n", "line 2 does not have the 2 cells of the header"),
+        ("image,site\na,N\n,S\n", "line 3 names no image"),
         ("image,site\nz,N\n", "names none of the samples, such as 'cat/a.png'"),
         ("site\n", "it has 0 rows"),
     ],
@@ -262,6 +284,13 @@ def test_precision_recall_is_that_of_scikit_learn() -> None:
     assert found.threshold == (1.0, *thresholds[::-1])
 
 
+def test_curves_of_many_classes_are_those_of_the_first() -> None:
+    names = [str(number) for number in range(MOST_CLASSES + 1)]
+    labels = np.arange(2 * len(names)) % len(names)
+    logits = some_logits(labels, len(names))
+    assert list(class_curves(logits, labels, measure(logits, labels, names))) == names[:MOST_CLASSES]
+
+
 def test_curves_are_thinned_to_a_hundred_points() -> None:
     labels = np.arange(5000) % 3 == 0
     found = precision_recall(labels, np.random.default_rng(0).random(5000))
@@ -291,6 +320,19 @@ def test_the_gate_judges_slices(most: float, decision: str) -> None:
     verdict = decide(spec, metric="accuracy", value=0.9, cost=Cost(), champion="0" * 12, comparison=compared)
     assert verdict.decision == decision, verdict.reason
     assert ("slice 'site = N' fell from 0.9667 to 0.5000" in verdict.reason) == (decision == "keep")
+
+
+def test_a_limit_on_slices_that_do_not_exist_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dataset = a_dataset(str(tmp_path / "store"))
+    training = a_training(str(tmp_path / "training"), dataset)
+    evaluate(training, dataset, str(tmp_path / "evaluation"))
+    for most, warned in ((1.0, False), (0.1, True)):
+        caplog.clear()
+        spec = GateSpec(gate="toys", gate_slice_loss=most)
+        gate(training, dataset, str(tmp_path / "evaluation"), str(tmp_path / "gate"), spec)
+        assert ("has no slices, so that none is judged" in caplog.text) == warned
 
 
 def test_the_gate_compares_the_slices_of_the_evaluation(tmp_path: Path) -> None:

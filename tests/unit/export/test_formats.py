@@ -23,6 +23,7 @@ from ddpipe.export.spec import FORMATS, ExportSpec
 from ddpipe.export.speed import speed_of
 from ddpipe.model.package import load_package
 from ddpipe.model.reference import Reference, pattern_of
+from ddpipe.model.scoring import Answer
 from ddpipe.model.session import Session
 from ddpipe.storage import open_store
 
@@ -106,6 +107,48 @@ def test_a_format_that_cannot_be_made_does_not_stop_the_export(
     package = export(*uris, spec=ExportSpec(export_formats=["fp16"]))
     assert package.lineage["formats"]["fp16"]["left_out"] == "RuntimeError: an operator is unknown"
     assert "left out: RuntimeError" in (tmp_path / "README.md").read_text()
+
+
+def _overflows(images: np.ndarray) -> np.ndarray:
+    """Float16 ends at 65504; on most CPUs onnxruntime computes with float32 nevertheless."""
+    with np.errstate(over="ignore"):
+        return np.full((len(images), 2), 1e5).astype(np.float16).astype(np.float32)
+
+
+def _fails(images: np.ndarray) -> np.ndarray:
+    raise RuntimeError(f"a kernel failed\nfor {len(images)} images")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [(_overflows, "it outputs NaN or infinity"), (_fails, "RuntimeError: a kernel failed")],
+)
+def test_a_format_that_fails_when_it_runs_is_left_out(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer, reason: str
+) -> None:
+    made = making._made
+
+    def make(name: str, *given: object) -> tuple[bytes, Answer]:
+        return (b"", answer) if name == "fp16" else made(name, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(making, "_made", make)
+    uris = (str(run / "training"), (run / "dataset").read_text(), str(run / "evaluation"), str(tmp_path))
+    package = export(*uris, spec=ExportSpec(export_formats=["fp16", "torch-export"]))
+    assert package.lineage["formats"]["fp16"] == {"left_out": reason}
+    assert "model.fp16.onnx" not in package.folder.sha256
+    assert "model.pt2" in package.folder.sha256
+
+
+def test_a_split_without_a_score_leaves_formats_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No image shows a label: none has an AUC."""
+    monkeypatch.setattr("evaluation_runs.some_labels", lambda *shape: np.zeros(shape, np.int64))
+    dataset = a_multilabel_dataset(str(tmp_path / "store"))
+    training = a_training(str(tmp_path / "training"), dataset)
+    evaluate(training, dataset, str(tmp_path / "evaluation"))
+    spec = ExportSpec(export_formats=["fp16"])
+    package = export(training, dataset, str(tmp_path / "evaluation"), str(tmp_path / "model"), spec=spec)
+    reason = package.lineage["formats"]["fp16"]["left_out"]
+    assert reason == "its loss cannot be measured: these images define no macro_auc"
 
 
 def test_formats_that_no_one_knows_are_rejected() -> None:
