@@ -1,7 +1,8 @@
 """A new model for a share of the requests, next to the present one: a second Deployment behind one Service.
 
-A Service spreads connections evenly over its pods, so the share of the pods is the share of the requests.
-The next call without a share gives all of them to its model, and removes the second Deployment.
+A Service spreads connections evenly over its pods, so the share of the pods is the share of the requests:
+with few pods only a coarse one, such as one of two. It is at most half: a canary never needs more pods than
+the present model. The next call without a share gives all requests to its model, and removes the canary.
 """
 
 from __future__ import annotations
@@ -9,16 +10,13 @@ from __future__ import annotations
 from ddpipe.errors import ParameterError
 from ddpipe.kube.cluster import Cluster
 from ddpipe.kube.discovery import readable
-from ddpipe.kube.resources import PODS
 from ddpipe.kube.retrying import delete
-from ddpipe.serve.manifests import APP, DEPLOYMENTS, TRACK, DeployOptions, Object, canary
+from ddpipe.serve.manifests import DEPLOYMENTS, TRACK, DeployOptions, Object, canary
 from ddpipe.spelling import option
 
-MOST_PODS = 500
 
-
-def canary_of(cluster: Cluster, options: DeployOptions, model: str, *, kserve: bool) -> Object:
-    """The second Deployment, for as many pods as give the share.
+def canary_of(cluster: Cluster, options: DeployOptions, model: str, *, kserve: bool) -> tuple[Object, str]:
+    """The second Deployment, and the share of the pods that it gets, which is at least one pod.
 
     Args:
         cluster: Where the present model is served.
@@ -41,7 +39,8 @@ def canary_of(cluster: Cluster, options: DeployOptions, model: str, *, kserve: b
         )
     others = present["spec"]["replicas"]
     pods = max(1, round(others * options.canary / (100 - options.canary)))
-    return canary(options, model, cluster.namespace, pods)
+    share = f"{pods} of {others + pods} pods ({100 * pods / (others + pods):.0f} %)"
+    return canary(options, model, cluster.namespace, pods), share
 
 
 def remove_canary(cluster: Cluster, service: str, outage: float) -> None:
@@ -56,13 +55,3 @@ def remove_canary(cluster: Cluster, service: str, outage: float) -> None:
     found = readable(lambda: cluster.get(path))
     if found and found["metadata"].get("labels", {}).get(TRACK):
         delete(cluster, path, found["metadata"]["uid"], outage)
-
-
-def pod_of_canary(cluster: Cluster, service: str) -> str:
-    """A pod of the second Deployment that answers; empty for none."""
-    query = {"labelSelector": f"{APP}={service},{TRACK}=canary", "limit": str(MOST_PODS)}
-    for pod in cluster.get(PODS.path(cluster.namespace), query)["items"]:
-        conditions = pod.get("status", {}).get("conditions", ())
-        if any(one["type"] == "Ready" and one["status"] == "True" for one in conditions):
-            return str(pod["metadata"]["name"])
-    return ""

@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from ddpipe.errors import DeployFailed, ParameterError
-from ddpipe.kube.cluster import Cluster, Refused
+from ddpipe.errors import DeployFailed, LaunchError, ParameterError
+from ddpipe.kube.cluster import ApiError, Cluster, Refused
 from ddpipe.kube.discovery import is_served, readable
 from ddpipe.kube.resources import PODS, SERVICES
 from ddpipe.kube.retrying import Patient, delete, refused
 from ddpipe.model.package import FORMAT
-from ddpipe.serve.canary import canary_of, pod_of_canary, remove_canary
+from ddpipe.serve.canary import canary_of, remove_canary
 from ddpipe.serve.manifests import INFERENCE_SERVICES, MODEL, PORT, DeployOptions, Object, objects
-from ddpipe.serve.probe import probe
-from ddpipe.serve.rollout import State, look
+from ddpipe.serve.probe import Probe, probe
+from ddpipe.serve.rollout import State, look, ready_pod
 from ddpipe.storage import open_store
 
 PAUSE = 1.0
@@ -54,6 +54,7 @@ class Deployed:
         url: Address inside the cluster.
         model: URI of the package.
         previous: The package before; empty for none.
+        share: Pods of the service that it gets, as a clause.
         tested: Whether it answers a test pattern as exported, as a clause.
     """
 
@@ -62,6 +63,7 @@ class Deployed:
     url: str
     model: str
     previous: str
+    share: str
     tested: str
 
 
@@ -113,16 +115,18 @@ def _check(model: str) -> None:
 def _deploy(
     options: DeployOptions,
     model: str,
-    cluster: Cluster,
+    cluster: Patient,
     pause: Callable[[float], object],
     clock: Callable[[], float],
 ) -> Deployed:
     namespace = cluster.namespace
     kserve = options.kserve == "yes" or (options.kserve == "auto" and is_served(cluster, INFERENCE_SERVICES))
     if options.canary:
-        main, *others = (canary_of(cluster, options, model, kserve=kserve),)
+        main, share = canary_of(cluster, options, model, kserve=kserve)
+        others = []
     else:
         main, *others = objects(options, model, namespace, kserve=kserve)
+        share = "all pods"
     name = main.body["metadata"]["name"]
     path = main.resource.path(namespace, name)
     before = readable(lambda: cluster.get(path))
@@ -139,10 +143,7 @@ def _deploy(
             seen=state.seen if is_lost else f"after {options.deadline:g} s: {state.seen}",
             do=f"{restored} Remove the cause, then deploy again.",
         )
-    host = f"{options.service}-predictor" if kserve else options.service
-    if not options.canary:
-        remove_canary(cluster, options.service, OUTAGE)
-    tested = probe(Patient(cluster, TEST), _target(cluster, options, host), options.service, model)
+    tested = _tested(Patient(cluster.cluster, TEST), options, model, made, kserve=kserve)
     if tested.same is False:
         restored = _restore(cluster, main, before, made, previous)
         raise DeployFailed(
@@ -153,15 +154,27 @@ def _deploy(
         )
     if tested.same is None:
         _log.warning("%s was not tested: %s", options.service, tested.seen)
+    if not options.canary:
+        remove_canary(cluster, options.service, OUTAGE)
+    host = f"{options.service}-predictor" if kserve else options.service
     url = f"http://{host}.{namespace}.svc/v2/models/{options.service}/infer"
-    return Deployed(options.service, main.resource.kind, url, model, previous, tested.seen)
+    return Deployed(options.service, main.resource.kind, url, model, previous, share, tested.seen)
 
 
-def _target(cluster: Cluster, options: DeployOptions, host: str) -> str:
-    """Path of what the test request goes to: behind the Service both models would answer."""
-    if options.canary:
-        return PODS.path(cluster.namespace, f"{pod_of_canary(cluster, options.service)}:{PORT}")
-    return SERVICES.path(cluster.namespace, f"{host}:80")
+def _tested(
+    cluster: Cluster, options: DeployOptions, model: str, made: Mapping[str, Any], *, kserve: bool
+) -> Probe:
+    """The test request; to a pod of a Deployment, as pods of a canary answer behind its Service as well."""
+    if kserve:
+        target = SERVICES.path(cluster.namespace, f"{options.service}-predictor:80")
+        return probe(cluster, target, options.service, model)
+    try:
+        pod = ready_pod(cluster, made)
+    except (ApiError, LaunchError) as error:
+        return Probe(None, f"its pods could not be listed: {error}")
+    if not pod:
+        return Probe(None, "none of its new pods is ready any more")
+    return probe(cluster, PODS.path(cluster.namespace, f"{pod}:{PORT}"), options.service, model)
 
 
 def _followed(

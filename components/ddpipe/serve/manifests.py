@@ -57,9 +57,9 @@ class DeployOptions(Parameters):
     replicas: int = parameter(1, "Number of pods that serve.", Between(1, 1000), common=True)
     canary: int = parameter(
         0,
-        "Percent of the requests for the new model, next to the present one, by its share of the pods; 0 "
-        "means all of them. Not with KServe, whose standard mode does not split requests.",
-        Between(0, 90),
+        "Percent of the requests for the new model, next to the present one, by its share of the pods, so at "
+        "least one pod; 0 means all of them. Not with KServe, whose standard mode does not split requests.",
+        Between(0, 50),
         common=True,
     )
     serve_cpu: str = parameter("1", "CPUs per pod, requested and limited.")

@@ -1,7 +1,7 @@
 """Whether a service answers a test pattern as its model did when it was exported.
 
-The request goes through the API server's proxy to the Service, so that it works from a pipeline's pod and
-from a person's machine alike, and takes the way of all requests: Service, pod, server, model. The package
+The request goes through the API server's proxy to the Service or one of its pods, so that it works from a
+pipeline's pod and from a person's machine alike, and takes the way of all requests to the model. The package
 holds the expected probabilities; no model is computed here.
 """
 

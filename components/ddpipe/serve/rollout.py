@@ -13,7 +13,7 @@ from typing import Any
 from ddpipe.kube.cluster import Cluster
 from ddpipe.kube.discovery import readable
 from ddpipe.kube.resources import PODS
-from ddpipe.serve.manifests import CONTAINER, DEPLOYMENTS
+from ddpipe.serve.manifests import CONTAINER, DEPLOYMENTS, TRACK
 
 HOPELESS = {"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError"}
 """Reasons of a waiting container that do not pass by themselves."""
@@ -62,15 +62,35 @@ def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> State:
     updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
     if updated == available == status.get("replicas", 0) == wanted:
         return State(ready=True, seen=f"{wanted} of {wanted} pods answer")
-    labels = {"app": f"isvc.{service}-predictor"} if kserve else made["spec"]["selector"]["matchLabels"]
-    selector = ",".join(f"{key}={value}" for key, value in labels.items())
-    query = {"labelSelector": selector, "limit": str(MOST_PODS)}
-    pods = cluster.get(PODS.path(cluster.namespace), query)["items"]
-    new = [pod for pod in pods if _arguments(pod["spec"]) == _expected(made, kserve=kserve)]
+    new = _new_pods(cluster, made, kserve=kserve)
     causes = sorted(cause for pod in new for cause in _causes(pod))
     reasons = [*dict.fromkeys(cause.seen for cause in causes), *_failures(status)]
     seen = "; ".join([f"{sum(map(_is_ready, new))} of {wanted} new pods are ready", *reasons[:MOST_REASONS]])
     return State(ready=False, seen=seen, hopeless=any(cause.hopeless for cause in causes))
+
+
+def ready_pod(cluster: Cluster, made: Mapping[str, Any]) -> str:
+    """A ready pod of a Deployment that runs its present arguments and is not ending; empty for none.
+
+    Args:
+        cluster: Where.
+        made: The Deployment, as the server returned it.
+    """
+    pods = _new_pods(cluster, made, kserve=False)
+    names = (pod["metadata"]["name"] for pod in pods if _is_ready(pod) and not _is_ending(pod))
+    return next(names, "")
+
+
+def _new_pods(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> list[dict[str, Any]]:
+    """The pods that run the new arguments; those of a canary only if it is the object."""
+    service = made["metadata"]["name"]
+    labels = {"app": f"isvc.{service}-predictor"} if kserve else made["spec"]["selector"]["matchLabels"]
+    chosen = [f"{key}={value}" for key, value in labels.items()]
+    if TRACK not in labels:
+        chosen.append(f"{TRACK}!=canary")
+    query = {"labelSelector": ",".join(chosen), "limit": str(MOST_PODS)}
+    pods = cluster.get(PODS.path(cluster.namespace), query)["items"]
+    return [pod for pod in pods if _arguments(pod["spec"]) == _expected(made, kserve=kserve)]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -121,6 +141,10 @@ def _text(reason: str | None, message: str | None) -> str:
 def _is_ready(pod: Mapping[str, Any]) -> bool:
     conditions = pod.get("status", {}).get("conditions", ())
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def _is_ending(pod: Mapping[str, Any]) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
 
 
 def _arguments(pod: Mapping[str, Any]) -> list[str] | None:

@@ -42,7 +42,7 @@ class Controllers:
     def __init__(self, *, kserve: bool = False, state: dict[str, Any] = READY, looks: int = 2) -> None:
         self.cluster, self.state, self.looks, self.kserve = FakeApiServer(), state, looks, kserve
         self.cluster.serve(DEPLOYMENTS, SERVICES, PODS, *([INFERENCE_SERVICES] if kserve else []))
-        self._seconds, self._left = itertools.count(), looks
+        self._seconds, self._left, self.without_pods = itertools.count(), looks, False
         self.answering, self._create = self._answer, self.cluster.create
         self.cluster.create = self._created  # type: ignore[method-assign]
 
@@ -62,10 +62,12 @@ class Controllers:
 
     def _answer(self, path: str, body: Any) -> dict[str, Any]:
         """What the server in the pod answers, behind the API server's proxy."""
-        host = "photos-predictor" if self.kserve else "photos"
-        targets = {f"services/{host}:80": host, "pods/photos-canary-one:8080": "photos-canary"}
-        target = path.removeprefix("/api/v1/namespaces/team/").removesuffix("/proxy/v2/models/photos/infer")
-        model = load_model(self.serving(targets[target]), 1)
+        target, _ = path.removeprefix("/api/v1/namespaces/team/").split("/proxy/")
+        kind, name = target.split(":")[0].split("/")
+        pods = {pod["metadata"]["name"]: pod for pod in self.cluster.get(PODS.path("team"))["items"]}
+        # A Service may choose any pod, in the worst case that of another model.
+        pod = pods[name if kind == "pods" else min(pods)]
+        model = load_model(pod["spec"]["containers"][0]["args"][1], 1)
         request = parsed(json.dumps(body).encode(), model.signature)
         return dict(response(request, model.predict(request.images), model.signature, "photos"))
 
@@ -96,6 +98,10 @@ class Controllers:
         }
         self.cluster.put(DEPLOYMENTS.path("team"), made)
         labels = {"app": "isvc.photos-predictor"} if self.kserve else made["spec"]["selector"]["matchLabels"]
+        if self.without_pods:
+            for old in self.cluster.get(PODS.path("team"))["items"]:
+                self.cluster.drop(PODS.path("team", old["metadata"]["name"]))
+            return
         metadata = {"name": f"{made['metadata']['name']}-one", "labels": labels}
         pod = {"metadata": metadata, "spec": made["spec"]["template"]["spec"]}
         self.cluster.put(PODS.path("team"), {**pod, "status": self.state})
@@ -357,6 +363,90 @@ def test_deploying_again_without_a_share_promotes_and_removes_the_canary(package
     cluster.deploy(packages[1])
     names = [one["metadata"]["name"] for one in cluster.cluster.get(DEPLOYMENTS.path("team"))["items"]]
     assert (cluster.serving(), names) == (packages[1], ["photos"])
+
+
+def _names(cluster: Controllers) -> list[str]:
+    return [one["metadata"]["name"] for one in cluster.cluster.get(DEPLOYMENTS.path("team"))["items"]]
+
+
+def test_pods_of_a_canary_do_not_roll_another_model_back(packages: list[str]) -> None:
+    """The Service finds them until they have ended: its answer is not the new model's."""
+    cluster = Controllers()
+    cluster.deploy(packages[0])
+    cluster.deploy(packages[1], CANARY)
+    assert "as exported" in cluster.deploy(packages[0]).tested
+    assert _names(cluster) == ["photos"]
+
+
+def test_a_model_that_answers_differently_keeps_the_canary(packages: list[str]) -> None:
+    cluster = Controllers()
+    cluster.deploy(packages[0])
+    cluster.deploy(packages[1], CANARY)
+    cluster.answering = lambda _path, _body: {"outputs": []}
+    with pytest.raises(DeployFailed, match="The previous model serves"):
+        cluster.deploy(packages[1])
+    assert (cluster.serving(), cluster.serving("photos-canary")) == tuple(packages)
+
+
+@pytest.mark.parametrize("canary", [False, True])
+@pytest.mark.parametrize("leftover", ["ending", "of another model"])
+def test_a_leftover_pod_is_not_asked(packages: list[str], canary: bool, leftover: str) -> None:
+    """It answers, and it is listed first."""
+    cluster = Controllers()
+    cluster.deploy(packages[0])
+    if canary:
+        cluster.deploy(packages[1], CANARY)
+    old = cluster.cluster.get(PODS.path("team", "photos-canary-one" if canary else "photos-one"))
+    if leftover == "ending":
+        old["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    else:
+        old["spec"]["containers"][0]["args"][1] = "s3://models/another"
+    cluster.cluster.drop(PODS.path("team", old["metadata"]["name"]))
+    cluster.cluster.put(PODS.path("team"), {**old, "metadata": {**old["metadata"], "name": "a-leftover"}})
+    asked, answering = [], cluster.answering
+
+    def noted(path: str, body: Any) -> dict[str, Any]:
+        asked.append(path)
+        return answering(path, body)
+
+    cluster.answering = noted
+    cluster.deploy(packages[int(canary)], CANARY if canary else OPTIONS)
+    assert [path.split("/")[6] for path in asked] == [
+        "photos-canary-one:8080" if canary else "photos-one:8080"
+    ]
+
+
+@pytest.mark.parametrize("options", [OPTIONS, CANARY])
+def test_a_model_without_a_ready_pod_is_not_tested(packages: list[str], options: DeployOptions) -> None:
+    """A pod may end between the last look and the test."""
+    cluster = Controllers()
+    cluster.deploy(packages[0])
+    cluster.without_pods = True
+    assert cluster.deploy(packages[1], options).tested == "none of its new pods is ready any more"
+
+
+def test_pods_that_cannot_be_listed_do_not_remove_a_model(packages: list[str]) -> None:
+    cluster = Controllers()
+    refused = Refused(403, "Forbidden", "pods is forbidden")
+    cluster.cluster.fail(lambda request: request.path == PODS.path("team"), refused)
+    assert cluster.deploy(packages[0]).tested.startswith("its pods could not be listed")
+
+
+@pytest.mark.parametrize(
+    ("replicas", "percent", "share"),
+    [(1, 20, "1 of 2 pods (50 %)"), (4, 20, "1 of 5 pods (20 %)"), (3, 50, "3 of 6 pods (50 %)")],
+)
+def test_share_of_a_canary_is_that_of_its_pods(
+    packages: list[str], replicas: int, percent: int, share: str
+) -> None:
+    cluster = Controllers()
+    assert cluster.deploy(packages[0], replace(OPTIONS, replicas=replicas)).share == "all pods"
+    assert cluster.deploy(packages[1], replace(OPTIONS, canary=percent)).share == share
+
+
+def test_canary_with_more_pods_than_the_present_model_is_rejected() -> None:
+    with pytest.raises(ParameterError, match="canary"):
+        replace(OPTIONS, canary=51).validated()
 
 
 def test_a_canary_that_fails_is_removed_and_the_model_stays(packages: list[str]) -> None:
