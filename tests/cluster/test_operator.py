@@ -41,7 +41,10 @@ def stopped(admin: ApiServer) -> Iterator[None]:
 
     def pods() -> int:
         items = admin.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
-        return sum(pod["metadata"]["name"].startswith("training-operator") for pod in items)
+        return sum(
+            pod["metadata"]["name"].startswith("training-operator") and pod["status"]["phase"] == "Running"
+            for pod in items  # those that were evicted stay
+        )
 
     patch(admin, path, {"spec": {"replicas": 0}})
     try:
