@@ -7,7 +7,6 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from threading import Timer
 from typing import Any
 
 import pytest
@@ -191,11 +190,24 @@ def test_pods_of_another_object_of_the_same_name_are_waited_for(monkeypatch: pyt
     )
 
 
-@pytest.mark.parametrize("seconds", [0.3, None])
+class _Acting(io.StringIO):
+    """An output that acts when a text is printed."""
+
+    def __init__(self, text: str, act: Callable[[], object]) -> None:
+        super().__init__()
+        self._text, self._act = text, act
+
+    def write(self, text: str) -> int:
+        if self._text in text:
+            self._act()
+        return super().write(text)
+
+
+@pytest.mark.parametrize("is_freed", [True, False])
 def test_a_quota_that_still_counts_removed_pods_is_waited_for(
-    seconds: float | None, monkeypatch: pytest.MonkeyPatch
+    is_freed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal, "_QUOTA_SECONDS", 5 if seconds else 0.1)
+    monkeypatch.setattr(removal, "_QUOTA_SECONDS", 60 if is_freed else 0.1)
     job = a_job()
     server = operated(job)
     server.put(JOBS, an_object(job, "Failed"))
@@ -205,12 +217,13 @@ def test_a_quota_that_still_counts_removed_pods_is_waited_for(
         return {"metadata": {"name": "small"}, "spec": {}, "status": status}
 
     server.put(QUOTAS, quota(2))
-    if seconds is None:
+    if not is_freed:
         with pytest.raises(PreflightFailed, match="leaves 0 of pods"):
             launched(job, server)
         return
-    Timer(seconds, server.put, (QUOTAS, quota(0))).start()
-    outcome, text = launched_and_printed(job, server)
+    out = _Acting("leave the quota", lambda: server.put(QUOTAS, quota(0)))
+    outcome = launch(replace(job, outage=0.5), server, exists=lambda _: True, out=out)
+    text = out.getvalue()
     assert not outcome.adopted
     assert "waiting for the pods of an earlier attempt to leave the quota: quota small" in text
 
