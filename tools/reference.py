@@ -112,7 +112,7 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         "Searching",
         (
             "Six trials of three epochs of scikit-learn's digits on this machine, one after the other: "
-            "medians. Lines are those that a user writes."
+            "medians of the trials that were not stopped early. Lines are those that a user writes."
         ),
     ),
     "search-katib.md": (

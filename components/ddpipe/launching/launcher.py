@@ -151,7 +151,7 @@ def _launch(
     attempt, found, ended = _through_all_sizes(attempt, found, logs, adopted=adopted)
     uid: str = found["metadata"]["uid"]
     if unread := logs.finish():
-        more = f" and {len(unread) - _NAMED} others" if len(unread) > _NAMED else ""
+        more = f" and {len(unread) - _NAMED} more" if len(unread) > _NAMED else ""
         attempt.say(f"logs that could not be read to their end: {', '.join(unread[:_NAMED])}{more}")
     problem = _problem(attempt, ended, logs, exists) or check(ended.found)
     kept = Keep(job.keep).keeps(failed=problem is not None)

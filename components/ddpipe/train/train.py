@@ -37,7 +37,7 @@ from ddpipe.train.choices import Determinism
 from ddpipe.train.chosen import keep, lowered
 from ddpipe.train.determinism import determinism
 from ddpipe.train.journal import keep_journal, summarized
-from ddpipe.train.loop import Trainer
+from ddpipe.train.loop import COMPILED, Trainer
 from ddpipe.train.order import images_seen
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.saver import Saver, Uploads, patience_for, uploading
@@ -115,7 +115,7 @@ def _trained(context: _Context, start: Start) -> bool:
     choice, recipe = start.choice, start.choice.recipe
     shape = working_shape(manifest.shape, recipe.resolution)
     splits = {name: open_split((manifest, store_of(context.dataset)), name, shape=shape) for name in SPLITS}
-    how, compiled = Determinism(recipe.deterministic), recipe.compile and world.device.type == "cuda"
+    how, compiled = Determinism(recipe.deterministic), recipe.compile and world.device.type in COMPILED
     may_restart = "learning_rate" in choice.reasons and not choice.restarted
     with (
         uploading(patience_for(store)) if world.is_main else nullcontext() as uploads,
