@@ -16,6 +16,7 @@ import pytest
 
 from ddpipe.errors import ParameterError
 from ddpipe.storage import Store, open_store
+from ddpipe.storage import lease as lease_module
 from ddpipe.storage.files import FileStore
 from ddpipe.storage.lease import _Lease, _machine, lease
 
@@ -69,6 +70,19 @@ def test_an_equal_host_name_is_not_the_same_machine(tmp_path: Path) -> None:
     own = _Lease(store)
     own.renew()
     assert len(own.others(3600)) == 1
+
+
+@pytest.mark.parametrize("fact", ["_BOOT", "_NAMESPACE"])
+def test_process_ids_mean_the_same_in_one_start_and_namespace(
+    fact: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, other = lease_module._machine(), tmp_path / "other"
+    if fact == "_BOOT":
+        other.write_text("another start")
+    else:
+        other.symlink_to("pid:[1]")
+    monkeypatch.setattr(lease_module, fact, other)
+    assert lease_module._machine() != here
 
 
 PAUSED = """
