@@ -56,22 +56,26 @@ def _may_only_deploy(place: Place) -> None:
     assert eventually(lambda: not place.may("", "pods", "delete"), bool, 30), "it may do more"
 
 
+def _options(environment: dict[str, str], kserve: str) -> DeployOptions:
+    return DeployOptions(
+        service="photos",
+        serve_image=IMAGE,
+        serve_cpu="200m",
+        serve_memory="512Mi",
+        s3_secret=STORE_SECRET,
+        s3_endpoint=environment["POD_S3_ENDPOINT"],
+        kserve=kserve,
+        deadline=120,
+    )
+
+
 @pytest.mark.parametrize("kserve", ["no", "yes"])
 def test_model_is_rolled_out_answers_and_is_rolled_back(
     team: ApiServer, root: str, s3_environment: dict[str, str], kserve: str
 ) -> None:
     if kserve == "yes" and not is_served(team, INFERENCE_SERVICES):
         pytest.skip("the cluster of KUBECONFIG has no KServe")
-    options = DeployOptions(
-        service="photos",
-        serve_image=IMAGE,
-        serve_cpu="200m",
-        serve_memory="512Mi",
-        s3_secret=STORE_SECRET,
-        s3_endpoint=s3_environment["POD_S3_ENDPOINT"],
-        kserve=kserve,
-        deadline=120,
-    )
+    options = _options(s3_environment, kserve)
     first, second, damaged = (
         a_small_package(f"{root}/{kserve}/{seed}", seed=seed, has_pattern=True) for seed in range(3)
     )
@@ -95,16 +99,7 @@ def test_model_is_rolled_out_answers_and_is_rolled_back(
 def test_canary_answers_next_to_the_present_model_and_is_promoted(
     team: ApiServer, root: str, s3_environment: dict[str, str]
 ) -> None:
-    options = DeployOptions(
-        service="photos",
-        serve_image=IMAGE,
-        serve_cpu="200m",
-        serve_memory="512Mi",
-        s3_secret=STORE_SECRET,
-        s3_endpoint=s3_environment["POD_S3_ENDPOINT"],
-        kserve="no",
-        deadline=120,
-    )
+    options = _options(s3_environment, "no")
     old, new = (
         a_small_package(f"{root}/canary/{seed}", seed=seed, has_pattern=True).folder.store.uri
         for seed in range(2)

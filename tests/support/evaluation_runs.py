@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,12 +14,16 @@ from samples import a_manifest, a_split, published, sample_ids, some_images, wri
 from torch import nn
 
 from ddpipe.data.manifest import SPLITS, load_manifest
+from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.metrics import best_thresholds, measure
 from ddpipe.evaluate.mistakes import Mistake, wrong_answers
 from ddpipe.evaluate.report import RunRecord, drawn
+from ddpipe.export.export import export
+from ddpipe.export.spec import ExportSpec
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import RECORD, Checkpoint, claim
 from ddpipe.model.evaluation import Evaluation, Subject, publish
+from ddpipe.model.package import ModelPackage
 from ddpipe.model.tasks import TASKS, FloatArray, IntArray
 from ddpipe.storage import Store, open_store
 
@@ -96,6 +101,13 @@ def a_training(
     )
     store.write(RECORD, json.dumps({**a_training_record(), "checkpoint": asdict(saved)}).encode())
     return store.uri
+
+
+def exported(folder: Path, dataset: str, spec: ExportSpec | None = None) -> ModelPackage:
+    """The training in a folder, evaluated and exported next to it."""
+    training, evaluation = str(folder / "training"), str(folder / "evaluation")
+    evaluate(training, dataset, evaluation)
+    return export(training, dataset, evaluation, str(folder / "model"), spec=spec)
 
 
 def a_training_record(epochs: int = 3) -> dict[str, object]:

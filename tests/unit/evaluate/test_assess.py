@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from evaluation_runs import a_dataset, a_multilabel_dataset, a_training
+from evaluation_runs import a_dataset, a_multilabel_dataset, a_training, exported
 from samples import sample_ids
 
 from ddpipe.__main__ import cli
@@ -19,7 +19,6 @@ from ddpipe.errors import DatasetError, ParameterError
 from ddpipe.evaluate.assess import assess
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.export.export import export
 
 
 @pytest.fixture(scope="module", params=[a_dataset, a_multilabel_dataset], ids=["multiclass", "multilabel"])
@@ -27,12 +26,11 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """A run that was trained, evaluated and exported."""
     here = tmp_path_factory.mktemp("run")
     dataset = request.param(str(here / "store"))
-    training = a_training(str(here / "training"), dataset)
+    a_training(str(here / "training"), dataset)
     (here / "training/trained_on.npy").write_bytes(
         to_bytes(hashed(open_split(dataset, "train").sample_ids.column))
     )
-    evaluate(training, dataset, str(here / "evaluation"))
-    export(training, dataset, str(here / "evaluation"), str(here / "model"))
+    exported(here, dataset)
     (here / "dataset").write_text(dataset)
     return here
 

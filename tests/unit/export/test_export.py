@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from evaluation_runs import SHAPE, a_dataset, a_multilabel_dataset, a_training
+from evaluation_runs import SHAPE, a_dataset, a_multilabel_dataset, a_training, exported
 from safetensors.torch import load_file
 from samples import an_image, some_images
 
@@ -38,9 +38,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was trained, evaluated and exported."""
     here = tmp_path_factory.mktemp("run")
     dataset = a_dataset(str(here / "store"))
-    training = a_training(str(here / "training"), dataset)
-    evaluate(training, dataset, str(here / "evaluation"))
-    export(training, dataset, str(here / "evaluation"), str(here / "model"))
+    a_training(str(here / "training"), dataset)
+    exported(here, dataset)
     (here / "dataset").write_text(dataset)
     return here
 

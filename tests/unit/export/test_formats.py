@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from evaluation_runs import a_dataset, a_multilabel_dataset, a_training
+from evaluation_runs import a_dataset, a_multilabel_dataset, a_training, exported
 from onnx import TensorProto, load_model_from_string
 from samples import published, some_images
 
 from ddpipe.data.reader import open_split
 from ddpipe.errors import ParameterError
-from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.export import export as exporting
 from ddpipe.export import variants as making
 from ddpipe.export.export import export
@@ -40,9 +39,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was exported in all formats."""
     here = tmp_path_factory.mktemp("run")
     dataset = a_dataset(str(here / "store"))
-    training = a_training(str(here / "training"), dataset)
-    evaluate(training, dataset, str(here / "evaluation"))
-    export(training, dataset, str(here / "evaluation"), str(here / "model"), spec=SPEC)
+    a_training(str(here / "training"), dataset)
+    exported(here, dataset, SPEC)
     (here / "dataset").write_text(dataset)
     return here
 
@@ -143,10 +141,9 @@ def test_a_split_without_a_score_leaves_formats_out(tmp_path: Path, monkeypatch:
     """No image shows a label: none has an AUC."""
     monkeypatch.setattr("evaluation_runs.some_labels", lambda *shape: np.zeros(shape, np.int64))
     dataset = a_multilabel_dataset(str(tmp_path / "store"))
-    training = a_training(str(tmp_path / "training"), dataset)
-    evaluate(training, dataset, str(tmp_path / "evaluation"))
+    a_training(str(tmp_path / "training"), dataset)
     spec = ExportSpec(export_formats=["fp16"])
-    package = export(training, dataset, str(tmp_path / "evaluation"), str(tmp_path / "model"), spec=spec)
+    package = exported(tmp_path, dataset, spec)
     reason = package.lineage["formats"]["fp16"]["left_out"]
     assert reason == "its loss cannot be measured: these images define no macro_auc"
 
@@ -187,9 +184,8 @@ def test_large_images_are_timed_in_smaller_batches() -> None:
 @pytest.mark.parametrize("kind", [a_dataset, a_multilabel_dataset])
 def test_reference_describes_training_images(tmp_path: Path, kind: object) -> None:
     dataset = kind(str(tmp_path / "store"))  # type: ignore[operator]
-    training = a_training(str(tmp_path / "training"), dataset)
-    evaluate(training, dataset, str(tmp_path / "evaluation"))
-    package = export(training, dataset, str(tmp_path / "evaluation"), str(tmp_path / "model"))
+    a_training(str(tmp_path / "training"), dataset)
+    package = exported(tmp_path, dataset)
     found = Reference.from_dict(json.loads(package.folder.read("reference.json")))
     samples = open_split(dataset, "train")
     assert found.images == len(samples)
@@ -207,9 +203,8 @@ def test_a_large_training_split_is_sampled_over_its_whole_length(
         "test": [some_images(8, (8, 8, 1))],
     }
     dataset = published(open_store(str(tmp_path / "store")), shards)
-    training = a_training(str(tmp_path / "training"), dataset)
-    evaluate(training, dataset, str(tmp_path / "evaluation"))
-    package = export(training, dataset, str(tmp_path / "evaluation"), str(tmp_path / "model"))
+    a_training(str(tmp_path / "training"), dataset)
+    package = exported(tmp_path, dataset)
     found = Reference.from_dict(json.loads(package.folder.read("reference.json")))
     assert found.images == 3
     assert 0 < found.brightness[0] < 200

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,15 +16,10 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.notebook import background
 from ddpipe.notebook.machine import Machine, Secrets
 from ddpipe.notebook.result import publish
-from ddpipe.storage import Store, open_store
+from ddpipe.storage import Store
 
 FAILED = ReplicaFailed(what="the job failed", which="rank 1", seen="exit code 3", do="look")
 STOPPED = Interrupted(what="stopped", which="one", seen="SIGTERM", do="launch again")
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "one"))
 
 
 @pytest.fixture

@@ -31,11 +31,6 @@ def work() -> int:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "one"))
-
-
-@pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> FakeApiServer:
     server = a_server()
     monkeypatch.setattr(background, "connect", lambda: server)

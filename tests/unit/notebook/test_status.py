@@ -41,11 +41,6 @@ class Scripted(Machine):
         self.looks = 0
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "one"))
-
-
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_PAUSE", 0.001)
