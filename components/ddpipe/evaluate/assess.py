@@ -28,7 +28,7 @@ from ddpipe.model import AUTO
 from ddpipe.model.evaluation import Evaluation, Subject
 from ddpipe.model.package import FORMAT, ONNX, Signature, load_package, seen_by
 from ddpipe.model.record import training_record
-from ddpipe.model.scoring import Answer, batch_size_for, logits_by
+from ddpipe.model.scoring import Answer, answers_to, logits_by
 from ddpipe.model.tasks import TASKS, FloatArray, Thresholds
 from ddpipe.model.trained import load_model, samples_seen
 from ddpipe.model.views import with_views
@@ -209,10 +209,7 @@ def _trained_on(
 
 
 def _logits(judged: Judged, samples: SplitReader, spec: EvaluateSpec) -> npt.NDArray[np.float32]:
-    size = batch_size_for(samples.shape, min(BATCH, spec.evaluation_batch_size))
-    starts = range(0, len(samples), size)
-    found = [judged.answer(samples.images(range(one, min(one + size, len(samples))))) for one in starts]
-    logits = np.concatenate(found)
+    logits = answers_to(samples, judged.answer, min(BATCH, spec.evaluation_batch_size))
     if broken := int((~np.isfinite(logits)).any(axis=1).sum()):
         raise Diverged(
             what="a model cannot be evaluated",

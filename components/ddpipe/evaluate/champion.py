@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ddpipe.data.manifest import DatasetManifest
-from ddpipe.data.prefetch import prefetched
 from ddpipe.data.reader import SplitReader
 from ddpipe.data.reduced import working_shape
 from ddpipe.errors import CorruptObject, ModelError, NoSuchObject, ParameterError
@@ -23,7 +22,7 @@ from ddpipe.model.evaluation import FORMAT as EVALUATION
 from ddpipe.model.evaluation import corrupt, load_evaluation
 from ddpipe.model.history import Model, Promotion
 from ddpipe.model.package import FORMAT, ONNX, ModelPackage, Signature, load_package
-from ddpipe.model.scoring import batch_size_for
+from ddpipe.model.scoring import answers_to
 from ddpipe.model.session import Session
 from ddpipe.storage.sealed import sha256
 
@@ -125,13 +124,7 @@ def logits_of_champion(
     except CorruptObject as error:
         name = f"the ONNX model of the champion {champion.version}"
         raise NotComparable(f"{name} cannot run: {error.seen}") from error
-    size = batch_size_for(samples.shape, BATCH)
-    starts = range(0, len(samples), size)
-    batches = prefetched(
-        lambda start: samples.images(range(start, min(start + size, len(samples)))), starts, threads=1
-    )
-    answers = np.concatenate([session(images) for images in batches])
-    scaled = (answers / temperature).astype(np.float32, copy=False)
+    scaled = (answers_to(samples, session, BATCH) / temperature).astype(np.float32, copy=False)
     return scaled, "computed again from its ONNX model"
 
 

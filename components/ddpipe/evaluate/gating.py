@@ -175,7 +175,8 @@ def _slices(evaluation: Evaluation, kept: BoolArray) -> dict[str, BoolArray]:
     slicing = evaluation.slicing()
     if slicing is None:
         return {}
-    return {f"{column} = {value}": mask[kept] for column, value, mask in slicing.each()}
+    named = zip(evaluation.metrics.slices, slicing.each(), strict=True)
+    return {one.name: mask[kept] for one, (_, _, mask) in named}
 
 
 def _cost(

@@ -12,7 +12,6 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from markupsafe import Markup, escape
 from safetensors.torch import save
@@ -34,7 +33,7 @@ from ddpipe.model.onnx import OPSET, NotExportable, to_onnx
 from ddpipe.model.package import ModelPackage, Signature, publish
 from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.model.reference import Reference, means_of, pattern_of
-from ddpipe.model.scoring import Answer, logits_by
+from ddpipe.model.scoring import Answer, answers_to, logits_by
 from ddpipe.model.session import Session
 from ddpipe.model.slices import worst_first
 from ddpipe.model.tasks import TASKS, TITLES
@@ -192,7 +191,7 @@ def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: 
     logits, _ = evaluation.predictions()
     temperature = np.float32(evaluation.metrics.temperature)
     task, thresholds = TASKS[evaluation.metrics.task], evaluation.metrics.thresholds
-    answers = _answers(session, samples, max(BATCH_SIZES))
+    answers = answers_to(samples, session, max(BATCH_SIZES))
     first = torch.from_numpy(samples.images(range(min(max(BATCH_SIZES), len(samples)))))
     allowed = tolerance(model, first, float(np.abs(logits).max()))
     compare = partial(agreement, task=task, rounding=allowed, spread=spread_of(logits))
@@ -243,12 +242,6 @@ def _reference(signature: Signature, training: SplitReader, answers: Answer) -> 
     )
     pattern = signature.probabilities(answers(pattern_of(signature.shape)))[0]
     return Reference.of(decisions, np.concatenate(means), pattern.tolist())
-
-
-def _answers(session: Session, samples: SplitReader, batch_size: int) -> npt.NDArray[np.float32]:
-    indices = np.arange(len(samples))
-    batches = np.split(indices, indices[batch_size::batch_size])
-    return np.concatenate([session(samples.images(batch)) for batch in batches])
 
 
 def _check_same_dataset(

@@ -28,7 +28,7 @@ from ddpipe.export.spec import FP16, INT8, PROGRAM
 from ddpipe.model.evaluation import Evaluation
 from ddpipe.model.onnx import NotExportable
 from ddpipe.model.package import INPUT
-from ddpipe.model.scoring import Answer, logits_by
+from ddpipe.model.scoring import Answer, answers_to, logits_by
 from ddpipe.model.session import Session
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.tensors import first_line
@@ -194,12 +194,7 @@ def measured(answer: Answer, samples: SplitReader, evaluation: Evaluation) -> di
     """
     metrics, (logits, labels) = evaluation.metrics, evaluation.predictions()
     task, scale = TASKS[metrics.task], np.float32(metrics.temperature)
-    found = np.concatenate(
-        [
-            answer(samples.images(range(start, min(start + BATCH, len(samples)))))
-            for start in range(0, len(samples), BATCH)
-        ]
-    )
+    found = answers_to(samples, answer, BATCH)
     if not np.isfinite(found).all():
         raise NotExportable("it outputs NaN or infinity")
     truth = task.truth(labels, logits.shape[1])

@@ -37,6 +37,26 @@ def logits_by(model: nn.Module) -> Answer:
     return answer
 
 
+def answers_to(samples: SplitReader, answer: Answer, most: int) -> npt.NDArray[np.float32]:
+    """What a model in this process answers to a whole split; the next batch is read meanwhile.
+
+    Args:
+        samples: What is scored; at least one.
+        answer: Computes logits.
+        most: Samples per batch; fewer where the images are large.
+
+    Returns:
+        float32, shape (samples, classes), in the samples' order.
+    """
+    size = batch_size_for(samples.shape, most)
+
+    def images_of(start: int) -> Images:
+        return samples.images(range(start, min(start + size, len(samples))))
+
+    batches = prefetched(images_of, range(0, len(samples), size), threads=1)
+    return np.concatenate([answer(images) for images in batches])
+
+
 def batch_size_for(shape: tuple[int, int, int], most: int) -> int:
     """Images per batch: as many as wanted, or as fit into `PIXELS`, and at least one.
 
