@@ -90,7 +90,7 @@ def here() -> Iterator[str]:
     """On this machine, one after the other."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        command = ("tune", "--source", "digits", "--study", "digits", *SEARCH, "--pruning", "none")
+        command = ("tune", "--source", "digits", "--study", "digits", *SEARCH)
         subprocess.run([sys.executable, "-m", "ddpipe", *command], cwd=place, check=True)
         found = in_journal(place / "studies/digits/journal.log")
         yield row("`ddpipe tune`: a process per trial, resumable", 1, found)
