@@ -80,9 +80,9 @@ def reference(version: str, kind: str, named: Mapping[str, Any]) -> dict[str, An
     return {"apiVersion": version, "kind": kind, "name": named["name"], "uid": named["uid"]}
 
 
-def run_of(job: Object) -> Object | None:
-    """The reference to the run that a job belongs to; None if it has none that can be judged."""
-    owners = job["metadata"].get("ownerReferences") or []
+def run_of(item: Object) -> Object | None:
+    """The reference to the run that a job or pod belongs to; None if it has none that can be judged."""
+    owners = item["metadata"].get("ownerReferences") or []
     return owners[0] if owners and owners[0]["kind"] in _RUNS else None
 
 
@@ -141,6 +141,12 @@ def _is_over(cluster: Cluster, namespace: str, reference: Object) -> bool | None
             return None
         raise
     if run["metadata"]["uid"] != reference["uid"]:
+        return True
+    # How Argo and Kubeflow Pipelines ask for the termination of a workflow: its pods have no more to do.
+    spec = run.get("spec", {})
+    if reference["kind"] == WORKFLOWS.kind and (
+        spec.get("shutdown") or spec.get("activeDeadlineSeconds") == 0
+    ):
         return True
     status = run.get("status", {})
     conditions = {item["type"] for item in status.get("conditions") or () if item["status"] == "True"}

@@ -17,12 +17,14 @@ from threading import Event, Thread
 from time import monotonic, sleep
 from types import FrameType
 
+from ddpipe.errors import LaunchError
 from ddpipe.jobs.labels import owner_of
 from ddpipe.jobs.owner import Owner
 from ddpipe.jobs.status import condition
 from ddpipe.kube.api import ApiError, Cluster, Refused, Unanswered
 from ddpipe.kube.resources import Object
-from ddpipe.kube.retrying import is_transient
+from ddpipe.kube.retrying import Patient, is_transient
+from ddpipe.launching.ownership import run_of, runs_over
 
 EXIT_CODE = 143
 # API servers close a connection that is idle for 90 s.
@@ -32,6 +34,8 @@ _LOOK_AGAIN = 2
 # A create request that was given up when the signal came shows its object within this time.
 _SETTLING = 0.4
 _GIVE_UP = 25
+# Seconds for which a busy server is asked whether the run was terminated.
+_ANSWERED = 5
 # The kubelet signals a pod that it evicts and writes down why at the same time; either may be seen first.
 _NOTICE = 0.15
 
@@ -105,7 +109,7 @@ def _guard(cluster: Cluster, target: Target, reader: int, is_stopping: Event) ->
 
 def _stop(cluster: Cluster, target: Target) -> str:
     """Delete the job, and retry until the process is killed; what was done, as a message."""
-    if _is_evicted(cluster, target):
+    if _is_evicted(cluster, target) and not _is_terminated(cluster, target):
         return "this pod is evicted: the job stays, the next attempt adopts it"
     began = monotonic()
     while monotonic() - began < _GIVE_UP:
@@ -163,6 +167,24 @@ def _is_evicted(cluster: Cluster, target: Target) -> bool:
         if monotonic() > until:
             return False
         sleep(_NOTICE / 4)
+
+
+def _is_terminated(cluster: Cluster, target: Target) -> bool:
+    """Whether this pod is removed because its run was terminated.
+
+    Argo deletes a pod that it takes for pending, which may have been running for a second:
+
+        16:00:00  the pod runs, the launcher creates the job; Argo has not seen the pod start yet
+        16:00:01  the run is terminated: Argo marks the workflow, and deletes the pod as one that never ran
+        16:00:01  SIGTERM: the pod has a deletion time, as in a drain, but no next attempt will come
+    """
+    patient = Patient(cluster, _ANSWERED)
+    for path in filter(None, (target.launcher, target.path)):
+        with suppress(ApiError, LaunchError):
+            found = patient.get(path)
+            if run := run_of(found):
+                return runs_over(patient, found["metadata"]["namespace"], [run])[run["uid"]] is True
+    return False
 
 
 def _has_to_go(pod: Object) -> bool:

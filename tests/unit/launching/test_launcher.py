@@ -508,7 +508,7 @@ def test_wrong_options_are_reported_before_a_cluster_is_sought(
 
 
 @pytest.mark.parametrize(
-    ("pods", "named"), [(1, "worker-0"), (3, "worker-0, worker-1, worker-2"), (64, "worker-7 and 56 others")]
+    ("pods", "named"), [(1, "worker-0"), (3, "worker-0, worker-1, worker-2"), (64, "worker-7 and 56 more")]
 )
 def test_logs_that_are_not_read_to_their_end_are_one_line(
     pods: int, named: str, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ import pytest
 from fake_api import FakeApiServer, Request
 from launch_samples import JOBS, PODS, a_job, a_server, an_object
 
+from ddpipe.kube import resources
 from ddpipe.kube.api import ApiError, Refused, Unanswered
 from ddpipe.launching import stopping
 from ddpipe.launching.stopping import Target, _looked_up, _stop, deletes_on_stop
@@ -23,6 +24,7 @@ JOB = a_job()
 PATH = f"{JOBS}/{JOB.name}"
 TARGET = Target(PATH, JOB.owner)
 OWN_POD = f"{PODS}/step"
+WORKFLOWS = resources.WORKFLOWS.path("team")
 FROM_POD = Target(PATH, JOB.owner, OWN_POD)
 
 
@@ -115,6 +117,28 @@ def test_the_job_stays_when_the_launcher_s_pod_is_deleted(gone: bool) -> None:
         server.put(PODS, step(deletionTimestamp="2026-01-01T00:01:00Z"))
     assert "the next attempt adopts it" in _stop(server, FROM_POD)
     assert is_there(server)
+
+
+@pytest.mark.parametrize(
+    ("workflow", "is_deleted"),
+    [
+        ({"spec": {"shutdown": "Terminate"}, "status": {"phase": "Running"}}, True),
+        ({"spec": {"activeDeadlineSeconds": 0}, "status": {"phase": "Running"}}, True),
+        ({"spec": {}, "status": {"phase": "Failed"}}, True),
+        ({"spec": {"activeDeadlineSeconds": 3600}, "status": {"phase": "Running"}}, False),
+    ],
+)
+def test_a_terminated_run_deletes_the_job_although_the_pod_is_deleted(
+    workflow: dict[str, Any], is_deleted: bool
+) -> None:
+    """Argo deletes a pod whose start it has not seen yet, as a drain would."""
+    server = a_server(an_object(JOB, "Running"))
+    run = {"apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "name": "run", "uid": "run-1"}
+    server.put(PODS, step(namespace="team", deletionTimestamp="2026-01-01T00:01:00Z", ownerReferences=[run]))
+    server.know(WORKFLOWS)
+    server.put(WORKFLOWS, {"metadata": {"name": "run", "uid": "run-1"}, **workflow})
+    assert _stop(server, FROM_POD).endswith("is deleted" if is_deleted else "adopts it")
+    assert is_there(server) is not is_deleted
 
 
 EVICTED = {
