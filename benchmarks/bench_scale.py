@@ -59,7 +59,8 @@ class Cost:
         megabytes: Its peak memory.
         lines: Lines it wrote.
         requests: Requests it sent to the API server.
-        busiest: Requests per second in the ten seconds with most of them.
+        first: How many of them it sent until the job was created.
+        busiest: Requests per second after that, in the ten seconds with most of them.
         text: What it wrote.
     """
 
@@ -69,6 +70,7 @@ class Cost:
     megabytes: float
     lines: int
     requests: int
+    first: int
     busiest: float
     text: str
 
@@ -93,14 +95,17 @@ def cost_of(place: Place, command: Sequence[str]) -> Cost:
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
         text = output.read()
+    requests = place.proxy.requests[before:]
+    first = next((number for number, one in enumerate(requests, 1) if one.creates_job), 0)
     return Cost(
         code=process.returncode,
         seconds=seconds,
         cpu=usage.ru_utime + usage.ru_stime,
         megabytes=usage.ru_maxrss / 1024,
         lines=len(text.splitlines()),
-        requests=len(place.proxy.requests) - before,
-        busiest=_busiest([request.moment for request in place.proxy.requests[before:]]),
+        requests=len(requests),
+        first=first,
+        busiest=_busiest([request.moment for request in requests[first:]]),
         text=text,
     )
 
@@ -273,7 +278,8 @@ COLUMNS: dict[str, dict[str, str]] = {
         "cpu": "CPU s",
         "megabytes": "peak MB",
         "requests": "API requests",
-        "busiest": "per s, busiest 10 s",
+        "first": "of them until the job exists",
+        "busiest": "then per s, busiest 10 s",
         "lines": "lines",
         "code": "exit code",
         "seconds": "s",

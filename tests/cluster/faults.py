@@ -454,7 +454,9 @@ def logs_cut(place: Place) -> Ended:
 
 @fault("containers restart: their logs continue", words=("4 restarts|restarts",))
 def restarting(place: Place) -> Ended:
-    script = "if [ -e /dev/shm/again ]; then seq 51 100; else touch /dev/shm/again; seq 1 50; exit 1; fi"
+    # The second run takes a moment: the kubelet deletes the first one's log when it ends.
+    second = "sleep 3; seq 51 100"
+    script = f"if [ -e /dev/shm/again ]; then {second}; else touch /dev/shm/again; seq 1 50; exit 1; fi"
     ended = launch(place, script, "--restart", "OnFailure").end()
     for rank in ("worker-0", "worker-1"):
         numbers = [int(number) for number in re.findall(rf"\[{rank}\] (\d+)\n", ended.text)]

@@ -13,11 +13,12 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from place import IMAGE, Place, a_place, eventually
@@ -26,8 +27,10 @@ from ddpipe.errors import LaunchError, ReplicaFailed
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.owner import Owner
 from ddpipe.kube.api import ApiServer, connect
+from ddpipe.kube.retrying import with_retries
 from ddpipe.launching.launcher import launch
 
+T = TypeVar("T")
 LAUNCHERS = int(os.environ.get("DDPIPE_SOAK", "4"))
 FAILING = 4
 """Every so many-th job fails."""
@@ -78,7 +81,9 @@ def test_many_launchers_on_a_flaky_server_are_all_right(admin: ApiServer, simula
         ThreadPoolExecutor(LAUNCHERS) as pool,
     ):
         running = [pool.submit(_launched, place, a_job(place, n, simulated)) for n in range(LAUNCHERS)]
-        created = eventually(lambda: len(place.jobs()), lambda count: 2 * count >= LAUNCHERS, PATIENCE)
+        created = eventually(
+            lambda: len(_patiently(place.jobs)), lambda count: 2 * count >= LAUNCHERS, PATIENCE, pause=1
+        )
         assert 2 * created >= LAUNCHERS
         with place.proxy.flaky(0.3):
             place.proxy.drop_streams()
@@ -87,9 +92,9 @@ def test_many_launchers_on_a_flaky_server_are_all_right(admin: ApiServer, simula
             time.sleep(3)
         ended = [one.result(PATIENCE) for one in running]
         assert not [f"{one.number}: {one.error}\n{one.text}" for one in ended if not one.is_right]
-        assert place.jobs_ever() == LAUNCHERS
-        assert not eventually(place.jobs, lambda left: not left, 60)
-        assert not eventually(place.pods, lambda left: not left, 60)
+        assert _patiently(place.jobs_ever) == LAUNCHERS
+        for left in (place.jobs, place.pods):
+            assert not eventually(partial(_patiently, left), lambda found: not found, 60, pause=1)
 
 
 def a_job(place: Place, number: int, simulated: dict[str, Any]) -> TrainingJob:
@@ -109,6 +114,11 @@ def a_job(place: Place, number: int, simulated: dict[str, Any]) -> TrainingJob:
     if not simulated:
         return job
     return replace(job, **simulated, annotations={"lab/seconds": "20s", "lab/exit": str(code)})
+
+
+def _patiently(look: Callable[[], T]) -> T:
+    """What the test itself sees of a server that so many launchers keep busy."""
+    return with_retries(look, PATIENCE)
 
 
 def _launched(place: Place, job: TrainingJob) -> Ended:

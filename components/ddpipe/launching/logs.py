@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
-from functools import partial
 from itertools import count, islice
-from threading import Condition, Thread
+from threading import Thread
 from time import monotonic, sleep
 from typing import Any
 
@@ -19,14 +18,12 @@ from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.status import Replica, Stage
 from ddpipe.kube.cluster import ApiError, Cluster, Query
 from ddpipe.kube.retrying import Turns, is_transient, reconnected
-from ddpipe.launching.loglines import Line, Mark, lines_of, metrics_of, unread
+from ddpipe.launching.loglines import Line, lines_of, metrics_of
+from ddpipe.launching.podlog import TAIL, OpenLog, PodLog, Take
 from ddpipe.spelling import option
 
 # After so much silence a log is requested again; training may well write nothing for minutes.
 _SILENCE = 1800
-_TAIL = 20
-# A node that cannot show logs is not asked by dozens of threads all the time.
-_LONGEST_PAUSE = 30
 # Open connections: a process may have 1,024 files open, and a person reads fewer logs than this.
 MOST_FOLLOWED = 64
 # So many logs are opened at once, then so many per second: when 64 pods start, each has a log to open, and
@@ -72,7 +69,7 @@ class Logs:
         self.cluster, self.pods = cluster, pods
         self.metrics: dict[str, float] = {}
         self._write, self._ranks, self._say = write, ranks, say
-        self._followed: dict[str, _PodLog] = {}
+        self._followed: dict[str, PodLog] = {}
         self._failed: dict[str, _LastLines] = {}
         self._has_master = self._is_limited = False
         self.turns = Turns(_OPENED_AT_ONCE, _OPENED_PER_SECOND)
@@ -88,7 +85,7 @@ class Logs:
             if uid in self._followed or replica.stage is not Stage.FINISHED:
                 continue
             if self._is_chosen(replica) and running < MOST_FOLLOWED and uid not in self._failed:
-                self._followed[uid] = _PodLog(self, replica)
+                self._followed[uid] = PodLog(replica, self._in_turn, self.take)
                 running += 1
                 continue
             if self._is_chosen(replica) and not self._is_limited:
@@ -127,7 +124,7 @@ class Logs:
         Returns:
             The ranks whose log was not read to its end.
         """
-        readers: list[_PodLog | _LastLines] = [*self._followed.values(), *self._failed.values()]
+        readers: list[PodLog | _LastLines] = [*self._followed.values(), *self._failed.values()]
         read, until = -1, 0.0
         while behind := [reader for reader in readers if reader.is_behind]:
             lines = sum(reader.lines for reader in behind)
@@ -137,6 +134,14 @@ class Logs:
                 break
             behind[0].thread.join(0.05)
         return tuple(reader.rank for reader in behind)
+
+    def _in_turn(self, replica: Replica, query: Query) -> Iterator[bytes]:
+        self.turns.take()
+        return self._pieces(replica, query)
+
+    def _pieces(self, replica: Replica, query: Query) -> Iterator[bytes]:
+        query = {"container": replica.container, "timestamps": "true", **query}
+        return self.cluster.pieces(f"{self.pods}/{replica.pod}/log", query, _SILENCE)
 
     def _is_chosen(self, replica: Replica) -> bool:
         """Whether the pod's number is chosen: a master is 0, and the workers follow it."""
@@ -149,7 +154,7 @@ class Logs:
         if replica.failure is None or (before and before.restarts == replica.restarts):
             return
         if before or sum(uid in present for uid in self._failed) < MOST_FAILED:
-            self._failed[replica.uid] = _LastLines(self, replica)
+            self._failed[replica.uid] = _LastLines(replica, self._pieces, self.take)
 
 
 def _forget(readers: dict[str, Any], present: Collection[str], most: int) -> None:
@@ -159,137 +164,13 @@ def _forget(readers: dict[str, Any], present: Collection[str], most: int) -> Non
         del readers[uid]
 
 
-class _PodLog:
-    """Reads one pod's log: each run of its container to its end, one after the other.
-
-    The kubelet keeps the log of the present run and of the one before. Which these are may have changed since
-    we looked: a log that was followed as one run's may be that of the next. So once a run is known to be
-    over, its log is read from the start, and its first line's time shows whether it was read before.
-    """
-
-    def __init__(self, logs: Logs, replica: Replica) -> None:
-        self._logs = logs
-        self._replica: Replica = replica
-        self._gone = False
-        self._earlier: list[Mark] = []
-        self._changed = Condition()
-        self.tail: deque[str] = deque(maxlen=_TAIL)
-        self.lines = 0
-        self._runs = 0
-        self.thread = Thread(target=self._read, name=f"log {replica.rank}", daemon=True)
-        self.thread.start()
-
-    @property
-    def rank(self) -> str:
-        """Whose log it is."""
-        return self._replica.rank
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether the container has ended and its log is not read to the end."""
-        ended = self.has_ended(self._replica.restarts)
-        return ended and self.thread.is_alive() and self._runs <= self._replica.restarts
-
-    def see(self, replica: Replica | None) -> None:
-        """Take in the pod's present state; None when it is gone."""
-        if replica == self._replica and not self._gone:
-            return
-        with self._changed:
-            self._replica, self._gone = replica or self._replica, replica is None
-            self._changed.notify_all()
-
-    def is_kept(self, run: int) -> bool:
-        """Whether the kubelet still has the log of this run."""
-        return self._replica.restarts <= run + 1
-
-    def is_previous(self, run: int) -> bool:
-        """Whether another run has come after this one."""
-        return self._replica.restarts > run
-
-    def has_ended(self, run: int) -> bool:
-        """Whether this run of the container is over."""
-        replica = self._replica
-        return self._gone or replica.over or replica.restarts > run or replica.ending is not None
-
-    def _has_begun(self, run: int) -> bool:
-        replica = self._replica
-        return replica.restarts > run or (replica.restarts == run and replica.has_begun)
-
-    def _read(self) -> None:
-        for run in count():
-            self._await(partial(self._has_begun, run))
-            if not self._has_begun(run):
-                return
-            if self.is_kept(run):
-                self._read_run(run)
-            self._runs = run + 1
-
-    def _await(self, happened: Callable[[], bool]) -> None:
-        with self._changed:
-            self._changed.wait_for(lambda: happened() or self._gone or self._replica.over)
-
-    def _pause(self, run: int, seconds: float) -> None:
-        """Wait, but not beyond the end of the run: then its log has an end, too."""
-        had_ended = self.has_ended(run)
-        with self._changed:
-            self._changed.wait_for(lambda: not had_ended and self.has_ended(run), seconds)
-
-    def _read_run(self, number: int) -> None:
-        run = _RunLog(self, number, self._earlier)
-        pause = partial(self._pause, number)
-        for line in reconnected(lambda: run.read(self._log), run.is_over, pause, _LONGEST_PAUSE):
-            self.lines += 1
-            self._logs.take(self.rank, line, self.tail)
-        self._earlier = run.marks
-
-    def _log(self, query: Query) -> Iterator[bytes]:
-        self._logs.turns.take()
-        path = f"{self._logs.pods}/{self._replica.pod}/log"
-        return self._logs.cluster.pieces(path, {"container": self._replica.container, **query}, _SILENCE)
-
-
-class _RunLog:
-    """The log of one run of a container: read to an end that came after the container's.
-
-    Until then an end of the log may be only a cut.
-    """
-
-    def __init__(self, pod: _PodLog, number: int, earlier: Iterable[Mark]) -> None:
-        self._pod, self._number = pod, number
-        self._earlier = list(earlier)
-        self.mark = Mark()
-        self._has_ended = self._is_previous = False
-
-    def read(self, log: Callable[[Query], Iterator[bytes]]) -> Iterator[Line]:
-        """The lines that were not read yet, until the log ends or is cut."""
-        self._has_ended = self._pod.has_ended(self._number)
-        if self._pod.is_previous(self._number) and not self._is_previous:
-            self._earlier.append(self.mark)
-            self.mark, self._is_previous = Mark(), True
-        which = {"previous": "true"} if self._is_previous else {"follow": "true"}
-        lines = lines_of(log({"timestamps": "true", **which, **self.mark.since}), complete=self._has_ended)
-        return unread(lines, self.mark, self._earlier, was_rotated=self._is_previous)
-
-    @property
-    def marks(self) -> list[Mark]:
-        """How far this log and earlier ones were read; the kubelet keeps but two."""
-        return [*self._earlier, self.mark][-4:]
-
-    def is_over(self, error: ApiError | None) -> bool:
-        """Whether there is nothing more to read."""
-        if error is None:
-            return self._has_ended or not self._pod.is_kept(self._number)
-        return not is_transient(error) or not self._pod.is_kept(self._number)
-
-
 class _LastLines:
     """The last lines of a container that failed and whose log nobody followed."""
 
-    def __init__(self, logs: Logs, replica: Replica) -> None:
-        self._logs = logs
-        self._replica = replica
+    def __init__(self, replica: Replica, open_log: OpenLog, take: Take) -> None:
+        self._replica, self._open_log, self._take = replica, open_log, take
         self.rank, self.restarts = replica.rank, replica.restarts
-        self.tail: deque[str] = deque(maxlen=_TAIL)
+        self.tail: deque[str] = deque(maxlen=TAIL)
         self.lines = 0
         self._attempts = count(1)
         self.thread = Thread(target=self._read, name=f"last lines of {replica.rank}", daemon=True)
@@ -303,19 +184,12 @@ class _LastLines:
     def _read(self) -> None:
         for line in reconnected(self._open, self._is_over, sleep):
             self.lines += 1
-            self._logs.take(self.rank, line, self.tail)
+            self._take(self.rank, line, self.tail)
 
     def _open(self) -> Iterator[Line]:
         """Read whole before any line is written: an attempt that is cut writes nothing."""
-        replica = self._replica
-        restarted = {"previous": "true"} if replica.ending is None else {}
-        query = {
-            "container": replica.container,
-            "timestamps": "true",
-            "tailLines": str(_LAST_LINES),
-            **restarted,
-        }
-        pieces = self._logs.cluster.pieces(f"{self._logs.pods}/{replica.pod}/log", query, _SILENCE)
+        which = {"previous": "true"} if self._replica.ending is None else {}
+        pieces = self._open_log(self._replica, {"tailLines": str(_LAST_LINES), **which})
         return iter(list(lines_of(pieces, complete=True)))
 
     def _is_over(self, error: ApiError | None) -> bool:

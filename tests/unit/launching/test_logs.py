@@ -52,10 +52,68 @@ def test_a_log_that_is_cut_continues_where_it_was() -> None:
     assert read(server, a_pod(JOB, phase="Succeeded", state=ended(0))) == ["[worker-0] a", "[worker-0] b"]
 
 
-def test_each_run_of_a_restarted_container_is_read() -> None:
+@pytest.mark.parametrize("first_seen", ["running", "ended", "succeeded"])
+def test_each_run_of_a_restarted_container_is_read(first_seen: str) -> None:
     server = a_server([line("02", "second")], previous=[line("01", "first")])
-    pod = a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 1})
-    assert read(server, pod) == ["[worker-0] first", "[worker-0] second"]
+    last = a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 1})
+    states = {
+        "running": a_pod(JOB, container={"restartCount": 1, "lastState": ended(1)}),
+        "ended": a_pod(JOB, state=ended(0), container={"restartCount": 1, "lastState": ended(1)}),
+        "succeeded": last,
+    }
+    assert read(server, states[first_seen], last) == ["[worker-0] first", "[worker-0] second"]
+
+
+def after_its_restart(server: FakeApiServer) -> list[str]:
+    """What is written if the container has ended as far as we know, and a second run has begun."""
+    written: list[str] = []
+    logs = Logs(server, PODS, written.append)
+    logs.see([seen(a_pod(JOB, state=ended(1, at="2026-01-01T00:00:02Z")))])
+    server.awaited(lambda request: request.path == LOG)
+    server.logs[f"{LOG}?previous"] = [[line("01", "a"), line("02", "b")]]
+    logs.see([seen(a_pod(JOB, container={"restartCount": 1, "lastState": ended(1)}))])
+    logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0), container={"restartCount": 1}))])
+    assert logs.finish() == ()
+    return written
+
+
+@pytest.mark.parametrize("shown", [[line("03", "c"), line("04", "d")], []], ids=["lines", "nothing"])
+def test_a_run_that_has_ended_is_not_taken_for_the_next(shown: list[bytes]) -> None:
+    """We know that it has ended, and the node shows the next run already, which may have written nothing."""
+    server = a_server(shown, [line("03", "c"), line("04", "d")])
+    assert after_its_restart(server) == [f"[worker-0] {text}" for text in "abcd"]
+
+
+def test_runs_of_one_second_are_all_read() -> None:
+    """The times cannot show whose lines these are: a run's end is known to the second."""
+    server = a_server([line("02.8", "c"), line("04", "d")])
+    server.logs[LOG].insert(0, [line("02.8", "c")])
+    assert sorted(after_its_restart(server)) == [f"[worker-0] {text}" for text in "abcd"]
+
+
+def test_the_log_of_a_run_that_has_ended_is_read_once() -> None:
+    """Its lines began before its end, so they are its own; the container may never start again."""
+    server = a_server([line("01", "a"), line("10.9", "b")])
+    written: list[str] = []
+    logs = Logs(server, PODS, written.append)
+    logs.see([seen(a_pod(JOB, state=ended(1)))])
+    assert logs.finish() == ()
+    logs.see([seen(a_pod(JOB, phase="Failed", state=ended(1)))])
+    assert logs.finish() == ()
+    assert written == ["[worker-0] a", "[worker-0] b"]
+    assert len(server.asked) == 1
+
+
+def test_finish_waits_for_no_restart_that_may_not_come() -> None:
+    server = a_server([line("10.9", "a")])
+    written: list[str] = []
+    logs = Logs(server, PODS, written.append)
+    logs.see([seen(a_pod(JOB, state=ended(1)))])
+    assert logs.finish(silence=10) == ()
+    assert written == ["[worker-0] a"]
+    logs.see([])
+    assert logs.finish() == ()
+    assert written == ["[worker-0] a"]
 
 
 def test_logs_that_the_kubelet_still_has_are_read_once() -> None:
@@ -210,12 +268,12 @@ def test_logs_are_opened_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     server = a_large_server(30)
     logs = Logs(server, PODS, lambda _: None)
     logs.see(pods_of(30))
-    server.awaited(lambda request: request.path.endswith("worker-9/log"))
-    assert len(requested(server)) == 10
+    server.awaited(lambda _: len(server.asked) == 10)
+    assert len(server.asked) == 10
 
 
 def test_connections_are_bounded_and_the_limit_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_OPENED_AT_ONCE", MOST_FOLLOWED)
+    monkeypatch.setattr(module, "_OPENED_AT_ONCE", 10_000)  # a log that is cut is opened again
     count = MOST_FOLLOWED + 30
     server = a_large_server(count)
     said: list[str] = []
