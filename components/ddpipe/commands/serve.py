@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from socket import socket
 from typing import Any
 
 import click
 import uvicorn
+from starlette.applications import Starlette
+from starlette.types import Lifespan
 
 from ddpipe.commands.model import model_argument
 from ddpipe.commands.options import SectionedCommand, options
@@ -14,6 +17,7 @@ from ddpipe.errors import ParameterError
 from ddpipe.serve.model import load_model
 from ddpipe.serve.server import Server
 from ddpipe.serve.spec import ServeOptions
+from ddpipe.serve.work import Work
 from ddpipe.spelling import option
 
 BACKLOG = 2048
@@ -29,31 +33,47 @@ _log = logging.getLogger(__name__)
 @model_argument
 @options(ServeOptions)
 def serve_command(model: str, **given: Any) -> None:  # noqa: ANN401 - by their names
-    """Answer requests for predictions over HTTP, until it is stopped.
+    """Answer requests for predictions over HTTP and gRPC, until it is stopped.
 
     MODEL is a model package (a folder or s3:// URI), the name of a run, or NAME@champion. The server speaks
     the Open Inference Protocol v2, takes pixels or image files, and shows a page at / for dropping a picture.
     """
     chosen = ServeOptions.picked(given)
-    app = Server(load_model(model), chosen.name, chosen.queue).app()
+    work = Work(load_model(model), chosen.name, chosen.queue)
     config = uvicorn.Config(
-        app,
+        Server(work).app(_beside(work, chosen) if chosen.grpc_port else None),
         host=chosen.host,
         port=chosen.port,
         backlog=BACKLOG,
         log_level="warning",
         timeout_graceful_shutdown=GRACE,
     )
+    made = _listening(config, "port")
+    host, port = made.getsockname()[:2]
+    _log.info("serving %s at http://%s:%d", chosen.name, host, port)
+    uvicorn.Server(config).run([made])
+
+
+def _beside(work: Work, chosen: ServeOptions) -> Lifespan[Starlette]:
+    """The gRPC server, which starts and ends with the other."""
+    from ddpipe.serve.rpc import listening  # noqa: PLC0415 - not everybody installs gRPC
+
+    # gRPC says only later, and less clearly, that it cannot listen.
+    _listening(uvicorn.Config("", host=chosen.host, port=chosen.grpc_port), "grpc_port").close()
+    address = f"{chosen.host}:{chosen.grpc_port}"
+    return lambda _app: listening(work, address, GRACE)
+
+
+def _listening(config: uvicorn.Config, port: str) -> socket:
+    """A socket to which clients can connect."""
     try:
-        socket = config.bind_socket()
-    except SystemExit as error:  # how uvicorn ends where it cannot listen
+        made = config.bind_socket()
+        made.listen(BACKLOG)
+    except (OSError, SystemExit) as error:  # SystemExit: how uvicorn ends where it cannot listen
         raise ParameterError(
             what=ServeOptions.what,
-            which=f"{chosen.host}:{chosen.port}",
+            which=f"{config.host}:{config.port}",
             seen="the server cannot listen there: the address is in use, or not one of this machine",
-            do=f"Choose another {option('port')} or {option('host')}.",
+            do=f"Choose another {option(port)} or {option('host')}.",
         ) from error
-    socket.listen(BACKLOG)  # from now on clients can connect
-    host, port = socket.getsockname()[:2]
-    _log.info("serving %s at http://%s:%d", chosen.name, host, port)
-    uvicorn.Server(config).run([socket])
+    return made

@@ -16,6 +16,7 @@ import binascii
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,15 +68,38 @@ def parsed(body: bytes, signature: Signature, header: str | None = None) -> Requ
     Raises:
         WrongRequest: It is something else.
     """
-    try:
+    with _explained(signature):
         length = int(header) if header else len(body)
         if not 0 <= length <= len(body):
-            raise ValueError(f"{HEADER} is {length}, the body has {len(body)} bytes")  # noqa: TRY301
+            raise ValueError(f"{HEADER} is {length}, the body has {len(body)} bytes")
         values = json.loads(body[:length])
         (tensor,) = values["inputs"]
         if header:
             tensor["data"] = body[length:]
         return Request(str(values.get("id", ""))[:LONGEST_ID], _images(tensor, signature))
+
+
+def of_tensors(identity: str, tensors: Sequence[Mapping[str, Any]], signature: Signature) -> Request:
+    """A request for inference that did not arrive as JSON.
+
+    Args:
+        identity: The client's own name for it; empty for none.
+        tensors: Its inputs: name, datatype, shape, and data as bytes or a list; not trusted.
+        signature: Of the model.
+
+    Raises:
+        WrongRequest: It is something else.
+    """
+    with _explained(signature):
+        (tensor,) = tensors
+        return Request(identity[:LONGEST_ID], _images(tensor, signature))
+
+
+@contextmanager
+def _explained(signature: Signature) -> Iterator[None]:
+    """Say what is expected where something else was sent."""
+    try:
+        yield
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         seen = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)[:200]
         raise WrongRequest(f"the request cannot be read: {seen}. {expected(signature)}") from error
@@ -111,6 +135,15 @@ def _files(shape: Sequence[int], data: Sequence[str] | bytes) -> Sequence[bytes]
         return [base64.b64decode(text, validate=True) for text in data]
     except binascii.Error as error:
         raise ValueError(f"its data is not base64: {error}") from error
+
+
+def joined(strings: Sequence[bytes]) -> bytes:
+    """Strings as bytes, each after its length: what `_strings` reads.
+
+    Args:
+        strings: Of any content.
+    """
+    return b"".join(len(one).to_bytes(4, "little") + one for one in strings)
 
 
 def _strings(data: bytes) -> Iterator[bytes]:
@@ -173,6 +206,15 @@ def response(
             {"name": ANSWER, "datatype": "BYTES", "shape": [count], "data": answers},
         ],
     }
+
+
+def server_metadata(name: str) -> Mapping[str, Any]:
+    """What the server is.
+
+    Args:
+        name: Of its model.
+    """
+    return {"name": "ddpipe", "version": "2", "extensions": [], "models": [name]}
 
 
 def metadata(signature: Signature, name: str, version: str) -> Mapping[str, Any]:

@@ -25,7 +25,8 @@ from samples import an_image
 from ddpipe.errors import ParameterError
 from ddpipe.serve import server as server_module
 from ddpipe.serve.model import Model, load_model
-from ddpipe.serve.server import LARGEST_BODY, Server
+from ddpipe.serve.server import Server
+from ddpipe.serve.work import LARGEST_BODY, Work
 
 HTTP = urllib3.PoolManager(maxsize=64, timeout=60, retries=False)
 
@@ -37,7 +38,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
 
 @pytest.fixture(scope="module")
 def url(model: Model) -> Iterator[str]:
-    yield from _running(Server(model, "toys", queue=32))
+    yield from _running(Server(Work(model, "toys", queue=32)))
 
 
 def _running(server: Server) -> Iterator[str]:
@@ -193,7 +194,7 @@ def test_large_requests_are_rejected_without_reading_them(url: str) -> None:
 
 def test_a_thousand_requests_at_once_all_get_an_answer(model: Model) -> None:
     body = json.dumps(pixels(np.zeros((64, *SHAPE), np.uint8))).encode()
-    for url in _running(Server(model, "toys", queue=4)):
+    for url in _running(Server(Work(model, "toys", queue=4))):
 
         def ask(_number: int, url: str = url) -> tuple[int, str | None]:
             answer = HTTP.request("POST", f"{url}/v2/models/toys/infer", body=body)
@@ -211,7 +212,7 @@ def test_a_thousand_requests_at_once_all_get_an_answer(model: Model) -> None:
 
 def test_slow_clients_do_not_keep_their_place(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "SLOWEST_BODY", 0.2)
-    for url in _running(Server(model, "toys", queue=1)):
+    for url in _running(Server(Work(model, "toys", queue=1))):
         host, port = url.removeprefix("http://").split(":")
         connection = HTTPConnection(host, int(port), timeout=30)
         connection.putrequest("POST", "/predict")
