@@ -14,7 +14,6 @@ import argparse
 import csv
 import json
 import os
-import shlex
 import signal
 import statistics
 import subprocess
@@ -27,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from apart import WARMING_UP, shares
 from photographs import table
 from turns import Program, run_in_turns
 
@@ -114,9 +114,7 @@ def slug(name: str) -> str:
     return name.replace(" ", "-").replace(",", "")
 
 
-def ours(
-    name: str, data: Data, work: Path, recipe: dict[str, object], processes: int = 2, cpus: str = ""
-) -> Program:
+def ours(name: str, data: Data, work: Path, recipe: dict[str, object], processes: int = 2) -> Program:
     """A training by ddpipe."""
     arguments = [
         "--dataset",
@@ -126,8 +124,7 @@ def ours(
         "--recipe",
         json.dumps(recipe),
     ]
-    pinned = ["taskset", "-c", cpus] if cpus else []
-    command = [*pinned, *torchrun(sys.executable, processes), "-m", "ddpipe.train", *arguments]
+    command = [*torchrun(sys.executable, processes), "-m", "ddpipe.train", *arguments]
     return Program(name, command, threads(processes), work / f"{slug(name)}.log")
 
 
@@ -235,41 +232,30 @@ def of_views(data: Data, output: Path, views: str) -> float:
     return right / len(split)
 
 
-def rate(program: Program, images: int, trainings: int = 1) -> float:
-    """Training images in a second, with validation; without first epochs, which have the start in them.
+def rate(program: Program, images: int) -> float:
+    """Training images in a second, with validation; without the first epoch, which has the start in it.
 
     Args:
         program: What ran.
         images: In an epoch.
-        trainings: How many it ran at once.
     """
     times = [seconds for seconds, _ in program.scores]
-    began, epochs = (times[trainings - 1], len(times) - trainings) if len(times) > 1 else (0.0, 1)
+    began, epochs = (times[0], len(times) - 1) if len(times) > 1 else (0.0, 1)
     return epochs * images / (times[-1] - began)
 
 
-def scaling(data: Data, work: Path, *, quick: bool) -> str:
-    """Two processes on two CPUs next to one on one CPU, each with the same share of a step.
-
-    Two trainings that share nothing show what the machine itself gives.
-    """
-    recipe = preset("documents") | {"epochs": 2 if quick else 4, "batch_size": 256}
-    cpus = [str(cpu) for cpu in sorted(os.sched_getaffinity(0))[:2]]
-    one = ours("one process, one CPU", data, work, recipe, processes=1, cpus=cpus[0])
-    two = ours("two processes, two CPUs", data, work, recipe | {"batch_size": 512})
-    apart = [ours(f"apart on {cpu}", data, work, recipe, processes=1, cpus=cpu) for cpu in cpus]
-    both = " & ".join(shlex.join(program.command) for program in apart)
-    pair = Program("two trainings that share nothing", ["sh", "-c", f"{both} & wait"], {}, work / "pair.log")
-    programs = [one, two, pair]
-    for program in programs:
-        program.environment = {"OMP_NUM_THREADS": "1"}
-    run_in_turns(programs)
-    rates = {
-        program.name: rate(program, data.images, trainings=2 if program is pair else 1)
-        for program in programs
-    }
-    rows = [(name, f"{found:,.0f}", f"{found / rates[one.name]:.2f}") for name, found in rates.items()]
-    return table("More processes", ("what", "images/s", "ratio"), rows)
+def scaling(data: Data, *, quick: bool) -> str:
+    """Two processes that train one model, next to the same two with a model each."""
+    rows = []
+    for images, block in ((32, 4),) if quick else ((256, 4), (32, 24)):
+        rounds = min(20, (data.images // (2 * images) - WARMING_UP) // block)
+        found = shares(data.manifest, preset("documents"), images=images, rounds=rounds, block=block)
+        rows += [
+            (images, way, f"{one.milliseconds:.1f}", f"{one.images:.1%}", f"{one.processor:.3f}")
+            for way, one in found.items()
+        ]
+    columns = ("images of a step, per process", "what", "ms per step", "images/s", "processor time")
+    return table("Two processes", columns, rows)
 
 
 def own_cost(data: Data, *, quick: bool) -> str:
@@ -340,7 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         data = the_data(Path(os.environ["DDPIPE_IMAGES"]), work, given.epochs, quick=given.quick)
         parts = {
             "compared": lambda: compared(data, work, given.presets, quick=given.quick),
-            "scaling": lambda: scaling(data, work, quick=given.quick),
+            "scaling": lambda: scaling(data, quick=given.quick),
             "own_cost": lambda: own_cost(data, quick=given.quick),
         }
         chosen = [given.only] if given.only else list(parts)

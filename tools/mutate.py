@@ -55,12 +55,12 @@ ON_A_CLUSTER = dict.fromkeys(("jobs", "kube", "launching"), "cluster/test_faults
 USUAL_BACKEND = "pytorchjob"
 LIMIT_SECONDS = 900
 
-# Without the two tests that read the checkout rather than run it.
+# The tests of `make test`, without the two that read the checkout rather than run it.
 SETTINGS = """
 [tool.mutmut]
 source_paths = ["src"]
 only_mutate = {files}
-pytest_add_cli_args = ["-k", "not backend_by_its_name and not role_of_the_images"]
+pytest_add_cli_args = ["-m", "not slow", "-k", "not backend_by_its_name and not role_of_the_images"]
 pytest_add_cli_args_test_selection = {tests}
 do_not_mutate_patterns = ['^\\s*(what|do)=', '^\\s*f?".*"[.,)]*$', 'log\\.(info|warning)\\(']
 timeout_constant = 15.0

@@ -400,6 +400,14 @@ def test_a_missing_bucket_is_reported_and_not_created(method: str, s3: Server, t
     assert not s3.client.bucket_exists("nobody-made-this")
 
 
+def test_missing_bucket_of_a_known_region_is_reported(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks for its region first, and the answer about an object does not name the bucket."""
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    store = open_store("s3://nobody-made-this/x")
+    with pytest.raises(NoSuchBucket, match="nobody-made-this"):
+        store.exists("a")
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_wrong_credentials_are_reported(method: str, s3: Server, tmp_path: Path) -> None:
     store = open_store(f"s3://{BUCKET}/x")
