@@ -100,6 +100,10 @@ class Limits:
         self._running, self._ticked = running, now
         return next((clock for clock, left in self._clocks() if left < 0), None)
 
+    def begin_again(self) -> None:
+        """Let the present stage last as long once more."""
+        self._spent = 0
+
     def of_next_job(self) -> Limits:
         """The clocks of the job that replaces this one; it has worked for as long."""
         return Limits(self.deadlines, self.worked)

@@ -36,11 +36,12 @@ from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage
 from ddpipe.kube.api import Cluster
 from ddpipe.kube.resources import Object
 from ddpipe.launching import diagnosis, elastic
-from ddpipe.launching.deadlines import Limits, ran_since
+from ddpipe.launching.deadlines import Limits, Overdue, ran_since
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.logs import Logs
 from ddpipe.launching.observer import Observer
 from ddpipe.launching.progress import Progress
+from ddpipe.launching.queueing import Queue
 from ddpipe.launching.record import STUCK_SECONDS, Record
 from ddpipe.launching.stalls import Patience, Stall, stalls_of
 
@@ -101,6 +102,7 @@ class Follower:
     adopted: bool = False
     wall: Callable[[], float] = time.time
     _notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES))
+    _queue: Queue = field(default_factory=Queue)
     _record: Record = field(init=False)
     _observer: Observer = field(init=False)
     _patience: Patience = field(init=False)
@@ -164,7 +166,7 @@ class Follower:
             return self._end_of_stuck(stuck, status, found)
         if resize := elastic.requested(found, self.job.nodes):
             return resize
-        error = self._hopeless(status, found, now) or self._late(status, now)
+        error = self._hopeless(status, found, now) or self._late(status, found, now)
         if error is None:
             return None
         if fewer := elastic.reduced_to_scheduled(status, self.job.nodes, self.least, error.what):
@@ -228,10 +230,24 @@ class Follower:
             stalls = stalls_of(self.job, self.backend, status, self._observer.events_of(status, found))
         return self._patience.exhausted(stalls, now)
 
-    def _late(self, status: JobStatus, now: float) -> LaunchError | None:
+    def _late(self, status: JobStatus, found: Object, now: float) -> LaunchError | None:
         running = status.phase is Phase.ACTIVE and self._observer.is_current
         if self.adopted and status.stage is Stage.FINISHED:
             self.adopted = False
             self.limits.worked += max(0.0, self.wall() - ran_since(status.replicas))
         overdue = self.limits.exceeded(status.stage, now, running=running)
-        return None if overdue is None else diagnosis.late(self.job, self.backend, status, overdue)
+        if overdue is None or self._is_queued(overdue, found):
+            return None
+        return diagnosis.late(self.job, self.backend, status, overdue)
+
+    def _is_queued(self, overdue: Overdue, found: Object) -> bool:
+        """Whether the operator works on other jobs first; it gets as much time again."""
+        jobs = self.backend.resource.path(self.job.namespace)
+        if overdue.stage is not Stage.RECONCILED or not self._queue.moves(self.cluster, jobs, found):
+            return False
+        self.limits.begin_again()
+        self.say(
+            f"the {self.backend.controller.name} works on other jobs of this namespace: waiting for another "
+            f"{overdue.limit:.0f} s"
+        )
+        return True

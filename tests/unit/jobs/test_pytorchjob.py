@@ -199,6 +199,21 @@ def test_volumes_are_mounted_and_secrets_only_read() -> None:
     assert pod_of(a_job(volumes=volumes))["spec"]["volumes"][2]["secret"] == {"secretName": "key.pem"}
 
 
+def test_names_of_volumes_are_labels_and_differ() -> None:
+    """A claim's name may have dots and 253 characters, a volume's neither."""
+    longest, dashes = "a" * 57, "b" * 46 + "-" * 10
+    names = ["key.pem", "key.crt", longest, f"{longest}a", f"{longest}b", f"{dashes}cc"]
+    volumes = [f"claim:{name}:/{number}" for number, name in enumerate(names)]
+    found = [volume["name"] for volume in pod_of(a_job(volumes=volumes))["spec"]["volumes"][1:]]
+    assert found[2] == f"claim-{longest}", "63 characters are a label"
+    assert len(set(found)) == len(names)
+    for name in found:
+        assert re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", name)
+        assert len(name) <= 63
+    assert "b-" in found[-1]
+    assert "--" not in found[-1]
+
+
 def test_one_claim_at_two_paths_is_one_volume() -> None:
     job = a_job(volumes=["claim:data:/data", "claim:data:/more:ro", "secret:data:/key"])
     names = [volume["name"] for volume in pod_of(job)["spec"]["volumes"]]

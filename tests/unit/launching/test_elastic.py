@@ -409,8 +409,18 @@ def test_a_job_of_any_kind_is_found(running: FakeApiServer, kind: resources.Reso
     [
         ((JOB.name, "--nodes", "0"), a_job_of(2), ParameterError, "nodes is 0"),
         (("nobody", "--nodes", "3"), a_job_of(2), ParameterError, "there is no such job"),
-        ((JOB.name, "--nodes", "3"), a_job_of(2, **{"ddpipe.dev/owner": "?"}), NameTaken, "left alone"),
-        ((JOB.name, "--nodes", "3"), reporting(a_job_of(2), "Failed"), ParameterError, "it has failed"),
+        (
+            (JOB.name, "--nodes", "3"),
+            a_job_of(2, **{"ddpipe.dev/owner": "?"}),
+            NameTaken,
+            f"PyTorchJob team/{JOB.name}: something else created it; it was left alone",
+        ),
+        (
+            (JOB.name, "--nodes", "3"),
+            reporting(a_job_of(2), "Failed"),
+            ParameterError,
+            f"PyTorchJob team/{JOB.name}: it has failed",
+        ),
     ],
 )
 def test_a_job_that_cannot_be_scaled_is_an_error(

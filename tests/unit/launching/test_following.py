@@ -386,6 +386,9 @@ def test_deadlines_count_while_events_are_away() -> None:
         looked_at(RUNS, BOTH, AWAY, 60, AWAY, 60, job=job)
 
 
+RANKS = ("worker-0", "worker-1")
+
+
 def adopted_at(minutes: int) -> dict[str, Any]:
     """The follower of a job that is adopted so long after the first of January."""
     begin = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
@@ -406,6 +409,24 @@ def test_the_limit_of_a_job_continues_when_it_is_adopted() -> None:
     with pytest.raises(DeadlineExceeded):
         looked_at(RUNS, pods, 660, job=job, **adopted_at(55))
     assert looked_at(RUNS, pods, 660, job=job) is None, "a job that is not adopted has just begun"
+
+
+def test_a_pod_of_many_restarts_began_when_it_was_started() -> None:
+    """It shows its last two runs only, which may be much younger than the job."""
+    job = replace(JOB, deadlines={"finished": 3600})
+    ran = {
+        "state": {"running": {"startedAt": "2026-01-01T00:50:00Z"}},
+        "container": {"restartCount": 3, "lastState": ended(1)},
+        "status": {"startTime": "2026-01-01T00:02:00Z"},
+    }
+    created = "2026-01-01T00:00:00Z"
+    pods = picture(
+        "pods",
+        *(a_pod(JOB, rank, metadata={"uid": rank, "creationTimestamp": created}, **ran) for rank in RANKS),
+    )
+    assert looked_at(RUNS, pods, 400, job=job, **adopted_at(55)) is None
+    with pytest.raises(DeadlineExceeded):
+        looked_at(RUNS, pods, 440, job=job, **adopted_at(55))
 
 
 def test_a_clock_that_is_behind_gives_no_more_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -86,6 +87,21 @@ def test_an_error_is_recorded(
     assert found
     assert (found["phase"], found["metrics"]) == (phase, {})
     assert found["error"]["seen"] == error.seen  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_its_log_has_the_bare_messages(
+    folder: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A notebook shows them as they are."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    a_launch(folder)
+    returned(folder)
+    outcome(folder, monkeypatch, {})
+    capsys.readouterr()
+    logging.getLogger("ddpipe").info("[launch] a line")
+    assert capsys.readouterr().err == "[launch] a line\n"
 
 
 @pytest.mark.usefixtures("cluster")

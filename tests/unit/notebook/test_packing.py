@@ -65,6 +65,7 @@ def test_script_gets_command_line_arguments(tmp_path: Path) -> None:
         "if __name__ == '__main__':\n    print(parser.parse_args().batch_size * 2)\n    sys.exit(0)\n"
     )
     call = packed(script, {"batch_size": 21})
+    assert (call.name, call.source) == ("train", script.read_text())
     script.unlink()
     assert elsewhere(call.content, call.sha256, tmp_path).splitlines() == ["42", "None"]
 
