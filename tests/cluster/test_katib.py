@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ SMALL = {
     "parallel_trials": 2,
     "pruning": "none",
 }
+DATABASE = "kubernetes.io/service-name=katib-db-manager"
 EXPERIMENTS = "/apis/kubeflow.org/v1beta1/namespaces/{}/experiments"
 LABELS = {
     "katib.kubeflow.org/metrics-collector-injection": "enabled",
@@ -39,14 +41,40 @@ LABELS = {
 }
 
 
+def missing_katib(admin: ApiServer) -> str:
+    """Why no search can run; empty if one can. Without its database manager, Katib fails every trial."""
+    try:
+        admin.get(EXPERIMENTS.format("default"))
+    except Refused as error:
+        return f"the cluster has no Katib: {error}"
+    slices = f"/apis/discovery.k8s.io/v1/namespaces/kubeflow/endpointslices?labelSelector={DATABASE}"
+    places = [
+        (address, item["ports"][0]["port"])
+        for item in admin.get(slices)["items"]
+        for end in item.get("endpoints") or ()
+        for address in end["addresses"]
+    ]
+    refused = list(filter(_refuses, places))
+    return f"Katib's database manager takes no connections at {refused}" if refused == places else ""
+
+
+def _refuses(place: tuple[str, int]) -> bool:
+    """Whether nothing listens there; what cannot be reached from this machine may listen."""
+    try:
+        socket.create_connection(place, timeout=3).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 @pytest.fixture
 def place(
     admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str], request: pytest.FixtureRequest
 ) -> Iterator[Place]:
-    try:
-        admin.get(EXPERIMENTS.format("default"))
-    except Refused as error:
-        pytest.skip(f"the cluster has no Katib: {error}")
+    if missing := missing_katib(admin):
+        pytest.skip(missing)
     with a_place(admin, tmp_path, backend=getattr(request, "param", "pytorchjob")) as found:
         patch(admin, f"/api/v1/namespaces/{found.namespace}", {"metadata": {"labels": LABELS}})
         keys = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}

@@ -196,7 +196,8 @@ def _status(
     """What the Experiment is doing; see `StatusOf`. Pods are named by their trials."""
     own = sorted((item for item in pods if owns(found, item)), key=_age)
     replicas = tuple(
-        replace(read(item, _rank(found, item), container), container=_log_of(item, container)) for item in own
+        replace(read(item, _rank(found, item), _judged(item, container)), container=_log_of(item, container))
+        for item in own
     )
     ending = condition(found, "Failed") or condition(found, "Succeeded") or {}
     working = [replica.stage for replica in replicas if not replica.over]
@@ -217,6 +218,16 @@ def _age(item: Object) -> tuple[str, str]:
 def _rank(found: Object, item: Object) -> str:
     name: str = item["metadata"]["name"]
     return name.removeprefix(f"{found['metadata']['name']}-")
+
+
+def _judged(item: Object, container: str) -> str:
+    """The container whose end is the trial's: Katib's own, if it fails after the training has succeeded.
+
+    It fails, for instance, when Katib's database does not answer: the trial then has no score.
+    """
+    states = (item.get("status") or {}).get("containerStatuses") or ()
+    codes = {one["name"]: one.get("state", {}).get("terminated", {}).get("exitCode") for one in states}
+    return _COLLECTOR if codes.get(container) == 0 and codes.get(_COLLECTOR) else container
 
 
 def _log_of(item: Object, container: str) -> str:

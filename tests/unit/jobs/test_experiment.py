@@ -150,6 +150,16 @@ def test_a_failed_trial_does_not_end_the_experiment() -> None:
     assert [replica.rank for replica in seen.replicas if replica.has_failed] == ["aa-worker-0"]
 
 
+@pytest.mark.parametrize(("trained", "collected", "code"), [(0, 255, 255), (3, 255, 3), (0, 0, None)])
+def test_a_failed_metrics_collector_fails_its_trial(trained: int, collected: int, code: int | None) -> None:
+    """As when Katib's database does not answer; a failed training is the cause of what follows."""
+    pod = a_pod("aa", "Failed", {"terminated": {"exitCode": trained, "finishedAt": "2026-01-01T00:01:00Z"}})
+    collector = {"terminated": {"exitCode": collected, "finishedAt": "2026-01-01T00:02:00Z"}}
+    pod["status"]["containerStatuses"].append({"name": "metrics-logger-and-collector", "state": collector})
+    (replica,) = status_of(an_object("Running"), pod).replicas
+    assert (replica.failure.code if replica.failure else None) == code
+
+
 def test_an_experiment_waits_for_its_first_pods() -> None:
     assert status_of(an_object()).stage is Stage.RECONCILED
     assert status_of(an_object("Created")).stage is Stage.SCHEDULED
