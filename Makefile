@@ -23,6 +23,8 @@ install: $(INSTALLED) ## create the environment: the locked packages and ddpipe 
 run: $(INSTALLED) ## the whole pipeline on this machine: digits, two training processes, a report
 	@$(BIN)/ddpipe run --source digits --processes 2
 
+# The workers and the processes that tests start import the same modules: each is compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST = $(BIN)/pytest --dist=loadfile --no-loadscope-reorder
 # Half of the time these tests wait for servers and processes: on two cores, four at once need three quarters of the time.
 WORKERS = $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? 4 : n)))

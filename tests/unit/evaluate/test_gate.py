@@ -215,7 +215,7 @@ def test_the_champion_itself_is_not_better(runs: Path) -> None:
     assert (verdict.export, always.export) == (False, True)
 
 
-@pytest.mark.parametrize("make", [a_dataset, a_multilabel_dataset])
+@pytest.mark.parametrize("make", [a_dataset, pytest.param(a_multilabel_dataset, marks=pytest.mark.slow)])
 def test_a_champion_answers_alike_from_its_evaluation_and_again(runs: Path, make: type) -> None:
     dataset = make(str(runs / "store"))
     first, second = _run(runs, dataset, "first"), _run(runs, dataset, "second", seed=1)
@@ -290,6 +290,7 @@ def test_a_champion_of_other_classes_fails(runs: Path) -> None:
     assert "new: bone, lung, tube" in verdict.reason
 
 
+@pytest.mark.slow
 def test_size_and_latency_are_measured_when_they_are_limited(runs: Path) -> None:
     dataset = a_dataset(str(runs / "store"))
     run = _run(runs, dataset, "first")

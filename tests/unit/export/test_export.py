@@ -168,7 +168,10 @@ def test_dataset_of_another_version_is_refused(run: Path, tmp_path: Path) -> Non
         _export_to(tmp_path / "model", run, manifest_uri=other)
 
 
-@pytest.mark.parametrize("labels", [("bone", "lung", "tube"), ("bone", "lung", "a|b", "none")])
+@pytest.mark.parametrize(
+    "labels",
+    [pytest.param(("bone", "lung", "tube"), marks=pytest.mark.slow), ("bone", "lung", "a|b", "none")],
+)
 def test_multilabel_model_says_how_its_answers_are_read(
     tmp_path: Path,
     labels: tuple[str, ...],
@@ -198,7 +201,7 @@ def test_multilabel_model_says_how_its_answers_are_read(
     assert [name for name in labels if found[name] == "True"] == list(names["prediction"].answer)
 
 
-@pytest.mark.parametrize("views", ["flips", "flips-and-shifts"])
+@pytest.mark.parametrize("views", ["flips", pytest.param("flips-and-shifts", marks=pytest.mark.slow)])
 def test_what_was_evaluated_with_several_views_is_exported_with_them(
     run: Path, tmp_path: Path, views: str
 ) -> None:
@@ -224,6 +227,7 @@ def test_what_was_evaluated_with_several_views_is_exported_with_them(
     )
 
 
+@pytest.mark.slow
 def test_untrained_network_is_exported(tmp_path: Path) -> None:
     """Its logits are small sums of large terms: what rounding moves is a large share of the largest."""
     dataset = a_dataset(str(tmp_path / "store"))

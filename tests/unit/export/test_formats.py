@@ -79,6 +79,7 @@ def test_formats_are_what_they_are_called(run: Path) -> None:
     assert TensorProto.INT8 in {one.data_type for one in quantized.graph.initializer}
 
 
+@pytest.mark.slow
 def test_a_format_that_loses_too_much_is_left_out(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -94,6 +95,7 @@ def test_a_format_that_loses_too_much_is_left_out(
     assert "fp16 is left out" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_format_that_cannot_be_made_does_not_stop_the_export(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,7 +121,10 @@ def _fails(images: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("answer", "reason"),
-    [(_overflows, "it outputs NaN or infinity"), (_fails, "RuntimeError: a kernel failed")],
+    [
+        (_overflows, "it outputs NaN or infinity"),
+        pytest.param(_fails, "RuntimeError: a kernel failed", marks=pytest.mark.slow),
+    ],
 )
 def test_a_format_that_fails_when_it_runs_is_left_out(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: Answer, reason: str
@@ -137,6 +142,7 @@ def test_a_format_that_fails_when_it_runs_is_left_out(
     assert "model.pt2" in package.folder.sha256
 
 
+@pytest.mark.slow
 def test_a_split_without_a_score_leaves_formats_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No image shows a label: none has an AUC."""
     monkeypatch.setattr("evaluation_runs.some_labels", lambda *shape: np.zeros(shape, np.int64))
@@ -181,7 +187,7 @@ def test_large_images_are_timed_in_smaller_batches() -> None:
     assert set(sizes) == {1, 8}
 
 
-@pytest.mark.parametrize("kind", [a_dataset, a_multilabel_dataset])
+@pytest.mark.parametrize("kind", [a_dataset, pytest.param(a_multilabel_dataset, marks=pytest.mark.slow)])
 def test_reference_describes_training_images(tmp_path: Path, kind: object) -> None:
     dataset = kind(str(tmp_path / "store"))  # type: ignore[operator]
     a_training(str(tmp_path / "training"), dataset)
@@ -192,6 +198,7 @@ def test_reference_describes_training_images(tmp_path: Path, kind: object) -> No
     assert found.brightness[0] == pytest.approx(samples.images(range(len(samples))).mean(), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_large_training_split_is_sampled_over_its_whole_length(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

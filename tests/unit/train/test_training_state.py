@@ -488,6 +488,7 @@ def test_a_given_rate_is_never_lowered(dataset: str, output: str) -> None:
     assert "learning_rate" not in stored["values"]
 
 
+@pytest.mark.slow
 def test_the_cost_of_compiling_is_logged_once(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
