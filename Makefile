@@ -98,7 +98,7 @@ lock: $(INSTALLED) ## resolve the dependencies in pyproject.toml again into requ
 		--output-file requirements-launcher.txt
 	@$(UV_COMPILE) pyproject.toml --extra train --extra score --extra register --extra pipelines --constraint requirements.txt \
 		--output-file requirements-trainer.txt
-	@$(UV_COMPILE) pyproject.toml --extra grpc --constraint requirements.txt --output-file requirements-predictor.txt
+	@$(UV_COMPILE) pyproject.toml --extra serve --constraint requirements.txt --output-file requirements-predictor.txt
 	@printf 'torch\ntorchvision\n' | $(UV_COMPILE) - --constraint requirements.txt --output-file requirements-torch.txt
 	@echo hatchling | $(UV_COMPILE) - --upgrade --output-file requirements-build.txt
 	@echo kfp==1.8.24 | $(UV_COMPILE) - --upgrade --output-file pipelines/requirements-v1.txt
