@@ -6,10 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from promotions import one_wins
 
+from ddpipe.model.history import Model
 from ddpipe.storage import open_store
 
 pytestmark = pytest.mark.cluster
@@ -72,3 +75,8 @@ def test_the_store_replaces_only_what_was_read(root: str) -> None:
     assert store.swap("state", b"first", b"second")
     assert not store.swap("state", b"first", b"third")
     assert store.read("state") == b"second"
+
+
+def test_one_of_two_concurrent_promotions_wins_each_round(root: str, tmp_path: Path) -> None:
+    for turn in range(3):
+        one_wins(Model(open_store(root), f"toys-{turn}"), tmp_path / str(turn))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from model_packages import a_package
+from promotions import a_version, one_wins
 from samples import a_manifest
 
 from ddpipe.__main__ import cli
@@ -23,11 +24,6 @@ from ddpipe.storage import open_store, write_uri
 
 def _model(store_uri: str) -> Model:
     return Model(open_store(store_uri), "toys")
-
-
-def _version(model: Model, folder: Path, classes: tuple[str, ...] = ("ball", "kite")) -> ModelVersion:
-    uri = a_package(str(folder / "-".join(classes)), a_manifest(classes=classes))
-    return model.publish(load_package(uri), {"run": "runs/first"})
 
 
 def _promoted(model: Model, *versions: ModelVersion) -> None:
@@ -44,14 +40,14 @@ def _facts(*arguments: str) -> Any:
 
 def test_a_version_is_a_whole_package(store_uri: str, tmp_path: Path) -> None:
     model = _model(store_uri)
-    version = _version(model, tmp_path)
+    version = a_version(model, tmp_path)
     assert load_package(version.uri).signature.classes == ("ball", "kite")
     assert version.uri == f"{model.store.uri}/models/toys/versions/{version.version}"
 
 
 def test_the_same_package_is_the_same_version(store_uri: str, tmp_path: Path) -> None:
     model = _model(store_uri)
-    first = _version(model, tmp_path)
+    first = a_version(model, tmp_path)
     again = model.publish(load_package(str(tmp_path / "ball-kite")), {"run": "runs/second"})
     assert again == first
     assert json.loads(model.folder.read(f"versions/{first.version}/version.json"))["run"] == "runs/first"
@@ -68,7 +64,7 @@ def test_a_changed_package_does_not_become_a_version(store_uri: str, tmp_path: P
 
 def test_a_promotion_is_kept_in_the_history(store_uri: str, tmp_path: Path) -> None:
     model = _model(store_uri)
-    first, second = _version(model, tmp_path), _version(model, tmp_path, ("a", "b"))
+    first, second = a_version(model, tmp_path), a_version(model, tmp_path, ("a", "b"))
     _promoted(model, first, second)
     assert [one.version for one in model.history().promotions] == [first.version, second.version]
     assert address("toys", store_uri) == address("toys@champion", store_uri) == second.uri
@@ -78,7 +74,7 @@ def test_a_promotion_is_kept_in_the_history(store_uri: str, tmp_path: Path) -> N
 
 def test_a_promotion_against_a_former_champion_is_lost(store_uri: str, tmp_path: Path) -> None:
     model = _model(store_uri)
-    first, second = _version(model, tmp_path), _version(model, tmp_path, ("a", "b"))
+    first, second = a_version(model, tmp_path), a_version(model, tmp_path, ("a", "b"))
     _promoted(model, first)
     with pytest.raises(PromotionLost, match=first.version):
         model.promote(second, against=None, reason="was compared with none")
@@ -86,52 +82,13 @@ def test_a_promotion_against_a_former_champion_is_lost(store_uri: str, tmp_path:
     assert [one.version for one in model.history().promotions] == [first.version]
 
 
-PROMOTER = """
-import sys
-from ddpipe.errors import PromotionLost
-from ddpipe.model.history import Model
-from ddpipe.storage import open_store
-model = Model(open_store(sys.argv[1]), "toys")
-version = model.find(sys.argv[2])
-model.history()
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    model.promote(version, against=None, reason="first")
-    print("won")
-except PromotionLost:
-    print("lost")
-"""
-
-
 def test_one_of_two_concurrent_promotions_wins(store_uri: str, tmp_path: Path) -> None:
-    model = _model(store_uri)
-    versions = [_version(model, tmp_path), _version(model, tmp_path, ("a", "b"))]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROMOTER, store_uri, one.version],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for one in versions
-    ]
-    for process in processes:
-        assert process.stdout
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin
-        process.stdin.write("\n")
-        process.stdin.flush()
-    answers = [process.communicate(timeout=60)[0].strip() for process in processes]
-    assert sorted(answers) == ["lost", "won"]
-    (promotion,) = model.history().promotions
-    assert promotion.version == versions[answers.index("won")].version
+    one_wins(_model(store_uri), tmp_path)
 
 
 def test_a_rollback_restores_the_champion_before(store_uri: str, tmp_path: Path) -> None:
     model = _model(store_uri)
-    versions = [_version(model, tmp_path, (name, "b")) for name in ("a", "c", "d")]
+    versions = [a_version(model, tmp_path, (name, "b")) for name in ("a", "c", "d")]
     _promoted(model, *versions)
     assert model.rollback().version == versions[1].version
     assert model.rollback().version == versions[0].version
@@ -154,7 +111,7 @@ def test_a_damaged_history_is_an_error(tmp_path: Path, content: bytes) -> None:
 
 def test_a_vanished_champion_is_named(store_uri: str, tmp_path: Path) -> None:
     model = _model(store_uri)
-    version = _version(model, tmp_path)
+    version = a_version(model, tmp_path)
     _promoted(model, version)
     model.folder.delete(f"versions/{version.version}/package.json")
     with pytest.raises(ModelError, match="no version of a model matches"):
@@ -169,7 +126,7 @@ def test_a_name_that_leads_elsewhere_is_rejected(tmp_path: Path, name: str) -> N
 
 def test_files_of_half_published_versions_are_garbage(store_uri: str, tmp_path: Path) -> None:
     model = _model(store_uri)
-    _version(model, tmp_path)
+    a_version(model, tmp_path)
     model.folder.write("versions/0123456789ab/model.onnx", b"half")
     later = datetime.now(UTC) + timedelta(hours=2)
     found = [info.key for info in leftovers(model.store, timedelta(hours=1), later)]
@@ -179,7 +136,7 @@ def test_files_of_half_published_versions_are_garbage(store_uri: str, tmp_path: 
 
 def test_a_dataset_that_a_version_needs_is_kept(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    version = _version(_model(store), tmp_path)
+    version = a_version(_model(store), tmp_path)
     assert needed(open_store(store)) == {"d" * 64: [f"toys@{version.version}"]}
     uri = f"{store}/datasets/toys/{'d' * 64}/manifest.json"
     write_uri(uri, b"{}")
@@ -191,7 +148,7 @@ def test_a_dataset_that_a_version_needs_is_kept(tmp_path: Path) -> None:
 def test_the_commands_list_promote_compare_and_remove(tmp_path: Path) -> None:
     store = str(tmp_path / "store")
     model = _model(store)
-    first, second = _version(model, tmp_path), _version(model, tmp_path, ("a", "b"))
+    first, second = a_version(model, tmp_path), a_version(model, tmp_path, ("a", "b"))
     assert _facts("promote", f"toys@{first.version}", "--store", store)["action"] == "promote"
     assert _facts("promote", f"toys@{second.version}", "--store", store, "--reason", "x")["reason"] == "x"
     listed = _facts("ls", "--store", store)["versions"]
