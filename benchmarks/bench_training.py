@@ -35,6 +35,10 @@ RESULTS = HERE / "results" / "training.md"
 CPUS = len(os.sched_getaffinity(0))
 LABELS = ("image", "label", "split")
 STEPS_OF_A_ROUND = 16
+WAYS_MEAN = """\
+Together: both train one model, by ddp. Apart: a model each. Meeting: apart, but both wait for each other at
+each step. Images per second are those of the slower process, twice, as a share of what both train apart;
+medians of blocks of steps in turn, in the same two processes."""
 
 
 @dataclass(frozen=True)
@@ -255,7 +259,7 @@ def scaling(data: Data, *, quick: bool) -> str:
             for way, one in found.items()
         ]
     columns = ("images of a step, per process", "what", "ms per step", "images/s", "processor time")
-    return table("Two processes", columns, rows)
+    return table("Two processes", columns, rows) + f"\n{WAYS_MEAN}\n"
 
 
 def own_cost(data: Data, *, quick: bool) -> str:

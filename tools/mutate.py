@@ -31,7 +31,7 @@ COPIES = HERE / ".mutants"
 
 # The tests of each folder, as folders below tests/unit ...
 QUICK = {
-    "data": "data commands/test_data_command.py prepare",
+    "data": "data commands/test_data.py prepare",
     "evaluate": "evaluate model export commands/test_results.py",
     "export": "export",
     "jobs": "jobs launching",
@@ -55,6 +55,9 @@ ON_A_CLUSTER = dict.fromkeys(("jobs", "kube", "launching"), "cluster/test_faults
 USUAL_BACKEND = "pytorchjob"
 LIMIT_SECONDS = 900
 
+READ = ("pipelines", "images", "docs", "benchmarks")
+"""Folders that tests read."""
+
 # The tests of `make test`, without the two that read the checkout rather than run it.
 SETTINGS = """
 [tool.mutmut]
@@ -67,7 +70,7 @@ timeout_constant = 15.0
 timeout_multiplier = 6.0
 use_git_change_detection = false
 process_isolation = "forkserver"
-also_copy = ["images"]
+also_copy = {read}
 """
 
 
@@ -78,11 +81,11 @@ class Copy:
         self.folder = modules[0].partition("/")[0]
         self.path = COPIES / self.folder
         shutil.copytree(HERE / "components", self.path / "src", dirs_exist_ok=True)
-        for name in ("tests", "pipelines", "images"):
+        for name in ("tests", *READ):
             shutil.copytree(HERE / name, self.path / name, dirs_exist_ok=True)
         files = [f"src/ddpipe/{module}" + ("" if module.endswith(".py") else "/*") for module in modules]
         tests = [f"tests/unit/{name}" for name in QUICK[self.folder].split()]
-        settings = SETTINGS.format(files=files, tests=tests)
+        settings = SETTINGS.format(files=files, tests=tests, read=list(READ))
         (self.path / "pyproject.toml").write_text((HERE / "pyproject.toml").read_text() + settings)
         self.source = self.path / "mutants" / "src"
         self.source.mkdir(parents=True, exist_ok=True)  # made later, it would not be looked into for imports
