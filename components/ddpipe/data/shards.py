@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import simplejpeg
 from numpy.typing import NDArray
 
 from ddpipe.data import npy
@@ -190,6 +189,8 @@ def cropped(jpeg: bytes, shape: tuple[int, int, int]) -> Images:
     The header is looked at first: an image of absurd size would fill the memory.
     """
     height, width, channels = shape
+    import simplejpeg  # noqa: PLC0415 - not in the launcher image, which reads the ids of samples only
+
     rows, columns, *_ = simplejpeg.decode_jpeg_header(jpeg)
     if rows < height or columns < width or rows * columns > LARGEST:
         raise ValueError(f"it has {rows}x{columns} pixels, the manifest says {height}x{width}")

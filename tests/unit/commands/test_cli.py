@@ -9,6 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from ddpipe import steps
 from ddpipe.__main__ import COMMANDS, cli
 from ddpipe.errors import DatasetError, NotWritable, ParameterError, SourceError
 from ddpipe.storage import open_store
@@ -155,18 +156,19 @@ def test_former_names_of_commands_still_work(group: str, name: str, former: str)
     assert ddpipe(group, former, "--help").exit_code == 0
 
 
-WITHOUT_ARRAYS = """
+WITHOUT = """
 import importlib, sys
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {"numpy", "torch", "PIL", "scipy", "sklearn", "onnx", "jinja2"}:
+        if name.partition(".")[0] in sys.argv[1].split():
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Missing())
-for name in sys.argv[1:]:
+for name in sys.argv[2:]:
     importlib.import_module(f"ddpipe.{name}")
 """
+NOT_IN_THE_LAUNCHER = "torch PIL scipy sklearn onnx onnxruntime jinja2 pydicom pyarrow safetensors simplejpeg"
 
 
 def test_commands_of_the_launcher_need_no_arrays() -> None:
@@ -174,4 +176,16 @@ def test_commands_of_the_launcher_need_no_arrays() -> None:
     commands = ("train", "launch", "jobs", "scale", "runs", "submit", "schedule")
     others = ("reuse", "workflow", "launching.launcher", "notebook.background")
     modules = [*(f"commands.{name}" for name in commands), *others]
-    subprocess.run([sys.executable, "-c", WITHOUT_ARRAYS, *modules], check=True)
+    subprocess.run([sys.executable, "-c", WITHOUT, f"numpy {NOT_IN_THE_LAUNCHER}", *modules], check=True)
+
+
+def test_steps_of_the_launcher_image_find_their_packages() -> None:
+    modules = [
+        f"commands.{step.command[0]}"
+        for step in vars(steps).values()
+        if isinstance(step, steps.Step) and step.image is steps.Image.LAUNCHER
+    ]
+    assert {"commands.deploy", "commands.register"} <= set(modules)
+    subprocess.run(
+        [sys.executable, "-c", WITHOUT, NOT_IN_THE_LAUNCHER, *modules, "commands.models"], check=True
+    )
