@@ -24,7 +24,6 @@ from ddpipe.data.prefetch import prefetched
 from ddpipe.errors import ParameterError
 from ddpipe.model.evaluation import corrupt, read_json
 from ddpipe.model.package import FORMAT, ONNX, SIGNATURE, Signature
-from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.model.session import Session
 from ddpipe.processes.cpus import cpus
 from ddpipe.serve.files import File
@@ -76,7 +75,10 @@ class Model:
         Args:
             images: Paths, s3:// URIs, contents of files, or arrays of the model's own shape (uint8).
         """
-        return list(self.stream(map(_given, images)))
+        given = [_given(image) for image in images]
+        if len(given) == 1:  # as servers are asked: starting threads and waiting for them would take longer
+            return list(self._answered([self._read(self._preprocessor, given[0])]))
+        return list(self.stream(given))
 
     def stream(self, files: Iterable[File | NDArray[np.uint8]]) -> Iterator[Prediction]:
         """The same for any number of images, of which a few are in memory at a time.
@@ -90,7 +92,7 @@ class Model:
         """
         height, width, _ = self.signature.shape
         size = max(1, min(BATCH, BATCH_PIXELS // (height * width)))
-        preprocessor = Preprocessor(self.signature.shape, self._preprocessing)
+        preprocessor = self._preprocessor
         threads = max(READERS, cpus())
         read = prefetched(
             partial(self._read, preprocessor), files, threads=threads, ahead=2 * max(size, threads)
@@ -103,7 +105,7 @@ class Model:
         return self.session(images)
 
     @property
-    def _preprocessing(self) -> Preprocessing:
+    def _preprocessor(self) -> Preprocessor:
         if self.signature.preprocessing is None:
             raise ParameterError(
                 what="the model cannot be used on image files",
@@ -111,7 +113,7 @@ class Model:
                 seen="its signature does not say how a file becomes the input: it is of an earlier version",
                 do="Export it again with this version of ddpipe.",
             )
-        return self.signature.preprocessing
+        return Preprocessor(self.signature.shape, self.signature.preprocessing)
 
     def _read(self, preprocessor: Preprocessor, file: File | NDArray[np.uint8]) -> _Read:
         if not isinstance(file, File):
