@@ -14,7 +14,17 @@ import numpy as np
 import pytest
 import yaml
 from onnx_packages import SHAPE, a_small_package
-from place import OUR_IMAGES, RBAC, STORE_SECRET, Place, a_place, delete, eventually, missing_image
+from place import (
+    OUR_IMAGES,
+    RBAC,
+    STORE_SECRET,
+    Place,
+    a_place,
+    delete,
+    eventually,
+    let_deploy,
+    missing_image,
+)
 
 from ddpipe.errors import DeployFailed
 from ddpipe.kube.api import ApiServer, connect
@@ -47,11 +57,7 @@ def _may_only_deploy(place: Place) -> None:
     for document in yaml.safe_load_all(RBAC.read_text()):
         if document["kind"] == "RoleBinding":
             delete(place.admin, f"{roles}/rolebindings/{document['metadata']['name']}")
-    for document in yaml.safe_load_all((RBAC.parent / "rbac-serving.yaml").read_text()):
-        plural = {"Role": "roles", "RoleBinding": "rolebindings"}[document["kind"]]
-        for subject in document.get("subjects", ()):
-            subject["namespace"] = place.namespace
-        place.admin.create(f"{roles}/{plural}", document)
+    let_deploy(place)
     assert eventually(lambda: place.may("apps", "deployments", "create"), bool, 30), "no Role"
     assert eventually(lambda: not place.may("", "pods", "delete"), bool, 30), "it may do more"
 

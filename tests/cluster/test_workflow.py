@@ -21,7 +21,7 @@ import pytest
 import yaml
 from kubernetes import client, config
 from kubernetes.stream import stream
-from place import ACCOUNT, OUR_IMAGES, STORE_SECRET, Place, a_place, delete, eventually
+from place import ACCOUNT, OUR_IMAGES, STORE_SECRET, Place, a_place, delete, eventually, let_deploy
 from uploads import upload_photographs, upload_xrays
 
 from ddpipe.data.manifest import load_manifest, store_of
@@ -29,14 +29,16 @@ from ddpipe.data.reader import open_split
 from ddpipe.errors import DdpipeError
 from ddpipe.kube.api import ApiError, ApiServer
 from ddpipe.pipelines.compile import COMPILED, compile_v1
-from ddpipe.pipelines.training import TRAINING
+from ddpipe.pipelines.training import GATED, TRAINING
 from ddpipe.pipelines.wiring import Pipeline
+from ddpipe.serve.manifests import DEPLOYMENTS, MODEL
 from ddpipe.storage import open_store, read_uri
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 WORKFLOW = COMPILED / "ddpipe-training-minikf.yaml"
-OURS = r"[\w./:-]+/ddpipe-(launcher|trainer):[\w.]+"
+GATED_WORKFLOW = COMPILED / "ddpipe-training-gated-minikf.yaml"
+OURS = r"[\w./:-]+/ddpipe-(launcher|predictor|trainer):[\w.]+"
 ENDED = {"Succeeded", "Failed", "Error"}
 SMALL = {
     "nodes": 2,
@@ -221,6 +223,35 @@ def test_a_run_on_unchanged_data_reuses_the_earlier_model(digits: Ran, submit: S
     assert [again.step(name)["facts"]["same_as"] for name in ("train", "evaluate", "export")] == [earlier] * 3
     assert again.step("export")["facts"]["model"] == f"{digits.folder}/model"
     assert digits.place.jobs_ever() == jobs
+
+
+def test_a_gated_run_deploys_a_better_model_only(place: Place, root: str) -> None:
+    """The engine's own conditions skip what follows a gate that keeps the champion."""
+    let_deploy(place)
+    deployed = {"service": "photos", "kserve": "no", "serve_cpu": "200m", "serve_memory": "512Mi"}
+    given = {
+        **SMALL,
+        **deployed,
+        "backend": "indexedjob",
+        "runs": f"{root}/gated",
+        "store": f"{root}/store",
+        "gate": "toys",
+    }
+    models = []
+    for epochs, decision, later in ((6, "promote", "Succeeded"), (1, "keep", None)):
+        body = workflow_of(
+            {**given, "model": "digits-cnn", "nodes": 1, "epochs": epochs}, GATED_WORKFLOW, GATED
+        )
+        ran = Ran(place, place.admin.create(workflows_of(place), body)["metadata"]["name"], given["runs"])
+        assert ran.ended(900) == "Succeeded", ran.failure()
+        assert ran.step("gate")["facts"]["decision"] == decision
+        pods = [one for one in ran.nodes() if one["type"] == "Pod"]
+        phases = {one["displayName"].partition("(")[0]: one["phase"] for one in pods}
+        assert [phases.get(step) for step in ("export", "deploy")] == [later] * 2
+        service = place.admin.get(DEPLOYMENTS.path(place.namespace, "photos"))
+        models.append(service["metadata"]["annotations"][MODEL])
+        assert service["status"]["readyReplicas"] == 1
+    assert models[0] == models[1]
 
 
 def test_a_killed_step_is_retried_and_takes_its_job_up_again(place: Place, submit: Submit) -> None:
