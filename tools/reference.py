@@ -92,9 +92,8 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         (
             "Simulated pods that run for 20 s on a real API server: the cost of following one job, by its "
             "number of pods, next to the poll loops of both official clients, on a machine that did other "
-            "work, too. Logs are opened ten at once, then three per second, up to 64; the busiest seconds "
-            "of the launcher are those of its start. Simulated pods have no logs: up to 64 of the lines said "
-            "so, pod by pod. They are one line now, which was not measured again."
+            "work, too. Our launcher's first requests are its checks before it creates the job. Simulated "
+            "pods have no logs: it requests those of 64 pods again and again, three per second."
         ),
     ),
     "scale-launchers.md": (
