@@ -18,7 +18,7 @@ class History:
     def __init__(self, admin: ApiServer, path: str) -> None:
         self._admin, self._path = admin, path
         self._uids: set[str] = set()
-        self._position = self._now()
+        self._position = self._list()[0]
         self._lock, self._over = Lock(), Event()
         self._thread = Thread(target=self._keep, name=f"history of {path}")
         self._thread.start()
@@ -38,15 +38,20 @@ class History:
             with suppress(ApiError):  # the next time continues where this one began
                 self._catch_up()
 
-    def _now(self) -> str:
-        version: str = self._admin.get(self._path)["metadata"]["resourceVersion"]
-        return version
+    def _list(self) -> tuple[str, set[str]]:
+        """The version of the collection, and what is in it."""
+        found = self._admin.get(self._path)
+        return found["metadata"]["resourceVersion"], {item["metadata"]["uid"] for item in found["items"]}
 
     def _catch_up(self) -> None:
         with self._lock:
             # All changes up to here are among the first lines of the watch, however short it is.
-            reached = self._now()
+            reached, present = self._list()
             query = {"watch": "true", "resourceVersion": self._position, "timeoutSeconds": "1"}
             for line in self._admin.lines(self._path, query, 10):
-                self._uids.add(json.loads(line)["object"]["metadata"]["uid"])
+                change = json.loads(line)
+                if change["type"] == "ERROR":  # 200 jobs change so often that it has forgotten some already
+                    break
+                self._uids.add(change["object"]["metadata"]["uid"])
+            self._uids |= present
             self._position = reached
