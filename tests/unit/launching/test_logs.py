@@ -77,10 +77,10 @@ def after_its_restart(server: FakeApiServer) -> list[str]:
     return written
 
 
-@pytest.mark.parametrize("shown", [[line("03", "c"), line("04", "d")], []], ids=["lines", "nothing"])
+@pytest.mark.parametrize("shown", [[line("04", "c"), line("05", "d")], []], ids=["lines", "nothing"])
 def test_a_run_that_has_ended_is_not_taken_for_the_next(shown: list[bytes]) -> None:
     """We know that it has ended, and the node shows the next run already, which may have written nothing."""
-    server = a_server(shown, [line("03", "c"), line("04", "d")])
+    server = a_server(shown, [line("04", "c"), line("05", "d")])
     assert after_its_restart(server) == [f"[worker-0] {text}" for text in "abcd"]
 
 
@@ -92,8 +92,8 @@ def test_runs_of_one_second_are_all_read() -> None:
 
 
 def test_the_log_of_a_run_that_has_ended_is_read_once() -> None:
-    """Its lines began before its end, so they are its own; the container may never start again."""
-    server = a_server([line("01", "a"), line("10.9", "b")])
+    """Its lines began before its end, so they are its own; the last one's time is a moment after it."""
+    server = a_server([line("01", "a"), line("11.1", "b")])
     written: list[str] = []
     logs = Logs(server, PODS, written.append)
     logs.see([seen(a_pod(JOB, state=ended(1)))])
