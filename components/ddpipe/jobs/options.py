@@ -106,7 +106,7 @@ class Deadlines:
             one that may pass must last six times as long.
     """
 
-    reconciled: float = 120
+    reconciled: float = 300
     scheduled: float = 1800
     pulled: float = 1800
     running: float = 300

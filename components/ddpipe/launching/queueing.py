@@ -4,8 +4,8 @@ An operator may write about 20 objects per second, and needs some ten for a job 
 are created together, the last one waits for minutes. The other jobs of its namespace show that:
 
     10:00:00    our job is created
-    10:02:00    `reconciled` is over; another job was changed at 10:01:58: busy, so wait as long again
-    10:04:00    it is over again; nothing was changed after 10:01:58: silent
+    10:05:00    `reconciled` is over; another job was changed at 10:04:58: busy, so wait as long again
+    10:10:00    it is over again; nothing was changed after 10:04:58: silent
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ddpipe.kube.resources import Object
 from ddpipe.kube.retrying import with_retries
 
 # So many times in all: an operator that passes one job over must not be waited for forever.
-_MOST_LOOKS = 10
+_MOST_LOOKS = 5
 _MOST_JOBS = 500
 _BUDGET = 10.0
 _TIMES = ("lastReconcileTime", "startTime", "completionTime")
