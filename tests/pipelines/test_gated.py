@@ -12,7 +12,7 @@ from ddpipe.errors import GateFailed
 from ddpipe.model.history import Model
 from ddpipe.storage import open_store
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 DDPIPE = (sys.executable, "-m", "ddpipe")
 
