@@ -141,6 +141,15 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
             "in one process, the others in two; they took turns of 8 s."
         ),
     ),
+    "serving.md": (
+        "Predicting, serving and evaluating",
+        (
+            "On one CPU of a machine that did other work, clients included, in turns, with one thread each: "
+            "ResNet-18 on JPEG files of 640 x 480 pixels. Latencies are wall time, mostly of waiting for the "
+            "CPU, so they vary from run to run; processor time hardly does. A ratio below 1 means less for "
+            "ddpipe."
+        ),
+    ),
     "defaults.md": (
         "What the data chooses",
         (
