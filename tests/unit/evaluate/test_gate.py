@@ -12,8 +12,10 @@ from evaluation_runs import a_dataset, a_multilabel_dataset, a_training, some_la
 from scipy.stats import binomtest
 
 from ddpipe.data.manifest import load_manifest
+from ddpipe.data.reader import open_split
 from ddpipe.data.seen import hashed, to_bytes
 from ddpipe.errors import ParameterError
+from ddpipe.evaluate.differences import gate_of
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.gate import compare, decide
 from ddpipe.evaluate.gate_spec import GateSpec
@@ -21,6 +23,7 @@ from ddpipe.evaluate.gating import gate
 from ddpipe.evaluate.metrics import Answers
 from ddpipe.evaluate.paired import gain, mcnemar, score
 from ddpipe.export.export import export
+from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.history import Model
 from ddpipe.model.package import load_package
 from ddpipe.model.tasks import TASKS, BoolArray, IntArray
@@ -213,6 +216,22 @@ def test_the_champion_itself_is_not_better(runs: Path) -> None:
     assert (verdict.comparison.gain, verdict.comparison.samples) == (0, 37)
     always = _gate(runs, dataset, first, dataclasses.replace(SPEC, gate_export="always"))
     assert (verdict.export, always.export) == (False, True)
+
+
+def test_images_on_which_the_models_differ_are_shown(runs: Path) -> None:
+    dataset = a_dataset(str(runs / "store"))
+    first, second = _run(runs, dataset, "first"), _run(runs, dataset, "second", seed=1)
+    _champion(runs, dataset, *first)
+    _gate(runs, dataset, second)
+    found = gate_of(str(runs / "gate"), load_evaluation(second[1]))
+    split, names = open_split(dataset, "test"), load_manifest(dataset).classes
+    assert found.differences
+    for one in found.differences:
+        place = list(split.sample_ids).index(one.sample_id)
+        assert one.true == names[split.labels[place]]
+        assert np.array_equal(one.image, split.images([place])[0])
+        assert one.is_gain == (one.said == one.true)
+    assert [*found.gains, *found.losses] == sorted(found.differences, key=lambda one: not one.is_gain)
 
 
 @pytest.mark.parametrize("make", [a_dataset, pytest.param(a_multilabel_dataset, marks=pytest.mark.slow)])
