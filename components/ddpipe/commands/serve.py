@@ -56,7 +56,7 @@ def serve_command(model: str, **given: Any) -> None:  # noqa: ANN401 - by their 
 
 def _beside(work: Work, chosen: ServeOptions) -> Lifespan[Starlette]:
     """The gRPC server, which starts and ends with the other."""
-    from ddpipe.serve.rpc import listening  # noqa: PLC0415 - not everybody installs gRPC
+    from ddpipe.serve.rpc import listening  # noqa: PLC0415 - gRPC is an extra
 
     # gRPC says only later, and less clearly, that it cannot listen.
     _listening(uvicorn.Config("", host=chosen.host, port=chosen.grpc_port), "grpc_port").close()

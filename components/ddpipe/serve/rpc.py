@@ -33,7 +33,7 @@ CODES = {
     404: grpc.StatusCode.NOT_FOUND,
     503: grpc.StatusCode.UNAVAILABLE,
 }
-"""gRPC's word for HTTP's number."""
+"""gRPC's status code for each of HTTP's."""
 
 PUSHBACK = "grpc-retry-pushback-ms"
 """How a server says when to try again (gRPC proposal A6)."""
@@ -121,8 +121,8 @@ class _Calls:
         return messages.ServerReadyResponse(ready=True)
 
     async def server_metadata(self, _request: Message) -> Message:
-        said = protocol.server_metadata(self._work.name)
-        return messages.ServerMetadataResponse(name=said["name"], version=said["version"])
+        found = protocol.server_metadata(self._work.name)
+        return messages.ServerMetadataResponse(name=found["name"], version=found["version"])
 
     async def model_ready(self, request: Message) -> Message:
         self._work.check(request.name, request.version)
@@ -130,9 +130,9 @@ class _Calls:
 
     async def model_metadata(self, request: Message) -> Message:
         self._work.check(request.name, request.version)
-        said = dict(protocol.metadata(self._work.model.signature, self._work.name, self._work.version))
-        del said["parameters"]  # the message has no place for them
-        return messages.ModelMetadataResponse(**said)
+        found = dict(protocol.metadata(self._work.model.signature, self._work.name, self._work.version))
+        del found["parameters"]  # the message has no place for them
+        return messages.ModelMetadataResponse(**found)
 
     async def infer(self, request: Message) -> Message:
         self._work.check(request.model_name, request.model_version)
@@ -159,11 +159,11 @@ def _tensors(request: Message) -> Iterable[Mapping[str, Any]]:
         }
 
 
-def _response(said: Mapping[str, Any]) -> Message:
-    message = messages.ModelInferResponse(model_name=said["model_name"], id=said.get("id", ""))
-    for name, text in said["parameters"].items():
+def _response(answer: Mapping[str, Any]) -> Message:
+    message = messages.ModelInferResponse(model_name=answer["model_name"], id=answer.get("id", ""))
+    for name, text in answer["parameters"].items():
         message.parameters[name].string_param = text
-    for tensor in said["outputs"]:
+    for tensor in answer["outputs"]:
         message.outputs.add(name=tensor["name"], datatype=tensor["datatype"], shape=tensor["shape"])
         message.raw_output_contents.append(_bytes(tensor))
     return message

@@ -42,11 +42,11 @@ class Server:
         """
         self._work = work
 
-    def app(self, beside: Lifespan[Starlette] | None = None) -> Starlette:
+    def app(self, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
         """The ASGI application.
 
         Args:
-            beside: Runs as long as the application does.
+            lifespan: Runs as long as the application does.
         """
         model = "/v2/models/{name}"
         return Starlette(
@@ -68,7 +68,7 @@ class Server:
                 ),
             ],
             exception_handlers={HTTPException: _error, Refused: _refused},
-            lifespan=beside,
+            lifespan=lifespan,
         )
 
     async def _page(self, _request: Request) -> Response:

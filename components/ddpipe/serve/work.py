@@ -34,7 +34,7 @@ class Refused(Exception):
     """A request without an answer.
 
     Attributes:
-        status: HTTP's number for why.
+        status: HTTP's status code.
     """
 
     def __init__(self, status: int, text: str) -> None:

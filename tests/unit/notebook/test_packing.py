@@ -112,7 +112,7 @@ def test_script_with_a_syntax_error_is_rejected(tmp_path: Path) -> None:
 
 def test_call_with_too_much_data_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "MOST_BYTES", 10_000_000)
-    with pytest.raises(ParameterError, match=r"it is 10 MB .* at most 10 MB"):
+    with pytest.raises(ParameterError, match=r"it is 10 MB .* at most 10 MB .*Keep large data in a store"):
         packed(work, {"number": b"." * 10_000_000})
 
 
