@@ -32,6 +32,9 @@ from ddpipe.spelling import option
 
 Tail = Callable[[str], Sequence[str]]
 
+# Shells add the number of a signal, 1 to 64, to 128. Higher codes are a program's own: sys.exit(-1) is 255.
+_KILLED = range(129, 193)
+
 _SHOWN_LINES = 12
 _SHOWN_RANKS, _SHOWN_CAUSES = 5, 3
 
@@ -258,8 +261,8 @@ def _death(replica: Replica, ending: Ending) -> str:
         return f"out of memory, killed at its limit of {replica.memory} (OOMKilled)"
     if ending.reason in {"StartError", "ContainerCannotRun"}:
         return f"its command cannot be started: {ending.message}"
-    if ending.code > 128:  # noqa: PLR2004 - shells add the signal's number to 128
-        return f"killed by {signals.name_of(ending.code - 128)} (exit code {ending.code})"
+    if ending.code in _KILLED:
+        return f"killed by {signals.name_of(ending.code - _KILLED.start + 1)} (exit code {ending.code})"
     return f"exit code {ending.code}"
 
 

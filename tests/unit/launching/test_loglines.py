@@ -144,6 +144,13 @@ def test_four_times_as_long_a_line_takes_four_times_the_work(text: bytes) -> Non
 # --- what was read before -----------------------------------------------------------------------------------
 
 
+def test_the_first_and_the_last_line_are_among_those_that_were_read() -> None:
+    mark = Mark()
+    for moment in ((5, 1), (6, 0), (7, 2)):
+        mark.move(moment)
+    assert [mark.spans(moment) for moment in ((5, 0), (5, 1), (7, 2), (7, 3))] == [False, True, True, False]
+
+
 def test_lines_seen_before_a_cut_are_skipped_after_it() -> None:
     mark = Mark()
     assert read([line("01", "a"), line("02.5", "b")], mark) == ["a", "b"]
