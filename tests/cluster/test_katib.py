@@ -27,7 +27,7 @@ WORKFLOW = COMPILED / "ddpipe-training-tuned-minikf.yaml"
 SMALL = {
     "backend": "pytorchjob",
     **dict.fromkeys(("memory", "step_memory"), "2Gi"),
-    "cpu": "500m",
+    "cpu": "400m",
     "epochs": 2,
     "parallel_trials": 2,
     "pruning": "none",
@@ -97,7 +97,7 @@ def search(place: Place, environment: dict[str, str], dataset: str, runs: str, *
             "--image",
             OUR_IMAGES.format("trainer"),
         ),
-        *("--cpu", "500m", "--memory", "2Gi", "--s3-secret", "store"),
+        *("--cpu", "400m", "--memory", "2Gi", "--s3-secret", "store"),
         *("--s3-endpoint", environment["POD_S3_ENDPOINT"], "--epochs", "2", "--pruning", "none", "--json"),
         *("--trials", "2", "--parallel-trials", "2", *place.chosen(())),
     ]

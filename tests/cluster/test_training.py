@@ -54,7 +54,7 @@ def train(place: Place, environment: dict[str, str], digits: tuple[str, str], *o
     dataset, runs = digits
     arguments = [
         *("train", "--dataset", dataset, "--image", IMAGE, "--run", "a", "--runs", runs),
-        *("--nodes", "2", "--cpu", "500m", "--memory", "2Gi"),
+        *("--nodes", "2", "--cpu", "400m", "--memory", "2Gi"),
         *("--s3-secret", "store", "--s3-endpoint", environment["POD_S3_ENDPOINT"]),
     ]
     return Step(place, [*arguments, *options], environment)
@@ -105,18 +105,7 @@ def test_one_pod_trains_as_a_plain_job(
     admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str], digits: tuple[str, str]
 ) -> None:
     with a_place(admin, tmp_path) as place:
-        options = (
-            "--backend",
-            "indexedjob",
-            "--nodes",
-            "1",
-            "--processes",
-            "2",
-            "--cpu",
-            "1",
-            "--epochs",
-            "2",
-        )
+        options = ("--backend", "indexedjob", "--nodes", "1", "--processes", "2", "--cpu", "800m", "--epochs", "2")
         ended = train(place, s3_environment, digits, *options).end()
         assert ended.code == 0, ended.text
         assert eventually(place.pods, lambda pods: not pods, 60) == []
@@ -141,7 +130,7 @@ run_rank(work)
 def test_of_several_processes_in_a_pod_the_killed_one_is_named(admin: ApiServer, tmp_path: Path) -> None:
     """The other one loses contact with it, and might say so first."""
     with a_place(admin, tmp_path) as place:
-        size = ("--nodes", "1", "--processes", "2", "--cpu", "1", "--memory", "2Gi")
+        size = ("--nodes", "1", "--processes", "2", "--cpu", "800m", "--memory", "2Gi")
         command = ("torchrun", "--no-python", "python", "-c", ONE_IS_KILLED)
         ended = Step(place, ["launch", "--image", IMAGE, "--run-id", "a", *size, "--", *command], {}).end()
         assert place.jobs() == []

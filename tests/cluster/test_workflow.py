@@ -42,7 +42,7 @@ OURS = r"[\w./:-]+/ddpipe-(launcher|predictor|trainer):[\w.]+"
 ENDED = {"Succeeded", "Failed", "Error"}
 SMALL = {
     "nodes": 2,
-    "cpu": "500m",
+    "cpu": "400m",
     "memory": "2Gi",
     "epochs": 3,
     "step_memory": "2Gi",
