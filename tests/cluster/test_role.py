@@ -49,8 +49,8 @@ class Loss:
     worse: tuple[int, str]
 
 
-# A rejection for quota may pass: it counts after six times `hopeless`, that is 18 seconds. Until then, and while jobs of
-# other tests have the node's CPUs, pods must be allowed to wait.
+# A rejection for quota may pass: it counts after six times `hopeless`, that is 18 seconds. Until then, and
+# while jobs of other tests have the CPUs of the node, pods must be allowed to wait.
 LATE = ("--deadlines", "scheduled=120", "--deadlines", "running=8", *SOON)
 
 

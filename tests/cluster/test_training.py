@@ -105,7 +105,18 @@ def test_one_pod_trains_as_a_plain_job(
     admin: ApiServer, tmp_path: Path, s3_environment: dict[str, str], digits: tuple[str, str]
 ) -> None:
     with a_place(admin, tmp_path) as place:
-        options = ("--backend", "indexedjob", "--nodes", "1", "--processes", "2", "--cpu", "800m", "--epochs", "2")
+        options = (
+            "--backend",
+            "indexedjob",
+            "--nodes",
+            "1",
+            "--processes",
+            "2",
+            "--cpu",
+            "800m",
+            "--epochs",
+            "2",
+        )
         ended = train(place, s3_environment, digits, *options).end()
         assert ended.code == 0, ended.text
         assert eventually(place.pods, lambda pods: not pods, 60) == []

@@ -1,4 +1,4 @@
-"""Kubeflow Pipelines' own page, in a headless Chromium: upload, form, a run on two pods, graph, reports.
+"""Kubeflow Pipelines' own page, in a headless Chromium: upload, form, runs on pods, graph, reports.
 
 KFP_UI    where the page is, such as http://127.0.0.1:3000; without it all of this is skipped
 PICTURES  a folder for pictures of what was seen: `make pictures` puts them into docs/
@@ -11,13 +11,14 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from kfp_run import Run, connected, package_with_test_images, remove_experiment, remove_pipeline
 from playwright.sync_api import Page, expect, sync_playwright
+from uploads import upload_tiles
 
 from ddpipe.kube.api import ApiServer
 from ddpipe.parameters import OneOf
@@ -98,26 +99,43 @@ def form(ui: Ui, name: str, tmp_path_factory: pytest.TempPathFactory) -> Page:
     )
     page.locator("#newPipelineName").fill(name)
     page.locator("#createNewPipelineOrVersionBtn").click()
-    page.locator("#createNewRunBtn").click()
-    page.locator("#chooseExperimentBtn").click()
-    page.get_by_role("dialog").get_by_text(name).click()
-    page.get_by_role("button", name="Use this experiment").click()
-    page.get_by_label("Run name").fill(TITLE)
-    for field, value in TYPED.items():
-        page.locator(f"#{field}").fill(value)
+    fill_in(page, name, TITLE, TYPED)
     ui.take("form")
     return page
 
 
-@pytest.fixture(scope="module")
-def run(form: Page, admin: ApiServer, root: str) -> Run:
-    """A run on two pods, started by the form, at its end."""
+def fill_in(page: Page, experiment: str, title: str, values: Mapping[str, str]) -> None:
+    """Open the form of the pipeline that is shown, and fill it in.
+
+    Args:
+        page: Shows a pipeline.
+        experiment: Name of the run's.
+        title: The run's own name.
+        values: By field; the others keep their defaults.
+    """
+    page.locator("#createNewRunBtn").click()
+    page.locator("#chooseExperimentBtn").click()
+    page.get_by_role("dialog").get_by_text(experiment).click()
+    page.get_by_role("button", name="Use this experiment").click()
+    page.get_by_label("Run name").fill(title)
+    for field, value in values.items():
+        page.locator(f"#{field}").fill(value)
+
+
+def start(form: Page, admin: ApiServer) -> Run:
+    """Start the run of a form that is filled in, and wait for its end."""
     form.locator("#startNewRunBtn").click()
     form.wait_for_url("**/runs/details/*")
     run_id = form.url.rpartition("/")[2]
     run = Run(connected(), admin, run_id, f"s3://mlpipeline/ddpipe/runs/{run_id}")
     assert run.ended() == "SUCCEEDED", run.failure()
     return run
+
+
+@pytest.fixture(scope="module")
+def run(form: Page, admin: ApiServer, root: str) -> Run:
+    """A run on two pods, started by the form, at its end."""
+    return start(form, admin)
 
 
 def open_graph(ui: Ui, run: Run) -> Page:
@@ -143,7 +161,8 @@ def test_the_form_has_a_field_for_each_parameter_with_its_default(form: Page) ->
     assert {label.partition(" - ")[0] for label in labels if " - " in label} == {
         item.name for item in TRAINING.parameters
     }
-    assert form.locator("#train_epochs").input_value() == "15"
+    assert form.locator("#train_epochs").input_value() == "-1"
+    assert form.locator("#train_model").input_value() == "auto"
 
 
 def test_a_run_that_was_started_by_the_form_trains_on_two_pods(run: Run) -> None:
@@ -169,3 +188,24 @@ def test_a_report_is_shown_beside_the_graph(run: Run, ui: Ui, artifact: str) -> 
 
 def test_the_report_has_the_name_that_was_typed(run: Run) -> None:
     assert TITLE in read_uri(f"{run.folder}/report.html").decode()
+
+
+def test_three_fields_are_enough_for_photographs(
+    run: Run, ui: Ui, admin: ApiServer, name: str, root: str, tmp_path: Path
+) -> None:
+    """Where they are, what they are called, and how long it may take: all else is chosen by the data."""
+    upload_tiles(tmp_path, f"{root}/photographs", 60)
+    page = ui.open(f"/pipelines/details/{run.client.get_pipeline_id(name)}", RUN)
+    typed = {"data_path": f"{root}/photographs", "data_name": "photographs", "train_minutes": "2"}
+    fill_in(page, name, "photographs", typed)
+    own = start(page, admin)
+    training = json.loads(read_uri(f"{own.folder}/training/training.json"))
+    assert training["chosen"]["model"]["value"] == "fast-cnn-small"
+    accuracy = json.loads(read_uri(f"{own.folder}/evaluation/metrics.json"))["scores"]["accuracy"]["value"]
+    assert accuracy >= 0.9
+    assert read_uri(f"{own.folder}/model/model.onnx")
+    page = open_graph(ui, own)
+    page.locator("[id='artifact.export.report']").click()
+    page.get_by_role("button", name="Visualization").click()
+    expect(page.frame_locator("iframe").locator("h1")).to_have_text("photographs")
+    ui.take("own-images")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
+from photographs import tiles
 from xrays import xrays
 
 from ddpipe.storage import open_store
@@ -27,6 +28,16 @@ def upload_photographs(tar: Path, uri: str, per_class: int) -> None:
 def upload_xrays(folder: Path, uri: str) -> None:
     """A table and images as RANZCR CLiP has them; `folder` is where they are made."""
     xrays(folder)
+    _upload(folder, uri)
+
+
+def upload_tiles(folder: Path, uri: str, count: int) -> None:
+    """So many photographs of each of two classes; `folder` is where they are made."""
+    tiles(folder, count)
+    _upload(folder, uri)
+
+
+def _upload(folder: Path, uri: str) -> None:
     store = open_store(uri)
     for path in folder.rglob("*.*"):
         store.write(path.relative_to(folder).as_posix(), path.read_bytes())

@@ -8,27 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
-from sklearn.datasets import load_sample_images
+from photographs import tiles
 
 from ddpipe.model.package import load_package
 
 ROOT = Path(__file__).parents[2]
-TILE = (160, 200)
-"""Height and width."""
-
-
-def tiles(folder: Path, count: int) -> None:
-    """Two classes of photographs: tiles of the pictures of a temple and of a flower."""
-    numbers = np.random.default_rng(0)
-    for name, picture in zip(("temple", "flower"), load_sample_images().images, strict=True):
-        (folder / name).mkdir(parents=True)
-        for number in range(count):
-            top, left = (numbers.integers(0, picture.shape[axis] - TILE[axis] + 1) for axis in (0, 1))
-            tile = picture[top : top + TILE[0], left : left + TILE[1]]
-            Image.fromarray(tile).save(folder / name / f"{number:03d}.jpg", quality=90)
 
 
 @pytest.mark.slow
