@@ -200,7 +200,7 @@ def test_three_fields_are_enough_for_photographs(
     fill_in(page, name, "photographs", typed)
     own = start(page, admin)
     training = json.loads(read_uri(f"{own.folder}/training/training.json"))
-    assert training["chosen"]["model"]["value"] == "fast-cnn-small"
+    assert training["choice"]["chosen"]["model"]["value"] == "fast-cnn-small"
     accuracy = json.loads(read_uri(f"{own.folder}/evaluation/metrics.json"))["scores"]["accuracy"]["value"]
     assert accuracy >= 0.9
     assert read_uri(f"{own.folder}/model/model.onnx")
