@@ -6,7 +6,7 @@
     def mine(photos: str) -> None:
         with dsl.ExitHandler(clean_up()):
             prepared = prepare(source="folder", source_path=photos, store=STORE, runs=RUNS)
-            train(dataset=prepared.outputs["dataset"], nodes=2, runs=RUNS)
+            train(dataset=prepared.outputs["dataset"], image=IMAGE, nodes=2, runs=RUNS)
 
 A component fills in the run ID, the task and the name of the pipeline itself, so that a retry finds its job
 and no two tasks or loop iterations share one. All steps of a pipeline run share one folder; to train several
