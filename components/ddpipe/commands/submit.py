@@ -29,7 +29,7 @@ def submit_command(
 ) -> None:
     """Upload a package to Kubeflow Pipelines, unless it is there already, and start a run.
 
-    PACKAGE is training, custom-job, or the path of a compiled package.
+    PACKAGE is training, training-gated, training-tuned, custom-job, or the path of a compiled package.
     """
     request = publisher(engine)
     version = request.version
