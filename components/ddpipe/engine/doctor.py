@@ -206,7 +206,9 @@ def _secret(cluster: Cluster, namespace: str, name: str) -> Check:
         keys = cluster.get(SECRETS.path(namespace, name)).get("data", {}).keys()
     except Refused as error:
         if error.status == HTTPStatus.NOT_FOUND:
-            fix = f"Create it with accesskey and secretkey, or name another: --set storage_secret={name}."
+            fix = (
+                "Create it with accesskey and secretkey, or name another one with --set storage_secret=NAME."
+            )
             return Check("secret", State.FAIL, f"{namespace} has no secret {name}", fix)
         return Check("secret", State.UNKNOWN, str(error))
     except ApiError as error:

@@ -65,7 +65,9 @@ class DeployOptions(Parameters):
     serve_cpu: str = parameter("1", "CPUs per pod, requested and limited.")
     serve_memory: str = parameter("1Gi", "Memory per pod, requested and limited.")
     serve_queue: int = parameter(
-        32, "Requests that may wait in a pod; further ones are rejected with status 503.", Between(1, 10_000)
+        32,
+        "Requests in progress or waiting in a pod; further ones are rejected with status 503.",
+        Between(1, 10_000),
     )
     s3_endpoint: str = parameter(
         "", "Object store as host:port, as seen from the cluster.", form="storage_endpoint"

@@ -45,7 +45,7 @@ class ServeOptions(Parameters):
     )
     name: str = parameter("model", "Name of the model in the paths of requests.", common=True)
     queue: int = parameter(
-        32, "Requests that may wait; further ones are rejected with status 503.", Between(1, 10_000)
+        32, "Requests in progress or waiting; further ones are rejected with status 503.", Between(1, 10_000)
     )
 
 
