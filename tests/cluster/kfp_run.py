@@ -20,7 +20,7 @@ NAMESPACE = "kubeflow"
 
 _PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 _JOBS = f"/apis/kubeflow.org/v1/namespaces/{NAMESPACE}/pytorchjobs"
-_OURS = r"[\w./:-]+/ddpipe-(launcher|trainer):[\w.]+"
+_OURS = r"[\w./:-]+/ddpipe-(launcher|predictor|trainer):[\w.]+"
 _ENDED = {"SUCCEEDED", "FAILED", "CANCELED", "SKIPPED"}
 
 

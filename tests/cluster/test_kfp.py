@@ -34,6 +34,7 @@ from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import DdpipeError
 from ddpipe.kube.api import ApiServer
 from ddpipe.pipelines.compile import COMPILED, PIPELINES
+from ddpipe.serve.manifests import DEPLOYMENTS, MODEL
 from ddpipe.storage import open_store, read_uri
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(1200)]
@@ -143,6 +144,27 @@ def test_two_pods_train_on_xrays_with_several_labels_each(submit: Submit, root: 
     assert json.loads(read_uri(f"{run.folder}/training/training.json"))["world_size"] == 2
     scores = json.loads(read_uri(f"{run.folder}/evaluation/metrics.json"))["scores"]
     assert scores["macro_auc"]["value"] > 0.6
+
+
+def test_a_gated_run_deploys_a_better_model_only(start: Submit, admin: ApiServer, root: str) -> None:
+    service = f"ddpipe-test-{uuid.uuid4().hex[:8]}"
+    deployed = {"service": service, "kserve": "no", "serve_cpu": "200m", "serve_memory": "512Mi"}
+    given = {**SMALL, **deployed, "gate": "toys", "runs": f"{root}/gated", "store": f"{root}/store"}
+    path, models = DEPLOYMENTS.path(NAMESPACE, service), []
+    try:
+        for epochs, decision, later in ((6, "promote", "SUCCEEDED"), (1, "keep", None)):
+            sizes = {"model": "digits-cnn", "nodes": 1, "epochs": epochs}
+            run = ended_well(start("training-gated", given["runs"], **{**given, **sizes}))
+            facts = json.loads(read_uri(f"{run.folder}/steps/gate.json"))["facts"]
+            assert facts["decision"] == decision
+            assert [run.states().get(step) for step in ("export", "deploy")] == [later] * 2
+            deployment = admin.get(path)
+            models.append(deployment["metadata"]["annotations"][MODEL])
+            assert deployment["status"]["readyReplicas"] == 1
+    finally:
+        delete(admin, path)
+        delete(admin, f"/api/v1/namespaces/{NAMESPACE}/services/{service}")
+    assert models[0] == models[1]
 
 
 def test_failed_job_fails_the_run_with_its_cause_in_the_log(submit: Submit) -> None:

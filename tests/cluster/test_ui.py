@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(1200)]
 PATIENCE = 30_000
 """Milliseconds until the page has done what it was asked."""
 
-FORM, RUN = {"width": 860, "height": 2380}, {"width": 1400, "height": 760}
+FORM, RUN = {"width": 860, "height": 2660}, {"width": 1400, "height": 760}
 TYPED = {"cluster_nodes": "2", "cluster_cpu": "500m", "cluster_memory": "2Gi", "cluster_step_memory": "2Gi"}
 TITLE = "digits on two pods"
 
