@@ -82,9 +82,12 @@ def prepare(run: Run, spec: PrepareSpec, helpers: Helpers | None = None) -> Prep
         helpers: Processes on other machines that encode.
     """
     with run.step("prepare") as facts:
+        from ddpipe.prepare.checks import refuse_results_inside
         from ddpipe.prepare.prepare import prepare as step
 
         facts.update(run.facts("prepare"))
+        spec = spec.validated().settled()
+        refuse_results_inside(spec, run.uri)
         prepared = step(spec, helpers)
         _use(run, facts, prepared.manifest_uri, prepared.manifest, reused=prepared.reused)
         facts.update(encoded=prepared.encoded)

@@ -1,4 +1,4 @@
-"""What rejects raw data: unreadable images, small classes, groups torn between splits."""
+"""What rejects raw data: results inside it, unreadable images, small classes, groups torn between splits."""
 
 from __future__ import annotations
 
@@ -9,10 +9,33 @@ import numpy as np
 from ddpipe.data.columns import Rows
 from ddpipe.data.manifest import SPLITS
 from ddpipe.errors import SourceError, listed
-from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.prepare.spec import GROUPED, PrepareSpec
 from ddpipe.prepare.splitting import Places, given_splits, numbered_units, shown_by_units
 from ddpipe.sources.sample_columns import Samples
 from ddpipe.spelling import option
+from ddpipe.storage import open_store
+
+
+def refuse_results_inside(spec: PrepareSpec, results: str) -> None:
+    """What is written must not lie in the raw data, if all files there count as images or tars.
+
+    Args:
+        spec: Settled.
+        results: URI of a folder to write to.
+
+    Raises:
+        SourceError: It does, and is not hidden.
+    """
+    if spec.source not in GROUPED:
+        return
+    data, folder = open_store(spec.source_path).uri.rstrip("/"), open_store(results).uri
+    if f"{folder}/".startswith(f"{data}/") and "/." not in folder.removeprefix(data):
+        raise SourceError(
+            what="the raw data cannot become a dataset",
+            which=spec.where,
+            seen=f"results would be written into it, and read as raw data: {folder}",
+            do=f"Work in another folder, or name others with {option('store')} and {option('runs')}.",
+        )
 
 
 def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Samples) -> None:

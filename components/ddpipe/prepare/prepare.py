@@ -29,6 +29,7 @@ from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject
 from ddpipe.prepare.checks import (
     refuse_given_validation,
     refuse_if_none_is_left,
+    refuse_results_inside,
     refuse_small_classes,
     refuse_torn_groups,
     refuse_unreadable,
@@ -93,6 +94,7 @@ def prepare(spec: PrepareSpec, helpers: Helpers | None = None) -> Prepared:
     """
     started = time.monotonic()
     spec = spec.validated().settled()
+    refuse_results_inside(spec, spec.store)
     source = open_source(spec.source, spec.source_path, spec.columns)
     store = open_store(spec.store)
     store.check_writable()

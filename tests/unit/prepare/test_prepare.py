@@ -25,6 +25,7 @@ from PIL import Image
 from s3_server import BUCKET, Server
 from samples import a_folder, a_manifest, a_picture, an_image, sample_ids
 
+from ddpipe import workflow
 from ddpipe.data import shards
 from ddpipe.data.catalogue import clean_up, garbage
 from ddpipe.data.manifest import SPLITS, load_manifest, store_of
@@ -37,6 +38,7 @@ from ddpipe.prepare.entries import Entry
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html, how_split
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.runs import Run
 from ddpipe.sources.folder import Folder
 from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store
@@ -824,6 +826,23 @@ def test_an_interrupted_prepare_resumes(photographs: PrepareSpec, monkeypatch: p
     assert len(read) == prepared.encoded < 60
     fresh = prepare(replace(photographs, store=photographs.store + "-2"))
     assert prepared.dataset_id == fresh.dataset_id
+
+
+@pytest.mark.parametrize("place", [".", "store", "deep/store"])
+def test_results_inside_the_data_are_rejected(place: str, toys: PrepareSpec) -> None:
+    """`cd photos; ddpipe run .`: they would become classes, of the next run if not of this one."""
+    with pytest.raises(SourceError, match="results would be written into it"):
+        prepare(replace(toys, store=str(_folder(toys) / place)))
+    with pytest.raises(SourceError, match="results would be written into it"):
+        workflow.prepare(Run.named(str(_folder(toys) / place), "first"), toys)
+    assert sorted(path.name for path in _folder(toys).iterdir()) == ["ball", "kite"]
+
+
+@pytest.mark.parametrize("place", [".store", "../toys-store"])
+def test_results_that_are_hidden_or_beside_the_data_are_fine(place: str, toys: PrepareSpec) -> None:
+    spec = replace(toys, store=str(_folder(toys) / place))
+    assert not prepare(spec).reused
+    assert prepare(spec).reused
 
 
 def test_a_damaged_entry_of_the_index_is_ignored(toys: PrepareSpec) -> None:

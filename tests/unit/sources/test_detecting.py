@@ -243,9 +243,9 @@ def test_an_unpacked_cifar_is_prepared(tmp_path: Path) -> None:
 
 
 def test_a_given_source_decides(tmp_path: Path) -> None:
-    _pictures(tmp_path, {"train.csv": TABLE})
+    raw = _pictures(tmp_path / "raw", {"train.csv": TABLE})
     with pytest.raises(SourceError, match="only one class folder"):
-        prepare(PrepareSpec(source="folder", source_path=str(tmp_path), store=str(tmp_path / "store")))
+        prepare(PrepareSpec(source="folder", source_path=str(raw), store=str(tmp_path / "store")))
 
 
 def test_a_given_table_decides(tmp_path: Path) -> None:

@@ -263,9 +263,10 @@ def test_files_without_permission_are_reported_and_can_be_skipped(
 
 
 def test_one_class_is_refused_with_the_folder_below_that_may_be_meant(tmp_path: Path) -> None:
-    folder = _class_folders(tmp_path).rename(tmp_path / "images")
+    (tmp_path / "raw").mkdir()
+    folder = _class_folders(tmp_path).rename(tmp_path / "raw" / "images")
     with pytest.raises(SourceError) as caught:
-        prepare(_spec(tmp_path, "folder", tmp_path))
+        prepare(_spec(tmp_path, "folder", tmp_path / "raw"))
     assert "only one class folder, 'images', which holds the folders ball, kite" in caught.value.seen
     assert f"give {folder}" in caught.value.do
 
