@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, NoReturn
@@ -14,7 +15,7 @@ from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
 from ddpipe.data.versions import address
-from ddpipe.errors import Interrupted, ParameterError
+from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError
 from ddpipe.evaluate.gate_spec import GateSpec
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.export.spec import ExportSpec
@@ -107,7 +108,8 @@ def run_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - click
     options, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
     gate, exported = GateSpec.picked(given), ExportSpec.picked(given)
     reuse = ReuseOptions.picked(given).reuse
-    finished = run_here(run, data, recipe, options, evaluation, reuse=reuse, gate=gate, exported=exported)
+    with resumed_by("run", run, given["run"]):
+        finished = run_here(run, data, recipe, options, evaluation, reuse=reuse, gate=gate, exported=exported)
     print_result(finished.to_dict(), finished.text())
 
 
@@ -125,6 +127,31 @@ def with_path(path: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
             do="Give one of them.",
         )
     return {**given, **({"source_path": path} if path else {})}
+
+
+@contextmanager
+def resumed_by(parameter: str, begun: Run, given: str) -> Iterator[None]:
+    """Add to an error after which the same command resumes how it finds the run, if its name has the time.
+
+    Args:
+        parameter: That names it.
+        begun: The run, or the folder of a study.
+        given: The name that was given.
+    """
+    try:
+        yield
+    except (Interrupted, ReplicaFailed, StoreError) as error:
+        if not given and _is_begun(begun):
+            named = f"{option(parameter)} {begun.name}"
+            error.do = f"{error.do.rstrip('.')}. With {named}, the same command resumes this one."
+        raise
+
+
+def _is_begun(run: Run) -> bool:
+    try:
+        return run.has_begun
+    except StoreError:  # it may be what has failed
+        return False
 
 
 def data_of(given: Mapping[str, Any]) -> PrepareSpec | str:

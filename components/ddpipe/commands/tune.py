@@ -11,14 +11,21 @@ from ddpipe import validation
 from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
-from ddpipe.commands.run import LocalRunOptions, VersionOptions, data_of, run_here, with_path
+from ddpipe.commands.run import (
+    LocalRunOptions,
+    VersionOptions,
+    data_of,
+    resumed_by,
+    run_here,
+    with_path,
+)
 from ddpipe.errors import Interrupted, ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.parameters import refuse
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.signals import on_stop
-from ddpipe.runs import removed_if_rejected
+from ddpipe.runs import Run, removed_if_rejected
 from ddpipe.search.options import Sampler, SearchOptions
 from ddpipe.search.space import checked, parsed
 from ddpipe.spelling import option
@@ -66,7 +73,8 @@ def tune_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - clic
     title = data.name if isinstance(data, PrepareSpec) else "study"
     study = Study.named(given["studies"], given["study"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
     training, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
-    found, finished = tune_here(study, data, recipe, search, training, evaluation)
+    with resumed_by("study", Run(str(study.folder)), given["study"]):
+        found, finished = tune_here(study, data, recipe, search, training, evaluation)
     print_result({**found.to_dict(), "run": finished.to_dict()}, f"{found.text()}\n{finished.text()}")
 
 

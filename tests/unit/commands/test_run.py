@@ -1,0 +1,62 @@
+"""`ddpipe run` and `ddpipe tune` as far as they start and end: the steps have tests of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ddpipe.__main__ import cli
+from ddpipe.errors import DdpipeError, Diverged, Interrupted, NotWritable, ReplicaFailed
+from ddpipe.runs import Run
+from ddpipe.tune.study import Study
+
+
+def _output(arguments: list[str]) -> str:
+    return CliRunner().invoke(cli, arguments, catch_exceptions=False).output
+
+
+def _fail(monkeypatch: pytest.MonkeyPatch, kind: type[DdpipeError], *, begun: bool) -> None:
+    """The steps of a run, or of a study, end with an error."""
+
+    def failing(run: Run | Study, *_: object, **__: object) -> None:
+        if begun:
+            folder = Path(run.folder if isinstance(run, Study) else run.uri)
+            folder.mkdir(parents=True)
+            (folder / "begun.json").touch()
+        raise kind(what="it failed", which="here", seen="something", do="Run the same command again.")
+
+    monkeypatch.setattr("ddpipe.commands.run.run_here", failing)
+    monkeypatch.setattr("ddpipe.commands.tune.tune_here", failing)
+
+
+@pytest.mark.parametrize("kind", [Interrupted, NotWritable, ReplicaFailed])
+def test_a_run_named_by_the_time_says_how_it_is_resumed(
+    kind: type[DdpipeError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command alone would begin another run."""
+    _fail(monkeypatch, kind, begun=True)
+    seen = _output(["run", "--runs", str(tmp_path)])
+    (run,) = tmp_path.iterdir()
+    assert f"again. With --run {run.name}, the same command resumes this one." in seen
+
+
+def test_a_study_named_by_the_time_says_how_it_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fail(monkeypatch, Interrupted, begun=True)
+    seen = _output(["tune", "--studies", str(tmp_path), "--search", "learning_rate=0.1..1"])
+    (study,) = tmp_path.iterdir()
+    assert f"With --study {study.name}, the same command resumes this one." in seen
+
+
+@pytest.mark.parametrize(
+    ("kind", "begun", "more"),
+    [(Interrupted, True, ["--run", "mine"]), (NotWritable, False, []), (Diverged, True, [])],
+)
+def test_errors_without_a_name_to_add_stay_as_they_are(
+    kind: type[DdpipeError], begun: bool, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _fail(monkeypatch, kind, begun=begun)
+    assert "resumes this one" not in _output(["run", "--runs", str(tmp_path), *more])
