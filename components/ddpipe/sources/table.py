@@ -17,7 +17,7 @@ from ddpipe.data.names import printable
 from ddpipe.errors import NoSuchObject, listed
 from ddpipe.sources.base import Survey, Table, refused, sorted_out, store_of
 from ddpipe.sources.csv_file import Row, parsed
-from ddpipe.sources.folder import SPLIT_FOLDERS
+from ddpipe.sources.folder import ENDINGS, SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, read_file, stamp
 from ddpipe.sources.sample import Sample
 from ddpipe.sources.times import moment
@@ -60,6 +60,7 @@ class Csv:
         columns = _named(file, header, self.table)
         listing = listed_files(self.path)
         found = _by_name(listing.infos)
+        _refuse_missing_header(file, header, found)
         rows, uncertain = _decided(rows, columns)
         named = {name: _match(name, found) for row in rows if (name := row.cells.get(columns.image))}
         rows, left_out = _chosen(file, rows, columns)
@@ -117,6 +118,16 @@ class Csv:
                 self.table.file,
                 unnamed[0],
             )
+
+
+def _refuse_missing_header(file: str, header: Sequence[str], found: Mapping[str, object]) -> None:
+    """A first row that names an image would be lost, and its label would be a column's name."""
+    if named := [name for name in header if name in found and name.lower().endswith(ENDINGS)]:
+        raise refused(
+            file,
+            f"it has no header: its first row names the image {named[0]!r}",
+            "Put the names of the columns into a line above it, such as image,label.",
+        )
 
 
 def _named(file: str, header: Sequence[str], wanted: Table) -> Table:

@@ -461,6 +461,19 @@ def test_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
     assert "'kind' is '': no label (line 6: 1 in all)" in _refusal(tmp_path, text, labels=("kind",))
 
 
+@pytest.mark.parametrize("first", ["0.png,a", "a,0.png"])
+def test_a_table_without_a_header_is_refused(first: str, tmp_path: Path) -> None:
+    """Its first image would be lost."""
+    seen = _refusal(tmp_path, f"{first}\n{first.replace('0', '1')}\n")
+    assert "it has no header: its first row names the image '0.png'" in seen
+
+
+def test_a_column_may_have_the_name_of_an_image(tmp_path: Path) -> None:
+    path = _pictures(tmp_path / "pictures", "image,kind\n0,a\n1,b\n")
+    an_image(Path(path) / "image.png")
+    assert open_source("csv", path, Table()).survey().classes == ("a", "b")
+
+
 @pytest.mark.parametrize("columns", [{"labels": ("kind", "kind")}, {"labels": ("file",)}, {"group": "file"}])
 def test_a_column_has_one_meaning(columns: dict[str, object], tmp_path: Path) -> None:
     assert "is given more than once" in _refusal(tmp_path, "file,kind\n0.png,a\n1.png,b\n", **columns)
