@@ -135,7 +135,7 @@ def _of_folder(path: str) -> Detected:
             f"Choose with {option('source')} folder, or with {option('source')} csv "
             f"{option('table')} {naming[0]}.",
         )
-    if naming or (len(tables) == 1 and images and not classes):
+    if naming or (len(tables) == 1 and images and (not classes or _in_one_folder(images))):
         return _of_tables(path, naming or tables)
     if classes:
         return Detected("folder", path)
@@ -213,6 +213,11 @@ def _classes(images: Iterable[str]) -> list[str]:
     tops = {one[0] for one in parts if len(one) > 1}
     depth = 1 if tops and all(top.lower() in SPLIT_FOLDERS for top in tops) else 0
     return sorted({one[depth] for one in parts if len(one) > depth + 1})
+
+
+def _in_one_folder(images: Iterable[str]) -> bool:
+    """Whether a table would have to tell the classes apart, although it seems to name none of the images."""
+    return len({PurePosixPath(key).parent for key in images}) == 1
 
 
 def _is_webdataset(members: Iterable[str]) -> bool:

@@ -83,6 +83,22 @@ def test_the_usual_one_of_several_tables_counts(tmp_path: Path) -> None:
     assert detected(str(tmp_path)).table == "train.csv"
 
 
+@pytest.mark.parametrize("text", ["id,file\n77,0\n", "file,kind\npictures\\0.png,a\n"])
+def test_a_table_beside_one_folder_is_a_csv(text: str, tmp_path: Path) -> None:
+    """It seems to name no image; but without it there are no classes, so what is wrong with it is said."""
+    assert detected(str(_pictures(tmp_path, {"labels.csv": text}))).source == "csv"
+
+
+def test_an_empty_table_beside_one_folder_is_rejected(tmp_path: Path) -> None:
+    assert "it has 0 rows" in _seen(_pictures(tmp_path, {"labels.csv": ""}))
+
+
+def test_a_table_beside_a_folder_of_class_folders_is_no_csv(tmp_path: Path) -> None:
+    a_folder(tmp_path / "images", {"cat": 2, "dog": 2})
+    (tmp_path / "licences.csv").write_text("file,licence\nx,y\n")
+    assert detected(str(tmp_path)).source == "folder"
+
+
 def test_ranzcr_is_detected_by_its_columns(tmp_path: Path) -> None:
     rows = "StudyInstanceUID,CVC,PatientID\n0,1,p\n1,0,q\n"
     _pictures(tmp_path, {"train.csv": rows})
