@@ -227,6 +227,12 @@ def _lacks_label(row: Row, columns: Table) -> bool:
     return any(row.cells.get(label, "?").lower() in UNLABELLED for label in columns.labels)
 
 
+def _lacks_binary(row: Row, columns: Table) -> bool:
+    """Whether a cell that should be 0 or 1 is something else than a missing or an uncertain label."""
+    known = {*BINARY, *UNLABELLED, *UNCERTAIN}
+    return any(row.cells.get(label, "").lower() not in known for label in columns.labels)
+
+
 def _problems(
     header: Sequence[str], rows: Sequence[Row], columns: Table, places: Mapping[str, ObjectInfo | str]
 ) -> Iterator[str]:
@@ -292,6 +298,11 @@ def _in_labels(cells: Mapping[str, str], columns: Table) -> Iterator[str]:
 
 def _remedy(rows: Sequence[Row], columns: Table) -> str:
     ways = ["Correct these rows"]
+    if len(columns.labels) > 1 and any(_lacks_binary(row, columns) for row in rows):
+        ways.append(
+            f"{option('label_columns')} names the columns of labels and {option('image_column')} that of the "
+            "images, if there are others"
+        )
     if len(columns.labels) > 1 and any(_is_uncertain(row, columns) for row in rows):
         ways.append(
             f"{option('uncertain')} says what -1 means: zero, one or drop; blanks next to labels are then 0"

@@ -479,6 +479,17 @@ def test_a_column_has_one_meaning(columns: dict[str, object], tmp_path: Path) ->
     assert "is given more than once" in _refusal(tmp_path, "file,kind\n0.png,a\n1.png,b\n", **columns)
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("file,kind,sure\n0.png,cat,0.9\n", True), ("file,a,b\n0.png,1,-1\n", False)],
+    ids=["another column", "uncertain"],
+)
+def test_columns_that_hold_no_labels_can_be_left_out(text: str, named: bool, tmp_path: Path) -> None:
+    """By default all columns but the first are labels."""
+    seen = _refusal(tmp_path, text)
+    assert ("label_columns names the columns of labels" in seen) is named
+
+
 def test_spaces_around_the_names_of_columns_do_not_count(tmp_path: Path) -> None:
     path = _pictures(tmp_path, "file, a , b\n0.png,0,1\n1.png, 1,0\n")
     spec = PrepareSpec(source="csv", source_path=path, label_columns="a, b")
