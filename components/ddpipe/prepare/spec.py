@@ -12,7 +12,7 @@ from ddpipe.parameters import Between, OneOf, Parameters, parameter
 from ddpipe.prepare.patterns import problem
 from ddpipe.prepare.split_rule import SplitRule
 from ddpipe.sources.base import Table
-from ddpipe.sources.detecting import detected
+from ddpipe.sources.detecting import detected, with_table
 from ddpipe.sources.downloads import DOWNLOADS
 from ddpipe.sources.named import AUTO, BUILT_IN, SOURCES
 from ddpipe.sources.read_options import ReadOptions
@@ -153,9 +153,9 @@ class PrepareSpec(Parameters):
             return self
         if not self.source_path:
             return replace(self, source=DIGITS).validated()
-        if self.columns != Table():
+        if self.table != Table().file:
             return replace(self, source="csv").validated()
-        found = detected(self.source_path)
+        found = detected(self.source_path) if self.columns == Table() else with_table(self.source_path)
         log.info("%s is read as source %s", self.source_path, found.source)
         return replace(self, source=found.source, source_path=found.path, table=found.table).validated()
 

@@ -19,7 +19,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import PurePosixPath
 
@@ -88,8 +88,32 @@ def detected(path: str) -> Detected:
     return _of_file(path, store, name) if name and store.exists(name) else _of_folder(path)
 
 
+def with_table(path: str) -> Detected:
+    """The source csv with the table at a path or in a folder, where options say that there is one.
+
+    Args:
+        path: A folder, a table or s3://bucket/prefix.
+
+    Raises:
+        SourceError: There is no such folder, or several tables name its images.
+        StoreError: The bucket does not answer.
+    """
+    store, name = split_uri(path)
+    if name.lower().endswith(TABLES) and store.exists(name):
+        return Detected("csv", _folder_of(path), name)
+    keys = sorted(first_keys(path, LOOKED_AT))
+    if tables := _tables(keys):
+        naming = _naming(path, tables, [key for key in keys if _is_image(key)])
+        return replace(_of_tables(path, naming or tables), source="csv")
+    return Detected("csv", path)  # which says that there is none
+
+
+def _folder_of(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+
+
 def _of_file(path: str, store: Store, name: str) -> Detected:
-    folder = path.rstrip("/").rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+    folder = _folder_of(path)
     if name.lower().endswith(TABLES):
         return Detected(_kind_of_table(_header(store, name)), folder, name)
     if name.lower().endswith(TARS):
@@ -126,8 +150,8 @@ def _of_folder(path: str) -> Detected:
         return found
     images = [key for key in keys if _is_image(key)]
     classes = _classes(images)
-    tables = [key for key in keys if "/" not in key and key.lower().endswith(TABLES)]
-    naming = [key for key in tables if images and _names_images(open_store(path), key, images)]
+    tables = _tables(keys)
+    naming = _naming(path, tables, images)
     if len(classes) > 1 and naming:
         raise refused(
             path,
@@ -142,6 +166,16 @@ def _of_folder(path: str) -> Detected:
     if any(key.endswith(".tar") for key in keys):
         return Detected("webdataset", path)
     raise _unknown(path, keys, images)
+
+
+def _tables(keys: Iterable[str]) -> list[str]:
+    """Those next to the images, or to their folders."""
+    return [key for key in keys if "/" not in key and key.lower().endswith(TABLES)]
+
+
+def _naming(path: str, tables: Iterable[str], images: Sequence[str]) -> list[str]:
+    """The tables that name images."""
+    return [key for key in tables if images and _names_images(open_store(path), key, images)]
 
 
 def _of_tables(path: str, tables: Sequence[str]) -> Detected:

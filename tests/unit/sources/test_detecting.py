@@ -8,6 +8,7 @@ import pickle
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -268,6 +269,27 @@ def test_a_given_table_decides(tmp_path: Path) -> None:
     a_folder(tmp_path, {"cat": 2, "dog": 2})
     spec = PrepareSpec(source_path=str(tmp_path), table="labels.csv")
     assert spec.settled().source == "csv"
+
+
+@pytest.mark.parametrize("part", ["", "labels.csv"])
+@pytest.mark.parametrize("more", [{"label_columns": "kind"}, {"skip_unlabelled": True}])
+def test_options_of_tables_find_the_table(part: str, more: dict[str, Any], tmp_path: Path) -> None:
+    _pictures(tmp_path, {"labels.csv": TABLE, "licences.csv": "licence,by\nx,y\n"})
+    spec = PrepareSpec(source_path=f"{tmp_path}/{part}".rstrip("/"), **more).settled()
+    assert (spec.source, spec.source_path, spec.table) == ("csv", str(tmp_path), "labels.csv")
+
+
+def test_options_of_tables_outweigh_class_folders(tmp_path: Path) -> None:
+    a_folder(tmp_path, {"cat": 2, "dog": 2})
+    (tmp_path / "train.csv").write_text("StudyInstanceUID,kind,PatientID\n0,a,p\n")
+    spec = PrepareSpec(source_path=str(tmp_path), label_columns="kind").settled()
+    assert (spec.source, spec.table) == ("csv", "train.csv")
+
+
+def test_options_of_tables_without_a_table_name_the_usual_one(tmp_path: Path) -> None:
+    a_folder(tmp_path, {"cat": 2, "dog": 2})
+    with pytest.raises(SourceError, match=r"there is no .*train\.csv"):
+        prepare(PrepareSpec(source_path=str(tmp_path), label_columns="a", store=f"{tmp_path}-store"))
 
 
 def test_options_of_another_source_are_rejected_once_it_is_known(tmp_path: Path) -> None:
