@@ -208,7 +208,7 @@ class Timetable:
         steps = self._work.fitting(step, left / pace, self._most)
         if left <= 0 and step <= FIRST:
             _log.warning(
-                "%.0f minutes are too short for this data on this machine: the training ends after %d steps",
+                "%g minutes are too short for this data on this machine: the training ends after %d steps",
                 budget.seconds / 60,
                 steps,
             )

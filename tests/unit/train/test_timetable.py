@@ -128,11 +128,15 @@ def test_a_small_set_does_not_use_up_a_long_budget() -> None:
     assert took < 360
 
 
-def test_minutes_that_are_too_short_are_named(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("seconds", "minutes"), [(60, "1"), (6, "0.1")])
+def test_minutes_that_are_too_short_are_named(
+    seconds: int, minutes: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
-        table, _ = run(60, Machine(), used=100)
+        table, _ = run(seconds, Machine(), used=100)
     assert table.steps == FIRST
-    assert "1 minutes are too short" in caplog.text
+    (line,) = caplog.messages
+    assert line.startswith(f"{minutes} minutes are too short")
 
 
 def test_a_resumed_training_keeps_the_decisions() -> None:
