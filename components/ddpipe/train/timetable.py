@@ -187,7 +187,7 @@ class Timetable:
         here = step - self._start
         if here == 1:
             self._mark(step)
-        if self._budget and step >= self._next_decision():
+        if self._budget and here > 1 and step >= self._next_decision():  # before, the pace is not known
             self._mark(step)
             steps = world.decided(lambda: self._decided(step, world))
             self.schedule.append([step, steps])
@@ -200,7 +200,7 @@ class Timetable:
         return first + max(FIRST, (steps - first) // SHARE if first else 0)
 
     def _decided(self, step: int, world: World) -> int:
-        """How many steps fit; as many as before if this process has just started."""
+        """How many steps fit; as many as before if the pace is not known."""
         pace, budget = self._pace(), self._budget
         if not pace or not budget:
             return self.steps

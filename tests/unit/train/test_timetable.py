@@ -156,6 +156,16 @@ def test_a_resumed_training_keeps_the_decisions() -> None:
     assert resumed.steps_at(stopped - 1) == table.steps_at(stopped - 1)
 
 
+def test_a_process_decides_once_it_knows_its_pace() -> None:
+    """After one step there is nothing to decide by; the next decision is a twentieth of all steps away."""
+    machine, budget = Machine(), a_budget(20)
+    resumed = Timetable(WORK, 15, budget, machine.clock)
+    resumed.resume(FIRST - 1, [])
+    began = machine.now
+    machine.train(resumed, WORK, FIRST - 1)
+    assert machine.now - began + budget.later(0.001) == pytest.approx(20, rel=0.05)
+
+
 def test_the_decisions_of_a_long_training_are_few() -> None:
     table, _ = run(100, Machine(lambda _: 0.0001), Work(10**6, 16, validation=1000))
     assert len(table.schedule) < 300
