@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -88,17 +88,18 @@ def train(
             _log_once("%s is trained already: nothing to do", store.uri)
             return
         context = _Context(dataset, manifest, store, world, watch, began, before_step)
+        started = time.time()
         if not _trained(context, start):
             lower = _lower(start.choice)
             world.decided(lambda: _remove_states(store, lower, recipe, manifest))
-            _trained(context, Start(lower, None, None))
+            _trained(replace(context, lost=time.time() - started), Start(lower, None, None))
         _log_once("trained: %s", store.uri)
         world.barrier()
 
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What stays the same if a training starts again."""
+    """What stays the same if a training starts again, but for the seconds that the first start has lost."""
 
     dataset: str
     manifest: DatasetManifest
@@ -107,6 +108,7 @@ class _Context:
     watch: Watch
     began: float
     before_step: Callable[[Trainer], None]
+    lost: float = 0.0
 
 
 def _trained(context: _Context, start: Start) -> bool:
@@ -121,8 +123,8 @@ def _trained(context: _Context, start: Start) -> bool:
         uploading(patience_for(store)) if world.is_main else nullcontext() as uploads,
         determinism(how, recipe.model, compiled=compiled),
     ):
-        launch = time.time() - context.began
-        before = world.decided(lambda: _prepared_in(store)) + launch
+        launch = time.time() - context.began - context.lost
+        before = world.decided(lambda: _prepared_in(store)) + launch + context.lost
         saver = _saver(start, store, world, uploads, recipe, before) if uploads else None
         trainer = Trainer(
             *(recipe, manifest, splits, store, world, saver),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -36,6 +37,7 @@ from ddpipe.train.order import global_batch, permutation
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.saver import Uploads, uploading
 from ddpipe.train.step import TrainingStep
+from ddpipe.train.timetable import Budget
 from ddpipe.train.train import train
 
 SHAPE = (8, 8, 1)
@@ -478,6 +480,34 @@ def test_a_diverging_start_is_repeated_once_at_a_tenth_of_the_rate(
     assert "started again at a tenth" in record(output)["choice"]["chosen"]["learning_rate"]["reason"]
     assert "starting again" in caplog.text
     assert record(output)["history"][0]["epoch"] == 1
+
+
+def test_a_start_that_diverged_is_no_launch(
+    dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its time is used up; evaluation and export need the time that a process takes to start."""
+    budgets: list[Budget] = []
+
+    def noted(*values: Any) -> Budget:
+        budgets.append(Budget(*values))
+        return budgets[-1]
+
+    def slow(trainer: Trainer) -> None:
+        if len(budgets) > 1:
+            raise Power
+        if trainer.step == 0:
+            time.sleep(1)
+
+    monkeypatch.setattr(step, "Budget", noted)
+    monkeypatch.setattr(
+        "ddpipe.train.families.FAMILIES", {"digits-cnn": replace(NORMALIZED, rates={"sgd": 40})}
+    )
+    given = Recipe(minutes=1, batch_size=4, momentum=0.0, warmup_fraction=0.0, label_smoothing=0.0)
+    with pytest.raises(Power):
+        train(dataset, output, given, before_step=slow)
+    first, second = budgets
+    assert second.used > first.used + 1
+    assert second.launch < first.launch + 0.5
 
 
 def test_a_given_rate_is_never_lowered(dataset: str, output: str) -> None:
