@@ -315,5 +315,6 @@ def _warn_of_copies(shards: Mapping[str, Sequence[Stored]]) -> None:
     kinds = {"images": copies(members), "pairs of images that look alike": lookalikes(members)}
     for kind, found in kinds.items():
         if leaks := [ids for ids in found if len(set(ids.values())) > 1]:
-            example = ", ".join(f"{name} ({split})" for name, split in leaks[0].items())
+            first = {split: name for name, split in reversed(leaks[0].items())}  # one of each split
+            example = ", ".join(f"{first[split]} ({split})" for split in SPLITS if split in first)
             log.warning("%d %s are in more than one split, such as %s", len(leaks), kind, example)
