@@ -123,7 +123,12 @@ def assess(
         thresholds=None if task.exclusive else thresholds,
         groups=samples.groups,
     )
-    warnings = (*rough(len(samples)), *judged.warnings, *_fitted(split), *_overlap(judged, samples, split))
+    warnings = (
+        *rough(len(samples), task.scores[0], split),
+        *judged.warnings,
+        *_fitted(split),
+        *_overlap(judged, samples, split),
+    )
     metrics = replace(metrics, temperature=temperature, warnings=warnings)
     subject = Subject(
         training=model,

@@ -134,7 +134,9 @@ def evaluate(
                 metrics = replace(metrics, plain=values, validation=on_validation)
             images = manifest.splits[VALIDATION].count
             found = warnings_about(on_validation, checkpoint.history, task.scores[0], images)
-            metrics = replace(metrics, warnings=(*rough(manifest.splits[SPLIT].count), *found))
+            metrics = replace(
+                metrics, warnings=(*rough(manifest.splits[SPLIT].count, task.scores[0]), *found)
+            )
             for text in metrics.warnings:
                 _log.warning("%s", text)
             seen = answers[SPLIT]

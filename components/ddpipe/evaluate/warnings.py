@@ -13,13 +13,17 @@ WORSE_EPOCH = 0.05
 """Of the headline score: by how much the evaluated epoch may be worse than the best one without a warning."""
 
 
-def rough(samples: int) -> Iterator[str]:
-    """A warning that scores on so few test images are a guess."""
+def rough(samples: int, metric: str, split: str = "test") -> Iterator[str]:
+    """A warning that scores on so few images are a guess.
+
+    Args:
+        samples: How many there are.
+        metric: The score by which models are compared.
+        split: That they are in.
+    """
     if samples < FEW:
-        yield (
-            f"the scores are a rough guess: there are only {samples} test images, so each is worth "
-            f"{100 / samples:.1f} points of accuracy"
-        )
+        share = f", so each is worth {100 / samples:.1f} points of accuracy" if metric == "accuracy" else ""
+        yield f"the scores are a rough guess: there are only {samples} {split} images{share}"
 
 
 def warnings_about(

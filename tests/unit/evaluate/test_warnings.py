@@ -58,7 +58,14 @@ def test_history_of_any_content_is_read() -> None:
 
 @pytest.mark.parametrize(("samples", "warned"), [(12, True), (FEW - 1, True), (FEW, False)])
 def test_scores_on_few_test_images_are_called_a_guess(samples: int, warned: bool) -> None:
-    assert ["rough guess" in text for text in rough(samples)] == [True] * warned
+    assert ["rough guess" in text for text in rough(samples, "accuracy")] == [True] * warned
+
+
+@pytest.mark.parametrize(("metric", "named"), [("accuracy", True), ("macro_auc", False)])
+def test_points_of_accuracy_are_named_where_it_is_a_score(metric: str, named: bool) -> None:
+    (text,) = rough(12, metric, "validation")
+    assert "12 validation images" in text
+    assert ("8.3 points of accuracy" in text) is named
 
 
 def test_warnings_are_part_of_the_report() -> None:
