@@ -109,7 +109,7 @@ def summary(run: Run) -> Summary:
             **{split: _of_split(history, split) for split in ("train", "validation")},
             "test": {name: asdict(score) for name, score in scores.items()},
         },
-        warnings=evaluation.metrics.warnings,
+        warnings=[*evaluation.metrics.warnings, *evaluation.metrics.missing()],
         mistakes=_mistakes(evaluation),
         data_report=run.data_report,
         report=run.report,

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
-from ddpipe.summary import Summary
+import pytest
+from evaluation_runs import a_record
+
+from ddpipe import summary as module
+from ddpipe.runs import Run
+from ddpipe.summary import Summary, summary
 
 DONE = Summary(
     run="runs/first",
@@ -42,3 +48,18 @@ def test_a_run_whose_gate_kept_the_champion_has_nothing_to_predict_with() -> Non
 
 def test_no_mistakes_are_named_as_such() -> None:
     assert "no mistakes on the test images" in replace(DONE, mistakes=[]).text()
+
+
+def test_a_score_that_is_undefined_is_not_silently_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run.named(str(tmp_path), "first")
+    for step in ("prepare", "train"):
+        with run.step(step) as facts:
+            facts.update(dataset_id="d" * 64, reused=False)
+    evaluation = a_record().evaluation
+    metrics = replace(evaluation.metrics, undefined={"macro_auc": "every image shows 'ant'"})
+    monkeypatch.setattr(module, "load_evaluation", lambda _: replace(evaluation, metrics=metrics))
+    monkeypatch.setattr(module, "training_record", lambda _: {"history": [{}]})
+    monkeypatch.setattr(module, "worst_mistakes", lambda *_: [])
+    assert "note      no macro_auc: every image shows 'ant'" in summary(run).text().splitlines()

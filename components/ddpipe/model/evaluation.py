@@ -148,6 +148,10 @@ class Metrics:
         """Of each label; None for a multiclass model's classes, and where none could be chosen."""
         return tuple(scores.threshold for scores in self.classes)
 
+    def missing(self) -> list[str]:
+        """What could not be scored, and why."""
+        return [f"no {name}: {reason}" for name, reason in self.undefined.items()]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, fit for JSON."""
         return asdict(self)
@@ -221,8 +225,8 @@ class Evaluation:
     def summary(self) -> str:
         """The scores in one line, with what could not be scored and why."""
         scores = [f"{name} {score.value:.4f}" for name, score in self.metrics.scores.items()]
-        missing = [f"no {name}: {reason}" for name, reason in self.metrics.undefined.items()]
-        return ", ".join([f"{self.metrics.samples} {self.subject.split} samples", *scores, *missing])
+        samples = f"{self.metrics.samples} {self.subject.split} samples"
+        return ", ".join([samples, *scores, *self.metrics.missing()])
 
     def calibrated(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
         """`predictions`, of the same shape, with logits divided by the temperature, for probabilities."""
