@@ -161,7 +161,7 @@ class Tars:
                         elif ending in {"cls", "json"}:
                             _note_label(member, ending, tar, item)
         except (tarfile.TarError, EOFError) as error:
-            which = f"{self.path}/{info.key}"
+            which = f"{self._folder}/{info.key}"
             raise refused(which, f"it is not a complete tar: {error}", "Get the tar again.") from error
         return members
 

@@ -853,6 +853,8 @@ def test_a_cut_off_tar_is_named(tmp_path: Path) -> None:
     path = tmp_path / "tars" / "val-000.tar"
     path.write_bytes(path.read_bytes()[:700])
     assert "val-000.tar: it is not a complete tar" in _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
+    one = tmp_path / "tars" / "val-000.tar"
+    assert f"{one}: it is not a complete tar" in _seen(_spec(tmp_path, "webdataset", one))
 
 
 def test_tars_without_files_are_refused(tmp_path: Path) -> None:
