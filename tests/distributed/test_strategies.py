@@ -264,5 +264,5 @@ def test_smoothing_is_for_one_class_per_image(tmp_path: Path) -> None:
 
 
 def test_labels_without_an_auc_are_refused_before_training(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match="there is no AUC"):
+    with pytest.raises(DatasetError, match=r"there is no AUC\nPrepare it again with more images"):
         train(findings(tmp_path, counts=(20, 1)), str(tmp_path / "training"), SMALL)

@@ -17,6 +17,7 @@ from ddpipe.model.package import seen_by
 from ddpipe.model.pieces import rows_of
 from ddpipe.model.record import RECORD
 from ddpipe.parameters import CHOSEN
+from ddpipe.spelling import option
 from ddpipe.storage import Store
 from ddpipe.train.choice import Choice, Device
 from ddpipe.train.chosen import choice_of, keep
@@ -146,7 +147,8 @@ def check_trainable(manifest: DatasetManifest, uri: str) -> None:
             what="training cannot start",
             which=uri,
             seen=listed(problems),
-            do="Name another dataset version.",
+            do=f"Prepare it again with more images or a larger {option('validation_fraction')}, or name "
+            "another dataset version.",
         )
 
 
