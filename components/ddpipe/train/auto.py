@@ -218,9 +218,11 @@ def _epochs(maker: _Maker) -> None:
     height, width, _ = working_shape(data.shape, maker.recipe.resolution)
     epochs = epochs_for(data.images, height * width, batch, maker.device.kind, has_weights=maker.has_weights)
     steps = -(-data.images // batch)
-    maker.set(
-        "epochs", max(epochs, maker.recipe.frozen_epochs), f"{epochs * steps:,} steps of {batch} images"
+    minutes = maker.recipe.minutes
+    why = (
+        f"not used: {minutes:g} minutes decide" if minutes else f"{epochs * steps:,} steps of {batch} images"
     )
+    maker.set("epochs", max(epochs, maker.recipe.frozen_epochs), why)
     least = WARMUPS[maker.recipe.optimizer]
     share = min(0.5, max(least, FEWEST_WARMUP / maker.steps)) if least else 0.0
     maker.set("warmup_fraction", round(share, 4), f"{round(share * maker.steps)} of {maker.steps:,} steps")

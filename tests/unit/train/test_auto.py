@@ -130,6 +130,11 @@ def test_a_gpu_sees_more_pixels() -> None:
     assert gpu > cpu > 0
 
 
+def test_epochs_beside_a_budget_are_called_unused() -> None:
+    assert chosen(data(), minutes=0.5).reasons["epochs"] == "not used: 0.5 minutes decide"
+    assert "steps of 64 images" in chosen(data()).reasons["epochs"]
+
+
 def test_epochs_are_selected_only_by_enough_validation_images() -> None:
     selections = [chosen(data(validation=count)).recipe.model_selection for count in (TRUSTED - 1, TRUSTED)]
     assert selections == ["last", "best"]
