@@ -206,7 +206,8 @@ class Timetable:
             return self.steps
         left = budget.seconds - budget.used - (self._clock() - self._began) - self._later(pace, world)
         steps = self._work.fitting(step, left / pace, self._most)
-        if left <= 0 and step <= FIRST:
+        is_short = left <= 0 or steps < steps_per_epoch(self._work.images, self._work.batch_size)
+        if is_short and len(self.schedule) == 1:
             _log.warning(
                 "%g minutes are too short for this data on this machine: the training ends after %d steps",
                 budget.seconds / 60,

@@ -139,6 +139,16 @@ def test_minutes_that_are_too_short_are_named(
     assert line.startswith(f"{minutes} minutes are too short")
 
 
+def test_minutes_that_are_less_than_one_pass_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        short, _ = run(12, Machine())
+        assert FIRST < short.steps < PER_EPOCH
+        assert "0.2 minutes are too short" in caplog.text
+        caplog.clear()
+        assert run(30, Machine())[0].steps > PER_EPOCH
+    assert not caplog.messages
+
+
 def test_a_resumed_training_keeps_the_decisions() -> None:
     """What both processes take together is the budget, and the second one starts from the first's steps."""
     machine, budget = Machine(), a_budget(120)
