@@ -138,6 +138,8 @@ def _trained(context: _Context, start: Start) -> bool:
         else:
             for line in choice.lines():
                 _log_once("chosen: %s", line)
+            if recipe.minutes and "epochs" not in choice.reasons:
+                _log_once("epochs %d is not used: %g minutes decide", recipe.epochs, recipe.minutes)
             if choice.advice:
                 _log_once("%s", choice.advice)
         _log_once(

@@ -482,6 +482,14 @@ def test_a_diverging_start_is_repeated_once_at_a_tenth_of_the_rate(
     assert record(output)["history"][0]["epoch"] == 1
 
 
+def test_given_epochs_beside_a_budget_are_called_unused(
+    dataset: str, output: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        interrupted(0, dataset, output, replace(RECIPE, epochs=7, minutes=1))
+    assert "epochs 7 is not used: 1 minutes decide" in caplog.messages
+
+
 def test_a_start_that_diverged_is_no_launch(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
