@@ -37,6 +37,9 @@ TURNED = range(2, 9)
 LARGEST = Image.MAX_IMAGE_PIXELS or 2**26
 """Pixels. Pillow only warns of such an image, and refuses one twice as large: we refuse both."""
 
+LONGEST = 65_500
+"""Pixels of a side: a JPEG has no more."""
+
 FILTER = Image.Resampling.BICUBIC
 """As wide as the reduction asks for, so that nothing fine turns into moiré."""
 
@@ -130,13 +133,18 @@ def shrink(data: bytes, side: int, depth: int = 0, reading: ReadOptions = DEFAUL
         reading: How the file is read.
 
     Raises:
-        Unreadable: The file is truncated or damaged.
+        Unreadable: The file is truncated or damaged, or so narrow that the other side would be absurd.
     """
     with _opened(data, reading) as file:
         image = _upright(file, lambda size: side / min(size), depth)
         _refuse_missing_rows(file, data)
         factor = side / min(image.size)
         width, height = (max(side, round(length * factor)) for length in image.size)
+        if max(width, height) > LONGEST or width * height > LARGEST:
+            raise Unreadable(
+                f"{image.width} by {image.height} pixels: with a shorter side of {side}, it would have "
+                f"{width} by {height}"
+            )
         if image.size == (width, height):
             return image
         return scaled(image, (width, height))

@@ -13,7 +13,7 @@ from PIL import Image
 
 from ddpipe.data.manifest import Shape
 from ddpipe.sources import Unreadable
-from ddpipe.sources.images import ORIENTATION, decode, probe, scaled, shrink, wrapped
+from ddpipe.sources.images import ORIENTATION, as_jpeg, decode, probe, scaled, shrink, wrapped
 from ddpipe.sources.read_options import ReadOptions
 
 
@@ -155,6 +155,17 @@ def test_bare_pixels_come_back_as_they_went(shape: tuple[int, ...]) -> None:
 def test_what_cannot_be_read_says_why(data: bytes, reason: str) -> None:
     with pytest.raises(Unreadable, match=reason):
         decode(data, (4, 6, 1))
+
+
+@pytest.mark.parametrize(("size", "side"), [((3000, 2), 150), ((1, 700), 96), ((9, 80), 4000)])
+def test_an_image_that_scaling_makes_absurd_is_refused(size: tuple[int, int], side: int) -> None:
+    """No JPEG is so long, and a narrow image of a few bytes would take gigabytes."""
+    with pytest.raises(Unreadable, match=f"with a shorter side of {side}, it would have"):
+        as_jpeg(_file(Image.new("RGB", size), "PNG"), side, 90)
+
+
+def test_a_long_image_keeps_its_proportions() -> None:
+    assert shrink(_file(Image.new("L", (2000, 10)), "PNG"), 256).size == (51_200, 256)
 
 
 def _short_png(image: Image.Image, rows: int, *, interlaced: bool = False) -> bytes:
