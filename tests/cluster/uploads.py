@@ -5,7 +5,7 @@ from __future__ import annotations
 import tarfile
 from pathlib import Path
 
-from photographs import tiles
+from tiles import tiles
 from xrays import xrays
 
 from ddpipe.storage import open_store

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from photographs import tiles
+from tiles import tiles
 
 from ddpipe.model.package import load_package
 
