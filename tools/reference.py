@@ -162,6 +162,13 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
             "hand, in at most twice its time."
         ),
     ),
+    "budgets.md": (
+        "Time budgets",
+        (
+            "`ddpipe run FOLDER --minutes M` on all of CIFAR-10, prepared before, on an idle machine of two "
+            "cores: the whole command, evaluation and export included. One run each."
+        ),
+    ),
     "pipeline.md": ("The whole pipeline", "On Argo: digits, two pods, three epochs."),
 }
 """Files of benchmarks/results in the order of the page, each with a title and what was compared."""

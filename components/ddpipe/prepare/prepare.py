@@ -312,9 +312,9 @@ def _note_unchanged(samples: Samples, known: Known, stored: Iterable[Stored]) ->
 def _warn_of_copies(shards: Mapping[str, Sequence[Stored]]) -> None:
     """Warn of the same file, or picture, in two splits: a test on it measures memory, not learning."""
     members = {split: [one.entry.members for one in shards[split]] for split in SPLITS}
-    kinds = {"images": copies(members), "pairs of images that look alike": lookalikes(members)}
+    kinds = {"equal images": copies(members), "pairs of images that look alike": lookalikes(members)}
     for kind, found in kinds.items():
         if leaks := [ids for ids in found if len(set(ids.values())) > 1]:
             first = {split: name for name, split in reversed(leaks[0].items())}  # one of each split
             example = ", ".join(f"{first[split]} ({split})" for split in SPLITS if split in first)
-            log.warning("%d %s are in more than one split, such as %s", len(leaks), kind, example)
+            log.warning("%s are in more than one split: %d, such as %s", kind, len(leaks), example)

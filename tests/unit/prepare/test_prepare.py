@@ -859,7 +859,9 @@ def test_the_same_file_in_two_splits_is_a_warning(
     for number in range(30):
         shutil.copy(_folder(toys) / "ball" / "0000.png", _folder(toys) / "ball" / f"copy{number}.png")
     prepared = prepare(toys)
-    (line,) = [line for line in caplog.messages if "1 images are in more than one split, such as" in line]
+    (line,) = [
+        line for line in caplog.messages if "equal images are in more than one split: 1, such as" in line
+    ]
     assert line.count("ball/") == len(SPLITS), (
         "one image of each split: placeholders have thousands of copies"
     )
@@ -878,7 +880,7 @@ def test_pictures_that_look_alike_in_two_splits_are_a_warning(
         source="folder", source_path=str(tmp_path / "pictures"), dataset_name="p", store=str(tmp_path / "s")
     )
     page = _page(prepare(replace(spec, image_format="jpeg", image_size=64)))
-    assert "pairs of images that look alike are in more than one split, such as " in caplog.text
+    assert "pairs of images that look alike are in more than one split: " in caplog.text
     assert "look alike: 30</h2>" in page
 
 
