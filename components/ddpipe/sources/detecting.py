@@ -163,9 +163,16 @@ def _of_folder(path: str) -> Detected:
         return _of_tables(path, naming or tables)
     if classes:
         return Detected("folder", path)
-    if any(key.endswith(".tar") for key in keys):
-        return Detected("webdataset", path)
+    if tar := next((key for key in keys if key.endswith(".tar")), ""):
+        return _of_tars(path, tar)
     raise _unknown(path, keys, images)
+
+
+def _of_tars(path: str, first: str) -> Detected:
+    """All tars of a folder, by its first one; rejected if that has to be unpacked."""
+    place = f"{path.rstrip('/')}/{first}"
+    found = _of_tar(place, *split_uri(place))
+    return replace(found, path=path) if found.source == "webdataset" else found
 
 
 def _tables(keys: Iterable[str]) -> list[str]:

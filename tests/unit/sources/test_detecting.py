@@ -219,6 +219,12 @@ def test_a_tar_of_class_folders_has_to_be_unpacked(tmp_path: Path) -> None:
     assert "it is a tar of cat/0.jpg, dog/0.jpg | Unpack it with tar -xf" in _seen(path)
 
 
+def test_a_folder_with_such_a_tar_is_rejected_likewise(tmp_path: Path) -> None:
+    (tmp_path / "downloads").mkdir()
+    _tar(tmp_path / "downloads" / "photos.tar", {"cat/0.jpg": b"", "dog/0.jpg": b""})
+    assert "it is a tar of cat/0.jpg, dog/0.jpg | Unpack it with tar -xf" in _seen(tmp_path / "downloads")
+
+
 def test_what_only_looks_like_a_tar_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "photos.tar").write_bytes(b"no tar")
     assert "not a readable tar" in _seen(tmp_path / "photos.tar")
