@@ -161,9 +161,9 @@ def _line(step: StepState) -> str:
 
 
 def _age(run: RunState) -> str:
-    """In the largest unit that fits."""
+    """How long ago it began, in the largest unit that fits."""
     if run.created is None:
         return ""
     minutes = int((datetime.now(UTC) - run.created).total_seconds() // 60)
     hours, days = minutes // 60, minutes // (60 * 24)
-    return f"{days} d" if days else f"{hours} h" if hours else f"{minutes} min"
+    return (f"{days} d" if days else f"{hours} h" if hours else f"{minutes} min") + " ago"
