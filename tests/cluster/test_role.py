@@ -51,7 +51,7 @@ class Loss:
 
 # A rejection for quota may pass: it counts after six times `hopeless`, that is 18 seconds. Until then, and
 # while jobs of other tests have the CPUs of the node, pods must be allowed to wait.
-LATE = ("--deadlines", "scheduled=120", "--deadlines", "running=8", *SOON)
+LATE = ("--deadlines", "scheduled=60", "--deadlines", "running=8", *SOON)
 
 
 def a_job(place: Place) -> Ended:
@@ -83,7 +83,7 @@ def beyond_quota(place: Place) -> Ended:
 
 def refused_later(place: Place) -> Ended:
     """A pod that is to be replaced, and must not be: an event reports it long after pods were listed."""
-    step = running(place, "trap 'exit 143' TERM; sleep 60 & wait $!", "--restart", "ExitCode", *LATE)
+    step = running(place, "trap 'exit 143' TERM; sleep 300 & wait $!", "--restart", "ExitCode", *LATE)
     limit_pods(place, 1)
     delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/{JOB_NAME}-worker-1")
     return step.end()
