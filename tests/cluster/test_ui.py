@@ -208,4 +208,3 @@ def test_three_fields_are_enough_for_photographs(
     page.locator("[id='artifact.export.report']").click()
     page.get_by_role("button", name="Visualization").click()
     expect(page.frame_locator("iframe").locator("h1")).to_have_text("photographs")
-    ui.take("own-images")
