@@ -54,7 +54,7 @@ def main() -> None:
         for minutes in given.minutes:
             options = ("--dataset-name", "images", "--minutes", f"{minutes:g}", "--json")
             seconds, printed = ddpipe(work, "run", folder, *options)
-            found = json.loads(printed)["scores"]["test"]["accuracy"]["value"]
+            found = json.loads(printed)["metrics"]["test"]["accuracy"]["value"]
             rows.append(row(minutes, seconds, found))
     RESULTS.write_text(f"# Time budgets\n\n{HEAD}{''.join(rows)}")
 
