@@ -143,7 +143,8 @@ def resumed_by(parameter: str, begun: Run, given: str) -> Iterator[None]:
     except (Interrupted, ReplicaFailed, StoreError) as error:
         if not given and _is_begun(begun):
             named = f"{option(parameter)} {begun.name}"
-            error.do = f"{error.do.rstrip('.')}. With {named}, the same command resumes this one."
+            more = f"Add {named} to the command; otherwise a new {parameter} begins."
+            error.do = f"{error.do.rstrip('.')}. {more}"
         raise
 
 

@@ -39,7 +39,7 @@ def test_a_run_named_by_the_time_says_how_it_is_resumed(
     _fail(monkeypatch, kind, begun=True)
     seen = _output(["run", "--runs", str(tmp_path)])
     (run,) = tmp_path.iterdir()
-    assert f"again. With --run {run.name}, the same command resumes this one." in seen
+    assert f"again. Add --run {run.name} to the command; otherwise a new run begins." in seen
 
 
 def test_a_study_named_by_the_time_says_how_it_is_resumed(
@@ -48,7 +48,7 @@ def test_a_study_named_by_the_time_says_how_it_is_resumed(
     _fail(monkeypatch, Interrupted, begun=True)
     seen = _output(["tune", "--studies", str(tmp_path), "--search", "learning_rate=0.1..1"])
     (study,) = tmp_path.iterdir()
-    assert f"With --study {study.name}, the same command resumes this one." in seen
+    assert f"Add --study {study.name} to the command; otherwise a new study begins." in seen
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_errors_without_a_name_to_add_stay_as_they_are(
     kind: type[DdpipeError], begun: bool, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fail(monkeypatch, kind, begun=begun)
-    assert "resumes this one" not in _output(["run", "--runs", str(tmp_path), *more])
+    assert "to the command; otherwise" not in _output(["run", "--runs", str(tmp_path), *more])
