@@ -78,15 +78,7 @@ def component(
     *,
     task_config: bool = False,
 ) -> dsl.base_component.BaseComponent:
-    """A step as a component.
-
-    Args:
-        step: The step.
-        own: Its parameters that are inputs of their own; None for all.
-        objects: Object fields of a form, further inputs, which hold other parameters of the step by name.
-        checked: Parameters of later steps, or such fields, which this step validates before it works.
-        task_config: Whether the job gets the settings of the task; servers before 2.15 reject this.
-    """
+    """A step as a component."""
     own = step.parameters if own is None else own
     taken = (*own, *objects, *checked)
 
@@ -172,15 +164,7 @@ def described(
     arguments: Sequence[Argument],
     texts: Sequence[Parameter | Result],
 ) -> None:
-    """Set the name, signature and docstring of a function, from which the compiler makes a component.
-
-    Args:
-        function: The function.
-        name: Name of the component.
-        help: What it does.
-        arguments: Its parameters.
-        texts: Inputs and outputs, for the docstring.
-    """
+    """Set the name, signature and docstring of a function, from which the compiler makes a component."""
     lines = [f"    {item.name}: {item.help}" for item in texts]
     function.__name__ = name
     function.__doc__ = "\n".join([help, "", "Args:", *lines]) if lines else help

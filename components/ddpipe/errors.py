@@ -105,11 +105,7 @@ def _rebuild(kind: type[DdpipeError], what: str, which: str, seen: str, do: str)
 
 
 def from_dict(record: Mapping[str, Any]) -> DdpipeError:
-    """The error from its `as_dict`.
-
-    Raises:
-        KeyError: `record` is not such a dictionary.
-    """
+    """The error from its `as_dict`."""
     kind: type[DdpipeError] = globals()[record["error"]]
     return kind(**{part: record[part] for part in ("what", "which", "seen", "do")})
 

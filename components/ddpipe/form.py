@@ -17,12 +17,7 @@ from ddpipe.spelling import Spelling
 
 
 def fields(items: Iterable[Parameter], defaults: Mapping[str, Any]) -> tuple[Parameter, ...]:
-    """The fields of a form for these parameters, in their order, each once.
-
-    Args:
-        items: Parameters with a place in the form.
-        defaults: Defaults that replace the declared ones, by the parameters' own names.
-    """
+    """The fields of a form for these parameters, in their order, each once."""
     together: dict[str, dict[str, Parameter]] = {}
     for item in items:
         together.setdefault(item.form, {}).setdefault(item.name, item)
@@ -49,15 +44,7 @@ def _field(name: str, members: list[Parameter], defaults: Mapping[str, Any]) -> 
 
 
 def filled(items: Iterable[Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a form, from values by the parameters' own names.
-
-    Args:
-        items: Parameters with a place in the form.
-        values: By the parameters' own names.
-
-    Raises:
-        ParameterError: A name is in no field.
-    """
+    """The fields of a form, from values by the parameters' own names."""
     places = {item.name: item for item in items}
     refuse("the form cannot be filled in", [unknown(name, places) for name in values if name not in places])
     form: dict[str, Any] = {}
@@ -71,13 +58,7 @@ def filled(items: Iterable[Parameter], values: Mapping[str, Any]) -> dict[str, A
 
 
 def opened(name: str, value: object, items: Mapping[str, Parameter]) -> tuple[dict[str, Any], list[str]]:
-    """The parameters in an object field, by their own names, and what is wrong with the names.
-
-    Args:
-        name: The field's name.
-        value: The field's value.
-        items: All parameters, by name.
-    """
+    """The parameters in an object field, by their own names, and what is wrong with the names."""
     if not isinstance(value, dict):
         return {}, [f"{name} is {value!r}, not an object of names and values"]
     members = [item.name for item in items.values() if item.form == name]
@@ -93,12 +74,7 @@ def opened(name: str, value: object, items: Mapping[str, Parameter]) -> tuple[di
 
 
 def read(items: Iterable[Parameter], fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Values by the parameters' own names from the fields of a form, and what is wrong with the names.
-
-    Args:
-        items: Parameters with a place in the form.
-        fields: Values by the names of the fields.
-    """
+    """Values by the parameters' own names from the fields of a form, and what is wrong with the names."""
     named = {item.name: item for item in items}
     alone = [item for item in named.values() if item.alone and item.form in fields]
     values = {item.name: fields[item.form] for item in alone}

@@ -84,17 +84,7 @@ class Earlier:
 
 
 def reuse_keys(dataset: str, recipe: Recipe, options: TrainOptions) -> ReuseKeys:
-    """The keys of a training.
-
-    Args:
-        dataset: URI of the dataset version's manifest.
-        recipe: How to train.
-        options: Where to train.
-
-    Raises:
-        DatasetError: The dataset is damaged.
-        StoreError: It cannot be read.
-    """
+    """The keys of a training."""
     manifest = load_manifest(dataset)
     latest = _key("latest", [*_family(manifest), recipe.model])
     try:
@@ -164,13 +154,7 @@ def _hash(values: object) -> str:
 
 
 def record(run: Run, keys: Sequence[str], files: Mapping[str, str]) -> None:
-    """Record a complete run for later ones.
-
-    Args:
-        run: The run.
-        keys: Of its `ReuseKeys`.
-        files: SHA-256 of each file to reuse, by its path in the run's folder.
-    """
+    """Record a complete run for later ones."""
     finished = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     content = json.dumps({"run": run.name, "title": run.title, "finished": finished, "files": dict(files)})
     for key in keys:
@@ -178,15 +162,7 @@ def record(run: Run, keys: Sequence[str], files: Mapping[str, str]) -> None:
 
 
 def unchanged_since(run: Run, keys: ReuseKeys) -> Earlier | None:
-    """The last run in the same folder with the same data, recipe and code, if it is still complete.
-
-    Args:
-        run: This run.
-        keys: Its keys.
-
-    Raises:
-        StoreError: The store does not answer.
-    """
+    """The last run in the same folder with the same data, recipe and code, if it is still complete."""
     if keys.unknown:
         _log.info("training, because it is unknown whether anything has changed: %s", keys.unknown)
         return None
@@ -198,15 +174,6 @@ def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys, dataset: str)
 
     Without an earlier model, or with one that was trained on images that are to judge this one, training
     starts as if `latest` were not given.
-
-    Args:
-        run: This run.
-        recipe: How to train.
-        keys: Its keys.
-        dataset: URI of the dataset version's manifest.
-
-    Raises:
-        StoreError: The store does not answer, or cannot be written to.
     """
     if recipe.warm_start != LATEST:
         return recipe

@@ -48,21 +48,13 @@ class RunOptions(Parameters):
 
     @property
     def named(self) -> Run | None:
-        """The run; None if no name is given.
-
-        Raises:
-            ParameterError: The name is not valid.
-        """
+        """The run; None if no name is given."""
         name = self.run or self.run_id
         return replace(Run.named(self.runs, name), title=self.run_title) if name else None
 
     @property
     def required(self) -> Run:
-        """The run.
-
-        Raises:
-            ParameterError: No name is given, or the name is not valid.
-        """
+        """The run."""
         return self.named or Run.named(self.runs, "")
 
 
@@ -80,15 +72,7 @@ class Run:
 
     @classmethod
     def named(cls, runs: str, name: str) -> Run:
-        """The run `name` in the folder `runs`.
-
-        Args:
-            runs: URI of the folder of all runs.
-            name: A plain file name: it cannot lead out of the folder.
-
-        Raises:
-            ParameterError: The name is not valid.
-        """
+        """The run `name` in the folder `runs`."""
         if not NAME.fullmatch(name):
             raise ParameterError(
                 what="the name of the run is not valid",
@@ -235,12 +219,7 @@ def _record(store: Store, key: str) -> dict[str, Any]:
 
 
 def runs_in(folder: str, count: int) -> list[tuple[Run, datetime]]:
-    """The newest runs of a folder, each with the time at which its first step ended.
-
-    Args:
-        folder: URI of the folder of all runs.
-        count: How many at most.
-    """
+    """The newest runs of a folder, each with the time at which its first step ended."""
     begun: dict[str, datetime] = {}
     for item in open_store(folder).list():
         match item.key.split("/"):
@@ -256,11 +235,7 @@ def _age(time: datetime) -> float:
 
 @contextmanager
 def removed_if_rejected(*folders: str) -> Iterator[None]:
-    """When an input is rejected, remove the local folders that were made for it, as far as they are empty.
-
-    Args:
-        folders: URIs.
-    """
+    """When an input is rejected, remove the local folders that were made for it, as far as they are empty."""
     places = [place for folder in folders if (place := open_store(folder).local_path("."))]
     made = [one for place in places for one in (place, *place.parents) if not one.exists()]
     try:

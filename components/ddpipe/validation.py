@@ -21,13 +21,7 @@ Values = Mapping[str, Any]
 
 
 def problems(groups: Iterable[type[Parameters]], values: Values, given: Collection[str]) -> list[str]:
-    """Everything that is wrong with the values of a run; nothing if they are valid.
-
-    Args:
-        groups: Of the run's parameters, those to check.
-        values: By the parameters' own names.
-        given: The names that the user set; of the others, a preset may decide.
-    """
+    """Everything that is wrong with the values of a run; nothing if they are valid."""
     groups = tuple(groups)
     used = with_preset(values, given) if PresetOptions in groups else values
     found = dict.fromkeys(problem for group in groups for problem in group.problems_in(used))

@@ -45,9 +45,6 @@ def helpers(options: EncodeOptions) -> Helpers | None:
     """The pods that encode for a prepare; None if it works alone.
 
     SIGTERM deletes their job and ends this process.
-
-    Args:
-        options: How many there are, and of what.
     """
     if not options.encode_nodes:
         return None
@@ -74,13 +71,7 @@ def _encode(options: JobOptions, folder: str, sha256: str, shares: int) -> None:
 
 
 def prepare(run: Run, spec: PrepareSpec, helpers: Helpers | None = None) -> Prepared:
-    """Turn raw data into a dataset version, unless that exists already, and write a report on it.
-
-    Args:
-        run: Where the report goes.
-        spec: What to prepare.
-        helpers: Processes on other machines that encode.
-    """
+    """Turn raw data into a dataset version, unless that exists already, and write a report on it."""
     with run.step("prepare") as facts:
         from ddpipe.prepare.checks import refuse_results_inside
         from ddpipe.prepare.prepare import prepare as step
@@ -136,18 +127,6 @@ def train(
     """Train on this machine or in a job on the cluster, from the run's last checkpoint if there is one.
 
     With a job, SIGTERM deletes the job and ends this process.
-
-    Args:
-        run: Where the results go.
-        dataset: URI of the dataset version's manifest.
-        recipe: How to train.
-        options: Where to train.
-        owner: The step of the pipeline run that owns the job.
-        reuse: Whether to use the model of an earlier run with the same data, recipe and code instead. A
-            training that this run has begun is always resumed.
-
-    Returns:
-        The training's own record (training.json).
     """
     with run.step("train") as facts:
         from ddpipe.reuse import reuse_keys, unchanged_since, with_latest_weights
@@ -198,14 +177,7 @@ def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner
 
 
 def evaluate(run: Run, dataset: str, spec: EvaluateSpec, network: str = "") -> Evaluation:
-    """Evaluate the run's model on the test split, and write the report on the run so far.
-
-    Args:
-        run: With a finished training.
-        dataset: URI of the dataset version's manifest.
-        spec: How to evaluate.
-        network: The network of the user's own recipe: the one function that may be imported.
-    """
+    """Evaluate the run's model on the test split, and write the report on the run so far."""
     trained = run.origin("train")
     with run.step("evaluate") as facts:
         from ddpipe.model.evaluation import load_evaluation
@@ -225,17 +197,7 @@ def evaluate(run: Run, dataset: str, spec: EvaluateSpec, network: str = "") -> E
 
 
 def gate(run: Run, dataset: str, spec: GateSpec, network: str = "") -> Verdict:
-    """Decide whether the run's model is to replace the champion, and write the report on the run so far.
-
-    Args:
-        run: With a finished evaluation.
-        dataset: URI of the dataset version's manifest.
-        spec: The requirements for the model.
-        network: The network of the user's own recipe: the one function that may be imported.
-
-    Raises:
-        GateFailed: The model is rejected.
-    """
+    """Decide whether the run's model is to replace the champion, and write the report on the run so far."""
     evaluated = run.origin("evaluate")
     with run.step("gate") as facts:
         from ddpipe.evaluate.gating import gate as step
@@ -263,15 +225,6 @@ def export(run: Run, dataset: str, network: str = "", spec: ExportSpec | None = 
     """Export the run's evaluated model, write the whole report, and make the run available to later ones.
 
     If the gate decided so, the package becomes a version of the model, and the champion.
-
-    Args:
-        run: With a finished evaluation.
-        dataset: URI of the dataset version's manifest.
-        network: The network of the user's own recipe: the one function that may be imported.
-        spec: What else the package holds; an earlier run's package is used as it is.
-
-    Raises:
-        PromotionLost: Another version became the champion since the gate decided.
     """
     evaluated = run.origin("evaluate")
     with run.step("export") as facts:

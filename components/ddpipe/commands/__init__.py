@@ -26,10 +26,5 @@ json_option = click.option(
 
 
 def print_result(facts: Mapping[str, object], text: str) -> None:
-    """Print the result on standard output.
-
-    Args:
-        facts: Printed as one JSON object with --json.
-        text: Printed otherwise.
-    """
+    """Print the result on standard output."""
     click.echo(json.dumps(facts) if click.get_current_context().meta.get(JSON) else text)

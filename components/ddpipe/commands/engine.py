@@ -91,11 +91,7 @@ def _publish(package: Package, values: Mapping[str, Any], own: PipelineOptions, 
 
 
 def _values(package: Package, from_file: Mapping[str, Any], assigned: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of the package's form; for built-in packages, names of the command line are accepted, too.
-
-    Raises:
-        ParameterError: Names are unknown or values invalid; all of them are listed.
-    """
+    """The fields of the package's form; for built-in packages, names of the command line are accepted."""
     ours = next((one for one in PIPELINES.values() if one.name == package.name), None)
     fields = {item.name: item for item in package.parameters}
     own = {item.name: item for item in ours.open} if ours else {}

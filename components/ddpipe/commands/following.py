@@ -12,18 +12,7 @@ from ddpipe.processes.signals import on_stop
 
 
 def followed(engine: Engine, run_id: str, say: Callable[[str], object]) -> RunState:
-    """Wait for a run to succeed and return its state. A stop signal ends the waiting, not the run.
-
-    Args:
-        engine: The server.
-        run_id: The run.
-        say: Prints a line of progress.
-
-    Raises:
-        RunFailed: It failed.
-        RunStopped: It was stopped.
-        Interrupted: SIGTERM or SIGINT arrived.
-    """
+    """Wait for a run to succeed and return its state. A stop signal ends the waiting, not the run."""
 
     def leave() -> NoReturn:
         raise Interrupted(

@@ -72,11 +72,7 @@ def _print_swept(swept: Swept) -> None:
 
 
 def _complete(pipeline: str, run_id: str, namespace: str | None) -> Swept:
-    """What was removed, if that is all.
-
-    Raises:
-        NotRemoved: A job could not be removed.
-    """
+    """What was removed, if that is all."""
     swept = _swept(pipeline, run_id, namespace)
     swept.complete()
     return swept

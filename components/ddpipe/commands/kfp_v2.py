@@ -25,12 +25,7 @@ def task_config(executor_input: str) -> Mapping[str, Any]:
 
 
 def metadata(executor_input: str, shown: Mapping[str, Shown]) -> tuple[str, bytes]:
-    """The path and the content of the executor's output file.
-
-    Args:
-        executor_input: The value of the placeholder `{{$}}`.
-        shown: The step's artifacts, by the names of its outputs.
-    """
+    """The path and the content of the executor's output file."""
     outputs = json.loads(executor_input)["outputs"]
     artifacts = {
         name: {"artifacts": [{**listed["artifacts"][0], "metadata": _of(shown[name])}]}

@@ -39,16 +39,7 @@ def launch_command(namespace: str | None, **given: Any) -> Outcome:  # noqa: ANN
 
 
 def job_of(namespace: str, *, arguments: Sequence[str], **given: Any) -> TrainingJob:  # noqa: ANN401 - as above
-    """The job that the options and the arguments after them describe.
-
-    Args:
-        namespace: Of the job; empty while it is unknown.
-        arguments: Appended to `command`.
-        **given: Parameters of the step, by name; without a run ID the job gets a random one.
-
-    Raises:
-        ParameterError: Values are invalid; all of them are listed.
-    """
+    """The job that the options and the arguments after them describe."""
     owner = Owner.picked(given)
     own = {
         "owner": owner if owner.run_id else replace(owner, run_id=uuid.uuid4().hex[:12]),

@@ -37,13 +37,7 @@ def options(
     without: Collection[str] = (),
     brief: bool = False,
 ) -> Callable[[T], T]:
-    """An option for each parameter of these groups, in their order.
-
-    Args:
-        groups: If two have a parameter of the same name, the first one counts.
-        without: Names of parameters that the command does not have.
-        brief: Whether --help shows common parameters only.
-    """
+    """An option for each parameter of these groups, in their order."""
     chosen: dict[str, tuple[str, Parameter]] = {}
     for group in groups:
         for item in declared(group):
@@ -59,15 +53,7 @@ def options(
 
 
 def taken(group: type[P], given: dict[str, Any]) -> P:
-    """A group of parameters, removed from those of a command.
-
-    Args:
-        group: The group.
-        given: The command's parameters by name; those of the group are removed.
-
-    Raises:
-        ParameterError: Values are invalid; all of them are listed.
-    """
+    """A group of parameters, removed from those of a command."""
     found = group.picked(given)
     for item in declared(group):
         del given[item.name]
@@ -162,13 +148,7 @@ def parsed(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the paramete
 
 
 def as_option(item: Parameter, heading: str, *, common: bool = True) -> Callable[[T], T]:
-    """One parameter as an option.
-
-    Args:
-        item: The parameter. A missing one is reported by validation, together with all other problems.
-        heading: Its heading in the help text.
-        common: Whether --help shows it.
-    """
+    """One parameter as an option."""
     name, default = spelling.as_option(item.name), item.default
     shared: dict[str, Any] = {
         "cls": SectionedOption,

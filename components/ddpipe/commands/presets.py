@@ -33,12 +33,7 @@ def given_names(values: Mapping[str, Any]) -> set[str]:
 
 
 def chosen_recipe(values: Mapping[str, Any]) -> Recipe:
-    """The recipe of the preset or the study, with the hyperparameters that the user set.
-
-    Raises:
-        ParameterError: There is no such preset or study, or values are invalid; all are listed.
-        StoreError: The store of the study does not answer.
-    """
+    """The recipe of the preset or the study, with the hyperparameters that the user set."""
     start = PresetOptions.picked(values)
     given = {name: values[name] for name in given_names(values)}
     return recipe_of(start.preset, {**(best_recipe(start.recipe, given) if start.recipe else {}), **given})

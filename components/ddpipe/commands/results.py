@@ -53,11 +53,7 @@ def files_of(step: Step) -> tuple[str, ...]:
 
 
 def check_writable(wanted: tuple[tuple[str, Path], ...]) -> None:
-    """Check before any work that the files for the results can be written.
-
-    Raises:
-        StoreError: A file cannot be written.
-    """
+    """Check before any work that the files for the results can be written."""
     for _, path in wanted:
         store, _ = split_uri(str(path))
         store.check_writable()

@@ -114,11 +114,7 @@ def run_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - click
 
 
 def with_path(path: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options, with the raw data of the argument PATH as their source path.
-
-    Raises:
-        ParameterError: The options name other raw data.
-    """
+    """The options, with the raw data of the argument PATH as their source path."""
     if path and given["source_path"] not in {"", path}:
         raise ParameterError(
             what="the run cannot start",
@@ -131,13 +127,7 @@ def with_path(path: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def resumed_by(parameter: str, begun: Run, given: str) -> Iterator[None]:
-    """Add to an error after which the same command resumes how it finds the run, if its name has the time.
-
-    Args:
-        parameter: That names it.
-        begun: The run, or the folder of a study.
-        given: The name that was given.
-    """
+    """Add to an error after which the same command resumes how it finds the run, if its name has the time."""
     try:
         yield
     except (Interrupted, ReplicaFailed, StoreError) as error:
@@ -156,13 +146,7 @@ def _is_begun(run: Run) -> bool:
 
 
 def data_of(given: Mapping[str, Any]) -> PrepareSpec | str:
-    """What to prepare, or the URI of a dataset version.
-
-    Raises:
-        ParameterError: Both are given.
-        SourceError: The raw data is of no known kind.
-        DatasetError: No version has the given ID, or several have.
-    """
+    """What to prepare, or the URI of a dataset version."""
     spec = PrepareSpec.picked(given)
     if not given["dataset"]:
         return spec.settled()
@@ -187,23 +171,7 @@ def run_here(
     gate: GateSpec | None = None,
     exported: ExportSpec | None = None,
 ) -> Summary:
-    """Run all steps in this process; training ranks are child processes, which end with it.
-
-    Args:
-        run: Where the results go.
-        data: What to prepare, or the URI of a dataset version.
-        recipe: How to train.
-        options: With how many processes.
-        evaluation: How to evaluate.
-        reuse: Whether to reuse the model of an earlier run with the same data, recipe and code.
-        gate: Whether, and how, to compare the model with a champion before it is exported.
-        exported: What else the package holds.
-
-    Raises:
-        DdpipeError: The error of the step that failed.
-        ParameterError: Another process works on this run.
-        Interrupted: SIGTERM or SIGINT arrived; the same call resumes.
-    """
+    """Run all steps in this process; training ranks are child processes, which end with it."""
 
     def stop() -> NoReturn:
         raise Interrupted(

@@ -35,10 +35,6 @@ def step_command(
 
     All problems with the step's parameters, and with those of later steps given by --check, are reported
     together before the function is called. A parameter in --options counts as if it had its own option.
-
-    Args:
-        step: The step.
-        settings: Of the click command.
     """
 
     def decorate(body: Callable[..., Outcome]) -> click.Command:

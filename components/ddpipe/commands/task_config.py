@@ -32,15 +32,7 @@ Settings = Mapping[str, Any]
 
 
 def with_task_config(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's options with the task's settings, which override them.
-
-    Args:
-        settings: The task's settings; a field that is not set is missing or null.
-        values: The job's options by name.
-
-    Raises:
-        ParameterError: Settings are malformed, or a job cannot have them; all problems are listed.
-    """
+    """A job's options with the task's settings, which override them."""
     refuse("the settings of the task cannot be applied to its job", _malformed(settings))
     found = {name: _named(name, value) for name, value in settings.items() if value}
     if not found:

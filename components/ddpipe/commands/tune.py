@@ -96,24 +96,7 @@ def tune_here(
     training: TrainOptions,
     evaluation: EvaluateSpec,
 ) -> tuple[Findings, Summary]:
-    """Search in this process and finish the winner's run; trials are child processes, which end with it.
-
-    Args:
-        study: Where everything is stored.
-        data: What to prepare, or the URI of a dataset version.
-        recipe: Values of the hyperparameters that are not searched, and of the first trial.
-        search: What is searched, and how.
-        training: With how many processes a trial trains.
-        evaluation: How to evaluate the winner.
-
-    Returns:
-        What the study found, and the winner's finished run.
-
-    Raises:
-        DdpipeError: The error of the step that failed.
-        ParameterError: Another process works on this study.
-        Interrupted: SIGTERM or SIGINT arrived; the same call continues.
-    """
+    """Search in this process and finish the winner's run; trials are child processes, which end with it."""
 
     def stop() -> NoReturn:
         raise Interrupted(

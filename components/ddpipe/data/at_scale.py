@@ -75,24 +75,12 @@ class Cost:
 
 
 def way(missing: int, room: int) -> Way:
-    """How a node reads a split.
-
-    Args:
-        missing: Bytes of the shards that are not on the node yet.
-        room: Bytes that its cache may still take.
-    """
+    """How a node reads a split."""
     return Way.COPIED if missing <= room else Way.PARTS
 
 
 def cost(split: Size, nodes: int, room: int, limits: Limits = Limits()) -> Cost:
-    """What it costs that all nodes start at once with empty caches, and what each epoch costs then.
-
-    Args:
-        split: What is read.
-        nodes: How many nodes there are.
-        room: Bytes that the cache of each may take.
-        limits: Of the store and of the nodes.
-    """
+    """What it costs that all nodes start at once with empty caches, and what each epoch costs then."""
 
     def seconds(requests: int, amount: int) -> float:
         return max(requests / limits.requests, amount / limits.bandwidth)
@@ -110,10 +98,6 @@ def fetch_order(shards: int, node: str) -> list[int]:
 
     Nodes that start together would otherwise all ask for the same object. All processes of a node have the
     same order: one of them fetches a shard while the others wait for it.
-
-    Args:
-        shards: How many there are.
-        node: The node's name.
     """
     first = zlib.crc32(node.encode()) % shards if shards else 0
     return [*range(first, shards), *range(first)]

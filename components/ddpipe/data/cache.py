@@ -23,14 +23,7 @@ _KEPT_FREE = 0.05
 
 
 def room(cache: Path) -> int:
-    """Bytes that further copies may take: what the disk has, and `$DDPIPE_CACHE_GB` allows.
-
-    Args:
-        cache: The folder, which need not exist.
-
-    Raises:
-        ParameterError: The variable is no size.
-    """
+    """Bytes that further copies may take: what the disk has, and `$DDPIPE_CACHE_GB` allows."""
     existing = next(path for path in (cache.absolute(), *cache.absolute().parents) if path.is_dir())
     disk = shutil.disk_usage(existing)
     free = max(0, int(disk.free - _KEPT_FREE * disk.total))
@@ -65,14 +58,7 @@ def _used(cache: Path) -> int:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Processes of this machine go through one at a time; a killed one lets the next in.
-
-    Args:
-        path: Of the lock file; it stays.
-
-    Raises:
-        NotWritable: There can be no such file.
-    """
+    """Processes of this machine go through one at a time; a killed one lets the next in."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("w")

@@ -116,13 +116,7 @@ def damage(items: Iterable[ShardRef | ColumnRef], store: Store) -> dict[ShardRef
 
 
 def garbage(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
-    """Old objects that no version needs, the entries about them, and what killed processes left.
-
-    Args:
-        store: Where to look.
-        grace: Younger objects are kept: a prepare writes its shards long before its manifest.
-        now: The present.
-    """
+    """Old objects that no version needs, the entries about them, and what killed processes left."""
     # Shards are listed before claims, claims before manifests: what is published in between counts as needed.
     stored = {PurePosixPath(info.key).stem: info for folder in POOLS for info in store.list(folder)}
     listing = list(store.list("datasets/"))
@@ -145,16 +139,7 @@ def _subject(key: str) -> str | None:
 
 
 def clean_up(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
-    """Delete `garbage`.
-
-    Args:
-        store: See `garbage`.
-        grace: See `garbage`.
-        now: See `garbage`.
-
-    Returns:
-        What was deleted.
-    """
+    """Delete `garbage`."""
     found = garbage(store, grace, now)
     with intent(store, CLEANINGS, {PurePosixPath(info.key).stem for info in found}):
         # A prepare that started before our intent was written has its claim by now.

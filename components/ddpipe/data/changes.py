@@ -29,17 +29,7 @@ AT_ONCE = 64
 
 
 def changed_images(old: Opened, new: Opened, cache: Path | None = None) -> tuple[str, ...]:
-    """Ids of the samples that both versions have, with different pixels.
-
-    Args:
-        old: One version.
-        new: The other.
-        cache: See `ddpipe.data.reader.open_split`.
-
-    Raises:
-        DatasetError: A shard is damaged.
-        StoreError: A shard cannot be fetched.
-    """
+    """Ids of the samples that both versions have, with different pixels."""
     before, after = _places(*old, cache), _places(*new, cache)
     both = [name for name in before if name in after]
     if old[0].shape != new[0].shape:

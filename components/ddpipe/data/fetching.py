@@ -32,18 +32,7 @@ TICK = 0.02
 
 
 def fetched(store: Store, item: ShardRef | ColumnRef, cache: Path) -> Path:
-    """A verified shard or column on this machine; a damaged copy of a remote one is fetched again.
-
-    Args:
-        store: Where it is.
-        item: What the manifest says of it.
-        cache: Folder for copies and proofs, shared by all processes of this machine.
-
-    Raises:
-        DatasetError: What the store holds is not what the manifest says.
-        NotWritable: The cache has to take a copy and cannot.
-        StoreError: It cannot be fetched.
-    """
+    """A verified shard or column on this machine; a damaged copy of a remote one is fetched again."""
     key = object_key(item)
     if not (local := store.local_path(key)):
         return _copy(store, item, cache)

@@ -57,9 +57,6 @@ def described(
         labels: int64, (samples,) or (samples, classes).
         classes: Number of classes.
         groups: What each sample belongs to, (samples,); only which ones are equal is stored.
-
-    Returns:
-        The split, and the objects that have to be stored for it, by their keys.
     """
     ids, ids_data = _encoded(trimmed(sample_ids))
     shown, shown_data = _encoded(labels.astype(np.int64, copy=False))
@@ -80,18 +77,7 @@ def counted(labels: Labels, classes: int) -> NDArray[np.int64]:
 
 
 def open_index(manifest: DatasetManifest, split: str, store: Store, cache: Path | None = None) -> SampleIndex:
-    """The ids and labels of a split, verified and mapped into memory.
-
-    Args:
-        manifest: The version.
-        split: "train", "validation" or "test".
-        store: Of the version.
-        cache: See `ddpipe.data.reader.open_split`.
-
-    Raises:
-        DatasetError: They are damaged, or contradict the manifest.
-        StoreError: They cannot be fetched.
-    """
+    """The ids and labels of a split, verified and mapped into memory."""
     part = manifest.splits[split]
     ids, labels, *groups = (
         _opened(fetched(store, column, cache or default_cache())) for column in part.columns

@@ -35,16 +35,7 @@ KEPT = timedelta(days=1)
 
 @contextmanager
 def intent(store: Store, folder: str, shards: Iterable[str]) -> Iterator[None]:
-    """Write an intent for as long as the block takes.
-
-    Args:
-        store: Of the shards.
-        folder: `CLAIMS` or `CLEANINGS`.
-        shards: Their hashes.
-
-    Raises:
-        StoreError: The intent cannot be written.
-    """
+    """Write an intent for as long as the block takes."""
     key = f"{folder}{uuid4().hex}.json"
     store.write(key, json.dumps(sorted(shards)).encode())
     try:
@@ -55,11 +46,7 @@ def intent(store: Store, folder: str, shards: Iterable[str]) -> Iterator[None]:
 
 
 def intended_shards(store: Store, folder: str) -> set[str]:
-    """Hashes of the shards of all intents that count.
-
-    Raises:
-        DatasetError: One of them is damaged.
-    """
+    """Hashes of the shards of all intents that count."""
     now, shards = datetime.now(UTC), set[str]()
     for info in store.list(folder):
         if now - info.modified < VALID:

@@ -160,15 +160,7 @@ class DatasetManifest:
 
     @classmethod
     def from_json(cls, text: str | bytes, origin: str = "manifest") -> DatasetManifest:
-        """Read what `to_json` wrote.
-
-        Args:
-            text: The JSON.
-            origin: Where it comes from, for messages.
-
-        Raises:
-            DatasetError: It is not a manifest, of another schema, or contradicts itself.
-        """
+        """Read what `to_json` wrote."""
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -199,12 +191,7 @@ def manifest_key(name: str, dataset_id: str) -> str:
 
 
 def load_manifest(uri: str) -> DatasetManifest:
-    """The manifest at `uri`, proven to be the version that its path names.
-
-    Raises:
-        DatasetError: It is not a manifest, of another schema, or not the version named.
-        StoreError: It cannot be fetched.
-    """
+    """The manifest at `uri`, proven to be the version that its path names."""
     data = read_uri(uri)
     location = _LOCATION.fullmatch(uri)
     found = hashlib.sha256(data).hexdigest()
@@ -214,11 +201,7 @@ def load_manifest(uri: str) -> DatasetManifest:
 
 
 def store_of(manifest_uri: str) -> Store:
-    """The store that holds a manifest and its shards.
-
-    Raises:
-        DatasetError: The URI is not `<store>/datasets/<name>/<dataset_id>/manifest.json`.
-    """
+    """The store that holds a manifest and its shards."""
     location = _LOCATION.fullmatch(manifest_uri)
     if not location:
         raise DatasetError(
@@ -255,13 +238,7 @@ def _string(value: object) -> str:
 
 
 def shard_ref(values: Mapping[str, Any]) -> ShardRef:
-    """A shard from JSON that is not trusted: its name becomes a path, which must not lead anywhere else.
-
-    Raises:
-        KeyError: A field is missing.
-        TypeError: One is unknown, or of another type.
-        ValueError: One cannot be.
-    """
+    """A shard from JSON that is not trusted: its name becomes a path, which must not lead anywhere else."""
     shard = ShardRef(**values)
     if index(shard.count) < 1 or index(shard.bytes) < 0:
         raise ValueError(f"a shard has {shard.count} images in {shard.bytes} bytes")

@@ -16,11 +16,7 @@ from ddpipe.errors import DatasetError
 
 
 def mapped(path: Path) -> mmap.mmap:
-    """A file's content, read-only; of an empty file no bytes can be read.
-
-    Raises:
-        DatasetError: It cannot be opened; where too many files are open, that is said.
-    """
+    """A file's content, read-only; of an empty file no bytes can be read."""
     try:
         try:
             return _mapped(path)

@@ -27,11 +27,7 @@ DENSEST = 1100
 
 
 def array_in(data: mmap.mmap | bytes) -> NDArray[Any]:
-    """The array of a .npy file, of the shape and dtype in its header: a view of the content.
-
-    Raises:
-        ValueError: It is not such a file, is truncated, or holds Python objects.
-    """
+    """The array of a .npy file, of the shape and dtype in its header: a view of the content."""
     start = io.BytesIO(data[:HEADER])
     shape, dtype = _header(start)
     count = _fitting(shape, dtype, len(data) - start.tell())
@@ -39,15 +35,7 @@ def array_in(data: mmap.mmap | bytes) -> NDArray[Any]:
 
 
 def array_of(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """An array of an .npz file, of the shape and dtype in its header.
-
-    Args:
-        archive: The file.
-        name: Of the array.
-
-    Raises:
-        ValueError: It is none, or not there, or claims more than the archive can hold.
-    """
+    """An array of an .npz file, of the shape and dtype in its header."""
     try:
         item = archive.getinfo(f"{name}.npy")
         if item.file_size > DENSEST * (item.compress_size + 1):

@@ -43,10 +43,6 @@ class PartShard:
             shard: What the manifest says of it.
             shape: Height, width and channels of every image.
             cache: Folder on this machine for heads.
-
-        Raises:
-            DatasetError: The head of the shard is damaged.
-            StoreError: It cannot be read.
         """
         self._store, self._shard, self._shape = store, shard, shape
         self._starts, self._sizes = _raw(shard, shape) if shard.kind == "raw" else _jpegs(store, shard, cache)

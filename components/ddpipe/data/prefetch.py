@@ -14,14 +14,7 @@ R = TypeVar("R")
 def prefetched(
     function: Callable[[T], R], items: Iterable[T], *, threads: int, ahead: int = 0
 ) -> Iterator[R]:
-    """The function's results in the order of the items, at most so many ahead of their use.
-
-    Args:
-        function: Called by threads.
-        items: Its arguments.
-        threads: How many.
-        ahead: Results that may wait or be under way; 0: two for each thread.
-    """
+    """The function's results in the order of the items, at most so many ahead of their use."""
     pool = ThreadPoolExecutor(threads)
     pending: deque[Future[R]] = deque()
     try:

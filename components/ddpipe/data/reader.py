@@ -46,11 +46,6 @@ def open_split(
         cache: Folder on this machine for copies of remote shards, and for proofs of what was verified.
             Default: `$DDPIPE_CACHE`, or ~/.cache/ddpipe.
         shape: Height, width and channels to which images are reduced (default: as the manifest has them).
-
-    Raises:
-        ParameterError: There is no such split.
-        DatasetError: The manifest or a shard is damaged.
-        StoreError: A shard cannot be fetched.
     """
     manifest, store = (load_manifest(dataset), store_of(dataset)) if isinstance(dataset, str) else dataset
     if split not in manifest.splits:
@@ -76,10 +71,6 @@ def open_shards(
         shape: Height, width and channels of every image.
         store: Where they are.
         cache: See `open_split`.
-
-    Raises:
-        DatasetError: A shard is damaged.
-        StoreError: A shard cannot be fetched.
     """
     folder = cache or default_cache()
 

@@ -60,13 +60,7 @@ def _one_by_one(ids: Text) -> NDArray[np.uint64]:
 
 
 def trained_on(manifest: DatasetManifest, store: Store, before: Hashes | None = None) -> Hashes:
-    """What a training on this version sees.
-
-    Args:
-        manifest: The dataset version.
-        store: Of the version.
-        before: What the model that it starts from was trained on.
-    """
+    """What a training on this version sees."""
     own = hashed(open_index(manifest, "train", store).sample_ids.column)
     return own if before is None else np.union1d(own, before)
 
@@ -75,11 +69,6 @@ def held_out_seen(manifest: DatasetManifest, store: Store, seen: Hashes) -> Mapp
     """How many samples of each split that judges a model it was trained on; splits with none are left out.
 
     Ids are unique within a version, so an id of its own training split is none of these.
-
-    Args:
-        manifest: The dataset version that is to judge the model.
-        store: Of the version.
-        seen: What the model was trained on.
     """
     foreign = np.setdiff1d(seen, trained_on(manifest, store), assume_unique=True)
     counts = {
@@ -104,15 +93,7 @@ def to_bytes(seen: Hashes) -> bytes:
 
 
 def from_bytes(data: bytes, origin: str) -> Hashes:
-    """The inverse of `to_bytes`.
-
-    Args:
-        data: The file, not trusted.
-        origin: Where it comes from, for messages.
-
-    Raises:
-        CorruptObject: It is no such file.
-    """
+    """The inverse of `to_bytes`."""
     try:
         seen = npy.array_in(data)
     except ValueError as error:

@@ -96,11 +96,7 @@ def object_key(item: ShardRef | ColumnRef) -> str:
 
 
 def verify(path: Path, item: ShardRef | ColumnRef) -> None:
-    """Read the whole file once and compare its hash.
-
-    Raises:
-        DatasetError: The content is not what the manifest says.
-    """
+    """Read the whole file once and compare its hash."""
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != item.sha256:
@@ -114,9 +110,6 @@ def open_shard(path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> Shar
         path: The shard's file.
         shard: What the manifest says of it.
         shape: Height, width and channels of every image.
-
-    Raises:
-        DatasetError: The file does not hold that many images of this shape.
     """
     return (JpegShard if shard.kind == "jpeg" else RawShard)(path, shard, shape)
 
@@ -200,11 +193,7 @@ def cropped(jpeg: bytes, shape: tuple[int, int, int]) -> Images:
 
 
 def places_in(data: mmap.mmap | bytes) -> tuple[list[int], list[int]]:
-    """Start and size of each file, from the global header that a jpeg shard begins with.
-
-    Raises:
-        ValueError: There is none.
-    """
+    """Start and size of each file, from the global header that a jpeg shard begins with."""
     if data[156:157] != tarfile.XGLTYPE:
         raise ValueError("it is not a jpeg shard")
     length = int(data[124:135], 8)

@@ -44,15 +44,7 @@ def versions(store: Store, name: str | None = None) -> list[Version]:
 
 
 def address(given: str, store: str) -> str:
-    """The URI of a version's manifest.
-
-    Args:
-        given: This URI itself, or the version's ID, or a unique prefix of the ID.
-        store: URI of the store in which to look for an ID.
-
-    Raises:
-        DatasetError: No version of the store has such an ID, or several have.
-    """
+    """The URI of a version's manifest."""
     if not _ID.fullmatch(given):
         return given
     place = open_store(store)
@@ -69,12 +61,7 @@ def address(given: str, store: str) -> str:
 
 
 def remove(uri: str) -> None:
-    """Delete the manifest of a version, whole or damaged; its shards stay until they are cleaned up.
-
-    Raises:
-        DatasetError: This is not where a store keeps a manifest.
-        NoSuchObject: There is none.
-    """
+    """Delete the manifest of a version, whole or damaged; its shards stay until they are cleaned up."""
     store_of(uri)
     folder, name = split_uri(uri)
     if not folder.exists(name):

@@ -45,16 +45,6 @@ def meet(store: Store, rank: int, size: int, facts: Mapping[str, str], patience:
         rank 1 (old start)   request/1 = a3…  ended
         rank 0 (new start)   answer/a3… = 7f…   nobody reads it
         rank 1 (new start)   request/2 = c9…  ──▶  answer/c9… = 7f…  ──▶  7f…/facts/1
-
-    Args:
-        store: That all ranks reach.
-        rank: Of this process.
-        size: How many ranks there are.
-        facts: What has to be the same on all ranks, by name.
-        patience: Seconds to wait.
-
-    Raises:
-        TrainingError: A rank does not join, joins twice, or differs.
     """
     deadline = time.monotonic() + patience
     if rank == 0:

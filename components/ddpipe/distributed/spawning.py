@@ -36,16 +36,6 @@ def spawn(work: Callable[..., T], processes: int, *arguments: object) -> T:
 
     The processes are new ones that share nothing with this one; what they are given, and what rank 0 returns,
     is copied. Functions that a notebook defines may be given, too. If a rank fails, the others are ended.
-
-    Args:
-        work: It joins the others by `process_group`.
-        processes: How many ranks.
-        arguments: Of each of them.
-
-    Raises:
-        ParameterError: Fewer than one process.
-        Exception: What the first failing rank raised, as it is.
-        TrainingError: A rank was killed.
     """
     if processes < 1:
         raise ParameterError(

@@ -37,11 +37,7 @@ class NotAsDescribed(ValueError):
 
 
 def parsed(content: bytes) -> dict[str, Any]:
-    """The JSON object of an answer.
-
-    Raises:
-        NotAsDescribed: It is something else.
-    """
+    """The JSON object of an answer."""
     try:
         found: dict[str, Any] = _of_type(json.loads(content), dict, "the answer")
     except (ValueError, RecursionError) as error:
@@ -50,16 +46,7 @@ def parsed(content: bytes) -> dict[str, Any]:
 
 
 def check(value: Any, kind: str, where: str = "the answer") -> None:  # noqa: ANN401 - any JSON
-    """Compare a value with its described type.
-
-    Args:
-        value: Of an answer.
-        kind: The type, as the generated client spells it: "str", "list[V2beta1Run]", "dict(str, object)".
-        where: How a message names the value.
-
-    Raises:
-        NotAsDescribed: It has another type, or lacks an ID.
-    """
+    """Compare a value with its described type."""
     if value is None or kind == "object":
         return
     if listed := re.fullmatch(r"list\[(.+)\]", kind):

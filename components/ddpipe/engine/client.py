@@ -102,11 +102,7 @@ class Client(kfp.Client):  # type: ignore[misc]  # untyped
         self._context_setting["namespace"] = namespace
 
     def health(self) -> tuple[bool, str]:
-        """Whether the server has many users, and its version.
-
-        Raises:
-            NotAnEngine: Something else answers.
-        """
+        """Whether the server has many users, and its version."""
         answer = self._healthz_api.healthz_service_get_healthz(_preload_content=False)
         which = _which("GET", str(answer.geturl()))
         try:
@@ -119,13 +115,7 @@ class Client(kfp.Client):  # type: ignore[misc]  # untyped
         return bool(many), str(version or "")
 
     def text(self, path: str, query: Mapping[str, str], last: int = MOST_BYTES) -> str:
-        """The answer to a GET request that the API's description lacks.
-
-        Args:
-            path: Its path.
-            query: Its parameters.
-            last: Keep only so many bytes at the end; memory does not grow with the answer.
-        """
+        """The answer to a GET request that the API's description lacks."""
         self._transport.last = last
         try:
             answer = self._run_api.api_client.call_api(
@@ -167,18 +157,7 @@ class _Transport(RESTClientObject):  # type: ignore[misc]  # untyped
         self.pool_manager: Any = _BoundedPool(self.pool_manager, lambda: self.last)
 
     def request(self, method: str, url: str, *given: Any, **settings: Any) -> Any:  # noqa: ANN401
-        """Send a request, and wait for its answer.
-
-        Args:
-            method: HTTP method.
-            url: Absolute, without the query.
-            *given: As kfp's own method takes them.
-            **settings: As kfp's own method takes them: query, headers, body; without `_request_timeout` the
-                time limit is `PATIENCE`.
-
-        Raises:
-            EngineError: No answer, a refusal, or an answer that does not come from Kubeflow Pipelines.
-        """
+        """Send a request, and wait for its answer."""
         settings["_request_timeout"] = settings.get("_request_timeout") or PATIENCE
         which = _which(method, url)
         _check_headers(settings.get("headers") or {})
@@ -216,16 +195,7 @@ class _BoundedPool:
     last: Callable[[], int | None]
 
     def request(self, method: str, url: str, **settings: Any) -> HTTPResponse:  # noqa: ANN401 - urllib3's
-        """Send a request, and read its whole answer.
-
-        Args:
-            method: HTTP method.
-            url: Absolute.
-            **settings: As urllib3's own method takes them, but for `preload_content`.
-
-        Raises:
-            HTTPError: No answer, or one that is too long.
-        """
+        """Send a request, and read its whole answer."""
         response = self.pool.request(method, url, **{**settings, "preload_content": False})
         kept, last = bytearray(), self.last()
         for piece in response.stream(_PIECE):
@@ -253,14 +223,6 @@ def _within(seconds: float, which: str, act: Callable[[], T]) -> T:
 
     The time limit of a connection starts again with every byte, so a server that sends one per second would
     never reach it. The thread that reads it is left behind, and ends with the process.
-
-    Args:
-        seconds: The limit.
-        which: The request, for the error.
-        act: What to do.
-
-    Raises:
-        EngineUnreachable: It took too long.
     """
     results: Queue[tuple[T | None, BaseException | None]] = Queue(1)
 
@@ -299,12 +261,7 @@ def _which(method: str, url: str) -> str:
 
 
 def connect(endpoint: Endpoint) -> Engine:
-    """Reach a pipeline server.
-
-    Raises:
-        ParameterError: The server has many users, and no namespace is known.
-        EngineError: It does not answer, is not Kubeflow Pipelines 2, or rejects this user.
-    """
+    """Reach a pipeline server."""
     mounted = ServiceAccountTokenVolumeCredentials(endpoint.token_file) if endpoint.token_file else None
     client = Client(
         host=endpoint.url,
@@ -328,16 +285,7 @@ def connect(endpoint: Endpoint) -> Engine:
 
 
 def every(page: Callable[..., Any], field: str, **query: Any) -> Iterator[Any]:  # noqa: ANN401 - kfp's models
-    """All items of a list, page by page.
-
-    Args:
-        page: Method of the client that lists.
-        field: Name of the items in its answer.
-        query: What else it takes.
-
-    Raises:
-        NotAnEngine: The list does not end.
-    """
+    """All items of a list, page by page."""
     token, until = "", time.monotonic() + LISTING_SECONDS
     for _ in range(_MOST_PAGES):
         answer = page(page_size=_PAGE, page_token=token, **query)

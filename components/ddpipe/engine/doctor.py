@@ -71,13 +71,7 @@ class Plan:
 
 
 def examine(reach: Callable[[], Engine], see: Callable[[], Cluster], plan: Plan) -> Iterator[Check]:
-    """Run all checks; if the server cannot be used, the others are left out.
-
-    Args:
-        reach: Connects to the pipeline server.
-        see: Connects to the Kubernetes below it.
-        plan: What would run.
-    """
+    """Run all checks; if the server cannot be used, the others are left out."""
     engine: Engine | None = None
     for check, engine in _server(reach):  # noqa: B007 - the last one counts
         yield check

@@ -87,15 +87,7 @@ class Endpoint:
 
 
 def resolve(options: EndpointOptions, environment: Mapping[str, str]) -> Endpoint:
-    """Take each setting from the options, else from the environment, else from the pod.
-
-    Args:
-        options: Of the command line.
-        environment: Environment variables.
-
-    Raises:
-        ParameterError: There is no address, or it is not a URL; a file or a token cannot be used.
-    """
+    """Take each setting from the options, else from the environment, else from the pod."""
     url = _url(options, environment)
     token = "" if options.token_file else _header("KFP_TOKEN", environment.get("KFP_TOKEN", ""))
     return Endpoint(
@@ -161,12 +153,7 @@ def _token_file(path: str) -> str:
 
 
 def _header(source: str, text: str) -> str:
-    """A token or cookies without the line break at the end that files and Secrets have.
-
-    Args:
-        source: Where it is from; the text itself is never shown.
-        text: What it says.
-    """
+    """A token or cookies without the line break at the end that files and Secrets have."""
     value = text.strip()
     if value.isascii() and value.isprintable():
         return value

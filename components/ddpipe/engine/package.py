@@ -48,11 +48,7 @@ class Package:
 
 
 def read_package(path: Path) -> Package:
-    """The package in a file.
-
-    Raises:
-        InputError: There is no such file, or it is no package for KFP 2.
-    """
+    """The package in a file."""
     try:
         content = path.read_bytes()
         spec = next(yaml.load_all(content, _LOADER), None)
@@ -73,11 +69,7 @@ def read_package(path: Path) -> Package:
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """A YAML or JSON file of parameters: names and values.
-
-    Raises:
-        InputError: There is no such file, or it holds something else.
-    """
+    """A YAML or JSON file of parameters: names and values."""
     try:
         values = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

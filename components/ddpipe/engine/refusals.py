@@ -52,13 +52,7 @@ _POOL = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): ")
 
 
 def refused(url: str, status: int, body: str) -> EngineError:
-    """The error for an answer whose status is not 2xx.
-
-    Args:
-        url: The request.
-        status: HTTP status of the answer.
-        body: Its text.
-    """
+    """The error for an answer whose status is not 2xx."""
     message = _message(body)
     if message == "Not Found" or (message is None and status in _STRANGE):
         return _no_engine(url, f"the server answers HTTP {status}, but not as Kubeflow Pipelines does")

@@ -154,16 +154,7 @@ def experiment_id(engine: Engine, name: str) -> str:
 
 
 def start(engine: Engine, request: Request, name: str) -> str:
-    """Start a run.
-
-    Args:
-        engine: The server.
-        request: What to run.
-        name: Display name; several runs may have the same.
-
-    Returns:
-        ID of the run.
-    """
+    """Start a run."""
     version = request.version
     experiment = experiment_id(engine, request.experiment)
     with silent():
@@ -185,11 +176,7 @@ def latest(engine: Engine, count: int) -> list[RunState]:
 
 
 def look(engine: Engine, run_id: str) -> RunState:
-    """A run as it is now.
-
-    Raises:
-        UnknownToEngine: No run has this ID.
-    """
+    """A run as it is now."""
     run = engine.client.get_run(run_id)
     return _state(engine, run, _steps(engine, run))
 
@@ -197,17 +184,7 @@ def look(engine: Engine, run_id: str) -> RunState:
 def follow(
     engine: Engine, run_id: str, say: Callable[[str], object], clock: Callable[[], float] = time.monotonic
 ) -> RunState:
-    """Report every change until the run is over; the server may be away for ten minutes at a time.
-
-    Args:
-        engine: The server.
-        run_id: ID of the run.
-        say: Receives a line for each change.
-        clock: Seconds, for the length of an outage.
-
-    Raises:
-        EngineError: The server was away for too long, or rejects the request.
-    """
+    """Report every change until the run is over; the server may be away for ten minutes at a time."""
     reported: dict[str, str] = {}
     steps, seen = None, clock()
     while True:
@@ -227,12 +204,7 @@ def follow(
 
 
 def conclude(engine: Engine, state: RunState) -> None:
-    """Nothing if a run that is over succeeded.
-
-    Raises:
-        RunFailed: It did not; the error has the end of the first failed step's log.
-        RunStopped: It was stopped.
-    """
+    """Nothing if a run that is over succeeded."""
     if state.state == SUCCEEDED:
         return
     which = f"{state.name} ({state.id})"
@@ -264,11 +236,7 @@ def _how_stopped(engine: Engine, state: RunState) -> str:
 
 
 def step_named(state: RunState, name: str | None) -> StepState:
-    """A step by its name; without one, the first that failed, or else the latest that has started.
-
-    Raises:
-        UnknownToEngine: There is none.
-    """
+    """A step by its name; without one, the first that failed, or else the latest that has started."""
     named = [step for step in state.steps if step.name == name]
     begun = [step for step in reversed(state.steps) if step.started]
     chosen = named if name else [*state.failed, *begun]
@@ -291,26 +259,12 @@ def stop(engine: Engine, run_id: str) -> bool:
 
 
 def retry(engine: Engine, run_id: str) -> None:
-    """Run the failed steps of a run again; what succeeded stays.
-
-    Raises:
-        EngineError: It has not failed.
-    """
+    """Run the failed steps of a run again; what succeeded stays."""
     engine.client.runs.run_service_retry_run(run_id)
 
 
 def step_log(engine: Engine, run_id: str, step: StepState, last: int = MOST_BYTES) -> str:
-    """The log of a step so far: from the server, or else from its pod through Kubernetes.
-
-    Args:
-        engine: The server.
-        run_id: ID of the run.
-        step: The step.
-        last: Only so many bytes at its end; memory does not grow with the log.
-
-    Raises:
-        UnknownToEngine: The step has no pod, or its log cannot be had from here.
-    """
+    """The log of a step so far: from the server, or else from its pod through Kubernetes."""
     for pod in step.pods:
         for source in (_from_server, _from_page, _from_cluster):
             if (text := source(engine, run_id, pod, last)) is not None:

@@ -86,9 +86,6 @@ def cron(text: str) -> Trigger:
     """A trigger from the five fields of a crontab, or from six with seconds first.
 
     The server would take five fields for seconds to month: the seconds are added here.
-
-    Raises:
-        ParameterError: It is not a cron expression.
     """
     fields = text.split()
     if len(fields) not in {len(_FIELDS), len(_FIELDS) + 1}:
@@ -104,11 +101,7 @@ def cron(text: str) -> Trigger:
 
 
 def interval(text: str) -> Trigger:
-    """A trigger from a duration: 90s, 30m, 6h, 1d.
-
-    Raises:
-        ParameterError: It is not a duration.
-    """
+    """A trigger from a duration: 90s, 30m, 6h, 1d."""
     match = re.fullmatch(r"([1-9]\d{0,8})([smhd])", text)
     if not match:
         raise _no_time("--every", f"{text!r} is not a duration")
@@ -120,15 +113,6 @@ def put(engine: Engine, name: str, trigger: Trigger, request: Request) -> tuple[
 
     The API has no update: the new schedule is created before the old one is deleted, so that there is always
     one. A second call repairs what a call that died in between has left. A disabled schedule stays disabled.
-
-    Args:
-        engine: The server.
-        name: Name of the schedule.
-        trigger: When to run.
-        request: What to run.
-
-    Raises:
-        EngineConflict: Another pipeline has a schedule of this name in this experiment.
     """
     experiment = experiment_id(engine, request.experiment)
     before = [
@@ -164,12 +148,7 @@ def schedules(engine: Engine) -> list[Schedule]:
 
 
 def find(engine: Engine, name: str) -> Schedule:
-    """The schedule of this name or id.
-
-    Raises:
-        UnknownToEngine: No schedule has it.
-        EngineConflict: Several schedules have this name.
-    """
+    """The schedule of this name or id."""
     found = [item for item in schedules(engine) if name in {item.name, item.id}]
     if not found:
         raise UnknownToEngine(
@@ -189,16 +168,7 @@ def find(engine: Engine, name: str) -> Schedule:
 
 
 def enable(engine: Engine, schedule: Schedule, *, enabled: bool) -> Schedule:
-    """Enable or disable a schedule.
-
-    Args:
-        engine: The server.
-        schedule: As `find` returned it.
-        enabled: Whether it starts runs from now on.
-
-    Returns:
-        The schedule in its new state.
-    """
+    """Enable or disable a schedule."""
     client = engine.client
     act = client.enable_recurring_run if enabled else client.disable_recurring_run
     act(schedule.id)

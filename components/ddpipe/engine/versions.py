@@ -36,11 +36,6 @@ def publish(engine: Engine, package: Package, pipeline: str = "") -> Version:
 
     The hash of its content is the version's name, so the same content is always the same version; an upload
     that died half-way is found and completed.
-
-    Args:
-        engine: The server.
-        package: What to upload.
-        pipeline: Name of the pipeline; empty for the package's own.
     """
     name = pipeline or package.name
     pipeline_id = _pipeline(engine, name) or _create(engine, name, package.help)

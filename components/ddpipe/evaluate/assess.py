@@ -75,13 +75,6 @@ def assess(
         split: "train", "validation" or "test".
         spec: How to evaluate; views are a training's only, as a package has its own.
         network: The network of the user's own recipe: the one function that may be imported.
-
-    Raises:
-        ParameterError: The model has other classes or another input, or the spec is invalid.
-        CheckpointError: There is neither a package nor a finished training.
-        DatasetError: The dataset is damaged, or the split has no samples.
-        Diverged: The model outputs NaN or infinity.
-        StoreError: Something cannot be read or written.
     """
     spec = (spec or EvaluateSpec()).validated()
     store = open_store(output_uri)

@@ -48,17 +48,7 @@ class Champion:
 
 
 def champion_of(model: Model, promotion: Promotion, manifest: DatasetManifest) -> Champion:
-    """The package of a promotion, if it answers the question of this dataset.
-
-    Args:
-        model: The model.
-        promotion: The one in force.
-        manifest: The dataset version that judges.
-
-    Raises:
-        NotComparable: It is gone or has changed, or has other classes or another input.
-        StoreError: The store does not answer.
-    """
+    """The package of a promotion, if it answers the question of this dataset."""
     name = f"{model.name}@{promotion.version}"
     fix = f"roll back (`ddpipe models rollback {model.name}`) or promote another version"
     try:
@@ -105,10 +95,6 @@ def logits_of_champion(
     Returns:
         Logits divided by its temperature, shape (samples, classes), in the samples' order; "from its own
         evaluation" or "computed again from its ONNX model".
-
-    Raises:
-        NotComparable: It has no ONNX model, and its own evaluation was on another dataset version.
-        StoreError: The store does not answer.
     """
     temperature = np.float32(champion.package.signature.temperature)
     stored = _stored(champion.package, manifest, split)
@@ -129,11 +115,7 @@ def logits_of_champion(
 
 
 def session_of(package: ModelPackage) -> Session:
-    """The ONNX model of a package, which may be any graph: it takes and gives what its signature says.
-
-    Raises:
-        CorruptObject: It does not, or it cannot be loaded.
-    """
+    """The ONNX model of a package, which may be any graph: it takes and gives what its signature says."""
     try:
         session = Session(package.folder.read(ONNX))
         session.check(package.signature)

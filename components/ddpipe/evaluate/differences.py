@@ -56,16 +56,7 @@ class Gate:
 
 
 def gate_of(uri: str, evaluation: Evaluation) -> Gate:
-    """The verdict at a URI, with the images of the evaluated split.
-
-    Args:
-        uri: Output of the gate.
-        evaluation: Of the new model: names the dataset and the split.
-
-    Raises:
-        StoreError: Something is missing or damaged.
-        DatasetError: The dataset is damaged.
-    """
+    """The verdict at a URI, with the images of the evaluated split."""
     verdict, rows = load_verdict(uri)
     metrics, (logits, labels) = evaluation.metrics, evaluation.calibrated()
     rows = rows[(rows[:, 0] >= 0) & (rows[:, 0] < len(logits))]

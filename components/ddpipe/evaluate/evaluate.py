@@ -69,20 +69,6 @@ def evaluate(
     """Score the trained model on the test split and publish the result; every rank returns it.
 
     The processes of the group, one or many, share the batches; the result is the same bit for bit.
-
-    Args:
-        training_uri: Output of a finished training.
-        manifest_uri: The dataset version that it was trained on.
-        output_uri: Folder for the evaluation; an older one in it is replaced.
-        spec: How to evaluate.
-        network: The network of the user's own recipe: the one function that may be imported.
-
-    Raises:
-        ParameterError: The spec is invalid, or its table does not fit the samples.
-        CheckpointError: There is no finished training, or it used another dataset version.
-        DatasetError: The dataset is damaged, or has no test samples.
-        Diverged: The model outputs NaN or infinity.
-        StoreError: Something cannot be read or written.
     """
     spec = (spec or EvaluateSpec()).validated()
     with process_group() as world:
@@ -167,16 +153,7 @@ def score_views(
     classes: int,
     batch_size: int,
 ) -> tuple[dict[str, Scored], dict[str, Scored] | None]:
-    """Logits and labels of each split over views, and those of plain images, which are among the views.
-
-    Args:
-        classifier: Is moved to the device of `world`.
-        views: One of `model.VIEWS`; for plain images alone the second result is None.
-        splits: By name.
-        world: The processes that share the work; each of them has to call this.
-        classes: Number of logits.
-        batch_size: Samples per batch; fewer where the images are large.
-    """
+    """Logits and labels of each split over views, and those of plain images, which are among the views."""
     model = with_views(classifier, views)
     if not isinstance(model, Averaged):
         return score(model, splits, world, classes, batch_size), None
@@ -194,15 +171,7 @@ def score_views(
 def score(
     model: nn.Module, splits: Mapping[str, SplitReader], world: World, classes: int, batch_size: int
 ) -> dict[str, Scored]:
-    """Logits and labels of each split on rank 0; no logits on the other ranks.
-
-    Args:
-        model: Is moved to the device of `world`.
-        splits: By name.
-        world: The processes that share the work; each of them has to call this.
-        classes: Number of logits.
-        batch_size: Samples per batch; fewer where the images are large.
-    """
+    """Logits and labels of each split on rank 0; no logits on the other ranks."""
     model.to(world.device)
     cudnn = torch.backends.cudnn
     # Only TF32 changes: what flags() is not given is switched off, cuDNN itself and its determinism included.
@@ -223,13 +192,7 @@ def score(
 
 
 def headline(seen: Scored, task: Task, classes: int) -> float:
-    """The score by which models of this task are compared.
-
-    Args:
-        seen: Finite logits and labels of a split with samples.
-        task: Of the dataset.
-        classes: Number of classes.
-    """
+    """The score by which models of this task are compared."""
     return task.headline(seen.logits, task.truth(seen.labels, classes))
 
 

@@ -45,16 +45,7 @@ def _by_epoch(axes: Axes, history: Sequence[Mapping[str, float]], quantity: str)
 
 
 def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) -> str:
-    """ROC curves: of each class in gray, but the lowest by its name, and of all together.
-
-    Args:
-        average: Over all pairs of a sample and a class.
-        curves: By name of the class.
-        lowest: Name of the class with the smallest area; None highlights no class.
-
-    Returns:
-        An SVG element.
-    """
+    """ROC curves: of each class in gray, but the lowest by its name, and of all together."""
 
     def draw(axes: Axes) -> None:
         axes.plot([0, 1], [0, 1], color=GRID, linewidth=1)
@@ -74,15 +65,7 @@ def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) 
 
 
 def precision_recall_curves(curves: Mapping[str, PrecisionRecall], least: str | None) -> str:
-    """Precision-recall curves of the classes in gray, but one by its name.
-
-    Args:
-        curves: By name of the class.
-        least: Name of the class with the least average precision; None highlights no class.
-
-    Returns:
-        An SVG element.
-    """
+    """Precision-recall curves of the classes in gray, but one by its name."""
 
     def draw(axes: Axes) -> None:
         for name, curve in curves.items():
@@ -103,12 +86,7 @@ def precision_recall_curves(curves: Mapping[str, PrecisionRecall], least: str | 
 
 
 def reliability(bins: Sequence[CalibrationBin], before: Sequence[CalibrationBin] = ()) -> str:
-    """The observed frequency by the predicted probability; larger dots stand for more predictions.
-
-    Args:
-        bins: Of the probabilities as they are.
-        before: Of those without calibration, drawn in the color of the validation split; none to leave out.
-    """
+    """The observed frequency by the predicted probability; larger dots stand for more predictions."""
 
     def draw(axes: Axes) -> None:
         axes.plot([0, 1], [0, 1], color=QUIET, linewidth=1)
@@ -129,13 +107,7 @@ def reliability(bins: Sequence[CalibrationBin], before: Sequence[CalibrationBin]
 
 
 def figure(draw: Callable[[Axes], Any], height: float = 2.8, width: float = 5) -> str:
-    """A drawing as an SVG element in the style of the reports.
-
-    Args:
-        draw: Draws on the axes.
-        height: In inches, at the size at which text is 9 points high.
-        width: Likewise.
-    """
+    """A drawing as an SVG element in the style of the reports."""
     with mpl.rc_context(
         {"svg.fonttype": "none", "svg.hashsalt": "ddpipe", "text.color": INK, "font.size": 9}
     ):

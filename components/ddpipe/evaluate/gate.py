@@ -102,17 +102,7 @@ def decide(
     comparison: Comparison | None,
     trouble: str = "",
 ) -> Verdict:
-    """The verdict, and why in one sentence.
-
-    Args:
-        spec: The requirements.
-        metric: Name of the score that decides.
-        value: The new model's score.
-        cost: Its size and latency, as far as they are limited.
-        champion: Version of the champion; empty if there is none.
-        comparison: With the champion, if it could be made.
-        trouble: Why it could not be made, as a clause; empty if there is no champion.
-    """
+    """The verdict, and why in one sentence."""
     decision, reason = _decided(spec, metric, value, cost, champion, comparison, trouble)
     return Verdict(
         model=spec.gate,

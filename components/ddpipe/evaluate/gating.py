@@ -54,22 +54,7 @@ def gate(
     spec: GateSpec,
     network: str = "",
 ) -> Verdict:
-    """Decide whether a model replaces the champion, and publish the verdict. Nothing is promoted here.
-
-    Args:
-        training_uri: Output of a finished training.
-        manifest_uri: The dataset version that it was trained and evaluated on; its store holds the models.
-        evaluation_uri: Its evaluation.
-        output_uri: Folder for the verdict; an older one in it is replaced.
-        spec: The requirements for the model.
-        network: The network of the user's own recipe: the one function that may be imported.
-
-    Raises:
-        ParameterError: The spec is invalid, names no model, or evaluation and dataset do not belong together.
-        ModelError: The history of the model is damaged.
-        DatasetError: The dataset is damaged.
-        StoreError: Something cannot be read or written.
-    """
+    """Decide whether a model replaces the champion, and publish the verdict. Nothing is promoted here."""
     spec = spec.validated()
     manifest, evaluation = load_manifest(manifest_uri), load_evaluation(evaluation_uri)
     _check(spec, manifest, evaluation, manifest_uri)
@@ -221,13 +206,7 @@ def _times(session: Session, image: npt.NDArray[np.uint8]) -> list[float]:
 
 
 def _differences(own: Answers, rival: Answers | None, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The images that one model gets right and the other wrong, the largest difference first.
-
-    Args:
-        own: Answers of the new model.
-        rival: Of the champion, to the same samples; None without one.
-        places: Index of each of these samples in the split.
-    """
+    """The images that one model gets right and the other wrong, the largest difference first."""
     if rival is None:
         return np.empty((0, 2), np.int64)
     apart = np.abs(((own.probabilities - rival.probabilities) * own.truth).sum(axis=1))

@@ -49,17 +49,7 @@ class WrongAnswer:
 
 
 def worst_mistakes(evaluation: Evaluation, classes: Sequence[str], most: int = MOST) -> list[Mistake]:
-    """The wrong answers of which the model was surest, with their images.
-
-    Args:
-        evaluation: Names the dataset and the split; the split is opened for the images.
-        classes: Names, in the order of the logits' columns.
-        most: Maximum number of mistakes.
-
-    Raises:
-        CorruptObject: The predictions are damaged.
-        DatasetError: The manifest or a shard is damaged.
-    """
+    """The wrong answers of which the model was surest, with their images."""
     found = wrong_answers(evaluation)[:most]
     samples = open_split(evaluation.subject.dataset, evaluation.subject.split)
     images = samples.images([one.sample for one in found])

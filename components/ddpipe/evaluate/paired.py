@@ -117,9 +117,6 @@ def mcnemar(candidate: BoolArray, champion: BoolArray) -> float:
     Args:
         candidate: Whether each of its answers is right, shape (samples,).
         champion: Likewise.
-
-    Returns:
-        The p-value; 1 where every answer of both is right, or wrong.
     """
     gained, lost = int((candidate & ~champion).sum()), int((champion & ~candidate).sum())
     return float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0

@@ -83,22 +83,7 @@ def gather(
     since: str = "",
     gate_uri: str | None = None,
 ) -> RunRecord:
-    """Read what the steps of a run left behind.
-
-    Args:
-        run: Name of the run.
-        training_uri: Output of the training.
-        evaluation_uri: Output of the evaluation.
-        package_uri: Output of the export, if it has run.
-        seconds: Time of each step that has run.
-        title: Title of the page (default: the name of the run).
-        since: The earlier run that trained, if this one did not.
-        gate_uri: Output of the gate, if it has run.
-
-    Raises:
-        StoreError: Something is missing or damaged.
-        DatasetError: The dataset is damaged.
-    """
+    """Read what the steps of a run left behind."""
     evaluation = load_evaluation(evaluation_uri)
     manifest = load_manifest(evaluation.subject.dataset)
     training = training_record(training_uri)
@@ -122,15 +107,7 @@ def gather(
 
 
 def gather_evaluation(uri: str) -> RunRecord:
-    """What an evaluation left behind that is not part of a run.
-
-    Args:
-        uri: Of the evaluation.
-
-    Raises:
-        StoreError: Something is missing or damaged.
-        DatasetError: The dataset is damaged.
-    """
+    """What an evaluation left behind that is not part of a run."""
     evaluation = load_evaluation(uri)
     manifest = load_manifest(evaluation.subject.dataset)
     return RunRecord(

@@ -37,17 +37,7 @@ Cells = Mapping[str, str]
 
 
 def sliced(spec: EvaluateSpec, sample_ids: Sequence[str]) -> Slicing:
-    """Which slice each sample is in.
-
-    Args:
-        spec: Names the table and its columns.
-        sample_ids: Of the split.
-
-    Raises:
-        ParameterError: The table has no such column, an image twice, or none of the samples.
-        SourceError: It is not a valid CSV table.
-        StoreError: It cannot be read.
-    """
+    """Which slice each sample is in."""
     cells = _matched(sample_ids, rows_of(spec))
     if not any(cells):
         raise _unusable(spec, f"its first column names none of the samples, such as {sample_ids[0]!r}")
@@ -59,13 +49,7 @@ def sliced(spec: EvaluateSpec, sample_ids: Sequence[str]) -> Slicing:
 
 
 def rows_of(spec: EvaluateSpec) -> dict[str, Cells]:
-    """The rows of the table by the image that they name.
-
-    Raises:
-        ParameterError: The table has no such column, or names no image in a row, or one twice.
-        SourceError: It is not a valid CSV table.
-        StoreError: It cannot be read.
-    """
+    """The rows of the table by the image that they name."""
     header, rows = parsed(spec.slice_table, read_uri(spec.slice_table))
     if missing := [repr(name) for name in spec.slice_columns if name not in header]:
         raise _unusable(spec, f"it has no column {', '.join(missing)}; it has {', '.join(header)}")

@@ -14,13 +14,7 @@ WORSE_EPOCH = 0.05
 
 
 def rough(samples: int, metric: str, split: str = "test") -> Iterator[str]:
-    """A warning that scores on so few images are a guess.
-
-    Args:
-        samples: How many there are.
-        metric: The score by which models are compared.
-        split: That they are in.
-    """
+    """A warning that scores on so few images are a guess."""
     if samples < FEW:
         share = f", so each is worth {100 / samples:.1f} points of accuracy" if metric == "accuracy" else ""
         yield f"the scores are a rough guess: there are only {samples} {split} images{share}"
@@ -32,13 +26,6 @@ def warnings_about(
     """Warnings about test-time views and the choice of the epoch, judged on the validation split.
 
     A difference that so few images make by chance is no reason for a warning.
-
-    Args:
-        views: Validation score of the plain image, as "plain", and of the views that were evaluated; empty
-            if only plain images were.
-        history: One record per epoch up to the evaluated one, as checkpoints keep it.
-        metric: The score by which models are compared, such as "accuracy"; larger is better.
-        images: In the validation split.
     """
     chance = 1 / math.sqrt(max(1, images))  # half the 95 % interval of an accuracy, where it is widest
     for name, score in views.items():

@@ -60,23 +60,7 @@ def export(
     network: str = "",
     spec: ExportSpec | None = None,
 ) -> ModelPackage:
-    """Export the evaluated model, check it on the whole test split, and publish the package.
-
-    Args:
-        training_uri: Output of a finished training.
-        manifest_uri: The dataset version that it was trained and evaluated on.
-        evaluation_uri: Its evaluation.
-        output_uri: Folder for the package; an older one in it is replaced.
-        network: The network of the user's own recipe: the one function that may be imported.
-        spec: What else the package holds.
-
-    Raises:
-        ParameterError: The spec is invalid, or training, evaluation and dataset do not belong together.
-        ExportError: The exported model differs from the trained or the evaluated one; nothing is published.
-        CheckpointError: There is no finished training.
-        DatasetError: The dataset is damaged.
-        StoreError: Something cannot be read or written.
-    """
+    """Export the evaluated model, check it on the whole test split, and publish the package."""
     spec = (spec or ExportSpec()).validated()
     store = open_store(output_uri)
     store.check_writable()
@@ -173,20 +157,6 @@ def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: 
 
     In batches of several sizes its logits are compared with PyTorch's; over the whole split with those that
     were evaluated, on any device.
-
-    Args:
-        session: The ONNX model.
-        model: What was evaluated, in evaluation mode, on the CPU.
-        samples: The split that was evaluated.
-        evaluation: Of the trained model.
-
-    Returns:
-        `samples`, `batch_sizes`, `largest_difference` and `tolerance` in logits,
-        `largest_probability_difference`, and `same_decisions`: for how many samples all decisions of the
-        ONNX model are those of the evaluation.
-
-    Raises:
-        ExportError: It does not.
     """
     logits, _ = evaluation.predictions()
     temperature = np.float32(evaluation.metrics.temperature)

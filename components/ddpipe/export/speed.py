@@ -26,9 +26,6 @@ def speed_of(models: Mapping[str, Answer], images: npt.NDArray[np.uint8]) -> dic
     Args:
         models: By name.
         images: At least one, shape (n, H, W, C); repeated to fill a batch.
-
-    Returns:
-        `threads`, and in `batches` an object per size: `batch`, and the milliseconds by name.
     """
     height, width, channels = images.shape[1:]
     sizes = dict.fromkeys(batch_size_for((height, width, channels), size) for size in BATCHES)

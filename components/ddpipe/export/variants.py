@@ -72,17 +72,7 @@ def variants(
     evaluation: Evaluation,
     most_loss: float,
 ) -> list[Variant]:
-    """Make formats, and measure each on the whole split.
-
-    Args:
-        names: Of the formats.
-        model: The ONNX model; None if ONNX cannot express the network.
-        evaluated: What was evaluated, in evaluation mode, on the CPU.
-        samples: The split that was evaluated.
-        training: The training split, for calibration.
-        evaluation: Of the trained model.
-        most_loss: That the headline score may lose.
-    """
+    """Make formats, and measure each on the whole split."""
     found = []
     for name in dict.fromkeys(names):
         try:
@@ -182,16 +172,7 @@ def _program(evaluated: nn.Module, shape: tuple[int, int, int]) -> tuple[bytes, 
 
 
 def measured(answer: Answer, samples: SplitReader, evaluation: Evaluation) -> dict[str, Any]:
-    """How far a format's answers to a split are from the evaluated ones.
-
-    Args:
-        answer: Computes logits.
-        samples: The split that was evaluated.
-        evaluation: Of the trained model.
-
-    Raises:
-        NotExportable: It outputs NaN or infinity, or the split does not define the score.
-    """
+    """How far a format's answers to a split are from the evaluated ones."""
     metrics, (logits, labels) = evaluation.metrics, evaluation.predictions()
     task, scale = TASKS[metrics.task], np.float32(metrics.temperature)
     found = answers_to(samples, answer, BATCH)

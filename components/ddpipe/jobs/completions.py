@@ -15,13 +15,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 def current_and_replaced(
     pods: Iterable[Object], container: str, read: Read
 ) -> tuple[tuple[Replica, ...], tuple[Replica, ...]]:
-    """The current pod of each number, in order; and those that still exist although another replaced them.
-
-    Args:
-        pods: The job's.
-        container: Name of the container that trains.
-        read: Reads a pod.
-    """
+    """The current pod of each number, in order; and those that still exist although another replaced them."""
     present: dict[int, Replica] = {}
     replaced: list[Replica] = []
     for pod in sorted(pods, key=_age):

@@ -75,13 +75,7 @@ class _TrialJob(TrainingJob):
 
 
 def experiment(plan: Plan, inner: Backend, schema: Object | None = None) -> Backend:
-    """The backend that runs a job as the trials of an Experiment; the job has as many pods as all trials.
-
-    Args:
-        plan: What varies.
-        inner: The kind of job that a trial is.
-        schema: What the cluster's CRD of that kind knows of `spec`; None if unknown.
-    """
+    """The backend that runs a job as the trials of an Experiment; the job has as many pods as all trials."""
     return Backend(
         resource=RESOURCE,
         controller=KATIB,

@@ -38,11 +38,7 @@ _PROGRAM_FAILED = list(range(1, 128))
 
 
 def manifest(job: TrainingJob, _schema: Object | None = None) -> dict[str, Any]:
-    """The Job that runs `job`; the same job always gives the same manifest.
-
-    Raises:
-        ParameterError: A Job does not support an option.
-    """
+    """The Job that runs `job`; the same job always gives the same manifest."""
     if job.scheduling:
         raise ParameterError(
             what="a Job cannot be scheduled like this",

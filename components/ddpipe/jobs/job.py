@@ -29,12 +29,6 @@ class TrainingJob(LaunchOptions):
 
 
 def training_command(dataset: str, output: str, recipe: str) -> tuple[str, ...]:
-    """The command of ddpipe's own training in a pod; torchrun reads the pod's PET_* variables.
-
-    Args:
-        dataset: URI of the dataset's manifest.
-        output: URI of the folder for checkpoints and results.
-        recipe: The recipe as JSON.
-    """
+    """The command of ddpipe's own training in a pod; torchrun reads the pod's PET_* variables."""
     module = ("python", "-m", "ddpipe.torchrun", "-m", "ddpipe.train")
     return (*module, "--dataset", dataset, "--output", output, "--recipe", recipe)

@@ -34,11 +34,7 @@ class Owner(Parameters):
 
     @classmethod
     def of_key(cls, key: str) -> Owner:
-        """The owner with this key.
-
-        Raises:
-            ValueError: It is not the key of an owner.
-        """
+        """The owner with this key."""
         try:
             found = json.loads(key)
         except RecursionError as error:

@@ -19,16 +19,7 @@ _LABEL = 63
 
 
 def template(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """The pod template of `job`, with its patch applied.
-
-    Args:
-        job: The job.
-        container: Name of the container that trains.
-        env: What the kind of job adds: ranks and addresses.
-
-    Raises:
-        ParameterError: The patch cannot be applied, or removes the container that trains.
-    """
+    """The pod template of `job`, with its patch applied."""
     # A sidecar never ends, so neither would the pod; and it intercepts gloo's and NCCL's ports.
     annotations = {"sidecar.istio.io/inject": "false", **job.annotations}
     labels = {"sidecar.istio.io/inject": "false", **labels_of(job)}
@@ -46,14 +37,7 @@ def template(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]] 
 
 
 def ranks(job: TrainingJob, address: str, port: int, index: str) -> list[dict[str, Any]]:
-    """The rank of a pod and where rank 0 is: for torchrun (PET_*) and for scripts without it.
-
-    Args:
-        job: The job.
-        address: Host name of rank 0's pod.
-        port: Where it listens.
-        index: The field of a pod that holds its number.
-    """
+    """The rank of a pod and where rank 0 is: for torchrun (PET_*) and for scripts without it."""
     values = {
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),

@@ -44,15 +44,7 @@ INDEX = "metadata.labels['training.kubeflow.org/replica-index']"
 
 
 def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
-    """The PyTorchJob that runs `job`; the same job always gives the same manifest.
-
-    Args:
-        job: The job.
-        schema: The properties of `spec` that the cluster's CRD knows; None stands for a current one.
-
-    Raises:
-        ParameterError: The cluster's operator does not support some options; all of them are listed.
-    """
+    """The PyTorchJob that runs `job`; the same job always gives the same manifest."""
     problems = list(_conflicts(job, schema))
     if problems:
         raise ParameterError(

@@ -20,11 +20,7 @@ class RankSelection:
 
     @classmethod
     def parsed(cls, text: str) -> RankSelection:
-        """The choice that `text` means.
-
-        Raises:
-            ValueError: It is none.
-        """
+        """The choice that `text` means."""
         if text == "all":
             return cls()
         if text == "first":

@@ -19,13 +19,7 @@ class Cache:
         self._read: dict[str, tuple[str, str, Replica]] = {}
 
     def __call__(self, pod: Object, rank: str, container: str) -> Replica:
-        """The pod as a replica.
-
-        Args:
-            pod: The pod.
-            rank: Its rank in messages, such as "worker-1".
-            container: Name of the container that trains.
-        """
+        """The pod as a replica."""
         metadata = pod["metadata"]
         version = metadata.get("resourceVersion", "")
         known, name, replica = self._read.get(metadata["uid"], ("", "", None))
@@ -40,13 +34,7 @@ class Cache:
 
 
 def replica_of(pod: Object, rank: str, container: str) -> Replica:
-    """A pod as a replica.
-
-    Args:
-        pod: The pod.
-        rank: Its rank in messages, such as "worker-1".
-        container: Name of the container that trains.
-    """
+    """A pod as a replica."""
     main = _named(pod.get("status", {}).get("containerStatuses"), container)
     terminated = main.get("state", {}).get("terminated")
     last = main.get("lastState", {}).get("terminated")

@@ -53,15 +53,7 @@ _SIGNALS = 128
 
 
 def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
-    """The TrainJob that runs `job`; the same job always gives the same manifest.
-
-    Args:
-        job: The job.
-        schema: The properties of `spec` that the cluster's CRD knows; None stands for a current one.
-
-    Raises:
-        ParameterError: TrainJobs of this cluster do not support some options; all of them are listed.
-    """
+    """The TrainJob that runs `job`; the same job always gives the same manifest."""
     problems = list(_conflicts(job, schema))
     if problems:
         raise ParameterError(

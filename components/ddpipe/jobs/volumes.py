@@ -41,11 +41,7 @@ class Volume:
 
     @classmethod
     def parsed(cls, text: str) -> Volume:
-        """The volume that `text` names: KIND:NAME:PATH, for a snapshot also :SIZE, with :ro if read-only.
-
-        Raises:
-            ValueError: The text does not name a volume.
-        """
+        """The volume that `text` names: KIND:NAME:PATH, for a snapshot also :SIZE, with :ro if read-only."""
         parts = text.split(":")
         if read_only := parts[-1] == "ro":
             parts.pop()

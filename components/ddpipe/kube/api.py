@@ -156,9 +156,6 @@ class ApiServer:
         While a token file is being written it is empty, and a request without a token is anonymous: it would
         be answered with 403, which is final, in place of 401, which is retried. And a kubeconfig may have
         been replaced by another cluster's, where objects of the same names are not the ones meant.
-
-        Raises:
-            Unanswered: The credentials cannot be read, or are for another server.
         """
         try:
             read = self._log_in()
@@ -188,15 +185,7 @@ class ApiServer:
 
 
 def connect(kubeconfig: str | None = None) -> ApiServer:
-    """The cluster of the kubeconfig's present context, or of the pod that this process runs in.
-
-    Args:
-        kubeconfig: Its path; by default $KUBECONFIG, else the pod's own account, else ~/.kube/config.
-
-    Raises:
-        ClusterUnreachable: There are no credentials.
-        InputError: There is a file, but it is not a kubeconfig.
-    """
+    """The cluster of the kubeconfig's present context, or of the pod that this process runs in."""
     # The client library reads the variable once, on import: a notebook may set it later.
     kubeconfig = kubeconfig or os.environ.get("KUBECONFIG")
     in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and (_ACCOUNT / "token").exists()

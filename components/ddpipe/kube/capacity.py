@@ -81,11 +81,7 @@ class Usage:
     """
 
     def __init__(self, preempts: float = -math.inf) -> None:
-        """Nothing is taken yet.
-
-        Args:
-            preempts: Pods of a lower priority than this make way for the job's, and are not counted.
-        """
+        """Nothing is taken yet."""
         self._preempts = preempts
         self.for_good: defaultdict[str, defaultdict[str, float]] = _sums()
         self.now: defaultdict[str, defaultdict[str, float]] = _sums()
@@ -109,12 +105,6 @@ def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -
     """Whether `count` pods could run at the same time.
 
     Node affinity is not looked at: a job is never rejected for it.
-
-    Args:
-        pod: The spec of each of the job's pods.
-        count: How many there are.
-        nodes: All nodes.
-        usage: What other pods take of them; None if they cannot be seen.
     """
     asked = {**requests(pod), _PODS: 1.0}
     selected = [node for node in nodes if _is_selected(pod, node)]
@@ -143,14 +133,7 @@ def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -
 
 
 def fitting(pod: Object, count: int, nodes: Sequence[Node], usage: Usage) -> int:
-    """How many of `count` pods the nodes can take at this moment.
-
-    Args:
-        pod: The spec of each of the job's pods.
-        count: Pods of the job.
-        nodes: All nodes.
-        usage: What other pods take of them.
-    """
+    """How many of `count` pods the nodes can take at this moment."""
     asked = {**requests(pod), _PODS: 1.0}
     free = sum(_slots(node, asked, usage.now[node.name]) for node in _ready(pod, nodes))
     return int(min(count, free))

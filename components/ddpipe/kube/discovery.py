@@ -17,16 +17,7 @@ def is_served(cluster: Cluster, resource: Resource) -> bool:
 
 
 def spec_schema(cluster: Cluster, resource: Resource, *, needed: bool = False) -> Object | None:
-    """The schema of `spec` in the cluster's CRD; None for a built-in kind, or without the right to read it.
-
-    Args:
-        cluster: Where.
-        resource: The kind of object.
-        needed: Fall back to the OpenAPI document of the API group: about 1 MB, which every account may read.
-
-    Raises:
-        ApiError: The server is away or busy.
-    """
+    """The schema of `spec` in the cluster's CRD; None for a built-in kind or if it may not be read."""
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{resource.full_name}"
     crd = readable(lambda: cluster.get(path)) or {}
     for version in crd.get("spec", {}).get("versions", ()):

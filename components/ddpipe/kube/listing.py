@@ -15,17 +15,7 @@ PAGE = 250
 def pages(
     read: Callable[[str, Query], dict[str, Any]], path: str, query: Query | None = None
 ) -> Iterator[list[Object]]:
-    """The objects of a list in pages, of which the caller keeps what it needs.
-
-    Args:
-        read: `get` of a cluster, or `get_metadata`.
-        path: The collection.
-        query: Selectors.
-
-    Raises:
-        Refused: The server answered with an error: 410 after five minutes between two pages.
-        Unanswered: It did not answer.
-    """
+    """The objects of a list in pages, of which the caller keeps what it needs."""
     token = ""
     while True:
         step = {"limit": str(PAGE)} | ({"continue": token} if token else {})

@@ -26,16 +26,7 @@ _WHOLE = {"env"}
 
 
 def merged(base: Any, patch: Any, field: str = "") -> Any:  # noqa: ANN401 - any JSON value
-    """`base` with `patch` applied: objects are merged, null deletes, lists of named items are merged by name.
-
-    Args:
-        base: Any JSON value.
-        patch: The change.
-        field: Name of the field that holds `base`, which decides how a list is merged.
-
-    Raises:
-        ParameterError: An item of a list has no name.
-    """
+    """`base` with `patch` applied: objects merge, null deletes, lists of named items merge by name."""
     if isinstance(base, Mapping) and isinstance(patch, Mapping):
         return _merged_objects(base, patch)
     if isinstance(base, list) and isinstance(patch, list) and field in MERGE_KEYS:

@@ -11,11 +11,7 @@ _SUFFIXES = {
 
 
 def quantity(text: str) -> float:
-    """A Kubernetes quantity ("500m", "4Gi") as a number.
-
-    Raises:
-        ValueError: It is not a quantity.
-    """
+    """A Kubernetes quantity ("500m", "4Gi") as a number."""
     match = re.fullmatch(r"([0-9.]+(?:[eE][0-9]+)?)([A-Za-z]*)", text)
     if not match or match[2] not in _SUFFIXES:
         raise ValueError(text)

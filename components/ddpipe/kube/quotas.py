@@ -10,14 +10,7 @@ from ddpipe.kube.resources import Object
 
 
 def shortages(quota: Object, pod: Object, count: int, objects: Mapping[str, float]) -> Iterator[str]:
-    """Each resource of which a quota has too little, with what to do.
-
-    Args:
-        quota: The ResourceQuota.
-        pod: The spec of each of the job's pods.
-        count: How many there are.
-        objects: How many objects besides pods the job creates, by their names in quotas.
-    """
+    """Each resource of which a quota has too little, with what to do."""
     if not _applies(quota["spec"], pod):
         return
     hard, used = quota["status"].get("hard") or {}, quota["status"].get("used") or {}

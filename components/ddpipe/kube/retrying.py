@@ -42,15 +42,6 @@ def with_retries(request: Callable[[], T], budget: float) -> T:
     """The result of `request`, which is retried while the server is away or busy, for `budget` seconds.
 
     For one request at a time: of several in one function, each failure would repeat them all.
-
-    Args:
-        request: Sends one request.
-        budget: Seconds.
-
-    Raises:
-        Refused: The server answered with an error that does not pass.
-        ClusterUnreachable: It was away for too long.
-        Forbidden: The credentials were rejected for too long.
     """
     began = time.monotonic()
     for pause in backoff():
@@ -133,12 +124,6 @@ def reconnected(
 
     The pauses grow until a stream has lasted for half a minute. That a list before it succeeded, or that a
     line came, is no sign of health: a server that cuts every watch would be listed as fast as it can answer.
-
-    Args:
-        connect: Opens the stream.
-        is_over: Whether to stop after this end: an error, or None for a stream that ended by itself.
-        wait: Waits for so many seconds, or less if there is a reason to look again.
-        longest: The longest pause, in seconds.
     """
     pauses = backoff(longest)
     while True:
@@ -188,18 +173,7 @@ class Turns:
 
 
 def delete(cluster: Cluster, path: str, uid: str, budget: float) -> None:
-    """Delete just this object; no error if it is gone already, or if another one has its name.
-
-    Args:
-        cluster: Where.
-        path: The object's path.
-        uid: Which object it is.
-        budget: Seconds for retries.
-
-    Raises:
-        Refused: The server answered with an error that does not pass.
-        LaunchError: It was away for longer than `budget` seconds.
-    """
+    """Delete just this object; no error if it is gone already, or if another one has its name."""
     try:
         with_retries(lambda: cluster.delete(path, uid), budget)
     except Refused as error:
@@ -225,16 +199,7 @@ def given_up(error: ApiError, budget: float) -> LaunchError:
 
 
 def answered(request: Callable[[], T], which: str, budget: float = 30) -> T:
-    """The result of `request`, or the error that a user gets.
-
-    Args:
-        request: Sends one request, or several that may be repeated together.
-        which: The object concerned, for the error.
-        budget: Seconds for retries.
-
-    Raises:
-        LaunchError: The server is away for `budget` seconds, or answered with an error.
-    """
+    """The result of `request`, or the error that a user gets."""
     try:
         return with_retries(request, budget)
     except Refused as error:

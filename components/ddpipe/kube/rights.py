@@ -39,12 +39,7 @@ class Right:
 
 
 def needed(resource: Resource, *companions: Resource) -> tuple[Right, ...]:
-    """The rights without which no job of this kind can be launched.
-
-    Args:
-        resource: The kind of job.
-        companions: The kinds of objects that are created for the job.
-    """
+    """The rights without which no job of this kind can be launched."""
     return (
         Right(resource, ("create", "get", "list", "watch", "delete")),
         Right(PODS, ("list", "watch")),
@@ -67,18 +62,7 @@ HELPFUL = (
 
 
 def may(cluster: Cluster, namespace: str, right: Right, verb: str, account: str = "") -> bool:
-    """Whether a verb of a right is granted in a namespace.
-
-    Args:
-        cluster: Where.
-        namespace: The objects', and the service account's.
-        right: The right.
-        verb: One of its verbs.
-        account: Name of a service account (default: the account of this client).
-
-    Raises:
-        ApiError: The server does not answer, or does not let this account ask about another one.
-    """
+    """Whether a verb of a right is granted in a namespace."""
     attributes = {
         "namespace": namespace,
         "group": right.resource.group,

@@ -27,13 +27,7 @@ def fitted(value: Any, schema: Object) -> Any:  # noqa: ANN401 - any JSON value
 
 
 def misfits(value: Any, schema: Object, path: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401
-    """The fields of `value` that `schema` does not know, as path and value; items of lists by their name.
-
-    Args:
-        value: Any JSON value.
-        schema: The OpenAPI schema that it should fit.
-        path: The path of `value`.
-    """
+    """The fields of `value` that `schema` does not know, as path and value; items of lists by their name."""
     if isinstance(value, Mapping) and "properties" in schema:
         known = schema["properties"]
         for name, item in value.items():

@@ -77,14 +77,7 @@ class Source:
 
 
 def start(cluster: Cluster, source: Source, post: Callable[[Message], None], stop: Event) -> None:
-    """Post a picture now and after every change, from a thread, until `stop` is set.
-
-    Args:
-        cluster: Where to watch.
-        source: What to watch.
-        post: Receives the messages; called from the thread.
-        stop: Ends the thread, at the latest with the next answer of the server.
-    """
+    """Post a picture now and after every change, from a thread, until `stop` is set."""
     Thread(target=_keep, args=(cluster, source, post, stop), name=f"watch {source.name}", daemon=True).start()
 
 
@@ -141,12 +134,7 @@ def _watch_query(source: Source, version: str, seconds: int) -> Query:
 
 
 def _change(line: bytes) -> dict[str, Any]:
-    """One event of a watch.
-
-    Raises:
-        Unanswered: It is none, but a proxy's error page, say.
-        Refused: It is the server's error.
-    """
+    """One event of a watch."""
     try:
         change: dict[str, Any] = json.loads(line)
         kind, found = change["type"], change["object"]

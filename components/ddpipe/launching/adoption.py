@@ -48,12 +48,7 @@ Begin = Callable[[Attempt], tuple[Object, bool]]
 
 
 def adopt(attempt: Attempt) -> tuple[Object, bool]:
-    """This step's job as it is, even if it has failed; none is created.
-
-    Raises:
-        JobDeleted: The job does not exist.
-        NameTaken: The job is another owner's.
-    """
+    """This step's job as it is, even if it has failed; none is created."""
     found = attempt.find()
     if found is None:
         raise diagnosis.deleted(attempt.job, attempt.backend)
@@ -63,16 +58,7 @@ def adopt(attempt: Attempt) -> tuple[Object, bool]:
 
 
 def adopt_or_create(attempt: Attempt, unseen: int | None = None) -> tuple[Object, bool]:
-    """This step's job, and whether it existed before.
-
-    Args:
-        attempt: The attempt that needs the job.
-        unseen: The number of pods to create an elastic job with if this account cannot see how many fit on
-            the nodes; None: all of them.
-
-    Raises:
-        LaunchError: The job cannot run, or its name is another owner's.
-    """
+    """This step's job, and whether it existed before."""
     schema, owners = _surroundings(attempt)
     spec = attempt.backend.manifest(attempt.requested, schema)["metadata"]["annotations"][SPEC]
     while True:
@@ -125,11 +111,7 @@ def _fitted(attempt: Attempt, unseen: int | None) -> Attempt:
 
 
 def _is_adoptable(attempt: Attempt, found: Object, spec: str) -> bool:
-    """Whether the job found is this step's current one, rather than a failed attempt's.
-
-    Raises:
-        NameTaken: It is another owner's, or was requested with another spec.
-    """
+    """Whether the job found is this step's current one, rather than a failed attempt's."""
     _refuse_strangers(attempt, found)
     if attempt.backend.phase(found) is Phase.FAILED or "deletionTimestamp" in found["metadata"]:
         return False

@@ -61,13 +61,7 @@ class Attempt:
         return self.sized(elastic.size_of(found) or self.requested.nodes)
 
     def find(self) -> Object | None:
-        """The job on the cluster; None if there is none.
-
-        Raises:
-            PreflightFailed: This account may not read it; all missing rights are listed.
-            Refused: The server rejects the request for another reason.
-            ClusterUnreachable: The server was away for too long.
-        """
+        """The job on the cluster; None if there is none."""
         try:
             return with_retries(lambda: self.cluster.get(self.path), self.job.outage)
         except Refused as error:

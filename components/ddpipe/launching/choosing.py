@@ -16,11 +16,7 @@ from ddpipe.launching.preflight import missing_rights
 
 
 def candidates(job: TrainingJob) -> dict[str, Backend]:
-    """The backends that support the job's options, as far as that can be decided without a cluster.
-
-    Raises:
-        ParameterError: None does; says why the first one does not.
-    """
+    """The backends that support the job's options, as far as that can be decided without a cluster."""
     found: dict[str, Backend] = {}
     problems: list[ParameterError] = []
     for name in BACKENDS if job.backend == AUTO else (job.backend,):
@@ -42,17 +38,6 @@ def choose(
     """The first of `kinds` that can run the job here; prints which, and why those before it were rejected.
 
     A retry takes the backend of the earlier attempt, even if the cluster has changed since.
-
-    Args:
-        cluster: Where; each request is retried while the server is away.
-        job: What is to run.
-        kinds: The candidates, by name.
-        say: Receives the line to print.
-
-    Raises:
-        PreflightFailed: None can run the job here; lists why not.
-        Refused: The server answered with an error that nobody expected.
-        ClusterUnreachable: The server is away for too long.
     """
     if job.backend != AUTO:
         return kinds[job.backend]

@@ -23,13 +23,7 @@ _COLLECTION_SECONDS = 90.0
 
 
 def accompany(attempt: Attempt, found: Object) -> None:
-    """Create the companions of the job `found` that no earlier attempt has created.
-
-    Raises:
-        NameTaken: A companion's name is taken by an object of another owner.
-        Refused: The server rejected a request.
-        ClusterUnreachable: The server was away for too long.
-    """
+    """Create the companions of the job `found` that no earlier attempt has created."""
     for companion in attempt.backend.companions(attempt.job):
         _ensure(attempt, found, companion)
 

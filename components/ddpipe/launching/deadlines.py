@@ -26,12 +26,6 @@ def ran_since(replicas: Sequence[Replica]) -> float:
         worker-0    created 10:00:00    began 10:02:00
         worker-1    created 10:00:00    began 10:05:00    the last of the first pods: since 10:05:00
         worker-2    created 14:00:00    began 14:00:20    replaced a lost pod
-
-    Args:
-        replicas: Its pods.
-
-    Returns:
-        Infinity if no pod shows it.
     """
     begun = [replica for replica in replicas if replica.began]
     first = min((replica.began for replica in begun), default=math.inf)
@@ -85,13 +79,7 @@ class Limits:
     _settling: float = _SETTLING
 
     def exceeded(self, stage: Stage, now: float, *, running: bool) -> Overdue | None:
-        """The deadline that is over, if one is.
-
-        Args:
-            stage: The present stage; its clock begins when it does.
-            now: The time.
-            running: Whether the clocks run from now on: not while the job is suspended or cannot be seen.
-        """
+        """The deadline that is over, if one is."""
         passed = now - self._ticked if self._running else 0
         self.worked += passed if self._has_worked else 0
         self._spent = self._spent + passed if stage is self._stage else 0
@@ -109,23 +97,13 @@ class Limits:
         return Limits(self.deadlines, self.worked)
 
     def has_settled(self, now: float, *, reconnecting: bool = False) -> bool:
-        """Whether a job that has ended can be judged although the last states of some pods are unknown.
-
-        Args:
-            now: The time.
-            reconnecting: Whether the watch of the pods is away, and may show them when it is back.
-        """
+        """Whether a job that has ended can be judged although the last states of some pods are unknown."""
         self._ended_since = now if self._ended_since is None else self._ended_since
         self._settling = _RECONNECTING if reconnecting else _SETTLING
         return now - self._ended_since > self._settling
 
     def patience(self, now: float, others: Iterable[float] = ()) -> float:
-        """Seconds until the next look is due, even if nothing changes until then.
-
-        Args:
-            now: The time.
-            others: Further times at which a look is due.
-        """
+        """Seconds until the next look is due, even if nothing changes until then."""
         waits = [_LONGEST_WAIT, *(moment - now for moment in others)]
         if self._running:
             waits += [left for _, left in self._clocks()]

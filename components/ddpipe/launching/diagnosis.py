@@ -45,25 +45,12 @@ def name_of(job: TrainingJob, backend: Backend) -> str:
 
 
 def kubectl(verb: str, job: TrainingJob, backend: Backend) -> str:
-    """The command that shows the job.
-
-    Args:
-        verb: "describe" or "get -o yaml".
-        job: The job.
-        backend: The kind of job.
-    """
+    """The command that shows the job."""
     return f"kubectl {verb} {backend.resource.full_name} -n {job.namespace} {job.name}"
 
 
 def late(job: TrainingJob, backend: Backend, status: JobStatus, overdue: Overdue) -> LaunchError:
-    """The error of a stage that lasted longer than its deadline.
-
-    Args:
-        job: The job.
-        backend: The kind of job.
-        status: What it is doing.
-        overdue: The deadline that is over.
-    """
+    """The error of a stage that lasted longer than its deadline."""
     waiting = [f"{replica.rank}: {replica.waiting}" for replica in status.replicas if replica.waiting]
     seen = "; ".join(waiting[:3]) or f"{len(status.replicas)} of {job.nodes} pods exist"
     seconds = overdue.limit
@@ -98,13 +85,7 @@ def late(job: TrainingJob, backend: Backend, status: JobStatus, overdue: Overdue
 
 
 def operator_silent(job: TrainingJob, backend: Backend, seen: str) -> OperatorSilent:
-    """The error of an operator that does not act on the job.
-
-    Args:
-        job: The job.
-        backend: The kind of job.
-        seen: What shows it.
-    """
+    """The error of an operator that does not act on the job."""
     controller = backend.controller
     return OperatorSilent(
         what=f"the {controller.name} does not answer",
@@ -115,13 +96,7 @@ def operator_silent(job: TrainingJob, backend: Backend, seen: str) -> OperatorSi
 
 
 def webhook_silent(job: TrainingJob, backend: Backend, refusal: Refused) -> OperatorSilent | None:
-    """The error of a webhook that did not answer the API server; None if that is not the reason.
-
-    Args:
-        job: The job.
-        backend: The kind of job.
-        refusal: The API server's answer.
-    """
+    """The error of a webhook that did not answer the API server; None if that is not the reason."""
     if "failed calling webhook" not in refusal.message:
         return None
     webhook = backend.controller.webhook
@@ -154,16 +129,7 @@ def failure(
     tail: Tail,
     notes: Sequence[str],
 ) -> ReplicaFailed:
-    """The root cause of a failed job: the replica that failed first, how it ended, and its last lines.
-
-    Args:
-        job: The job.
-        backend: The kind of job.
-        message: The operator's message.
-        replicas: All replicas that can explain the failure, including those that are gone.
-        tail: The last lines of a pod's log, by uid.
-        notes: What else happened before.
-    """
+    """The root cause of a failed job: the replica that failed first, how it ended, and its last lines."""
     failed = sorted((replica for replica in replicas if replica.has_failed), key=_when)
     if not failed:
         return ReplicaFailed(
@@ -222,26 +188,12 @@ def how(replica: Replica) -> str:
 
 
 def summary(replicas: Iterable[Replica], one: str, many: str, *, on_nodes: bool = False) -> str:
-    """How pods ended, as one line.
-
-    Args:
-        replicas: The pods.
-        one: What happened to a single pod, such as "is replaced".
-        many: The same of several.
-        on_nodes: Whether to name their nodes.
-    """
+    """How pods ended, as one line."""
     return "; ".join(summaries(replicas, one, many, on_nodes=on_nodes))
 
 
 def summaries(replicas: Iterable[Replica], one: str, many: str, *, on_nodes: bool = False) -> list[str]:
-    """How pods ended, a text for each way to end; pods with the same end are counted.
-
-    Args:
-        replicas: The pods.
-        one: What happened to a single pod, such as "is replaced".
-        many: The same of several.
-        on_nodes: Whether to name their nodes.
-    """
+    """How pods ended, a text for each way to end; pods with the same end are counted."""
     groups: dict[str, list[str]] = {}
     for replica in replicas:
         on = f" on {replica.node}" if on_nodes and replica.node else ""

@@ -60,12 +60,7 @@ def _number(found: Object, annotation: str) -> int | None:
 
 
 def requested(found: Object, nodes: int) -> Resize | None:
-    """The resize that somebody requested; None if nobody did, or the job has that size.
-
-    Args:
-        found: The job.
-        nodes: How many pods it has.
-    """
+    """The resize that somebody requested; None if nobody did, or the job has that size."""
     wanted = requested_nodes(found)
     if wanted is None or wanted == nodes or "deletionTimestamp" in found["metadata"]:
         return None
@@ -73,14 +68,7 @@ def requested(found: Object, nodes: int) -> Resize | None:
 
 
 def reduced_to_scheduled(status: JobStatus, nodes: int, least: int, trouble: str) -> Resize | None:
-    """The resize to the pods that have a node, if they are enough; None if they are not.
-
-    Args:
-        status: What the job is doing.
-        nodes: How many pods it has.
-        least: How many have to run at the same time.
-        trouble: Why it cannot continue as it is.
-    """
+    """The resize to the pods that have a node, if they are enough; None if they are not."""
     count = sum(replica.stage > Stage.SCHEDULED for replica in status.replicas)
     if status.stage is not Stage.SCHEDULED or not least <= count < nodes:
         return None
@@ -93,10 +81,6 @@ def after_loss(job: TrainingJob, replicas: Sequence[Replica]) -> Resize | None:
     A removed pod counts as lost if none had failed by itself before. A pod that fails in the same second
     lost contact to it: with worker-1 removed at 10:00:05, an exit of worker-0 at 10:00:05 is a consequence,
     and one at 10:00:04 is the cause.
-
-    Args:
-        job: The job, with the number of pods that it had.
-        replicas: All replicas that can explain the failure.
     """
     removed = [replica for replica in replicas if replica.removed]
     if not job.min_nodes or not removed:
@@ -110,11 +94,5 @@ def after_loss(job: TrainingJob, replicas: Sequence[Replica]) -> Resize | None:
 
 
 def fitting(job: TrainingJob, fits: int | None, unseen: int) -> int:
-    """How many pods an elastic job is created with.
-
-    Args:
-        job: The job, with the largest number of pods.
-        fits: How many fit on the nodes at the moment; None if this account cannot see that.
-        unseen: The number in that case.
-    """
+    """How many pods an elastic job is created with."""
     return unseen if fits is None else min(job.nodes, max(job.min_nodes, fits))

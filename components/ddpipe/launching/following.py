@@ -117,12 +117,7 @@ class Follower:
         self._progress = Progress(self.job, self.say)
 
     def follow(self) -> Ended | Resize:
-        """Wait for the job's end, or for a reason to create it again.
-
-        Raises:
-            LaunchError: The job cannot come to an end, or takes too long.
-            Refused: This account may no longer follow the job.
-        """
+        """Wait for the job's end, or for a reason to create it again."""
         stop = Event()
         self._observer.watch(self.cluster, stop)
         try:
@@ -157,11 +152,7 @@ class Follower:
         return self._need_to_act(status, found, now)
 
     def _need_to_act(self, status: JobStatus, found: Object, now: float) -> Ended | Resize | None:
-        """Why a job that has not ended cannot continue as it is.
-
-        Raises:
-            LaunchError: It cannot continue at all.
-        """
+        """Why a job that has not ended cannot continue as it is."""
         if status.phase is Phase.ACTIVE and (stuck := self._record.stuck(now)):
             return self._end_of_stuck(stuck, status, found)
         if resize := elastic.requested(found, self.job.nodes):

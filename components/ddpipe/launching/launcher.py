@@ -98,23 +98,7 @@ def launch(
     wrap: Callable[[Backend], Backend] = lambda kind: kind,
     check: Check = lambda _: None,
 ) -> Outcome:
-    """Run `job` on `cluster` and wait for its end.
-
-    Args:
-        job: What to run.
-        cluster: The cluster to run it on.
-        exists: Whether something exists at a URI; called with the job's outputs.
-        out: The stream for the job's logs and the launcher's own lines.
-        is_process: Whether this process exists for attempt: SIGTERM and SIGINT delete the job and end it
-            with exit code 143.
-        begin: Gives the job: `adopt` takes the one that exists, and creates none.
-        wrap: Makes another kind of job of the chosen one: a search runs many of them.
-        check: Why a job that succeeded is not a success, from its object; None if it is one.
-
-    Raises:
-        ParameterError: The job's options cannot work.
-        LaunchError: The job did not succeed; says why, and what to do.
-    """
+    """Run `job` on `cluster` and wait for its end."""
     kinds = candidates(job.validated())  # a patch that cannot work is rejected here, before any request
     output = Output(out)
     title = f"job {job.namespace}/{job.name}"

@@ -84,13 +84,7 @@ def instant(stamp: str) -> Instant | None:
 def lines_of(
     pieces: Iterable[bytes], *, complete: bool = False, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Line]:
-    """The lines of a log, and now and then the present state of one that is being rewritten.
-
-    Args:
-        pieces: The log with a time in front of each line, cut anywhere.
-        complete: The container has ended: a last line that has no end is not cut, but the last.
-        clock: Seconds.
-    """
+    """The lines of a log, and now and then the present state of one that is being rewritten."""
     pauses = chain(_FIRST_SECONDS, repeat(STATE_SECONDS))
     line, due = _Unfinished(), clock() + next(pauses)
     for piece in pieces:
@@ -222,12 +216,6 @@ def unread(
         answer       10:59:58 a, 10:59:59 b: read, as they are not later than the latest of all
                      10:30:00.1 c: read, as it is the last; what follows is new
                      10:30:00.2 d, ..., 10:59:58.5 z
-
-    Args:
-        lines: A log from a second before the mark on.
-        mark: How far it was read; changed.
-        earlier: How far other logs of the same container were read; one of them may be the same log.
-        was_rotated: A log that begins within an earlier one is that one, though its first lines are gone.
     """
     resuming = mark.last is not None
     passed = False  # the lines from before the clock was set back, if it was

@@ -57,15 +57,7 @@ class Logs:
         ranks: RankSelection = RankSelection(),  # noqa: B008 - a constant
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Logs that are not read yet.
-
-        Args:
-            cluster: Where they are read.
-            pods: The path of the namespace's pods.
-            write: Receives their lines, each with its rank in front; may block.
-            ranks: Which are followed.
-            say: Receives our own remarks.
-        """
+        """Logs that are not read yet."""
         self.cluster, self.pods = cluster, pods
         self.metrics: dict[str, float] = {}
         self._write, self._ranks, self._say = write, ranks, say
@@ -99,13 +91,7 @@ class Logs:
         _forget(self._failed, present, _MOST_KEPT)
 
     def take(self, rank: str, line: Line, tail: deque[str]) -> None:
-        """Write one line, and keep what may be needed of it.
-
-        Args:
-            rank: Prefix of the line.
-            line: Its metrics replace earlier values; an unfinished one is written, but not kept in `tail`.
-            tail: Last lines of the pod's log; changed in place.
-        """
+        """Write one line, and keep what may be needed of it."""
         if line.finished:
             tail.append(line.text)
         for name, value in metrics_of(line.text).items():
@@ -119,11 +105,7 @@ class Logs:
         return tuple(reader.tail) if reader else ()
 
     def finish(self, silence: float = 5) -> tuple[str, ...]:
-        """Wait for the logs of all pods that have ended, as long as lines come within `silence` seconds.
-
-        Returns:
-            The ranks whose log was not read to its end.
-        """
+        """Wait for the logs of all pods that have ended, as long as lines come within `silence` seconds."""
         readers: list[PodLog | _LastLines] = [*self._followed.values(), *self._failed.values()]
         read, until = -1, 0.0
         while behind := [reader for reader in readers if reader.is_behind]:

@@ -32,13 +32,7 @@ MOST_PODS = 2500
 
 
 def nodes_of(cluster: Cluster, job: TrainingJob, backend: Backend) -> capacity.Findings:
-    """Whether the nodes can ever take all of a job's pods, and whether they can now.
-
-    Args:
-        cluster: Where.
-        job: What is to run.
-        backend: As which kind of job.
-    """
+    """Whether the nodes can ever take all of a job's pods, and whether they can now."""
     pod = backend.pod(job)["spec"]
     nodes = _nodes(cluster, job)
     if nodes is None:
@@ -49,13 +43,7 @@ def nodes_of(cluster: Cluster, job: TrainingJob, backend: Backend) -> capacity.F
 
 
 def pods_that_fit(cluster: Cluster, job: TrainingJob, backend: Backend) -> int | None:
-    """How many of the job's pods the nodes can take at this moment; None if that cannot be seen.
-
-    Args:
-        cluster: Where; each request is retried while the server is away.
-        job: What is to run.
-        backend: As which kind of job.
-    """
+    """How many of the job's pods the nodes can take at this moment; None if that cannot be seen."""
     patient, pod = Patient(cluster, job.outage), backend.pod(job)["spec"]
     nodes = _nodes(patient, job)
     usage = None if nodes is None else _usage(patient, pod)

@@ -91,12 +91,7 @@ class Observer:
         return [since + self._tolerated(trouble) for since, trouble in self._troubles.values()]
 
     def events_of(self, status: JobStatus, found: Object) -> list[Object]:
-        """The events that can explain why a job does not run, the oldest first.
-
-        Args:
-            status: What the job is doing.
-            found: Its object.
-        """
+        """The events that can explain why a job does not run, the oldest first."""
         pods = {replica.uid for replica in status.replicas}
         own = [
             event
@@ -106,13 +101,7 @@ class Observer:
         return sorted(own, key=_version)
 
     def check_outage(self, now: float) -> None:
-        """Give up if job or pods could not be seen for too long.
-
-        Raises:
-            ClusterUnreachable: The server was away.
-            Forbidden: The server no longer accepts the credentials.
-            Refused: The server rejects the requests for another reason.
-        """
+        """Give up if job or pods could not be seen for too long."""
         for since, trouble in self._troubles.values():
             if now - since <= self._tolerated(trouble):
                 continue

@@ -62,19 +62,7 @@ def list_jobs(
     run: str | None = None,
     most: int | None = None,
 ) -> list[FoundJob]:
-    """All jobs that ddpipe created in a namespace, of every kind, searches with Katib among them.
-
-    Args:
-        cluster: Where.
-        namespace: Where in it.
-        pipeline: Only jobs of this pipeline.
-        run: Only jobs of this run; whether it is over is then not looked at.
-        most: The most requests for single runs; see `runs_over`.
-
-    Raises:
-        Refused: This account may list none of them, or the server is busy.
-        Unanswered: The API server is away.
-    """
+    """All jobs that ddpipe created in a namespace, of every kind, searches with Katib among them."""
     query = {"labelSelector": _selector(pipeline, run)}
     found: list[tuple[FoundJob, Object | None]] = []
     refusals: list[Refused] = []
@@ -125,11 +113,7 @@ class Swept:
     problems: list[str]
 
     def complete(self) -> list[FoundJob]:
-        """The removed jobs, if no other had to be removed.
-
-        Raises:
-            NotRemoved: Some jobs are still there.
-        """
+        """The removed jobs, if no other had to be removed."""
         if self.problems:
             raise NotRemoved(
                 what="not all jobs whose run is over could be removed",
@@ -149,20 +133,7 @@ def sweep(
     say: Callable[[str], None] = lambda _: None,
     most: int | None = None,
 ) -> Swept:
-    """Remove orphans; each request is retried for a while if the server is busy.
-
-    Args:
-        cluster: Where.
-        namespace: Where in it.
-        pipeline: Only jobs of this pipeline.
-        run: The caller knows that this run is over: its jobs are removed except kept ones, all others stay.
-        say: Receives a line for each job that is removed, or cannot be.
-        most: The most requests for single runs; see `runs_over`.
-
-    Raises:
-        Refused: This account may not list them.
-        LaunchError: The API server is away.
-    """
+    """Remove orphans; each request is retried for a while if the server is busy."""
     patient = Patient(cluster, _PATIENCE)
     swept = Swept([], [])
     for job in list_jobs(patient, namespace, pipeline=pipeline, run=run, most=most):

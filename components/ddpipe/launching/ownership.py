@@ -43,16 +43,7 @@ def own_pod_path() -> str | None:
 
 
 def owner_references(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
-    """The owners of a new job, with which it is deleted: the run's workflow, else this very pod, if known.
-
-    Args:
-        cluster: Where.
-        namespace: The job's.
-
-    Raises:
-        Refused: The server is busy: without its owner a job would outlive a launcher that vanishes.
-        Unanswered: The server does not answer.
-    """
+    """The owners of a new job, with which it is deleted: the run's workflow, else this very pod, if known."""
     path = own_pod_path()
     # An owner in another namespace counts as absent, and the job would be collected at once.
     if path is None or not path.startswith(PODS.path(namespace) + "/"):
@@ -70,13 +61,7 @@ def owner_references(cluster: Cluster, namespace: str) -> list[dict[str, Any]]:
 
 
 def reference(version: str, kind: str, named: Mapping[str, Any]) -> dict[str, Any]:
-    """The owner reference to an object.
-
-    Args:
-        version: Its API version.
-        kind: Its kind.
-        named: Its metadata.
-    """
+    """The owner reference to an object."""
     return {"apiVersion": version, "kind": kind, "name": named["name"], "uid": named["uid"]}
 
 
@@ -93,17 +78,6 @@ def runs_over(
 
     Each run is read once, however many jobs it has, and many workflows are read in one list of those that
     run: 200 launchers that look for each other's leftovers would send 40,000 requests otherwise.
-
-    Args:
-        cluster: Where.
-        namespace: Theirs.
-        runs: References to them, from the jobs.
-        most: The most requests for single runs; of more, some are chosen by chance, so that in the end all
-            are looked at by one launcher or another. None means no limit.
-
-    Raises:
-        Refused: The server is busy.
-        Unanswered: The server does not answer.
     """
     left = {run["uid"]: run for run in runs}
     over: dict[str, bool | None] = dict.fromkeys(left)

@@ -40,13 +40,7 @@ class PodLog:
     """
 
     def __init__(self, replica: Replica, open_log: OpenLog, take: Take) -> None:
-        """Read in a thread of its own.
-
-        Args:
-            replica: The pod.
-            open_log: Opens its log, or waits until it may.
-            take: Receives its lines; may block.
-        """
+        """Read in a thread of its own."""
         self._replica, self._open_log, self._take = replica, open_log, take
         self._gone = False
         self._earlier: list[Mark] = []
@@ -159,11 +153,7 @@ class _RunLog:
         self._end: Instant | None = None
 
     def read(self) -> Iterator[Line]:
-        """The lines that were not read yet, until the log ends or is cut.
-
-        Raises:
-            Unanswered: These are the next run's lines.
-        """
+        """The lines that were not read yet, until the log ends or is cut."""
         self.is_unsure = False
         self._has_ended, self._end = self._pod.has_ended(self.number), self._pod.end_of(self.number)
         if self._pod.is_previous(self.number) and not self._is_previous:
@@ -189,11 +179,7 @@ class _RunLog:
 
 
 def _until(end: Instant, lines: Iterable[Line]) -> Iterator[Line]:
-    """The lines of a run that ended at this time, which is known to the second.
-
-    Raises:
-        Unanswered: A line is of a later run.
-    """
+    """The lines of a run that ended at this time, which is known to the second."""
     for line in lines:
         if line.time and line.time[0] > end[0] + _DRAINING:
             raise Unanswered("the node shows the log of the container's next run")

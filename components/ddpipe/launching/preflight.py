@@ -32,19 +32,7 @@ Problem = str
 
 
 def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mapping[str, Any]) -> list[str]:
-    """What the user should know before `job` is created; each request is retried while the server is away.
-
-    Args:
-        cluster: Where.
-        job: What is to run.
-        backend: As which kind of job.
-        manifest: The object to create.
-
-    Raises:
-        NotInstalled: The cluster does not know this kind of job.
-        OperatorSilent: The operator's webhook does not answer.
-        PreflightFailed: Something would keep the job from running; all of it is listed.
-    """
+    """What the user should know before `job` is created; each request is retried while the server is away."""
     patient = Patient(cluster, job.outage)
     _check_installed(patient, job, backend)
     nodes = nodes_of(patient, job, backend)
@@ -62,16 +50,7 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
 
 
 def check_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:
-    """Check that this account has all rights that launching needs.
-
-    Args:
-        cluster: Where.
-        job: What is to run.
-        backend: As which kind of job.
-
-    Raises:
-        PreflightFailed: It lacks some; all of them are listed.
-    """
+    """Check that this account has all rights that launching needs."""
     problems = list(missing_rights(Patient(cluster, job.outage), job, backend))
     if problems:
         raise _failed(job, backend, problems)
@@ -100,13 +79,7 @@ def _check_installed(cluster: Cluster, job: TrainingJob, backend: Backend) -> No
 
 
 def missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
-    """One line per missing rule, as the Role must have it.
-
-    Args:
-        cluster: Where.
-        job: What is to run.
-        backend: As which kind of job.
-    """
+    """One line per missing rule, as the Role must have it."""
     namespace, companions = job.namespace, (companion.resource for companion in backend.companions(job))
     for right in needed(backend.resource, *companions):
         missing = [verb for verb in right.verbs if not may(cluster, namespace, right, verb)]
@@ -216,13 +189,7 @@ def _is_missing(cluster: Cluster, path: str) -> bool:
 
 
 def beyond_quota(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
-    """What the namespace's quotas have too little of, for all of the job.
-
-    Args:
-        cluster: Where.
-        job: What is to run.
-        backend: As which kind of job.
-    """
+    """What the namespace's quotas have too little of, for all of the job."""
     found = readable(lambda: cluster.get(QUOTAS.path(job.namespace)))
     kinds = [backend.resource, *(companion.resource for companion in backend.companions(job))]
     pod, objects = backend.pod(job)["spec"], {f"count/{kind.full_name}": 1.0 for kind in kinds}

@@ -53,12 +53,7 @@ class Progress:
         return tuple(moment for moment in moments if moment is not None)
 
     def report(self, status: JobStatus, now: float) -> None:
-        """Print what is new.
-
-        Args:
-            status: What the job is doing.
-            now: The time, in seconds of a clock that never goes back.
-        """
+        """Print what is new."""
         self._line.report(status, now)
         self._failures.report(status, now)
         self._stragglers.report(status, now)

@@ -34,13 +34,7 @@ class Queue:
     _latest: str = ""
 
     def moves(self, cluster: Cluster, path: str, found: Object) -> bool:
-        """Whether another job was changed since the last look, or since this one was created.
-
-        Args:
-            cluster: Where.
-            path: The path of the namespace's jobs of this kind.
-            found: The job that nothing happened to.
-        """
+        """Whether another job was changed since the last look, or since this one was created."""
         self._looks += 1
         before = max(self._latest, found["metadata"].get("creationTimestamp", ""))
         try:

@@ -77,12 +77,7 @@ class Record:
             self._read.keep([*pods, *self._lost])
 
     def look(self, found: Object, now: float) -> JobStatus:
-        """What the job is doing; a job that ran on although it must not restart has failed.
-
-        Args:
-            found: The job.
-            now: The time, in seconds of a clock that never goes back.
-        """
+        """What the job is doing; a job that ran on although it must not restart has failed."""
         self._recover(now)
         status = self._backend.status(self._job, found, list(self._pods.values()), self._read)
         if status.phase is Phase.SUSPENDED:
@@ -95,11 +90,7 @@ class Record:
         return replace(status, phase=Phase.FAILED) if self._is_broken(status, lost) else status
 
     def look_back(self, found: Object) -> JobStatus:
-        """What a job had done that is gone by now, judged by the last state of its pods.
-
-        Args:
-            found: The last state of the job.
-        """
+        """What a job had done that is gone by now, judged by the last state of its pods."""
         latest = {pod["metadata"]["name"]: pod for pod in (*self._lost.values(), *self._pods.values())}
         status = self._backend.status(self._job, found, list(latest.values()), self._read)
         self._remember(status, self._lost_replicas(found, status))
@@ -129,11 +120,7 @@ class Record:
         return [replica for uid, replica in self._seen.items() if uid in new]
 
     def stuck(self, now: float) -> Replica | None:
-        """A pod that is still terminating long after its grace period: its node may be lost.
-
-        Args:
-            now: The time, in seconds of a clock that never goes back.
-        """
+        """A pod that is still terminating long after its grace period: its node may be lost."""
         replicas = self._present.replicas if self._present else ()
         present = [replica for replica in replicas if replica.is_terminating]
         self._terminating = {item.uid: self._terminating.get(item.uid, now) for item in present}

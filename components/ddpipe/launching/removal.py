@@ -18,17 +18,7 @@ _SHOWN_PODS = 5
 
 
 def remove(attempt: Attempt, found: Object) -> None:
-    """Delete a job, and wait until its name, the names of its pods and its quota are free.
-
-    Args:
-        attempt: The attempt that needs the name.
-        found: The job to delete.
-
-    Raises:
-        Refused: The server rejected a request.
-        NameTaken: The job still exists after a while.
-        ClusterUnreachable: The server was away for too long.
-    """
+    """Delete a job, and wait until its name, the names of its pods and its quota are free."""
     delete(attempt.cluster, attempt.path, found["metadata"]["uid"], attempt.job.outage)
     await_free_names(attempt)
     _await_free_quota(attempt)
@@ -39,11 +29,6 @@ def await_free_names(attempt: Attempt) -> None:
 
     Pods that do not end, on a lost node, are waited for no longer than others: they are reported, and the
     job is created in spite of them.
-
-    Raises:
-        NameTaken: The removed job still exists after a while.
-        Refused: The server rejected a request.
-        ClusterUnreachable: The server was away for too long.
     """
     until = time.monotonic() + _REMOVAL_SECONDS
     for tried, pause in enumerate(backoff()):

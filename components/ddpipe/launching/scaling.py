@@ -35,20 +35,7 @@ class Scaled:
 
 
 def scale(cluster: Cluster, namespace: str, name: str, nodes: int) -> Scaled:
-    """Request that the launcher of a job continues with this number of pods.
-
-    Args:
-        cluster: The cluster that the job runs on.
-        namespace: The job's namespace.
-        name: The job's name.
-        nodes: How many pods it is to have.
-
-    Raises:
-        ParameterError: No such job is running, or no job can have this number of pods.
-        NameTaken: ddpipe did not create the job.
-        Forbidden: This account may not change the job.
-        ApiError: The server did not answer, or rejected the request.
-    """
+    """Request that the launcher of a job continues with this number of pods."""
     if problem := elastic.ALLOWED.problem(nodes):
         raise ParameterError(
             what="no job can have this number of pods", which=name, seen=problem, do="Correct it."

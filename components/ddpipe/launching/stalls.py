@@ -118,12 +118,7 @@ class Patience:
         self.next: float | None = None
 
     def exhausted(self, stalls: Iterable[Stall], now: float) -> LaunchError | None:
-        """The error of a stall that has lasted for too long; `next` is when to look again.
-
-        Args:
-            stalls: All that there are now: any other is over.
-            now: The time, in seconds of a clock that never goes back.
-        """
+        """The error of a stall that has lasted for too long; `next` is when to look again."""
         present = {stall.key: stall for stall in stalls}
         self._tracks = {key: self._tracks.get(key) or _Track(now) for key in present}
         ends: list[float] = []
@@ -146,14 +141,7 @@ def is_evidence(backend: Backend, event: Object) -> bool:
 def stalls_of(
     job: TrainingJob, backend: Backend, status: JobStatus, events: Sequence[Object]
 ) -> Iterator[Stall]:
-    """What keeps the job from running.
-
-    Args:
-        job: The job.
-        backend: As which kind of job it runs.
-        status: What it is doing.
-        events: About the job and its pods, the oldest first.
-    """
+    """What keeps the job from running."""
     for replica in status.replicas:
         if replica.waiting or replica.stage in {Stage.PULLED, Stage.RUNNING}:
             yield from _of_pod(job, replica, events)

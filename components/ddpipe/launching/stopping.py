@@ -59,12 +59,7 @@ class Target:
 
 @contextmanager
 def deletes_on_stop(cluster: Cluster, target: Target) -> Iterator[None]:
-    """SIGTERM and SIGINT delete the target and end the process with 143; only for a process's main thread.
-
-    Args:
-        cluster: A cluster whose connections nothing else uses.
-        target: The job.
-    """
+    """SIGTERM and SIGINT delete the target and end the process with 143; only for a process's main thread."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = {number: signal.signal(number, _do_nothing) for number in (signal.SIGTERM, signal.SIGINT)}

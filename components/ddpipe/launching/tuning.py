@@ -59,19 +59,7 @@ class Tuned:
 def tune(
     job: TrainingJob, plan: Plan, cluster: Cluster, *, out: TextIO = sys.stderr, is_process: bool = False
 ) -> Tuned:
-    """Run an Experiment and wait for its end; see `launch`, whose guarantees it has.
-
-    Args:
-        job: What a trial runs, with placeholders for its values.
-        plan: What varies, and how far the search goes.
-        cluster: Where.
-        out: The stream for the trials' lines and the launcher's own.
-        is_process: Whether SIGTERM and SIGINT delete the Experiment and end this process.
-
-    Raises:
-        ParameterError: The job's options cannot work.
-        LaunchError: The search did not succeed; says why, and what to do.
-    """
+    """Run an Experiment and wait for its end; see `launch`, whose guarantees it has."""
 
     def kind(inner: Backend) -> Backend:
         patient = Patient(cluster, job.outage)

@@ -76,10 +76,6 @@ def build(name: str, shape: Shape, classes: int, *, trusted: str = "", is_tried:
             names.
         is_tried: Whether two images of this shape are computed, to reject a network that does not take them.
             Never for a shape that a file claims: a small file must not size a computation.
-
-    Raises:
-        ParameterError: There is no such network, it cannot take these images, or it is a function that the
-            user did not name.
     """
     if name in ARCHITECTURES:
         built: nn.Module = getattr(networks, name.replace("-", "_"))(shape, classes)

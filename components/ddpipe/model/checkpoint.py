@@ -97,12 +97,7 @@ class Checkpoint:
     schema: int = SCHEMA
 
     def with_shares(self, store: Store, wanted: Callable[[int], Rows]) -> Checkpoint:
-        """The checkpoint with a `Share` of each tensor that is in pieces: the rows `wanted` of so many.
-
-        Raises:
-            CheckpointError: A piece is missing or damaged.
-            StoreError: The store does not answer.
-        """
+        """The checkpoint with a `Share` of each tensor that is in pieces: the rows `wanted` of so many."""
         try:
             shares = read_shares(store, self.pieces, self.shapes, wanted)
         except UnreadableError as problem:
@@ -153,15 +148,6 @@ class Attempt:
         """Write a checkpoint, then the pointer to it, then delete those that are no longer kept.
 
         A step that is saved already is not written again.
-
-        Args:
-            checkpoint: Its tensors must not change until this returns.
-            best: Whether it replaces the best one.
-
-        Raises:
-            CheckpointError: A newer attempt has taken over this training; or pieces of other ranks are not
-                in this store.
-            StoreError: It cannot be written; the checkpoints before it remain.
         """
         stored = [item.key for item in self._store.list(_FOLDER)]
         self._check_newest(stored)
@@ -229,16 +215,7 @@ class Attempt:
 
 
 def claim(store: Store, start: Saved | None, keep: int = 2) -> Attempt:
-    """Take over a training, from the checkpoint `start` or from the beginning.
-
-    Args:
-        store: The training's folder.
-        start: The checkpoint to resume from; later ones are void.
-        keep: How many of the last checkpoints are kept, in addition to the best.
-
-    Raises:
-        StoreError: The claim cannot be written.
-    """
+    """Take over a training, from the checkpoint `start` or from the beginning."""
     stored = [item.key for item in store.list(_FOLDER)]
     number = max((number for number, _ in _attempts(stored)), default=0) + 1
     kept = _up_to(start, store, stored) if start else ()
@@ -261,16 +238,7 @@ def _up_to(start: Saved, store: Store, stored: Sequence[str]) -> list[Saved]:
 
 
 def newest(store: Store, *, whole: bool = True) -> tuple[Saved, Checkpoint] | None:
-    """The newest checkpoint below `store` that is undamaged, or None if nothing was ever saved.
-
-    Args:
-        store: The training's folder.
-        whole: Whether tensors in pieces are read; else they are None (`Checkpoint.with_shares`).
-
-    Raises:
-        CheckpointError: Checkpoints were saved and none of them can be read.
-        StoreError: The store does not answer.
-    """
+    """The newest checkpoint below `store` that is undamaged, or None if nothing was ever saved."""
     problems: dict[str, str] = {}
     for saved in chain.from_iterable(_pointers(store, [item.key for item in store.list(_FOLDER)])):
         if saved.file in problems:
@@ -292,17 +260,7 @@ def latest(store: Store) -> Checkpoint | None:
 
 
 def load(store: Store, saved: Saved, *, whole: bool = True) -> Checkpoint:
-    """The content of one checkpoint, proven to be what was saved.
-
-    Args:
-        store: The training's folder.
-        saved: The checkpoint.
-        whole: As for `newest`.
-
-    Raises:
-        CheckpointError: It is missing, damaged, or of another schema.
-        StoreError: The store does not answer.
-    """
+    """The content of one checkpoint, proven to be what was saved."""
     try:
         return _load(store, saved, whole=whole)
     except UnreadableError as problem:
@@ -315,12 +273,7 @@ def load(store: Store, saved: Saved, *, whole: bool = True) -> Checkpoint:
 
 
 def finished(store: Store) -> Saved | None:
-    """The checkpoint that a finished training names; None if it has not finished.
-
-    Raises:
-        CheckpointError: Its record names no checkpoint.
-        StoreError: The store does not answer.
-    """
+    """The checkpoint that a finished training names; None if it has not finished."""
     try:
         return Saved.from_dict(json.loads(store.read(RECORD))["checkpoint"])
     except NoSuchObject:

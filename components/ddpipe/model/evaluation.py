@@ -234,12 +234,7 @@ class Evaluation:
         return logits / np.float32(self.metrics.temperature), labels
 
     def predictions(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Logits and labels of all samples, of the shapes above.
-
-        Raises:
-            CorruptObject: They are damaged, or of another shape or type than the metrics say.
-            StoreError: They cannot be read.
-        """
+        """Logits, shape (samples, classes), and labels, shape (samples,) or (samples, classes)."""
         samples, classes = self.metrics.samples, len(self.metrics.classes)
         labels = (samples,) if TASKS[self.metrics.task].exclusive else (samples, classes)
         expected = {"logits": (np.float32, (samples, classes)), "labels": (np.int64, labels)}
@@ -251,12 +246,7 @@ class Evaluation:
         return logits, shown
 
     def slicing(self) -> Slicing | None:
-        """Which slice each sample is in; None if the split was evaluated as a whole only.
-
-        Raises:
-            CorruptObject: It is damaged, or does not fit the scores.
-            StoreError: It cannot be read.
-        """
+        """Which slice each sample is in; None if the split was evaluated as a whole only."""
         if not self.metrics.slices:
             return None
         try:
@@ -290,9 +280,6 @@ def publish(
         logits: float32, shape (samples, classes).
         labels: int64. Multiclass: shape (samples,). Multilabel: shape (samples, classes).
         others: Further files by key, such as slices.npy.
-
-    Raises:
-        StoreError: A file cannot be written.
     """
     arrays = io.BytesIO()
     np.savez_compressed(arrays, logits=logits, labels=labels)
@@ -303,13 +290,7 @@ def publish(
 
 
 def load_evaluation(uri: str) -> Evaluation:
-    """The evaluation at `uri`.
-
-    Raises:
-        NoSuchObject: None was finished there.
-        CorruptObject: A file is not what was published.
-        ParameterError: It has another schema.
-    """
+    """The evaluation at `uri`."""
     folder = FORMAT.open(uri)
     metrics = read_json(folder, METRICS, Metrics.from_dict, FORMAT)
     try:
@@ -322,17 +303,7 @@ def load_evaluation(uri: str) -> Evaluation:
 
 
 def read_json(folder: Folder, key: str, reader: Callable[[object], T], kind: Format) -> T:
-    """A file of a sealed folder, as `reader` reads its JSON.
-
-    Args:
-        folder: Not trusted: its seal proves that nothing changed since, not who wrote it.
-        key: Of the file.
-        reader: Raises ValueError for what it cannot be.
-        kind: Of the folder.
-
-    Raises:
-        CorruptObject: It is not JSON, or not what the reader reads.
-    """
+    """A file of a sealed folder, as `reader` reads its JSON."""
     try:
         return reader(json.loads(folder.read(key)))
     except (ValueError, RecursionError) as error:
@@ -340,14 +311,7 @@ def read_json(folder: Folder, key: str, reader: Callable[[object], T], kind: For
 
 
 def corrupt(folder: Folder, key: str, seen: str, kind: Format) -> CorruptObject:
-    """The error of a file in a sealed folder that is not what its format says.
-
-    Args:
-        folder: The sealed folder.
-        key: Of the file.
-        seen: What is wrong with it.
-        kind: Format of the folder: names it in the message, and the command that makes a new one.
-    """
+    """The error of a file in a sealed folder that is not what its format says."""
     return CorruptObject(
         what=f"a file of a {kind.kind} is malformed",
         which=f"{folder.store.uri}/{key}",

@@ -36,13 +36,7 @@ class FastCNN(nn.Module):
     whitening: Tensor
 
     def __init__(self, channels: int, classes: int, widths: tuple[int, int, int]) -> None:
-        """Start with a whitening that takes patches as they are; `initialize` fits it to images.
-
-        Args:
-            channels: Of an image.
-            classes: Number of logits.
-            widths: Channels of each group.
-        """
+        """Start with a whitening that takes patches as they are; `initialize` fits it to images."""
         super().__init__()
         directions = channels * PATCH**2
         basis = torch.eye(directions).view(directions, channels, PATCH, PATCH)

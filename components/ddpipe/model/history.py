@@ -143,11 +143,7 @@ class Model:
         return sorted(found, key=lambda one: one.published)
 
     def find(self, version: str) -> ModelVersion:
-        """A version by its name or a unique prefix of it; "champion" is the one in force.
-
-        Raises:
-            ModelError: There is none, or there are several.
-        """
+        """A version by its name or a unique prefix of it; "champion" is the one in force."""
         versions = self.versions()
         wanted = self._required().version if version == "champion" else version
         found = [one for one in versions if one.version.startswith(wanted)]
@@ -163,11 +159,7 @@ class Model:
         )
 
     def history(self) -> History:
-        """Its promotions; none for a model without champion.json.
-
-        Raises:
-            ModelError: champion.json is damaged.
-        """
+        """Its promotions; none for a model without champion.json."""
         try:
             content = self.folder.read(CHAMPION)
         except NoSuchObject:
@@ -184,16 +176,7 @@ class Model:
         return History(promotions=promotions, content=content)
 
     def publish(self, package: ModelPackage, origin: Mapping[str, Any]) -> ModelVersion:
-        """Copy a package to be a version; one that is there already is left as it is.
-
-        Args:
-            package: Every file is verified as it is copied.
-            origin: Where it comes from, for version.json.
-
-        Raises:
-            CorruptObject: A file of the package has changed.
-            StoreError: It cannot be written.
-        """
+        """Copy a package to be a version; one that is there already is left as it is."""
         seal = package.folder.store.read(FORMAT.seal)
         version = sha256(seal)[:12]
         place = self.folder.child(f"versions/{version}")
@@ -213,20 +196,7 @@ class Model:
         run: str = "",
         action: str = "promote",
     ) -> Promotion:
-        """Make a version the champion, if the champion is still the one that it was compared with.
-
-        Args:
-            version: A complete version; if it is the champion already, nothing changes.
-            against: The champion that was compared with it, by its version; None for none.
-            reason: In a sentence.
-            run: URI of the run that decided.
-            action: "promote" or "rollback".
-
-        Raises:
-            PromotionLost: Another version became the champion meanwhile.
-            ModelError: champion.json is damaged.
-            StoreError: It cannot be read or written.
-        """
+        """Make a version the champion, if the champion is still the one that it was compared with."""
         before = self.history()
         current = before.champion
         if current and current.version == version.version:
@@ -254,12 +224,7 @@ class Model:
         return made
 
     def rollback(self, reason: str = "") -> Promotion:
-        """Make the champion before the present one the champion again.
-
-        Raises:
-            ModelError: There was none, or its package is gone.
-            PromotionLost: Another version became the champion meanwhile.
-        """
+        """Make the champion before the present one the champion again."""
         current = self._required()
         # Rolling back twice goes back by two: what a rollback left is passed over.
         stack: list[Promotion] = []
@@ -284,11 +249,7 @@ class Model:
         )
 
     def remove(self, version: ModelVersion) -> None:
-        """Delete a version's package, its seal first.
-
-        Raises:
-            ModelError: It is the champion.
-        """
+        """Delete a version's package, its seal first."""
         champion = self.history().champion
         if champion and champion.version == version.version:
             raise ModelError(
@@ -333,15 +294,7 @@ def models(store: Store) -> list[Model]:
 
 
 def address(reference: str, store: str) -> str | None:
-    """The URI of the package that NAME, NAME@champion or NAME@VERSION names; None for other text.
-
-    Args:
-        reference: What the user gave; NAME alone is its champion.
-        store: URI of the store.
-
-    Raises:
-        ModelError: There is no such version.
-    """
+    """The URI of the package that NAME, NAME@champion or NAME@VERSION names; None for other text."""
     if not (named := _REFERENCE.fullmatch(reference)):
         return None
     return Model(open_store(store), named["name"]).find(named["version"] or "champion").uri
@@ -367,13 +320,7 @@ def needed(store: Store) -> Mapping[str, list[str]]:
 
 
 def leftovers(store: Store, grace: timedelta, now: datetime) -> Iterator[ObjectInfo]:
-    """Old files of versions that were never complete, or were removed half-way.
-
-    Args:
-        store: Where to look.
-        grace: Younger files are kept: a version may be being published.
-        now: The present.
-    """
+    """Old files of versions that were never complete, or were removed half-way."""
     for model in models(store):
         prefix = f"models/{model.name}/versions/"
         files = list(store.list(prefix))

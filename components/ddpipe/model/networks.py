@@ -16,13 +16,7 @@ from ddpipe.model.fast_cnn import FastCNN
 
 
 def cannot_build(name: str, seen: str, do: str) -> ParameterError:
-    """The error of a network that cannot be built.
-
-    Args:
-        name: Value of the recipe's `model`.
-        seen: Why it cannot.
-        do: What the user can change, as a sentence.
-    """
+    """The error of a network that cannot be built."""
     return ParameterError(what="the network cannot be built", which=f"model {name!r}", seen=seen, do=do)
 
 

@@ -31,13 +31,6 @@ def to_onnx(classifier: nn.Module, signature: Signature) -> bytes:
 
     The file holds its signature in its metadata, each value as JSON, and the same classifier always gives the
     same bytes.
-
-    Args:
-        classifier: In evaluation mode, on the CPU.
-        signature: Of this classifier.
-
-    Raises:
-        NotExportable: torch.onnx cannot express this network.
     """
     # Two images: torch.export takes a batch of one for a constant.
     example = torch.zeros((2, *signature.shape), dtype=torch.uint8)

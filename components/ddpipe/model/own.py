@@ -35,9 +35,6 @@ def build_own(name: str, shape: Shape, classes: int) -> nn.Module:
         name: `package.module:function`, as the user wrote it; it is imported, so never take it from a file.
         shape: Of the images.
         classes: Number of logits.
-
-    Raises:
-        ParameterError: There is no such function, it fails, or it returns something else.
     """
     module, _, function = name.partition(":")
     with _reported(name):
@@ -58,9 +55,6 @@ def try_training(network: nn.Module, name: str, shape: Shape) -> None:
         network: From `build_own`; its weights and statistics are left as they were.
         name: Of its function.
         shape: Of the images.
-
-    Raises:
-        ParameterError: It has no weights that can be trained, or fails forward or backward.
     """
     if not any(weights.requires_grad for weights in network.parameters()):
         raise cannot_build(
@@ -94,9 +88,6 @@ def check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> N
         name: Of the network.
         shape: Of the images.
         classes: Number of logits.
-
-    Raises:
-        ParameterError: It does not, or fails.
     """
     height, width, channels = shape
     training = network.training

@@ -171,23 +171,7 @@ def publish(
     reference: Reference | None = None,
     others: Mapping[str, bytes] | None = None,
 ) -> ModelPackage:
-    """Write a package into a folder of its own.
-
-    Args:
-        store: The folder; an older package in it is replaced.
-        onnx: The ONNX model; None for a network that ONNX cannot express.
-        weights: As safetensors.
-        signature: How to call it.
-        metrics: How good it is.
-        lineage: What it was made from, and with.
-        card: The model card, in Markdown.
-        seen: The samples that it was trained on; None if that is not known.
-        reference: What answers and images of the training were like; None if that is not known.
-        others: Further formats of the model, by the names of their files.
-
-    Raises:
-        StoreError: It cannot be written.
-    """
+    """Write a package into a folder of its own."""
     files = {
         **({} if onnx is None else {ONNX: onnx}),
         WEIGHTS: weights,
@@ -204,25 +188,14 @@ def publish(
 
 
 def seen_by(folder: Folder) -> Hashes | None:
-    """The samples that a package's model was trained on; None if it was exported without them.
-
-    Raises:
-        CorruptObject: They are malformed, or not what was published.
-        StoreError: They cannot be read.
-    """
+    """The samples that a package's model was trained on; None if it was exported without them."""
     if TRAINED_ON not in folder.sha256:
         return None
     return from_bytes(folder.read(TRAINED_ON), f"{folder.store.uri}/{TRAINED_ON}")
 
 
 def load_package(uri: str) -> ModelPackage:
-    """The package at `uri`, every file of it verified.
-
-    Raises:
-        NoSuchObject: None was finished there.
-        CorruptObject: A file is not what was published.
-        ParameterError: It has another schema.
-    """
+    """The package at `uri`, every file of it verified."""
     folder = FORMAT.open(uri)
     if missing := [key for key in (WEIGHTS, SIGNATURE, METRICS, LINEAGE, CARD) if key not in folder.sha256]:
         raise corrupt(folder, FORMAT.seal, f"it does not name {', '.join(missing)}", FORMAT)

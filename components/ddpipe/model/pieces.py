@@ -71,13 +71,7 @@ class UnreadableError(Exception):
 
 
 def rows_of(rank: int, ranks: int, length: int) -> Rows:
-    """The rows that a rank has of a tensor, as `fully_shard` divides them.
-
-    Args:
-        rank: Whose.
-        ranks: How many there are.
-        length: Rows of the tensor.
-    """
+    """The rows that a rank has of a tensor, as `fully_shard` divides them."""
     each = -(-length // ranks)
     return range(min(rank * each, length), min((rank + 1) * each, length))
 
@@ -101,17 +95,7 @@ def joined(states: Mapping[str, Any], found: Mapping[str, object]) -> dict[str, 
 def write_pieces(
     store: Store, stem: str, shares: Mapping[str, Share], size: int | None = None
 ) -> list[Piece]:
-    """Write a rank's shares.
-
-    Args:
-        store: The training's folder.
-        stem: How the keys begin.
-        shares: By the places of their tensors.
-        size: Bytes of a piece, about (default: `PIECE_BYTES`); a larger share has one of its own.
-
-    Raises:
-        StoreError: They cannot be written.
-    """
+    """Write a rank's shares."""
     pieces = []
     for number, names in enumerate(_batches(shares, size or PIECE_BYTES)):
         content, key = io.BytesIO(), f"{stem}-{number}.pt"
@@ -144,15 +128,7 @@ def _batches(shares: Mapping[str, Share], size: int) -> Iterator[list[str]]:
 
 
 def check_rows(pieces: Sequence[Piece], shapes: Mapping[str, Sequence[int]]) -> None:
-    """Check that pieces have all rows of all tensors, each once, as far as a checkpoint says.
-
-    Args:
-        pieces: Of a checkpoint.
-        shapes: Of the whole tensors.
-
-    Raises:
-        UnreadableError: They do not.
-    """
+    """Check that pieces have all rows of all tensors, each once, as far as a checkpoint says."""
     if odd := [name for name, shape in shapes.items() if not shape or min(shape) < 0]:
         raise UnreadableError(f"{odd[0]} has shape {shapes[odd[0]]}")
     places: dict[str, list[list[int]]] = {name: [] for name in shapes}
@@ -170,16 +146,7 @@ def check_rows(pieces: Sequence[Piece], shapes: Mapping[str, Sequence[int]]) -> 
 
 
 def check_files(store: Store, pieces: Sequence[Piece]) -> None:
-    """Check that the files of pieces are what was written; one is in memory at a time.
-
-    Args:
-        store: The training's folder.
-        pieces: Of a checkpoint.
-
-    Raises:
-        UnreadableError: One is missing or damaged.
-        StoreError: The store does not answer.
-    """
+    """Check that the files of pieces are what was written; one is in memory at a time."""
     for piece in pieces:
         _proven(store, piece)
 
@@ -190,18 +157,7 @@ def read_shares(
     shapes: Mapping[str, Sequence[int]],
     wanted: Callable[[int], Rows],
 ) -> dict[str, Share]:
-    """Shares of tensors, by their places; one piece is in memory at a time.
-
-    Args:
-        store: The training's folder.
-        pieces: Of a checkpoint.
-        shapes: Of the whole tensors.
-        wanted: The rows of a tensor with so many.
-
-    Raises:
-        UnreadableError: A piece is not what it should be.
-        StoreError: The store does not answer.
-    """
+    """Shares of tensors, by their places; one piece is in memory at a time."""
     targets = {name: wanted(shape[0]) for name, shape in shapes.items()}
     found: dict[str, list[tuple[int, Tensor]]] = {name: [] for name in shapes}
     for piece in pieces:
@@ -247,17 +203,7 @@ def _proven(store: Store, piece: Piece) -> bytes:
 
 
 def proven(store: Store, key: str, sha256: str) -> bytes:
-    """The content of a file of a checkpoint.
-
-    Args:
-        store: The training's folder.
-        key: Of the file.
-        sha256: Of its content, as it was written.
-
-    Raises:
-        UnreadableError: It is missing, or not what was written.
-        StoreError: The store does not answer.
-    """
+    """The content of a file of a checkpoint."""
     try:
         data = store.read(key)
     except NoSuchObject as error:

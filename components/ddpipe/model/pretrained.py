@@ -44,12 +44,7 @@ class Lookup:
 
 
 def look_up(name: str, opened: Callable[..., Any] = urlopen) -> Lookup:
-    """Look for torchvision's weights: in the folder where torch keeps downloads, then on their server.
-
-    Args:
-        name: Of a network of torchvision.
-        opened: Opens a request to the server, like urllib.request.urlopen.
-    """
+    """Look for torchvision's weights: in the folder where torch keeps downloads, then on their server."""
     # Only what needs torchvision waits for its import.
     import torchvision  # noqa: PLC0415
 
@@ -76,18 +71,6 @@ def load_pretrained(network: nn.Module, name: str, source: str, classes: int) ->
     A first convolution for other channels takes the mean over its old ones, scaled so that a gray image
     counts as its copy in every channel; a smaller one takes the center. The last layer keeps its fresh
     weights unless it has as many classes.
-
-    Args:
-        network: As `architectures.build` gave it.
-        name: Of the network.
-        source: "torchvision" for its own weights, or the path or URI of a file: state dict or safetensors,
-            such as the model.safetensors of a model package.
-        classes: Number of logits.
-
-    Raises:
-        ParameterError: There are no such weights, or they are of another network.
-        Unreachable: Torchvision's server cannot be reached.
-        StoreError: The file cannot be read.
     """
     weights = _from_torchvision(name) if source == TORCHVISION else _from_file(source)
     own, head = network.state_dict(), _head(network, classes)

@@ -37,16 +37,7 @@ class _Record:
 
 
 def training_record(training_uri: str) -> dict[str, Any]:
-    """The record of a finished training.
-
-    Args:
-        training_uri: The training's output.
-
-    Raises:
-        NoSuchObject: It has not finished.
-        CorruptObject: It is malformed.
-        StoreError: It cannot be read.
-    """
+    """The record of a finished training."""
     store = open_store(training_uri)
     content = store.read(RECORD)
     try:

@@ -40,11 +40,6 @@ def logits_by(model: nn.Module) -> Answer:
 def answers_to(samples: SplitReader, answer: Answer, most: int) -> npt.NDArray[np.float32]:
     """What a model in this process answers to a whole split; the next batch is read meanwhile.
 
-    Args:
-        samples: What is scored; at least one.
-        answer: Computes logits.
-        most: Samples per batch; fewer where the images are large.
-
     Returns:
         float32, shape (samples, classes), in the samples' order.
     """
@@ -77,13 +72,6 @@ def logits_of(
     All ranks compute the same number of batches, because the weights of a sharded model are whole only while
     all ranks compute: a rank whose share is smaller repeats the last batch. With 5 batches and 2 ranks,
     rank 0 computes batches 0, 2, 4 and rank 1 computes 1, 3, 4; only rank 0's copy of batch 4 counts.
-
-    Args:
-        model: On the device of `world`, in evaluation mode.
-        samples: What is scored.
-        world: The processes that share the work; each of them has to call this.
-        classes: Number of logits per sample.
-        batch_size: Samples per batch; fewer where the images are large.
 
     Returns:
         float32, shape (samples, classes), in the samples' order, on rank 0; no rows on the other ranks.

@@ -28,11 +28,7 @@ class Session:
     """An ONNX model that computes logits; safe to use from several threads."""
 
     def __init__(self, model: bytes, threads: int = 0) -> None:
-        """Load the model on the CPU.
-
-        Raises:
-            ValueError: onnxruntime cannot load it; the text is the first line of the cause.
-        """
+        """Load the model on the CPU."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads or cpus()
         options.log_severity_level = QUIET

@@ -98,16 +98,7 @@ class Slicing:
 
 
 def slicing_of(slices: Sequence[SliceScore], data: bytes, samples: int) -> Slicing:
-    """The slices of an evaluation, from its scores and the file of codes.
-
-    Args:
-        slices: In the order of `Slicing.each`.
-        data: Content of the file, not trusted.
-        samples: Of the split.
-
-    Raises:
-        ValueError: They do not belong together.
-    """
+    """The slices of an evaluation, from its scores and the file of codes."""
     values: dict[str, tuple[str, ...]] = {}
     for one in slices:
         values[one.column] = (*values.get(one.column, ()), one.value)

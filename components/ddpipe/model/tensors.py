@@ -17,15 +17,7 @@ _ZIP = b"PK"
 
 
 def read_tensors(data: bytes) -> Any:  # noqa: ANN401 - any value can be saved
-    """What `torch.save` wrote, on the CPU.
-
-    Args:
-        data: The file. It is read without running code, and it holds all the bytes that it needs in memory:
-            torch.save never compresses, so a file that does is a trap for memory.
-
-    Raises:
-        ValueError: It is no such file, or holds more than tensors and plain values.
-    """
+    """What `torch.save` wrote, on the CPU."""
     if not data:
         raise ValueError("it is empty")
     try:
@@ -50,10 +42,6 @@ def _check_sizes(content: Any, size: int) -> None:  # noqa: ANN401 - any value c
 
     One value may be repeated by a stride of zero, or not be stored at all: what copies such a tensor, or only
     tests its values, needs all the memory that it claims.
-
-    Args:
-        content: What was read, nested in any way.
-        size: Bytes of the file.
     """
     waiting, seen = [content], set[int]()
     while waiting:

@@ -22,9 +22,6 @@ def build_torchvision(name: str, shape: tuple[int, int, int], classes: int) -> n
         name: As `torchvision.models.list_models` has it.
         shape: Height, width and channels of the images.
         classes: Number of logits.
-
-    Raises:
-        ParameterError: Torchvision has no such classification model, or cannot build it for this size.
     """
     names = torchvision.models.list_models(module=torchvision.models)
     if name not in names:

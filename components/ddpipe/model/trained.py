@@ -27,18 +27,7 @@ LARGEST_SIDE, MOST_CHANNELS, MOST_CLASSES = 65_536, 1024, 1_000_000
 
 
 def load_model(training_uri: str, *, network: str = "") -> tuple[Classifier, Checkpoint]:
-    """The model that a finished training names as its result, on the CPU and in evaluation mode.
-
-    Args:
-        training_uri: The training's output: the folder of its training.json.
-        network: The network that the user names. A function of the user's own is imported if it is this one.
-
-    Raises:
-        CheckpointError: The training has not finished; its checkpoint is missing, damaged or malformed; or
-            it names a function that `network` does not.
-        ParameterError: The user's function does not build a network.
-        StoreError: The store does not answer.
-    """
+    """The model that a finished training names as its result, on the CPU and in evaluation mode."""
     store = open_store(training_uri)
     saved = finished(store)
     if saved is None:
@@ -53,12 +42,7 @@ def load_model(training_uri: str, *, network: str = "") -> tuple[Classifier, Che
 
 
 def samples_seen(training_uri: str) -> Hashes | None:
-    """The samples that a training's model was trained on; None if the training did not record them.
-
-    Raises:
-        CorruptObject: They are malformed.
-        StoreError: The store does not answer.
-    """
+    """The samples that a training's model was trained on; None if the training did not record them."""
     store = open_store(training_uri)
     try:
         return from_bytes(store.read(TRAINED_ON), f"{store.uri}/{TRAINED_ON}")
@@ -67,17 +51,7 @@ def samples_seen(training_uri: str) -> Hashes | None:
 
 
 def classifier_of(checkpoint: Checkpoint, *, network: str = "", origin: str = "checkpoint") -> Classifier:
-    """The model in a checkpoint, on the CPU and in evaluation mode.
-
-    Args:
-        checkpoint: Of any training, not trusted.
-        network: The network that the user names; see `load_model`.
-        origin: Where the checkpoint comes from, for messages.
-
-    Raises:
-        CheckpointError: It is malformed, or names a function that `network` does not.
-        ParameterError: The user's function does not build a network.
-    """
+    """The model in a checkpoint, on the CPU and in evaluation mode."""
     name, shape, classes = _facts(checkpoint.network, origin)
     weights = _weights(checkpoint.states, origin)
     if is_own_function(name):

@@ -19,17 +19,7 @@ T = TypeVar("T")
 
 
 def typed(kind: type[T], values: object, where: str = "") -> T:
-    """A frozen dataclass from an object of JSON, including nested dataclasses, tuples and mappings.
-
-    Args:
-        kind: The dataclass. Its fields are str, bool, int, float, None, Any, tuples, lists, mappings with
-            keys of text, dataclasses, and unions of these. A float is finite, and may be an integer there.
-        values: What JSON gave.
-        where: Of `values` in the file, for messages.
-
-    Raises:
-        ValueError: A field is missing, unknown or of another type; its place in the file is named.
-    """
+    """A frozen dataclass from an object of JSON, including nested dataclasses, tuples and mappings."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{where or 'it'} is {_shown(values)}, not an object")  # noqa: TRY004 - a file's fault
     hints, names = _hints(kind), {item.name for item in fields(kind)}  # type: ignore[arg-type]

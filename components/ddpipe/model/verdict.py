@@ -152,9 +152,6 @@ def publish(store: Store, verdict: Verdict, differences: npt.NDArray[np.int64]) 
         verdict: What was decided.
         differences: Images that one of the models gets right and the other wrong, shape (images, 2), as in
             differences.npy.
-
-    Raises:
-        StoreError: A file cannot be written.
     """
     buffer = io.BytesIO()
     np.save(buffer, differences, allow_pickle=False)
@@ -163,12 +160,7 @@ def publish(store: Store, verdict: Verdict, differences: npt.NDArray[np.int64]) 
 
 
 def load_verdict(uri: str) -> tuple[Verdict, npt.NDArray[np.int64]]:
-    """The verdict at `uri`, and the images on which the models differ, shape (images, 2).
-
-    Raises:
-        NoSuchObject: None was finished there.
-        CorruptObject: A file is not what was published.
-    """
+    """The verdict at `uri`, and the images on which the models differ, shape (images, 2)."""
     folder = FORMAT.open(uri)
     verdict = read_json(folder, VERDICT, _verdict, FORMAT)
     try:

@@ -92,15 +92,7 @@ def main() -> None:
 
 
 def remove_jobs(launched: Launch, cluster: Cluster) -> None:
-    """Delete what is on the cluster of a launch that has no launcher any more.
-
-    Args:
-        launched: The launch.
-        cluster: Where.
-
-    Raises:
-        LaunchError: The cluster refused, or did not answer.
-    """
+    """Delete what is on the cluster of a launch that has no launcher any more."""
     namespace = launched.namespace or cluster.namespace
     patient = Patient(cluster, _PATIENCE)
 

@@ -36,14 +36,7 @@ class Shown(Protocol):
 
 
 def html_of(name: str, uri: str, status: Shown, lines: Sequence[str]) -> str:
-    """A launch as HTML: its phase, its numbers, and its error or last lines; all text is escaped.
-
-    Args:
-        name: Name of the launch.
-        uri: Its folder.
-        status: Its state.
-        lines: The end of its log.
-    """
+    """A launch as HTML: its phase, its numbers, and its error or last lines; all text is escaped."""
     numbers = ", ".join(f"{key} {value:g}" for key, value in status.metrics.items())
     text = str(status.error) if status.error else "\n".join(lines)
     color = _COLORS.get(status.phase, "#0969da")
@@ -65,12 +58,7 @@ class Display:
         self._next = 0.0
 
     def show(self, picture: Callable[[], str], *, last: bool = False) -> None:
-        """Update the output, at most once a second.
-
-        Args:
-            picture: Makes the HTML, if it is needed.
-            last: Update it in any case.
-        """
+        """Update the output, at most once a second."""
         if not _in_notebook() or (time.monotonic() < self._next and not last):
             return
         shell: Any = importlib.import_module("IPython.display")  # only notebooks have it

@@ -75,11 +75,7 @@ class Machine:
             return Secrets(key="")
 
     def start(self, *mode: str) -> None:
-        """Start the launcher, unless another kernel has just done so.
-
-        Args:
-            mode: "adopt" for a launcher that follows an existing job.
-        """
+        """Start the launcher, unless another kernel has just done so."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / "lock").open("w") as lock:
             try:
@@ -121,11 +117,7 @@ class Machine:
             time.sleep(_PAUSE)
 
     def lines(self, *, follow: bool) -> Iterator[str]:
-        """The lines of the log; none if the launcher ran on another machine.
-
-        Args:
-            follow: Wait for more until the launcher ends.
-        """
+        """The lines of the log; none if the launcher ran on another machine."""
         if not self._log.exists():
             return
         with self._log.open(errors="replace") as file:

@@ -76,13 +76,6 @@ def packed(work: Work, arguments: Mapping[str, object]) -> Call:
 
     A function ships the variables, helpers and modules of the notebook and of the working directory that it
     uses; installed modules must be installed where it runs.
-
-    Args:
-        work: A function, or the path of a script.
-        arguments: The function's arguments by name; a script gets them as `--name value`.
-
-    Raises:
-        ParameterError: It cannot be pickled: every variable and argument that cannot is listed.
     """
     call = _script(Path(work), arguments) if isinstance(work, str | Path) else _function(work, arguments)
     if len(call.content) > MOST_BYTES:
@@ -196,17 +189,7 @@ def _joined(header: _Header, content: bytes) -> bytes:
 
 
 def run(content: bytes, sha256: str) -> object:
-    """Run a packed call in this process, and return what it returns.
-
-    Args:
-        content: The packed call.
-        sha256: Its hash, from a trusted place.
-
-    Raises:
-        CorruptObject: The content has another hash; nothing of it is run.
-        ParameterError: Another version of Python packed the function.
-        ReplicaFailed: It asked the process to exit.
-    """
+    """Run a packed call in this process, and return what it returns."""
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise CorruptObject(
@@ -257,11 +240,7 @@ def _exited(header: _Header, ended: SystemExit) -> ReplicaFailed:
 
 
 def packed_value(value: Any) -> bytes:  # noqa: ANN401 - the function's own type
-    """Pack what a function returned.
-
-    Raises:
-        ParameterError: It cannot be pickled.
-    """
+    """Pack what a function returned."""
     try:
         content: bytes = cloudpickle.dumps(value)
     except Exception as error:

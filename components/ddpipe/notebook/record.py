@@ -56,12 +56,7 @@ class Launch:
 
     @classmethod
     def read(cls, folder: Store) -> Launch:
-        """Read the record of a launch.
-
-        Raises:
-            NoSuchObject: There is none.
-            CorruptObject: It is damaged.
-        """
+        """Read the record of a launch."""
         try:
             record = json.loads(folder.read(RECORD))
             return cls(**{**record, "private": tuple(record.get("private", ()))})
@@ -74,14 +69,7 @@ class Launch:
             ) from error
 
     def job(self, folder: str, namespace: str, private: Mapping[str, Any], key: str) -> TrainingJob:
-        """The job whose pods run the call; the same launch always gives the same job.
-
-        Args:
-            folder: URI of the launch's folder.
-            namespace: Namespace of the job if the record has none.
-            private: The options that the record does not hold.
-            key: Key of the result's seal, in hex.
-        """
+        """The job whose pods run the call; the same launch always gives the same job."""
         options = JobOptions.from_dict({**self.options, **private}).to_dict()
         options["env"] = {**options["env"], KEY: key}
         return TrainingJob(

@@ -45,15 +45,7 @@ class Result:
         return content
 
     def fetch(self, output: str, path: Path) -> None:
-        """Download a file that rank 0 left.
-
-        Args:
-            output: Its key in `outputs`.
-            path: Where to put it.
-
-        Raises:
-            CorruptObject: It is not the file that the job wrote; nothing is left at `path`.
-        """
+        """Download a file that rank 0 left."""
         self.store.download(OUTPUTS + output, path)
         with path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -65,33 +57,13 @@ class Result:
 
 
 def publish(store: Store, key: str, call: str, value: bytes, outputs: Mapping[str, str], ranks: int) -> None:
-    """Write the value, then the seal.
-
-    Args:
-        store: Folder of the call.
-        key: Key of the seal, in hex.
-        call: SHA-256 of the call.
-        value: The packed return value.
-        outputs: SHA-256 of each uploaded file, by its path.
-        ranks: Number of ranks that had to return.
-    """
+    """Write the value, then the seal."""
     sealed = {"call": call, "value": sha256(value), "outputs": dict(outputs), "ranks": ranks}
     RESULT.publish(store, {VALUE: value}, {"sealed": sealed, "hmac": _hmac(key, sealed)})
 
 
 def verified(store: Store, key: str, call: str) -> Result:
-    """The result of a call, once it is proven that the call's job wrote it.
-
-    Args:
-        store: Folder of the call.
-        key: Key of the seal, in hex; empty if it is not known here.
-        call: SHA-256 of the call.
-
-    Raises:
-        NoSuchObject: There is no finished result.
-        ParameterError: The key is not known here.
-        CorruptObject: Somebody else wrote the result, or it belongs to another call.
-    """
+    """The result of a call, once it is proven that the call's job wrote it."""
     facts = RESULT.open(store.uri).facts
     which = f"{store.uri}/{RESULT.seal}"
     if not key:
@@ -115,13 +87,6 @@ def check_ranks(store: Store) -> None:
 
     A process that ends half-way with exit code 0, by `os._exit(0)` for example, looks like a success to
     torchrun and to Kubernetes.
-
-    Args:
-        store: Folder of the call.
-
-    Raises:
-        ReplicaFailed: A rank ended before the function returned.
-        NoSuchObject: Rank 0 did.
     """
     expected = int(RESULT.open(store.uri).facts["sealed"]["ranks"])
     returned = {item.key for item in store.list(RANKS)}

@@ -72,14 +72,7 @@ class Cost:
 
 
 def cost(source: Source, nodes: int, work: Work, limits: Limits = Limits()) -> Cost:  # noqa: B008 - a constant
-    """What it costs with this many pods; with one, the process that surveys encodes and publishes at once.
-
-    Args:
-        source: What is prepared.
-        nodes: How many pods there are.
-        work: What an image costs.
-        limits: Of the store, and of each machine's network.
-    """
+    """What it costs with this many pods; with one, the process that surveys encodes and publishes at once."""
     bounds = {
         "CPUs": source.images * work.encode / work.cpus / nodes,
         "network": (source.bytes + source.encoded) / limits.bandwidth / nodes,

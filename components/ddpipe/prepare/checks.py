@@ -17,15 +17,7 @@ from ddpipe.storage import open_store
 
 
 def refuse_results_inside(spec: PrepareSpec, results: str) -> None:
-    """What is written must not lie in the raw data, if all files there count as images or tars.
-
-    Args:
-        spec: Settled.
-        results: URI of a folder to write to.
-
-    Raises:
-        SourceError: It does, and is not hidden.
-    """
+    """What is written must not lie in the raw data, if all files there count as images or tars."""
     if spec.source not in GROUPED:
         return
     data, folder = open_store(spec.source_path).uri.rstrip("/"), open_store(results).uri
@@ -39,16 +31,7 @@ def refuse_results_inside(spec: PrepareSpec, results: str) -> None:
 
 
 def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Samples) -> None:
-    """There must be two classes, each with a unit for every split or fold that the source does not fill.
-
-    Args:
-        spec: For its split rule and for messages.
-        classes: Names of the classes.
-        samples: All samples.
-
-    Raises:
-        SourceError: There is one class only, or some are too small; all of them are listed.
-    """
+    """There must be two classes, each with a unit for every split or fold that the source does not fill."""
     if len(classes) < 2:  # noqa: PLR2004
         raise SourceError(
             what="the raw data cannot become a dataset",
@@ -77,16 +60,7 @@ def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Sam
 
 
 def refuse_if_none_is_left(spec: PrepareSpec, rows: Rows, problems: Mapping[str, str]) -> None:
-    """At least one image must be readable.
-
-    Args:
-        spec: For messages.
-        rows: Samples that can be used.
-        problems: Reasons of the others, by id.
-
-    Raises:
-        SourceError: No sample is left.
-    """
+    """At least one image must be readable."""
     if not len(rows):
         raise SourceError(
             what="the raw data cannot become a dataset",
@@ -123,16 +97,7 @@ def refuse_given_validation(spec: PrepareSpec, samples: Samples) -> None:
 
 
 def refuse_torn_groups(spec: PrepareSpec, samples: Samples, places: Places) -> None:
-    """The source itself must not put one group into several splits.
-
-    Args:
-        spec: For messages.
-        samples: All samples.
-        places: Their splits.
-
-    Raises:
-        SourceError: It does; all such groups are listed.
-    """
+    """The source itself must not put one group into several splits."""
     names, unit = numbered_units(samples)
     in_splits = np.zeros((len(names), len(SPLITS)), np.bool_)
     in_splits[unit, places] = True

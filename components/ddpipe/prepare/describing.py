@@ -38,18 +38,7 @@ def manifest_of(
     shards: Mapping[str, Sequence[Stored]],
     skipped: Sequence[str],
 ) -> tuple[DatasetManifest, dict[str, bytes]]:
-    """The manifest of a version whose shards are stored.
-
-    Args:
-        spec: What was asked for.
-        survey: What the source holds.
-        encoding: Of the images.
-        shards: Of each split.
-        skipped: Ids of samples that cannot be read.
-
-    Returns:
-        The manifest, and the columns with its ids, labels and groups, by their keys.
-    """
+    """The manifest of a version whose shards are stored."""
     samples = survey.samples
     none = np.empty(0, np.int64)
     rows = {split: np.concatenate([none, *(one.rows for one in shards[split])]) for split in SPLITS}

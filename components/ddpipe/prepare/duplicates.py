@@ -39,14 +39,7 @@ def perceptual_hash(image: Image.Image) -> str:
 
 
 def near_duplicates(hashes: Text) -> list[tuple[int, int]]:
-    """The pairs of images that look alike: of SIDE * SIDE bits fewer than BANDS differ.
-
-    Args:
-        hashes: Of each image; an empty one is like no other.
-
-    Returns:
-        Their indices, the smaller one first, in order.
-    """
+    """The pairs of images that look alike: of SIDE * SIDE bits fewer than BANDS differ."""
     places = np.flatnonzero(hashes != b"")
     if not len(places):
         return []

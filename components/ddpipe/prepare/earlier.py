@@ -28,19 +28,7 @@ TEST = SPLITS.index("test")
 def kept_places(
     store: Store, name: str, rule: Mapping[str, Any], seed: int, samples: Samples
 ) -> Places | None:
-    """Where the samples were in the newest version that was split in the same way.
-
-    Args:
-        store: Of the versions.
-        name: Of the dataset.
-        rule: What a manifest says of the split rule; the fold does not matter, as it never changes what
-            test is.
-        seed: Of the split rule.
-        samples: Of the version that is being made.
-
-    Returns:
-        The split of each sample, or None if there is no such version.
-    """
+    """Where the samples were in the newest version that was split in the same way."""
     for manifest in _newest(store, name):
         if manifest.seed == seed and _facts(manifest.split_rule) == _facts(rule):
             return _places(manifest, store, samples)
@@ -48,14 +36,7 @@ def kept_places(
 
 
 def warn_of_moved(store: Store, name: str, samples: Samples, places: Places) -> None:
-    """Log how many test samples were used for training or validation in the newest version.
-
-    Args:
-        store: Of the versions.
-        name: Of the dataset.
-        samples: Of a version that is not published yet.
-        places: Their splits.
-    """
+    """Log how many test samples were used for training or validation in the newest version."""
     for manifest in _newest(store, name):
         before = _places(manifest, store, samples)
         moved = np.flatnonzero((places == TEST) & (before != TEST) & (before != UNKNOWN))

@@ -161,12 +161,7 @@ class Jpeg:
 
 
 def encoding_of(facts: Mapping[str, Any], reading: ReadOptions) -> Encoding:
-    """The encoding that has these facts.
-
-    Args:
-        facts: Of an encoding.
-        reading: How image files are read, as when it was made.
-    """
+    """The encoding that has these facts."""
     depth = int(facts.get("depth", 0))
     if facts["kind"] == "raw":
         height, width, channels = map(int, facts["shape"])
@@ -192,15 +187,7 @@ def pixel_moments(pixels: bytes, channels: int) -> Moments:
 
 
 def chosen(shapes: ArrayLike, kind: str, size: int, quality: int, reading: ReadOptions = DEFAULT) -> Encoding:
-    """Choose the encoding for these images.
-
-    Args:
-        shapes: Of all images, (images, 3); empty where JPEGs are wanted, which do not depend on it.
-        kind: "raw", "jpeg", or "auto".
-        size: Side of the images in pixels; 0: the most common size, for JPEGs at most `PHOTOGRAPH`.
-        quality: Of JPEGs.
-        reading: How image files are read.
-    """
+    """Choose the encoding for these images."""
     found = np.asarray(shapes, np.int64).reshape(-1, 3)
     if not len(found):
         return Jpeg(size or PHOTOGRAPH, quality, reading=reading)

@@ -101,16 +101,7 @@ class Entry:
 
 
 def write_entry(store: Store, name: str, entry: Entry) -> None:
-    """Store an entry next to a dataset.
-
-    Args:
-        store: Of the dataset.
-        name: Of the dataset.
-        entry: Of a shard that is stored already.
-
-    Raises:
-        StoreError: It cannot be written.
-    """
+    """Store an entry next to a dataset."""
     store.write(f"{_folder(name)}{entry.shard.sha256}{ENDING}", encoded(entry))
 
 
@@ -138,11 +129,7 @@ def encoded(entry: Entry) -> bytes:
 
 
 def decoded(data: bytes) -> Entry | None:
-    """Read what `encoded` returned; None if it has another schema.
-
-    Raises:
-        Exception: One of `DAMAGED`: it is no entry.
-    """
+    """Read what `encoded` returned; None if it has another schema."""
     with gzip.open(io.BytesIO(data)) as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:

@@ -15,17 +15,7 @@ from ddpipe.spelling import option
 
 
 def grouped(survey: Survey, pattern: str, where: str) -> Survey:
-    """The survey with the group of each sample.
-
-    Args:
-        survey: What the source holds.
-        pattern: Regular expression that is searched in each id; the first of its groups that takes part in
-            the match is the result, or the whole match if it has none.
-        where: The source, for messages.
-
-    Raises:
-        SourceError: Some ids do not match.
-    """
+    """The survey with the group of each sample."""
     search = compiled(pattern)
     ids = Strings(survey.samples.ids)
     groups = text(_found(search(name)) for name in ids)

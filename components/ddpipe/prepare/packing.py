@@ -99,16 +99,7 @@ class Packer:
     def pack(
         self, plans: Mapping[str, Plan], encoding: Encoding, *, keep_going: bool
     ) -> dict[str, list[Stored]]:
-        """Carry out plans, each split after the other.
-
-        Args:
-            plans: By split.
-            encoding: Of the images.
-            keep_going: Store after a problem, too; otherwise the rest is only checked.
-
-        Returns:
-            The shards of each split.
-        """
+        """Carry out plans, each split after the other."""
 
         def may_store() -> bool:
             return keep_going or not self.problems

@@ -14,11 +14,7 @@ Search = Callable[[str], Any]
 
 
 def compiled(pattern: str) -> Search:
-    """What searches for a pattern.
-
-    Raises:
-        ValueError: It is no regular expression of RE2; says why.
-    """
+    """What searches for a pattern."""
     import re2  # noqa: PLC0415 - parameters are checked without it, too: see `problem`
 
     options = re2.Options()

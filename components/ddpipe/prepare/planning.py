@@ -141,14 +141,6 @@ def planned(
 
     A shard is kept if all of its images are wanted. If there are new images, small shards are not kept but
     merged with them: otherwise every small change would leave one more small shard.
-
-    Args:
-        rows: Samples of the split, ascending.
-        known: What is known about the files.
-        stored: What earlier prepares stored.
-        encoding: The current encoding.
-        broken: Hashes of shards that are lost or damaged. Such a shard is written again from the same
-            samples, which repairs all versions that contain it.
     """
     wanted = np.zeros(len(known.there), np.bool_)
     wanted[rows] = True

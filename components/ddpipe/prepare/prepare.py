@@ -81,17 +81,7 @@ class Prepared:
 
 
 def prepare(spec: PrepareSpec, helpers: Helpers | None = None) -> Prepared:
-    """Turn raw data into a dataset version, the same one with and without helpers.
-
-    Args:
-        spec: What to prepare.
-        helpers: Processes on other machines that encode.
-
-    Raises:
-        ParameterError: The spec cannot work.
-        SourceError: The raw data cannot become a dataset.
-        StoreError: The store cannot be reached or written to.
-    """
+    """Turn raw data into a dataset version, the same one with and without helpers."""
     started = time.monotonic()
     spec = spec.validated().settled()
     refuse_results_inside(spec, spec.store)

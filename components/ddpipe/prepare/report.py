@@ -37,13 +37,7 @@ LISTED = 10
 
 
 def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None = None) -> str:
-    """A self-contained HTML page about a dataset version.
-
-    Args:
-        manifest: The version.
-        store: The store of its shards.
-        cache: See `ddpipe.data.reader.open_split`.
-    """
+    """A self-contained HTML page about a dataset version."""
     counts = {split: per_class(manifest, split) for split in SPLITS}
     train = _front(manifest, store, cache)
     rows = [

@@ -15,15 +15,7 @@ Sizes = Mapping[tuple[int, int], int]
 
 
 def what_is_there(images: int, classes: int, sizes: Sizes, *, channels: int, exclusive: bool) -> str:
-    """What a source holds, in a line: "120 images, 2 classes, 160 × 200, RGB".
-
-    Args:
-        images: Number of images.
-        classes: Number of classes, or of labels.
-        sizes: Of the images before they are shaped.
-        channels: 1 or 3.
-        exclusive: Whether an image has one class, not any number of labels.
-    """  # noqa: RUF002
+    """What a source holds, in a line: "120 images, 2 classes, 160 × 200, RGB"."""  # noqa: RUF002
     kinds = "classes" if exclusive else "labels"
     (height, width), _ = max(sizes.items(), key=lambda item: item[1])
     others = f" and {len(sizes) - 1:,} other sizes" if len(sizes) > 1 else ""
@@ -32,12 +24,7 @@ def what_is_there(images: int, classes: int, sizes: Sizes, *, channels: int, exc
 
 
 def how_shaped(encoding: Mapping[str, Any], sizes: Sizes) -> str:
-    """What happens to images of these sizes, in a few sentences.
-
-    Args:
-        encoding: The facts of `ddpipe.prepare.encoding`, as the manifest keeps them.
-        sizes: Of the images before.
-    """
+    """What happens to images of these sizes, in a few sentences."""
     is_whole = encoding["kind"] == "jpeg"
     height, width = (encoding["side"], encoding["side"]) if is_whole else encoding["shape"][:2]
     target = f"{width} × {height} pixels"  # noqa: RUF001

@@ -115,20 +115,7 @@ def _encoded_by(
     samples: Samples,
     encoding: Encoding,
 ) -> _Scratch:
-    """Have helpers encode these samples.
-
-    Args:
-        helpers: They read the source and write to the store on their own.
-        store: Of the dataset.
-        spec: What is prepared.
-        survey: Of the source.
-        samples: Those of the survey that have to be encoded.
-        encoding: Of the images.
-
-    Raises:
-        LaunchError: The helpers failed.
-        StoreError: The shares cannot be written.
-    """
+    """Have helpers encode these samples."""
     count = min(helpers.count, len(samples))
     bounds = [len(samples) * number // count for number in range(count + 1)]
     parts = [samples.take(slice(*bounds[number : number + 2])) for number in range(count)]
@@ -146,20 +133,7 @@ def _encoded_by(
 
 
 def encode_share(uri: str, sha256: str, number: int) -> int:
-    """Encode one share, except for what is stored already; samples that cannot be read are left out.
-
-    Args:
-        uri: The folder of the assignment.
-        sha256: Hash of its seal, from a trusted place: it names files to read.
-        number: Which share.
-
-    Returns:
-        How many samples were encoded.
-
-    Raises:
-        CorruptObject: The assignment is another one.
-        StoreError: Source or store cannot be reached.
-    """
+    """Encode one share, except for what is stored already; samples that cannot be read are left out."""
     folder = SHARES.open(uri)
     if _hash_of_seal(folder.store) != sha256:
         raise CorruptObject(

@@ -143,12 +143,7 @@ class PrepareSpec(Parameters):
     )
 
     def settled(self) -> PrepareSpec:
-        """The same with the source that the raw data has, if this is left open.
-
-        Raises:
-            ParameterError: What is given beside it does not suit this source.
-            SourceError: The raw data is of no known kind.
-        """
+        """The same with the source that the raw data has, if this is left open."""
         if self.source != AUTO:
             return self
         if not self.source_path:

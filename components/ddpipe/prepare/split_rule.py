@@ -28,11 +28,7 @@ class SplitRule:
     exact: bool = False
 
     def pieces(self, given: Collection[str]) -> dict[str, float]:
-        """The pieces of the line of positions: splits or folds, in their order, with their shares.
-
-        Args:
-            given: The splits that the source fills itself.
-        """
+        """The pieces of the line of positions: splits or folds, in their order, with their shares."""
         shares = {split: self.fractions[split] for split in CUT if split == "train" or split not in given}
         if self.folds and "validation" in shares:
             rest = shares.pop("validation") + shares.pop("train")

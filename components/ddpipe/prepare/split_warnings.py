@@ -18,12 +18,7 @@ _Z = 1.96
 
 
 def split_warnings(classes: Sequence[str], splits: Mapping[str, Samples]) -> Iterator[str]:
-    """Warnings about the sizes of splits, the groups and the names of classes.
-
-    Args:
-        classes: Their names.
-        splits: The samples of each split.
-    """
+    """Warnings about the sizes of splits, the groups and the names of classes."""
     for name in ("validation", "test"):
         count = len(splits[name])
         if count > 0 and (width := interval_width(count)) > WIDEST:

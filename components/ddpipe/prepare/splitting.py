@@ -50,17 +50,7 @@ REST = "rest"
 
 
 def split_samples(samples: Samples, rule: SplitRule, classes: int, earlier: Places | None = None) -> Places:
-    """Assign samples to splits.
-
-    Args:
-        samples: All of the version.
-        rule: The split rule.
-        classes: How many classes there are.
-        earlier: The split of each sample in an earlier version; only `exact` needs it.
-
-    Returns:
-        The split of each sample.
-    """
+    """Assign samples to splits."""
     names, unit = numbered_units(samples)
     given = given_splits(samples)
     pieces = rule.pieces(given)
@@ -136,9 +126,6 @@ def shown_by_units(samples: Samples, unit: Rows, classes: int) -> tuple[Rows, Ro
         samples: All samples.
         unit: The unit of each, (samples,).
         classes: Number of classes.
-
-    Returns:
-        The units and the classes of the pairs, both int64, (pairs,).
     """
     free = np.flatnonzero(_is_ours(samples))
     labels = samples.labels[free]
@@ -182,14 +169,7 @@ def _exact(shown: Classes, pieces: Mapping[str, float], kept: Mapping[int, str])
 
 
 def _fill(assigned: dict[int, str], pieces: Sequence[str], shown: Classes, kept: Mapping[int, str]) -> None:
-    """Move units, so that every class is in every piece as far as possible; the rarest come first.
-
-    Args:
-        assigned: The piece of each unit; changes.
-        pieces: All pieces, in the order in which they are served.
-        shown: The classes of each unit.
-        kept: Units of an earlier version, which move only if no new one can.
-    """
+    """Move units, so that every class is in every piece as far as possible; the rarest come first."""
     holders: dict[int, list[int]] = defaultdict(list)
     counts: dict[str, Counter[int]] = {piece: Counter() for piece in pieces}
     for unit, found in shown.items():

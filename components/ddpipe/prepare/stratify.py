@@ -55,16 +55,7 @@ class _Swap(NamedTuple):
 def exact_shares(
     classes: Mapping[Unit, set[int]], pieces: Mapping[str, float], kept: Mapping[Unit, str] | None = None
 ) -> dict[Unit, str]:
-    """Assign units to pieces.
-
-    Args:
-        classes: The classes that each unit shows; in an order that is random, but always the same.
-        pieces: Their shares, which add up to 1.
-        kept: The pieces of units that may not move; the others make up for what these leave missing.
-
-    Returns:
-        The piece of each unit.
-    """
+    """Assign units to pieces."""
     fixed = {unit: piece for unit, piece in (kept or {}).items() if unit in classes}
     strata: dict[Stratum, list[Unit]] = {}
     for unit, shown in classes.items():

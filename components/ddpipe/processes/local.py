@@ -32,18 +32,6 @@ def run_local(module: str, arguments: Sequence[str], processes: int, max_restart
     """Run `python -m module arguments` as ranks of one process group, and wait for all of them.
 
     SIGTERM and SIGINT are passed on, so that the ranks save and stop. If this process dies, they do the same.
-
-    Args:
-        module: Its main calls `ddpipe.distributed.run_rank`.
-        arguments: Of every rank.
-        processes: How many ranks.
-        max_restarts: How often all ranks are started again after one failed.
-
-    Raises:
-        ParameterError: There is no torch here.
-        DdpipeError: What the first failing rank raised, the last time.
-        Interrupted: The ranks were asked to stop, and did.
-        ReplicaFailed: A rank was killed, or ended with a bug.
     """
     if not find_spec("torch"):
         raise ParameterError(

@@ -18,12 +18,7 @@ LINES = ("{desc} {n} of {total}: {rate_fmt}, {remaining} left", "{desc} {n}: {ra
 
 
 def progress_bar(verb: str, total: int | None) -> tqdm[NoReturn]:
-    """A bar with rate and remaining time on a terminal; elsewhere a log line every `LOG_EVERY` seconds.
-
-    Args:
-        verb: What is done to images.
-        total: How many images there are; None: nobody knows.
-    """
+    """A bar with rate and remaining time on a terminal; elsewhere a log line every `LOG_EVERY` seconds."""
     is_terminal = sys.stderr.isatty()
     return tqdm(
         desc=verb,

@@ -28,16 +28,7 @@ def parameters(space: Space) -> list[dict[str, Any]]:
 
 
 def check(space: Space, sampler: str) -> None:
-    """Reject what Katib cannot search.
-
-    Args:
-        space: What varies.
-        sampler: How values are proposed.
-
-    Raises:
-        ParameterError: A shell would not take a value literally, and Katib puts it into a command; or the
-            sampler does not suit the space. All problems are listed.
-    """
+    """Reject what Katib cannot search."""
     values = [(item.name, value) for item in space.dimensions for value in item.limits]
     problems = [
         f"{name}={value!r} has characters that Katib cannot pass on"
@@ -76,16 +67,7 @@ def template(space: Space, recipe: Recipe) -> str:
 
 
 def recipe_of(recipe: Recipe, values: Mapping[str, str], trial: str) -> Recipe:
-    """The recipe of a trial from the values that Katib reports as text.
-
-    Args:
-        recipe: All other values.
-        values: By name.
-        trial: Name of the trial, for the message.
-
-    Raises:
-        OutputMissing: They are not values of hyperparameters.
-    """
+    """The recipe of a trial from the values that Katib reports as text."""
     try:
         return recipe_with(recipe, {name: parsed_value(name, text) for name, text in values.items()})
     except ValueError as error:

@@ -122,43 +122,20 @@ class Space:
 
 
 def parsed(texts: Sequence[str]) -> Space:
-    """The space that these texts describe.
-
-    Args:
-        texts: NAME, NAME=LOW..HIGH, NAME=log(LOW,HIGH) or NAME=VALUE,VALUE.
-
-    Raises:
-        ParameterError: A text is malformed, names no hyperparameter, or has values that it cannot have; all
-            problems are listed.
-    """
+    """The space that these texts describe."""
     space, problems = _read(texts)
     refuse(WHAT, problems)
     return space
 
 
 def checked(space: Space, recipe: Recipe, given: Iterable[str] = ()) -> Space:
-    """The same space, if the rest of the recipe suits every limit and every choice of it.
-
-    Args:
-        space: What varies.
-        recipe: The values of all other hyperparameters.
-        given: The hyperparameters that the user set to one value.
-
-    Raises:
-        ParameterError: It does not; all problems are listed.
-    """
+    """The same space, if the rest of the recipe suits every limit and every choice of it."""
     refuse(WHAT, _conflicts(space, recipe, given))
     return space
 
 
 def problems_of(texts: Sequence[str], recipe: Recipe, given: Iterable[str]) -> list[str]:
-    """What `parsed` or `checked` would reject; nothing if the space is valid.
-
-    Args:
-        texts: As for `parsed`.
-        recipe: As for `checked`.
-        given: Likewise.
-    """
+    """What `parsed` or `checked` would reject; nothing if the space is valid."""
     space, problems = _read(texts)
     return problems or _conflicts(space, recipe, given)
 
@@ -207,11 +184,7 @@ def _conflicts(space: Space, recipe: Recipe, given: Iterable[str]) -> list[str]:
 
 
 def _dimension(item: Parameter, text: str | None) -> Dimension:
-    """One dimension.
-
-    Raises:
-        ValueError: The text is malformed, or the hyperparameter cannot have these values.
-    """
+    """One dimension."""
     if text is None:
         return _typical(item)
     if found := _LOG.fullmatch(text):
@@ -273,11 +246,7 @@ def _value(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the hyperpar
 
 
 def parsed_value(name: str, text: str) -> Any:  # noqa: ANN401 - of the hyperparameter's own type
-    """The value of a hyperparameter from text.
-
-    Raises:
-        ValueError: There is no such hyperparameter, or it cannot have this value.
-    """
+    """The value of a hyperparameter from text."""
     items = {item.name: item for item in declared(Recipe)}
     if name not in items:
         raise ValueError(unknown(name, items))
@@ -299,15 +268,7 @@ def _written(value: Any) -> str:  # noqa: ANN401 - of a hyperparameter's own typ
 
 
 def recipe_with(recipe: Recipe, values: Mapping[str, Any]) -> Recipe:
-    """A recipe with other values.
-
-    Args:
-        recipe: All others.
-        values: By name.
-
-    Raises:
-        ParameterError: The values do not go together.
-    """
+    """A recipe with other values."""
     try:
         return Recipe.from_dict({**recipe.to_dict(), **values})
     except ParameterError as error:

@@ -27,17 +27,7 @@ _LONGEST = 200
 
 
 def best_recipe(place: str, given: Collection[str] = ()) -> dict[str, Any]:
-    """The values of the recipe that a study found.
-
-    Args:
-        place: A study's folder, the URI of its best.json, or the recipe itself as a JSON object.
-        given: Names of the hyperparameters that the user sets.
-
-    Raises:
-        ParameterError: There is no such recipe, or it is not one; or it names a function as the network, and
-            the user does not.
-        StoreError: The store does not answer.
-    """
+    """The values of the recipe that a study found."""
     text = place if place.lstrip().startswith("{") else _read(place)
     try:
         content = json.loads(text)

@@ -16,17 +16,7 @@ from ddpipe.spelling import option
 
 
 def canary_of(cluster: Cluster, options: DeployOptions, model: str, *, kserve: bool) -> tuple[Object, str]:
-    """The second Deployment, and the share of the pods that it gets, which is at least one pod.
-
-    Args:
-        cluster: Where the present model is served.
-        options: Of the deployment.
-        model: URI of the new package.
-        kserve: Whether KServe makes the pods.
-
-    Raises:
-        ParameterError: There is no present model next to which it could be, or KServe serves it.
-    """
+    """The second Deployment, and the share of the pods that it gets, which is at least one pod."""
     present = readable(lambda: cluster.get(DEPLOYMENTS.path(cluster.namespace, options.service)))
     if kserve or present is None:
         raise ParameterError(
@@ -44,13 +34,7 @@ def canary_of(cluster: Cluster, options: DeployOptions, model: str, *, kserve: b
 
 
 def remove_canary(cluster: Cluster, service: str, outage: float) -> None:
-    """Remove the second Deployment, if there is one.
-
-    Args:
-        cluster: Where.
-        service: Name of the service.
-        outage: Seconds that the API server may be away.
-    """
+    """Remove the second Deployment, if there is one."""
     path = DEPLOYMENTS.path(cluster.namespace, f"{service}-canary")
     found = readable(lambda: cluster.get(path))
     if found and found["metadata"].get("labels", {}).get(TRACK):

@@ -74,21 +74,7 @@ def deploy(
     pause: Callable[[float], object] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Deployed:
-    """Serve a model, and wait until every pod answers with it.
-
-    Args:
-        options: How.
-        model: URI of the package, which the pods have to reach.
-        cluster: Where; its default namespace is used.
-        pause: Waits for some seconds.
-        clock: Seconds.
-
-    Raises:
-        ParameterError: There is no such package, or pods cannot read it.
-        DeployFailed: The pods did not become ready, or answer differently from the exported model; what was
-            there before is restored.
-        LaunchError: The cluster is away, or rejects the objects.
-    """
+    """Serve a model, and wait until every pod answers with it."""
     _check(model)
     patient = Patient(cluster, OUTAGE)
     try:

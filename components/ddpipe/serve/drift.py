@@ -40,12 +40,7 @@ class Seen:
     total: list[float] = field(default_factory=list)
 
     def add(self, answer: Sequence[str], brightness: Sequence[float]) -> None:
-        """Count an image.
-
-        Args:
-            answer: Its classes.
-            brightness: Mean of each of its channels.
-        """
+        """Count an image."""
         self.images += 1
         for name in answer:
             self.counts[name] = self.counts.get(name, 0) + 1
@@ -80,13 +75,7 @@ class Change:
 
 
 def changes(reference: Reference, seen: Seen, classes: Sequence[str]) -> list[Change]:
-    """Shares of classes and brightness of channels, of the training and now.
-
-    Args:
-        reference: Of the training images.
-        seen: Of the predictions.
-        classes: Of the model.
-    """
+    """Shares of classes and brightness of channels, of the training and now."""
     return [*_shares(reference, seen, classes), *_brightness(reference, seen)]
 
 

@@ -43,15 +43,7 @@ class File:
 
 
 def found(places: tuple[str, ...], image_column: str = "") -> Iterator[File]:
-    """The images at these places, in their order.
-
-    Args:
-        places: Files, folders, CSV files of paths, or s3:// URIs of these.
-        image_column: Column of the CSV files that has the paths; empty: the first.
-
-    Raises:
-        ParameterError: There is nothing at a place, or a CSV file has no such column.
-    """
+    """The images at these places, in their order."""
     for place in places:
         if place.lower().endswith(TABLE):
             yield from _in_table(place, image_column)

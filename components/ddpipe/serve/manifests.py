@@ -102,14 +102,7 @@ class Object:
 
 
 def objects(options: DeployOptions, model: str, namespace: str, *, kserve: bool) -> tuple[Object, ...]:
-    """Everything that serves a model; the one whose rollout is followed comes first.
-
-    Args:
-        options: Of the deployment.
-        model: URI of the package.
-        namespace: Where.
-        kserve: Whether KServe makes the pods.
-    """
+    """Everything that serves a model; the one whose rollout is followed comes first."""
     labels = {APP: options.service, MANAGER: "ddpipe"}
     metadata = {
         "name": options.service,
@@ -135,14 +128,7 @@ def objects(options: DeployOptions, model: str, namespace: str, *, kserve: bool)
 
 
 def canary(options: DeployOptions, model: str, namespace: str, pods: int) -> Object:
-    """A second Deployment, whose pods the Service of the first finds as well.
-
-    Args:
-        options: Of the deployment.
-        model: URI of the package.
-        namespace: Where.
-        pods: How many it has.
-    """
+    """A second Deployment, whose pods the Service of the first finds as well."""
     labels = {APP: options.service, TRACK: "canary"}
     metadata = {
         "name": f"{options.service}-canary",

@@ -10,18 +10,7 @@ from ddpipe.storage import open_store
 
 
 def package_uri(model: str, runs: str, store: str) -> str:
-    """The URI of a package.
-
-    Args:
-        model: As a person names it. A folder that holds a package comes before a run of the same name.
-        runs: URI of the folder of all runs.
-        store: URI of the store with the versions of models.
-
-    Raises:
-        NoSuchObject: There is no package of this name.
-        ModelError: There is no such version.
-        ParameterError: It cannot be a URI.
-    """
+    """The URI of a package."""
     if "@" in model and (version := address(model, store)):
         return version
     if open_store(model).exists(FORMAT.seal):

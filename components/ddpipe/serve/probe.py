@@ -42,18 +42,7 @@ class Probe:
 
 
 def probe(cluster: Cluster, target: str, name: str, model: str) -> Probe:
-    """Ask a service, or a pod of it, for the probabilities of the test pattern.
-
-    Args:
-        cluster: Where.
-        target: Path of the Service or pod, with its port.
-        name: Of the model in the paths of requests.
-        model: URI of the package.
-
-    Raises:
-        CorruptObject: The package is damaged.
-        StoreError: It cannot be read.
-    """
+    """Ask a service, or a pod of it, for the probabilities of the test pattern."""
     folder = FORMAT.open(model)
     reference = read_json(folder, FILE, Reference.from_dict, FORMAT) if FILE in folder.sha256 else None
     if reference is None or not reference.pattern:

@@ -58,16 +58,7 @@ class Request:
 
 
 def parsed(body: bytes, signature: Signature, header: str | None = None) -> Request:
-    """A request for inference.
-
-    Args:
-        body: JSON, perhaps with bytes after it; not trusted.
-        signature: Of the model.
-        header: Value of `HEADER`, if the client sent it.
-
-    Raises:
-        WrongRequest: It is something else.
-    """
+    """A request for inference."""
     with _explained(signature):
         length = int(header) if header else len(body)
         if not 0 <= length <= len(body):
@@ -86,9 +77,6 @@ def of_tensors(identity: str, tensors: Sequence[Mapping[str, Any]], signature: S
         identity: The client's own name for it; empty for none.
         tensors: Its inputs: name, datatype, shape, and data as bytes or a list; not trusted.
         signature: Of the model.
-
-    Raises:
-        WrongRequest: It is something else.
     """
     with _explained(signature):
         (tensor,) = tensors
@@ -138,11 +126,7 @@ def _files(shape: Sequence[int], data: Sequence[str] | bytes) -> Sequence[bytes]
 
 
 def joined(strings: Sequence[bytes]) -> bytes:
-    """Strings as bytes, each after its length: what `_strings` reads.
-
-    Args:
-        strings: Of any content.
-    """
+    """Strings as bytes, each after its length: what `_strings` reads."""
     return b"".join(len(one).to_bytes(4, "little") + one for one in strings)
 
 
@@ -178,17 +162,7 @@ def _pixels(shape: Sequence[int], data: object, signature: Signature) -> NDArray
 def response(
     request: Request, predictions: Sequence[Prediction], signature: Signature, name: str
 ) -> Mapping[str, Any]:
-    """The answer to a request.
-
-    Args:
-        request: What was asked.
-        predictions: One for each image.
-        signature: Of the model.
-        name: Of the model, as clients know it.
-
-    Raises:
-        WrongRequest: Images cannot be read.
-    """
+    """The answer to a request."""
     if bad := [f"image {at}: {one.problem}" for at, one in enumerate(predictions) if one.problem]:
         more = f", and {len(bad) - SHOWN} more" if len(bad) > SHOWN else ""
         raise WrongRequest(
@@ -209,22 +183,12 @@ def response(
 
 
 def server_metadata(name: str) -> Mapping[str, Any]:
-    """What the server is.
-
-    Args:
-        name: Of its model.
-    """
+    """What the server is."""
     return {"name": "ddpipe", "version": "2", "extensions": [], "models": [name]}
 
 
 def metadata(signature: Signature, name: str, version: str) -> Mapping[str, Any]:
-    """What a client needs to call the model.
-
-    Args:
-        signature: Of the model.
-        name: As clients know it.
-        version: Of the model.
-    """
+    """What a client needs to call the model."""
     return {
         "name": name,
         "versions": [version],

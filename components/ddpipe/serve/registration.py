@@ -63,13 +63,7 @@ class Entry:
 
 
 def entry_of(uri: str) -> Entry:
-    """What a registry records about the version at a URI.
-
-    Raises:
-        ParameterError: It is a package, but not a version of a model.
-        NoSuchObject: There is no finished package.
-        CorruptObject: A file is not what was published.
-    """
+    """What a registry records about the version at a URI."""
     found = version_at(uri)
     if not found:
         raise ParameterError(

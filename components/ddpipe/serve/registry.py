@@ -68,18 +68,7 @@ def register(
     environment: Mapping[str, str] = os.environ,
     pause: Callable[[float], object] = time.sleep,
 ) -> Registered:
-    """Register a version.
-
-    Args:
-        entry: The version.
-        registry: URL of the registry, http:// or https://.
-        environment: May name a file with a token.
-        pause: Waits for some seconds.
-
-    Raises:
-        NotRegistered: The registry is away or rejects the version; the model itself stands.
-        ParameterError: The file with the token cannot be read.
-    """
+    """Register a version."""
     client = ModelRegistryAPIClient(_configuration(registry, environment))
     for seconds in (*PAUSES, None):
         try:

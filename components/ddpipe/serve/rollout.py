@@ -44,13 +44,7 @@ class State:
 
 
 def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> State:
-    """How far the pods are.
-
-    Args:
-        cluster: Where.
-        made: The object that serves, as the server returned it.
-        kserve: Whether KServe makes the pods.
-    """
+    """How far the pods are."""
     service = made["metadata"]["name"]
     name = f"{service}-predictor" if kserve else service
     found = readable(lambda: cluster.get(DEPLOYMENTS.path(cluster.namespace, name)))
@@ -70,12 +64,7 @@ def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> State:
 
 
 def ready_pod(cluster: Cluster, made: Mapping[str, Any]) -> str:
-    """A ready pod of a Deployment that runs its present arguments and is not ending; empty for none.
-
-    Args:
-        cluster: Where.
-        made: The Deployment, as the server returned it.
-    """
+    """A ready pod of a Deployment that runs its present arguments and is not ending; empty for none."""
     pods = _new_pods(cluster, made, kserve=False)
     names = (pod["metadata"]["name"] for pod in pods if _is_ready(pod) and not _is_ending(pod))
     return next(names, "")

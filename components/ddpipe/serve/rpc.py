@@ -47,13 +47,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 @asynccontextmanager
 async def listening(work: Work, address: str, grace: float) -> AsyncIterator[None]:
-    """Answer calls until the end of the block.
-
-    Args:
-        work: Takes the requests.
-        address: As host:port.
-        grace: Seconds that calls under way get at the end.
-    """
+    """Answer calls until the end of the block."""
     server = grpc.aio.server(
         maximum_concurrent_rpcs=work.queue + BESIDE,
         options=[

@@ -98,17 +98,7 @@ class Scored:
 
 
 def score(model_uri: str, options: ScoreOptions) -> Scored:
-    """Predict images, and publish what was predicted.
-
-    Args:
-        model_uri: The package.
-        options: Which images, and where the results go.
-
-    Raises:
-        ParameterError: There are no images, or a place has none.
-        UnreadableImages: More of them cannot be read than allowed; the results are there nevertheless.
-        StoreError: Something cannot be read or written.
-    """
+    """Predict images, and publish what was predicted."""
     store = open_store(options.predictions)
     store.check_writable()
     model, noted = load_model(model_uri), _Noted()

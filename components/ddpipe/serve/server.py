@@ -35,19 +35,11 @@ class Server:
     """Answers requests for one model over HTTP."""
 
     def __init__(self, work: Work) -> None:
-        """Prepare to serve.
-
-        Args:
-            work: Takes the requests.
-        """
+        """Prepare to serve."""
         self._work = work
 
     def app(self, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
-        """The ASGI application.
-
-        Args:
-            lifespan: Runs as long as the application does.
-        """
+        """The ASGI application."""
         model = "/v2/models/{name}"
         return Starlette(
             routes=[

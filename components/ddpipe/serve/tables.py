@@ -19,13 +19,7 @@ CSV, PARQUET = "predictions.csv", "predictions.parquet"
 
 
 def written(predictions: Iterable[Prediction], classes: Sequence[str], folder: Path) -> Iterator[Prediction]:
-    """The same predictions, each of which is in both files when the last one was taken.
-
-    Args:
-        predictions: Any number.
-        classes: Of the model.
-        folder: Gets the files.
-    """
+    """The same predictions, each of which is in both files when the last one was taken."""
     schema = _schema(classes)
     waiting: list[dict[str, Any]] = []
     with (

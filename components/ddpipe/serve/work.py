@@ -76,25 +76,13 @@ class Work:
         return generate_latest(self._registry)
 
     def check(self, name: str, version: str = "") -> None:
-        """Refuse a request for another model.
-
-        Args:
-            name: Of the model that the client asks for.
-            version: Of it; empty for any.
-
-        Raises:
-            Refused: This server does not have it.
-        """
+        """Refuse a request for another model."""
         if name != self.name or version not in {"", self.version}:
             raise Refused(404, f"there is no such model: this server has {self.name!r}")
 
     @asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
-        """A request: counted with its status, and measured.
-
-        Raises:
-            Refused: Too many are under way.
-        """
+        """A request: counted with its status, and measured."""
         status, started = 500, time.perf_counter()
         try:
             if self._active >= self.queue:
@@ -115,16 +103,7 @@ class Work:
             self._seconds.observe(time.perf_counter() - started)
 
     async def computed(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """What a function gives, in one of a few threads.
-
-        Args:
-            function: Computes.
-            arguments: Of the function.
-            named: Further ones.
-
-        Raises:
-            Refused: The request is wrong.
-        """
+        """What a function gives, in one of a few threads."""
         try:
             return await anyio.to_thread.run_sync(
                 lambda: function(*arguments, **named), limiter=self._threads

@@ -348,11 +348,7 @@ def _header(which: str, data: bytes, size: int) -> tuple[int, tuple[int, ...]]:
 
 
 def unpacked(which: str, data: bytes) -> bytes:
-    """What a gzip file holds.
-
-    Raises:
-        SourceError: It is damaged, or too large when unpacked.
-    """
+    """What a gzip file holds."""
     try:
         with gzip.open(io.BytesIO(data)) as file:
             content = file.read(LARGEST + 1)

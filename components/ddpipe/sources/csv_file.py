@@ -38,12 +38,7 @@ class Row(NamedTuple):
 
 
 def _text(file: str, data: bytes) -> str:
-    """UTF-8, with or without its mark; UTF-16 with its mark; else Windows-1252.
-
-    Raises:
-        SourceError: It is none of these. Damaged UTF-8 is not read as Windows-1252, in which every byte is a
-            character: all labels would be wrong.
-    """
+    """UTF-8, with or without its mark; UTF-16 with its mark; else Windows-1252."""
     try:
         if data.startswith((b"\xff\xfe", b"\xfe\xff")):
             return data.decode("utf-16")

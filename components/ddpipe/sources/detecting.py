@@ -75,29 +75,13 @@ class Detected:
 
 
 def detected(path: str) -> Detected:
-    """The source of the raw data at a path.
-
-    Args:
-        path: A folder, a file or s3://bucket/prefix.
-
-    Raises:
-        SourceError: There is nothing, nothing that is understood, or what two sources could read.
-        StoreError: The bucket does not answer.
-    """
+    """The source of the raw data at a path."""
     store, name = split_uri(path)
     return _of_file(path, store, name) if name and store.exists(name) else _of_folder(path)
 
 
 def with_table(path: str) -> Detected:
-    """The source csv with the table at a path or in a folder, where options say that there is one.
-
-    Args:
-        path: A folder, a table or s3://bucket/prefix.
-
-    Raises:
-        SourceError: There is no such folder, or several tables name its images.
-        StoreError: The bucket does not answer.
-    """
+    """The source csv with the table at a path or in a folder, where options say that there is one."""
     store, name = split_uri(path)
     if name.lower().endswith(TABLES) and store.exists(name):
         return Detected("csv", _folder_of(path), name)

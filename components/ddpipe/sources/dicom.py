@@ -50,26 +50,13 @@ _META = 144
 
 
 def size(data: bytes) -> tuple[int, int, int]:
-    """Height, width and channels, from the header.
-
-    Raises:
-        Unreadable: There is no image in it.
-    """
+    """Height, width and channels, from the header."""
     header = _read(data, stop_before_pixels=True)
     return header.Rows, header.Columns, 1 if header.PhotometricInterpretation in GRAY else 3
 
 
 def picture(data: bytes, reading: ReadOptions, largest: int) -> Image.Image:
-    """The image of a DICOM file, in mode L or RGB.
-
-    Args:
-        data: The file.
-        reading: Window and frame.
-        largest: Pixels that an image may have.
-
-    Raises:
-        Unreadable: There is no image in it, there are several, or no decoder for it is installed.
-    """
+    """The image of a DICOM file, in mode L or RGB."""
     file = _read(data)
     frames = int(file.get("NumberOfFrames") or 1)
     if frames > 1 and not reading.first_frame:
@@ -119,11 +106,7 @@ def _check_decoder(file: Dataset) -> None:
 
 
 def _check_length(file: Dataset) -> None:
-    """Reject pixels of more rows than the header counts: the rest of the image would be lost.
-
-    Raises:
-        Unreadable: There are more, by a row at least.
-    """
+    """Reject pixels of more rows than the header counts: the rest of the image would be lost."""
     syntax, frames = file.file_meta.TransferSyntaxUID, int(file.get("NumberOfFrames") or 1)
     if "PixelData" not in file:
         return  # floating-point numbers, of which pydicom rejects too many
@@ -164,14 +147,7 @@ def _gray(file: Dataset, stored: NDArray[Any], reading: ReadOptions) -> NDArray[
 def _shades(
     file: Dataset, values: NDArray[np.float64], padding: NDArray[np.bool_], reading: ReadOptions
 ) -> NDArray[np.float64]:
-    """Gray from 0 to 1, before inversion; values outside the window may lie beyond.
-
-    Args:
-        file: With its own window, if it has one.
-        values: In the scanner's units, (rows, columns).
-        padding: Which of them are no part of the image.
-        reading: With the user's window, if there is one.
-    """
+    """Gray from 0 to 1, before inversion; values outside the window may lie beyond."""
     own, function = _own_window(file), file.get("VOILUTFunction")
     if reading.window:
         return _linear(values, *reading.window)

@@ -70,11 +70,7 @@ PIECE = 2**20
 
 
 def fetched(name: str) -> str:
-    """The folder with the files of a data set, fetched once into this machine's cache.
-
-    Raises:
-        SourceError: The download fails, or a file has another hash.
-    """
+    """The folder with the files of a data set, fetched once into this machine's cache."""
     folder = default_cache() / "downloads" / name
     for file, md5 in DOWNLOADS[name].md5.items():
         if not (folder / file).is_file():

@@ -61,12 +61,7 @@ class Folder:
     expected: Sequence[str] = ()
 
     def survey(self) -> Survey:
-        """List the files; none is read.
-
-        Raises:
-            SourceError: There are no two class folders, not those of the well-known data set, or another
-                folder lies next to those of the splits.
-        """
+        """List the files; none is read."""
         listing = listed_files(self.path)
         has_splits = self._has_splits(listing.infos)
         found = list(_placed(listing.infos, has_splits=has_splits))
@@ -94,12 +89,7 @@ class Folder:
         return read_file(self.path, sample.where)
 
     def _has_splits(self, infos: Iterable[ObjectInfo]) -> bool:
-        """Whether the topmost folders are splits, and the classes lie in them.
-
-        Raises:
-            SourceError: Two of them are, and another is not: taken for classes, test images would be trained
-                on as such.
-        """
+        """Whether the topmost folders are splits, and the classes lie in them."""
         tops = {top for top, *rest in (PurePosixPath(info.key).parts for info in infos) if rest}
         named = {top for top in tops if top.lower() in SPLIT_FOLDERS}
         splits = {SPLIT_FOLDERS[top.lower()] for top in named}

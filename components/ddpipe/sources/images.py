@@ -69,11 +69,7 @@ class Probed(NamedTuple):
 
 
 def probe(data: bytes) -> Probed:
-    """Look at an image's header, and through its pixels only where there are 16 bits that no header explains.
-
-    Raises:
-        Unreadable: This is not an image, or one of absurd size.
-    """
+    """Look at an image's header, and through its pixels only where no header explains 16 bits."""
     if _is_dicom(data):
         with _refused(data):
             return Probed(_dicom().size(data), 0)
@@ -83,11 +79,7 @@ def probe(data: bytes) -> Probed:
 
 
 def look(data: bytes) -> Probed:
-    """The same from the header alone: the depth of an image with 16 bits is 16, however many it uses.
-
-    Raises:
-        Unreadable: This is not an image, or one of absurd size.
-    """
+    """The same from the header alone: the depth of an image with 16 bits is 16, however many it uses."""
     if _is_dicom(data):
         with _refused(data):
             return Probed(_dicom().size(data), 0)
@@ -111,9 +103,6 @@ def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEF
         shape: Wanted.
         depth: Bits that values of 16-bit images use, of which the upper 8 are kept; 0: all 16.
         reading: How the file is read.
-
-    Raises:
-        Unreadable: The file is truncated or damaged.
     """
     height, width, channels = shape
     mode = "L" if channels == 1 else "RGB"
@@ -124,17 +113,7 @@ def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEF
 
 
 def shrink(data: bytes, side: int, depth: int = 0, reading: ReadOptions = DEFAULT) -> Image.Image:
-    """An image file, upright, gray or color, scaled to a length of its shorter side; never smaller.
-
-    Args:
-        data: The file.
-        side: Length of the shorter side, in pixels.
-        depth: Bits that values of 16-bit images use, of which the upper 8 are kept; 0: all 16.
-        reading: How the file is read.
-
-    Raises:
-        Unreadable: The file is truncated or damaged, or so narrow that the other side would be absurd.
-    """
+    """An image file, upright, gray or color, scaled to a length of its shorter side; never smaller."""
     with _opened(data, reading) as file:
         image = _upright(file, lambda size: side / min(size), depth)
         _refuse_missing_rows(file, data)
@@ -153,18 +132,7 @@ def shrink(data: bytes, side: int, depth: int = 0, reading: ReadOptions = DEFAUL
 def as_jpeg(
     data: bytes, side: int, quality: int, depth: int = 0, reading: ReadOptions = DEFAULT
 ) -> tuple[Image.Image, bytes]:
-    """An image file scaled as `shrink` does, and the same compressed as a JPEG.
-
-    Args:
-        data: The file.
-        side: Length of the shorter side, in pixels.
-        quality: Of the JPEG, 1 to 95.
-        depth: Bits that values of 16-bit images use, of which the upper 8 are kept; 0: all 16.
-        reading: How the file is read.
-
-    Raises:
-        Unreadable: The file is truncated or damaged.
-    """
+    """An image file scaled as `shrink` does, and the same compressed as a JPEG."""
     image, buffer = shrink(data, side, depth, reading), io.BytesIO()
     image.save(buffer, "JPEG", quality=quality)
     return image, buffer.getvalue()
@@ -204,11 +172,7 @@ def _upright(file: Image.Image, factor: Callable[[tuple[int, int]], float], dept
 
 
 def plain(image: Image.Image, depth: int = 0) -> Image.Image:
-    """The image in mode L or RGB: 16 bits keep the upper 8 of those in use; transparent pixels become white.
-
-    Raises:
-        Unreadable: The pixels are numbers of an unknown range.
-    """
+    """The image in mode L or RGB: 16 bits keep the upper 8 in use; transparent pixels become white."""
     mode = "L" if _is_gray(image) else "RGB"
     if _is_deep(image):
         # Pillow's own conversion clips: all above 255 would become white.
@@ -288,15 +252,7 @@ def _refuse_frames(image: Image.Image, reading: ReadOptions) -> None:
 
 
 def _refuse_missing_rows(file: Image.Image, data: bytes) -> None:
-    """Pillow shows black where a PNG's stream ends in order, but before the last row.
-
-    Args:
-        file: With its pixels loaded.
-        data: The same, as bytes.
-
-    Raises:
-        Unreadable: Rows are missing.
-    """
+    """Pillow shows black where a PNG's stream ends in order, but before the last row."""
     if file.format != "PNG" or file.info.get("interlace"):  # of these Pillow notices it
         return
     # Rows come from the top: if something is in the last one, all are there.

@@ -43,11 +43,7 @@ class Listing:
 
 
 def listed_files(path: str) -> Listing:
-    """All files below a path; links are followed.
-
-    Raises:
-        SourceError: There is no such folder.
-    """
+    """All files below a path; links are followed."""
     store = store_of(path)
     root = store.local_path("")
     if root is None:
@@ -63,15 +59,7 @@ def listed_files(path: str) -> Listing:
 
 
 def first_keys(path: str, most: int) -> Iterator[str]:
-    """The keys of some files below a path, those near the top first in a folder.
-
-    Args:
-        path: A folder or s3://bucket/prefix.
-        most: Number of keys at most, and of folders that are searched.
-
-    Raises:
-        SourceError: There is no such folder.
-    """
+    """The keys of some files below a path, those near the top first in a folder."""
     store = store_of(path)
     root = store.local_path("")
     return islice(_near(root, most) if root else _visible_objects(store), most)
@@ -110,12 +98,7 @@ def _in_bucket(store: Store) -> Listing:
 
 
 def read_file(path: str, key: str) -> bytes:
-    """A file below a path.
-
-    Raises:
-        Unreadable: Only this file cannot be read: it was removed, or this user may not read it.
-        StoreError: Nothing there can be read.
-    """
+    """A file below a path."""
     store = open_store(path)
     try:
         return store.read(key)

@@ -95,16 +95,7 @@ AUTO = "auto"
 
 
 def open_source(name: str, path: str, table: Table) -> Source:
-    """Open a source; a well-known data set without a path is downloaded.
-
-    Args:
-        name: One of `SOURCES`.
-        path: Folder or s3://bucket/prefix of the raw data, or "".
-        table: What the columns of a CSV file mean, for sources that have one.
-
-    Raises:
-        SourceError: The data set cannot be downloaded.
-    """
+    """Open a source; a well-known data set without a path is downloaded."""
     if name in DOWNLOADS and not path:
         path = fetched(name)
     return SOURCES[name](path, table)

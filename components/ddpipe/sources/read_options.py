@@ -30,11 +30,7 @@ class ReadOptions:
 
     @classmethod
     def parsed(cls, window: str, *, first_frame: bool) -> ReadOptions:
-        """From `CENTER/WIDTH`, or an empty string.
-
-        Raises:
-            ValueError: It is neither.
-        """
+        """From `CENTER/WIDTH`, or an empty string."""
         if not window:
             return cls(None, first_frame)
         center, width = map(float, window.split("/"))

@@ -126,11 +126,7 @@ class Tars:
         return open_store(self._folder).read_range(key, int(start), int(length))
 
     def _splits(self, infos: Sequence[ObjectInfo]) -> list[str]:
-        """The split of each tar; "" for all unless their paths name splits, that of training among them.
-
-        Raises:
-            SourceError: Several splits are named, but not for all tars.
-        """
+        """The split of each tar; "" for all unless their paths name splits, that of training among them."""
         splits = [_split(info.key) for info in infos]
         named = set(splits) - {""}
         if "train" not in named or (len(named) == 1 and "" in splits):

@@ -25,21 +25,7 @@ LOST = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
 
 
 def swap(client: Minio, bucket: str, name: str, expected: bytes | None, data: bytes) -> bool:
-    """Replace an object if its content is still `expected`, on a server that `decides`.
-
-    Args:
-        client: Of the server.
-        bucket: Of the object.
-        name: Of the object in its bucket.
-        expected: Its content; None if there must be no such object.
-        data: The new content, which no other process writes.
-
-    Returns:
-        Whether the object holds `data` now.
-
-    Raises:
-        S3Error: The server refused the request for another reason.
-    """
+    """Replace an object if its content is still `expected`, on a server that `decides`."""
     found, etag = _read(client, bucket, name)
     if found != expected:
         return False
@@ -52,13 +38,7 @@ def swap(client: Minio, bucket: str, name: str, expected: bytes | None, data: by
 
 @lru_cache
 def decides(client: Minio, bucket: str, prefix: str) -> bool:
-    """Whether the server obeys both conditions, tried on an object of its own.
-
-    Args:
-        client: Of the server.
-        bucket: Any that can be written to.
-        prefix: Where in the bucket.
-    """
+    """Whether the server obeys both conditions, tried on an object of its own."""
     name = f"{prefix}.conditional-{uuid4().hex}"
     _put(client, bucket, name, b"first", {})
     try:

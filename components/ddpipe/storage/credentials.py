@@ -62,11 +62,7 @@ def identity(environment: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def provider(endpoint: str) -> Provider | None:
-    """The provider of this process's credentials; None if requests are not signed.
-
-    Raises:
-        NoAccess: The mounted secret is not there.
-    """
+    """The provider of this process's credentials; None if requests are not signed."""
     if folder := os.environ.get("S3_CREDENTIALS_DIR"):
         secret = MountedSecret(Path(folder))
         secret.retrieve()

@@ -22,11 +22,7 @@ PARTIAL = ".partial-"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Hands out a file to fill, which then takes the place of `path`, or vanishes if anything goes wrong.
-
-    Raises:
-        NotWritable: The folder cannot be made or written to, or the disk is full.
-    """
+    """Hands out a file to fill, which then takes the place of `path`, or vanishes if anything goes wrong."""
     partial = path.with_name(f"{PARTIAL}{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -49,18 +49,7 @@ _NAMESPACE = Path("/proc/self/ns/pid")
 
 @contextmanager
 def lease(store: Store, renewal: float = 5.0, patience: float = 20.0) -> Iterator[None]:
-    """Hold the folder.
-
-    Args:
-        store: The folder.
-        renewal: Seconds between two renewals.
-        patience: Seconds without one after which a lease is void; a newcomer waits that long.
-
-    Raises:
-        ParameterError: A living process holds the lease; of two that start at once, both may get this. Or
-            this process was paused for so long that another could take the lease.
-        StoreError: The store does not answer, or cannot be written to.
-    """
+    """Hold the folder."""
     own = _Lease(store)
     own.renew()
     try:

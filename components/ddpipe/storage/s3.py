@@ -87,12 +87,7 @@ class Connection:
 
 
 def open_bucket(bucket: str, prefix: str) -> S3Store:
-    """The store below a prefix of a bucket, on the server that the environment names.
-
-    Raises:
-        ParameterError: The bucket's name, or the endpoint, cannot be one.
-        NoAccess: The credentials cannot be read.
-    """
+    """The store below a prefix of a bucket, on the server that the environment names."""
     try:
         check_bucket_name(bucket, strict=True)
         connection = Connection.from_environment(os.environ)

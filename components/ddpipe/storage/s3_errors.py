@@ -15,13 +15,7 @@ from ddpipe.errors import (
 
 
 def error_of(code: str, which: str, seen: str) -> StoreError:
-    """Our error for one of an S3 server.
-
-    Args:
-        code: Of the S3 error: NoSuchKey, AccessDenied, …
-        which: The object.
-        seen: The server's words.
-    """
+    """Our error for one of an S3 server."""
     for kind, (codes, what, do) in _MEANINGS.items():
         if code in codes:
             return kind(what=what, which=which, seen=seen, do=do)

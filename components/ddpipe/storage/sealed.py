@@ -66,16 +66,7 @@ class Format:
     maker: str
 
     def publish(self, store: Store, files: Mapping[str, bytes], facts: Mapping[str, Any]) -> Folder:
-        """Write the files, then the seal; an older folder in this place loses its seal first.
-
-        Args:
-            store: The folder.
-            files: Contents by key.
-            facts: What the seal says besides the hashes.
-
-        Returns:
-            The folder as `open` would return it.
-        """
+        """Write the files, then the seal; an older folder in this place loses its seal first."""
         store.delete(self.seal)
         for key, content in files.items():
             store.write(key, content)
@@ -84,13 +75,7 @@ class Format:
         return Folder(store, facts, hashes)
 
     def open(self, uri: str) -> Folder:
-        """The sealed folder at `uri`; its files are verified as they are read.
-
-        Raises:
-            NoSuchObject: There is none, or it was not finished.
-            CorruptObject: The seal is damaged.
-            ParameterError: The folder has another schema.
-        """
+        """The sealed folder at `uri`; its files are verified as they are read."""
         store = open_store(uri)
         which = f"{store.uri}/{self.seal}"
         try:

@@ -22,15 +22,7 @@ WIDEST = 4 / 3
 
 
 def augmented(images: Images, how: Augmentation, seed: int, epoch: int, samples: Indices) -> Images:
-    """The images, changed at random.
-
-    Args:
-        images: Of one batch.
-        how: What is done.
-        seed: Of the training.
-        epoch: From 0.
-        samples: Index of each image in its split.
-    """
+    """The images, changed at random."""
     if how == Augmentation():
         return images
     height, width = images.shape[1:3]

@@ -62,12 +62,7 @@ PRETRAINED_SHARE = 0.5
 
 
 def wanted_weights(data: Measured, recipe: Recipe) -> str:
-    """The network whose pretrained weights would suit the images; empty if there is none.
-
-    Args:
-        data: What prepare measured.
-        recipe: With the values that were given.
-    """
+    """The network whose pretrained weights would suit the images; empty if there is none."""
     name = USUAL if recipe.model == AUTO else recipe.model
     is_known = name not in ARCHITECTURES and not is_own_function(name)
     is_open = recipe.pretrained == AUTO and not recipe.warm_start
@@ -86,13 +81,7 @@ def _against_pretrained(data: Measured) -> str:
 
 
 def choose(data: Measured, device: Device, recipe: Recipe) -> Choice:
-    """Choose all that a recipe leaves open.
-
-    Args:
-        data: What prepare measured.
-        device: Where training will run.
-        recipe: With the values that were given.
-    """
+    """Choose all that a recipe leaves open."""
     maker = _Maker(data, device, recipe)
     for decide in _DECISIONS:
         decide(maker)
@@ -108,13 +97,7 @@ class _Maker:
         self.reasons: dict[str, str] = {}
 
     def set(self, name: str, value: Any, why: str) -> None:  # noqa: ANN401 - of the parameter's own type
-        """Set a value, unless one was given.
-
-        Args:
-            name: Of a hyperparameter.
-            value: Chosen for it.
-            why: The reason.
-        """
+        """Set a value, unless one was given."""
         if name in self.open:
             self.recipe = replace(self.recipe, **{name: value})
             self.reasons[name] = why

@@ -30,18 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def choice_of(store: Store, recipe: Recipe, manifest: DatasetManifest, device: Device) -> Choice:
-    """The choice of an earlier attempt, or a new one, which is stored before the first step.
-
-    Args:
-        store: The training's folder, not trusted.
-        recipe: As it was given.
-        manifest: Of the dataset version.
-        device: Where training runs.
-
-    Raises:
-        ParameterError: What was given does not go together with what has to be chosen.
-        StoreError: The store does not answer.
-    """
+    """The choice of an earlier attempt, or a new one, which is stored before the first step."""
     key = {"given": recipe.shaping(), "dataset_id": manifest.dataset_id}
     if found := _stored(store, key, recipe):
         return found
@@ -49,17 +38,7 @@ def choice_of(store: Store, recipe: Recipe, manifest: DatasetManifest, device: D
 
 
 def fresh_choice(recipe: Recipe, manifest: DatasetManifest, device: Device) -> Choice:
-    """What suits the data and the device, after a look at the weights that could be used.
-
-    Args:
-        recipe: As it was given.
-        manifest: Of the dataset version.
-        device: Where training runs.
-
-    Raises:
-        ParameterError: What was given does not go together with what has to be chosen.
-        StoreError: The package of a warm start cannot be read.
-    """
+    """What suits the data and the device, after a look at the weights that could be used."""
     data = _with_warm_start(measured(manifest), recipe)
     if name := wanted_weights(data, recipe):
         data = replace(data, weights=look_up(name))
@@ -69,14 +48,7 @@ def fresh_choice(recipe: Recipe, manifest: DatasetManifest, device: Device) -> C
 
 
 def keep(store: Store, choice: Choice, given: Recipe, manifest: DatasetManifest) -> None:
-    """Store the choice for later attempts.
-
-    Args:
-        store: The training's folder.
-        choice: With the complete recipe.
-        given: The recipe as it was given.
-        manifest: Of the dataset version.
-    """
+    """Store the choice for later attempts."""
     content = {
         "given": given.shaping(),
         "dataset_id": manifest.dataset_id,
@@ -90,12 +62,7 @@ def keep(store: Store, choice: Choice, given: Recipe, manifest: DatasetManifest)
 
 
 def lowered(choice: Choice, problem: str) -> Choice:
-    """The same with a lower rate, after a diverging start.
-
-    Args:
-        choice: That diverged.
-        problem: What was seen.
-    """
+    """The same with a lower rate, after a diverging start."""
     rate = choice.recipe.learning_rate
     reasons = {**choice.reasons, "learning_rate": f"at {rate:g} {problem}: started again at a tenth of it"}
     recipe = replace(choice.recipe, learning_rate=rate / LOWER)

@@ -30,16 +30,7 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def determinism(how: Determinism, network: str, *, compiled: bool) -> Iterator[None]:
-    """Prefer deterministic kernels within this block.
-
-    Args:
-        how: What happens at an operation that has none.
-        network: Its name, for messages.
-        compiled: Whether torch compiles the network: its compiler has to be deterministic, too.
-
-    Raises:
-        ParameterError: The network has an operation without a deterministic kernel, and needs one.
-    """
+    """Prefer deterministic kernels within this block."""
     before = _settings()
     # cuBLAS reads this when it starts; without it, torch rejects deterministic operations on a GPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

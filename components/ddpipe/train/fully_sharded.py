@@ -153,10 +153,6 @@ def units(network: nn.Module, smallest: int = UNIT) -> list[nn.Module]:
     They are its children and the blocks inside of them, such as those of a transformer, however deep they
     lie. Deeper than a child, a layer alone is none, as attention uses the weights of its layers without
     calling them; nor is a container, as its owner may call what it contains.
-
-    Args:
-        network: Its own weights, and those of small parts, belong to the whole.
-        smallest: Weights that a part has beside those of the parts inside of it.
     """
     found: list[nn.Module] = []
     tops = set(network.children())

@@ -55,22 +55,7 @@ def initial_classifier(
     resumed: bool = False,
     sharded_for: int | None = None,
 ) -> Classifier:
-    """The classifier before its first step, on the CPU: the same for the same recipe and dataset.
-
-    Args:
-        recipe: With the network, the seed, and pretrained weights if there are any.
-        manifest: Of the dataset version.
-        images: The training split.
-        resumed: Whether a checkpoint's weights will take the place of these: pretrained weights and images
-            are not read then.
-        sharded_for: The rank that builds a network to be sharded (deferred.py): rank 0 has its values, in
-            files; the others have none of large tensors, and receive all others as well.
-
-    Raises:
-        ParameterError: There is no such network, or it does not suit images or pretrained weights.
-        DatasetError: The images are damaged.
-        StoreError: Something cannot be read.
-    """
+    """The classifier before its first step, on the CPU: the same for the same recipe and dataset."""
     torch.manual_seed(recipe.seed)
     facts = network_facts(recipe, manifest)
     has_values = not sharded_for
@@ -131,10 +116,6 @@ def warm_weights(uri: str, classifier: Classifier, manifest: DatasetManifest, sh
         classifier: That is to take them up.
         manifest: What it is going to be trained on.
         shape: Of the images as the network sees them.
-
-    Raises:
-        ParameterError: They do not fit the network or the dataset; every mismatch is named.
-        StoreError: There is no package, or it is damaged.
     """
     package = load_package(uri)
     try:

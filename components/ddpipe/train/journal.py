@@ -73,14 +73,7 @@ class Journal:
     def epoch(
         self, history: Sequence[Record], losses: Sequence[float], rates: Sequence[float], epochs: int
     ) -> None:
-        """An epoch has ended.
-
-        Args:
-            history: The records of all finished epochs, this one last.
-            losses: Of each of its steps.
-            rates: Learning rate of each of its steps.
-            epochs: Number of epochs, the last of which may be shorter.
-        """
+        """An epoch has ended."""
         record = history[-1]
         first = record["step"] - len(losses)
         for step, (loss, rate) in enumerate(zip(losses, rates, strict=True), start=first + 1):
@@ -128,14 +121,7 @@ def _short(value: float) -> str:
 def keep_journal(
     store: Store, uploads: Uploads | None, *, step: int, done: tuple[int, int]
 ) -> Iterator[Journal | None]:
-    """The journal on the rank that has uploads, None on the others.
-
-    Args:
-        store: Folder of the training.
-        uploads: Writes the files in the background; None on a rank that writes nothing.
-        step: Steps taken before this process.
-        done: The work of these steps and of all, counted in images trained at full size.
-    """
+    """The journal on the rank that has uploads, None on the others."""
     if not uploads:
         yield None
         return
@@ -150,17 +136,7 @@ def keep_journal(
 def summarized(
     history: Sequence[Mapping[str, Any]], attempts: Sequence[Mapping[str, Any]], node_hour_price: float
 ) -> dict[str, float]:
-    """A training in a few numbers.
-
-    Args:
-        history: The records of its epochs.
-        attempts: `nodes` and `seconds` of each process group that trained.
-        node_hour_price: What a node costs for an hour; 0 if unknown.
-
-    Returns:
-        `node_hours`, over all attempts; `cost`, if there is a price; of each quantity of `Usage.epoch` the
-        mean of a share, the largest of an amount.
-    """
+    """A training in a few numbers."""
     node_hours = sum(attempt["nodes"] * attempt["seconds"] for attempt in attempts) / 3600
     shares = {name: [epoch[name] for epoch in history if name in epoch] for name in ("data_wait", "cpu")}
     amounts = {name: [epoch[name] for epoch in history if name in epoch] for name in ("memory", "gpu_memory")}
@@ -191,13 +167,7 @@ class Usage:
             yield batch
 
     def epoch(self) -> dict[str, float]:
-        """What was used since the last call.
-
-        Returns:
-            `data_wait`: share of the time in which the network waited for data; `cpu`: share of the CPUs'
-            time that this process used; `memory`: its largest so far, in bytes; on a GPU `gpu_memory`: the
-            largest in the epoch, in bytes.
-        """
+        """What was used since the last call."""
         seconds = time.perf_counter() - self._began
         used = {
             "data_wait": round(self._waited / seconds, 4),

@@ -68,17 +68,7 @@ def epoch_batches(
     first: int = 0,
     augmentation: Augmentation = AUGMENTATIONS["none"],
 ) -> Iterator[Batch]:
-    """This rank's shares of an epoch's batches, each read during the steps before.
-
-    Args:
-        reader: The training split.
-        world: The processes that share each batch.
-        seed: Of the training.
-        epoch: From 0.
-        batch_size: Of the global batch.
-        first: Number of the first batch; larger than 0 in an epoch that is resumed.
-        augmentation: Random changes to the images.
-    """
+    """This rank's shares of an epoch's batches, each read during the steps before."""
     order = permutation(seed, epoch, len(reader))
 
     def share(number: int) -> Copy:
@@ -180,13 +170,7 @@ def _cut(images: Tensor, share: float, generator: np.random.Generator) -> tuple[
 
 
 def resolution(recipe: Recipe, step: int, steps: int) -> float:
-    """The share of the images' sides that the network sees in a step.
-
-    Args:
-        recipe: Defines the initial share, and when it becomes 1.
-        step: From 0.
-        steps: Steps of the whole training.
-    """
+    """The share of the images' sides that the network sees in a step."""
     return recipe.initial_resolution if step < recipe.full_resolution_from * steps else 1.0
 
 
@@ -207,9 +191,6 @@ def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe) -> No
         classifier: Runs once, in evaluation mode; afterwards it is in training mode.
         shape: Height, width and channels of the dataset's images.
         recipe: Defines the share of their sides in the first step.
-
-    Raises:
-        ParameterError: The network does not accept them.
     """
     if recipe.initial_resolution == 1:
         return

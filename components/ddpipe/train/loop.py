@@ -83,25 +83,7 @@ class Trainer:
         may_restart: bool = False,
         before_step: Callable[[Trainer], None] = lambda _: None,
     ) -> None:
-        """Start from the recipe's weights, or wait for `restore` if `resumed`.
-
-        Args:
-            recipe: How to train.
-            manifest: Of the dataset version.
-            splits: "train" and "validation".
-            store: The training's folder.
-            world: The processes that train together.
-            saver: Writes checkpoints to `store`; on rank 0 only.
-            resumed: Whether `restore` will replace the initial weights.
-            budget: Decides the number of steps, if the recipe has one.
-            may_restart: Whether a loss that multiplies in the first steps ends the training.
-            before_step: Called before each step, after a stop request was polled.
-
-        Raises:
-            ParameterError: The recipe does not suit the images.
-            DatasetError: The images are damaged.
-            StoreError: Something cannot be read.
-        """
+        """Start from the recipe's weights, or wait for `restore` if `resumed`."""
         self._recipe, self._manifest, self._splits = recipe, manifest, splits
         self._store, self._world, self._saver = store, world, saver
         self._shared_saver = SharedSaver(store, world, saver)
@@ -142,15 +124,7 @@ class Trainer:
         return self.timetable.steps
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Resume from a checkpoint of the same recipe and dataset.
-
-        Args:
-            checkpoint: Its states are taken out of it, one after the other: what refers to the checkpoint
-                during the training would otherwise keep a second model and optimizer in memory.
-
-        Raises:
-            CheckpointError: Its states are not those of this training.
-        """
+        """Resume from a checkpoint of the same recipe and dataset."""
         try:
             self._restore(checkpoint)
         except (AttributeError, KeyError, IndexError, RuntimeError, TypeError, ValueError) as error:
@@ -185,13 +159,7 @@ class Trainer:
         self._epoch_began = time.monotonic() - checkpoint.seconds
 
     def run(self, journal: Journal | None, watch: Watch) -> None:
-        """Take all steps that are left, or as many as make the model better.
-
-        Raises:
-            Interrupted: A stop was requested; the state is saved.
-            Diverged: The loss is no longer a number.
-            StoreError: The store was unavailable for too long.
-        """
+        """Take all steps that are left, or as many as make the model better."""
         patience = self._recipe.patience
         while self.step < self.steps and not out_of_patience(self.history, self._metric, patience):
             epoch, first = divmod(self.step, self._steps_per_epoch)
@@ -259,12 +227,7 @@ class Trainer:
             )
 
     def take(self, number: int, batch: Batch) -> None:
-        """Take one step of the training.
-
-        Args:
-            number: Of the step in its epoch, from 0.
-            batch: This rank's share of the global batch.
-        """
+        """Take one step of the training."""
         began = time.monotonic()
         self._metrics.rows[number] = self._training_step.take(self.step, batch)
         if self._is_compiling:
@@ -367,11 +330,7 @@ class Trainer:
         return StepMetrics(self._steps_per_epoch, len(self._objective.sums), self._world)
 
     def _save(self, *, best: bool = False) -> None:
-        """Write a checkpoint of the last step; only of a state whose losses are numbers.
-
-        Args:
-            best: Whether it is the best epoch's so far.
-        """
+        """Write a checkpoint of the last step; only of a state whose losses are numbers."""
         self._check_loss()
         states, shares = parted(self._states())
         pieces = self._shared_saver.write(self.step, shares)

@@ -36,13 +36,7 @@ class Muon(Optimizer):
     """
 
     def __init__(self, model: nn.Module, *, lr: float, momentum: float) -> None:
-        """Optimise the parameters of a model.
-
-        Args:
-            model: Its last matrix gives the logits, and belongs to the rest.
-            lr: Learning rate: of matrices, the share of a row that changes in a step.
-            momentum: Nesterov momentum of matrices; about 0.6 for batches of 500 and more.
-        """
+        """Optimise the parameters of a model."""
         learned = [weights for weights in model.parameters() if weights.requires_grad]
         matrices = [weights for weights in hidden_matrices(model) if weights.requires_grad][:-1]
         hidden = set(map(id, matrices))

@@ -112,17 +112,7 @@ class BinaryCrossEntropy:
 def training_objective(
     recipe: Recipe, manifest: DatasetManifest, split: SplitReader, device: torch.device
 ) -> Objective:
-    """What the recipe minimizes on a training split.
-
-    Args:
-        recipe: Its class weights and label smoothing are used.
-        manifest: Of the dataset: its task and classes.
-        split: Its labels define the class weights.
-        device: Where the losses are computed.
-
-    Raises:
-        ParameterError: The recipe does not suit the task.
-    """
+    """What the recipe minimizes on a training split."""
     balanced = recipe.class_weights == "balanced"
     if not TASKS[manifest.task].exclusive:
         if recipe.label_smoothing:
@@ -170,13 +160,6 @@ def validate(
 
     Both are those of the whole split, never an average over batches or ranks, and without class weights or
     smoothing, so that recipes can be compared.
-
-    Args:
-        model: In evaluation mode.
-        split: What is scored.
-        world: The processes that share the work.
-        task: Of the dataset.
-        classes: Number of classes.
     """
     share = -(-len(split) // world.size)
     logits = logits_of(model, split, world, classes=classes, batch_size=min(share, VALIDATION_BATCH))

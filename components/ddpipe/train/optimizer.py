@@ -16,13 +16,7 @@ from ddpipe.train.recipe import Recipe
 
 
 def build_optimizer(recipe: Recipe, model: nn.Module, *, fused: bool) -> Optimizer:
-    """The recipe's optimizer over all parameters of the model that can be trained.
-
-    Args:
-        recipe: How to train.
-        model: What is trained.
-        fused: Whether one kernel may update all weights.
-    """
+    """The recipe's optimizer over all parameters of the model that can be trained."""
     rate, momentum = recipe.learning_rate, recipe.momentum
     match Optimizers(recipe.optimizer):
         case Optimizers.MUON:
@@ -63,11 +57,6 @@ def learning_rate(recipe: Recipe, step: int, steps: int) -> float:
     """The learning rate of one step: linear during the warm-up, then by the schedule.
 
     It is a pure function of the recipe, so that a checkpoint need not hold it.
-
-    Args:
-        recipe: With the peak rate, the warm-up and the name of the schedule.
-        step: From 0.
-        steps: Of the whole training.
     """
     warmup = round(recipe.warmup_fraction * steps)
     if step < warmup:

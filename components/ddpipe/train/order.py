@@ -26,24 +26,13 @@ def batch_sizes(samples: int, batch_size: int) -> Indices:
 
 
 def images_seen(step: int, samples: int, batch_size: int) -> int:
-    """Images in the first `step` batches of a training.
-
-    Args:
-        step: Steps taken, over all epochs.
-        samples: In the training split.
-        batch_size: Of the global batch; the last one of an epoch may be smaller.
-    """
+    """Images in the first `step` batches of a training."""
     epochs, batches = divmod(step, steps_per_epoch(samples, batch_size))
     return epochs * samples + min(batches * batch_size, samples)
 
 
 def permutation(seed: int, epoch: int, samples: int) -> Indices:
     """All indices below `samples`, in the order of this epoch.
-
-    Args:
-        seed: Of the training.
-        epoch: From 0.
-        samples: In the split.
 
     Returns:
         int64, shape (samples,).
@@ -54,11 +43,6 @@ def permutation(seed: int, epoch: int, samples: int) -> Indices:
 def global_batch(order: Indices, batch: int, batch_size: int) -> Indices:
     """The samples of one batch of an epoch, over all ranks.
 
-    Args:
-        order: As `permutation` returns it.
-        batch: Its number in the epoch, from 0.
-        batch_size: Samples per batch.
-
     Returns:
         int64, shape (batch_size,); shorter for the last batch of an epoch.
     """
@@ -66,26 +50,11 @@ def global_batch(order: Indices, batch: int, batch_size: int) -> Indices:
 
 
 def share_of(batch: Indices, rank: int, ranks: int) -> Indices:
-    """A rank's share of a global batch: every `ranks`-th sample, so shares differ by one sample at most.
-
-    Args:
-        batch: As `global_batch` returns it.
-        rank: From 0.
-        ranks: Number of processes.
-
-    Returns:
-        int64; empty if the batch has no sample for this rank.
-    """
+    """A rank's share of a global batch: every `ranks`-th sample, so shares differ by one sample at most."""
     return batch[rank::ranks]
 
 
 def seed_of_step(seed: int, step: int, rank: int) -> int:
-    """The seed of a rank's random numbers in one step, such as those of dropout: below 2**64.
-
-    Args:
-        seed: Of the training.
-        step: From 0, over all epochs.
-        rank: From 0.
-    """
+    """The seed of a rank's random numbers in one step, such as those of dropout: below 2**64."""
     key = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8)
     return int.from_bytes(key.digest())

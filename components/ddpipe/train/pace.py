@@ -36,11 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def slowest(seconds: Sequence[float]) -> int | None:
-    """The rank that is much slower than most; None if there is none.
-
-    Args:
-        seconds: That each rank needs for its own part of a step.
-    """
+    """The rank that is much slower than most; None if there is none."""
     rank = max(range(len(seconds)), key=seconds.__getitem__)
     usual = statistics.median_low(seconds)
     is_slow = seconds[rank] > _RATIO * usual and seconds[rank] - usual > _SECONDS

@@ -43,15 +43,7 @@ def wide_seconds(images: int, pixels: int) -> float:
 
 
 def epochs_for(images: int, pixels: int, batch: int, device: str, *, has_weights: bool) -> int:
-    """The number of epochs that suits a set.
-
-    Args:
-        images: In the training split.
-        pixels: Of an image at its working resolution.
-        batch: Images of a step.
-        device: "cpu" or "cuda".
-        has_weights: Whether training starts from pretrained weights.
-    """
+    """The number of epochs that suits a set."""
     usual: float = PASSES * (PASSES_IMAGES / images) ** PASSES_POWER
     passes = min(usual, MOST_PASSES)
     if has_weights:

@@ -122,15 +122,7 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def recipe_of(preset: str, given: Mapping[str, Any]) -> Recipe:
-    """The recipe of a preset's values and, before them, given ones.
-
-    Args:
-        preset: One of `PRESETS`, or empty: the data chooses.
-        given: Values by names of `Recipe`.
-
-    Raises:
-        ParameterError: There is no such preset, or given names or values are invalid; all are listed.
-    """
+    """The recipe of a preset's values and, before them, given ones."""
     if preset and preset not in PRESETS:
         raise ParameterError(
             what=Recipe.what,

@@ -67,17 +67,7 @@ class Saver:
         lineage: Mapping[str, str],
         before: float = 0.0,
     ) -> None:
-        """Start measuring the time of this attempt.
-
-        Args:
-            attempt: The right to write checkpoints.
-            uploads: Writes them in the background.
-            start: The checkpoint that is resumed; None for a new training.
-            world_size: Number of processes.
-            nodes: Number of machines.
-            lineage: Facts about the start of the training, by name.
-            before: Seconds of the run before this attempt: of the preparation, and of starting.
-        """
+        """Start measuring the time of this attempt."""
         self._attempt, self._uploads = attempt, uploads
         self.folder = attempt.folder
         self.lineage = {**(start.lineage if start else {}), **lineage}
@@ -91,16 +81,7 @@ class Saver:
         self._began = time.monotonic()
 
     def save(self, checkpoint: Checkpoint, *, best: bool = False) -> None:
-        """Write a checkpoint in the background, in place of one that is still waiting to be written.
-
-        Args:
-            checkpoint: Its tensors may change as soon as this returns.
-            best: Whether it is the best so far; the best is kept as well as the last ones.
-
-        Raises:
-            CheckpointError: Another process has taken this training over.
-            StoreError: The store was away for too long.
-        """
+        """Write a checkpoint in the background, in place of one that is still waiting to be written."""
         whole = replace(
             checkpoint,
             states=_copied(checkpoint.states),
@@ -163,11 +144,7 @@ class Uploads:
         self._thread.start()
 
     def put(self, kind: str, write: Callable[[], object]) -> None:
-        """Have something written, in place of what is still waiting of its kind.
-
-        Raises:
-            DdpipeError: An earlier write failed permanently.
-        """
+        """Have something written, in place of what is still waiting of its kind."""
         with self._changed:
             self.check()
             self._waiting.pop(kind, None)  # the newer one takes its turn: a checkpoint after earlier steps
@@ -180,11 +157,7 @@ class Uploads:
             raise self._error
 
     def finish(self, seconds: float | None = None) -> None:
-        """Wait until everything is written, or for so many seconds.
-
-        Raises:
-            DdpipeError: A write failed permanently.
-        """
+        """Wait until everything is written, or for so many seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._error or not (self._waiting or self._busy), seconds)
             self.check()

@@ -22,12 +22,6 @@ class SharedSaver:
         """Write this rank's shares of the weights after `step`; every rank calls this.
 
         A step may be saved twice, for different reasons; its shares are written once.
-
-        Returns:
-            The pieces of all ranks, on rank 0; none on the other ranks, or if there are no shares.
-
-        Raises:
-            StoreError: The store was away for too long.
         """
         if shares and step != self._step:
             folder = self._world.decided(lambda: self._saver.folder if self._saver else "")

@@ -52,16 +52,6 @@ def decided_start(
 
     If they are going to share the model, each rank reads its rows of what is in pieces; and of large tensors
     that are whole, rank 0 alone has the values.
-
-    Args:
-        store: The training's folder.
-        recipe: As it was given.
-        manifest: Of the dataset version.
-        data: Where its shards are.
-        world: The processes that train together.
-
-    Returns:
-        None if the training has finished, and its result can be read.
     """
     sharded, found = is_sharded(recipe.strategy, world), list[Start | None]()
 

@@ -50,17 +50,7 @@ class TrainingStep:
         steps: int,
         classes: int,
     ) -> None:
-        """Prepare the steps of a training.
-
-        Args:
-            recipe: How to train.
-            classifier: The model that `strategy` shares among the ranks.
-            objective: What is minimized.
-            strategy: How the ranks share the model.
-            world: The processes that train together.
-            steps: Of the whole training.
-            classes: Number of logits.
-        """
+        """Prepare the steps of a training."""
         self._recipe, self._objective, self._world = recipe, objective, world
         self.steps, self._classes = steps, classes
         self.pace = Pace(world)
@@ -75,10 +65,6 @@ class TrainingStep:
 
     def take(self, step: int, batch: Batch) -> Tensor:
         """Update the weights once.
-
-        Args:
-            step: From 0.
-            batch: This rank's share of the global batch, which may be empty.
 
         Returns:
             The objective's `totals` over the share: float64, shape (len(objective.sums),).
@@ -170,15 +156,7 @@ class StepMetrics:
 
 
 def network_dtype(precision: Precision, world: World) -> torch.dtype:
-    """The data type in which the network computes; the same on all ranks.
-
-    Args:
-        precision: Of the recipe; "auto" is bfloat16 if the devices of all ranks are fast at it.
-        world: The processes that train together.
-
-    Raises:
-        ParameterError: bfloat16 is requested on a GPU that has no instructions for it.
-    """
+    """The data type in which the network computes; the same on all ranks."""
     match precision:
         case Precision.FP32:
             return torch.float32

@@ -70,11 +70,5 @@ def best_epoch(history: History, metric: str) -> int:
 
 
 def out_of_patience(history: History, metric: str, patience: int) -> bool:
-    """Whether a metric has not improved for too long.
-
-    Args:
-        history: May be empty.
-        metric: Key of the records; larger is better.
-        patience: Epochs without a better value after which training stops; 0 for never.
-    """
+    """Whether a metric has not improved for too long."""
     return 0 < patience < len(history) - best_epoch(history, metric) if history else False

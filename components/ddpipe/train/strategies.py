@@ -31,9 +31,6 @@ def strategy_named(name: str, world: World) -> Callable[[Classifier, Shape, Worl
     """The strategy of this name, or for "auto" the one that suits the number of processes.
 
     For one process, ddp and fsdp are the same as single.
-
-    Raises:
-        ParameterError: It is for one process, and there are several.
     """
     chosen = Strategies(name)
     match chosen:

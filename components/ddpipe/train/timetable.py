@@ -67,13 +67,7 @@ class Work:
 
     @classmethod
     def planned(cls, recipe: Recipe, images: int, validation: int) -> Work:
-        """The work that a recipe asks for.
-
-        Args:
-            recipe: How to train.
-            images: In the training split.
-            validation: In the validation split.
-        """
+        """The work that a recipe asks for."""
         return cls(
             images, recipe.batch_size, validation, recipe.initial_resolution, recipe.full_resolution_from
         )
@@ -91,13 +85,7 @@ class Work:
         return self.done(steps, steps) - self.done(step, steps)
 
     def fitting(self, step: int, work: float, most: int) -> int:
-        """The largest number of steps that fits.
-
-        Args:
-            step: Steps taken; the smallest answer.
-            work: What the later ones may be, at most.
-            most: The largest answer.
-        """
+        """The largest number of steps that fits."""
         fits = bisect.bisect_right(range(step, most + 1), work, key=lambda steps: self.left(step, steps))
         return step + max(0, fits - 1)
 
@@ -127,13 +115,7 @@ class Budget:
 
 
 def scored_later(test: int, validation: int, views: str) -> int:
-    """How many images the network computes after training: for scores, and to compare the exported model.
-
-    Args:
-        test: Images in the test split.
-        validation: Images in the validation split.
-        views: Test-time views.
-    """
+    """How many images the network computes after training: for scores, and to compare the exported model."""
     return PASSES[views] * (test + validation + test)
 
 
@@ -178,12 +160,7 @@ class Timetable:
         return round(self._work.done(step, self.steps)), round(self._work.done(self.steps, self.steps))
 
     def tick(self, step: int, world: World) -> None:
-        """Note that so many steps have been taken, and decide how many there are, if it is time to.
-
-        Args:
-            step: Steps taken, over all processes of this training.
-            world: The processes that train together; all decide alike.
-        """
+        """Note that so many steps have been taken, and decide how many there are, if it is time to."""
         here = step - self._start
         if here == 1:
             self._mark(step)

@@ -59,22 +59,6 @@ def train(
     """Train, or resume where an earlier process stopped; a finished training is not changed.
 
     Every process of the group calls this alike.
-
-    Args:
-        dataset: URI of the dataset version's manifest.
-        output: Folder of this training.
-        recipe: How to train.
-        began: When the step began, as `time.time` (default: now); a recipe's minutes count from here.
-        before_step: Called on each rank before each step.
-
-    Raises:
-        ParameterError: The recipe cannot be, or does not suit the images.
-        DatasetError: The dataset is damaged, or not for this.
-        CheckpointError: `output` holds another training, or a damaged one; or another process took it over.
-        StoreError: Something cannot be read, or the store was away for too long to write to it.
-        Diverged: The loss is no longer a number.
-        Interrupted: SIGTERM or SIGINT; the state is saved.
-        TrainingError: Another process of the group ended, is stuck, or has other facts.
     """
     began = time.time() if began is None else began
     manifest, store = load_manifest(dataset), open_store(output)

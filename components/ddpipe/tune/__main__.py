@@ -52,17 +52,7 @@ def main(run: str, dataset: str, recipe: str, processes: int) -> None:
 
 
 def train(run: Run, dataset: str, recipe: Recipe, processes: int) -> None:
-    """Train the run, or resume it.
-
-    Args:
-        run: Of the trial.
-        dataset: URI of the dataset version's manifest.
-        recipe: How to train.
-        processes: How many train.
-
-    Raises:
-        DdpipeError: The training failed, or was interrupted.
-    """
+    """Train the run, or resume it."""
 
     def stop() -> NoReturn:
         raise Interrupted(

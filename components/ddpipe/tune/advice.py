@@ -65,14 +65,7 @@ def _distribution(item: Dimension) -> BaseDistribution:
 
 
 def proposed(space: Space, sampler: str, seed: int, past: Sequence[FrozenTrial]) -> dict[str, Any]:
-    """The values of the next trial; the same for the same trials so far.
-
-    Args:
-        space: What varies.
-        sampler: Name of the sampler.
-        seed: Of the study.
-        past: All trials so far; one that still runs counts as a bad one.
-    """
+    """The values of the next trial; the same for the same trials so far."""
     study = _study(sampler=_sampler(Sampler(sampler), _seed(seed, len(past))), past=past)
     values = study.ask(distributions(space)).params
     return {item.name: _rounded(item, values[item.name]) for item in space.dimensions}
@@ -99,13 +92,7 @@ def _rounded(item: Dimension, value: Any) -> Any:  # noqa: ANN401 - of the hyper
 
 
 def verdict(pruning: str, scores: Sequence[float], past: Sequence[FrozenTrial]) -> Verdict:
-    """Whether a trial stops, and after which epoch.
-
-    Args:
-        pruning: Name of the rule.
-        scores: Of its epochs so far, larger is better; the last of all epochs is not among them.
-        past: The trials that have ended.
-    """
+    """Whether a trial stops, and after which epoch."""
     study = _study(pruner=_pruner(Pruning(pruning)), past=past)
     trial = study.ask()
     for epoch, score in enumerate(scores, start=1):
@@ -126,11 +113,7 @@ def _pruner(kind: Pruning) -> BasePruner:
 
 
 def importance(trials: Sequence[FrozenTrial]) -> dict[str, float]:
-    """The share of each hyperparameter in what the trials differ by, the largest first; empty if unknown.
-
-    Args:
-        trials: Those that have a score.
-    """
+    """The share of each hyperparameter in what the trials differ by, the largest first; empty if unknown."""
     study = _study(past=[trial for trial in trials if trial.state is TrialState.COMPLETE])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # experimental; or too few trials, which give equal shares

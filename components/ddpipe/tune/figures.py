@@ -26,13 +26,7 @@ Place = Callable[[object], float]
 
 
 def scores(trials: Sequence[Trial], best: Trial, title: str) -> str:
-    """The score of each trial in their order, and the best one so far.
-
-    Args:
-        trials: All.
-        best: The best.
-        title: Name of the score.
-    """
+    """The score of each trial in their order, and the best one so far."""
 
     def draw(axes: Axes) -> None:
         for state, face in (("complete", TRAIN), ("pruned", "none")):
@@ -62,13 +56,7 @@ def _records(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def learning_curves(trials: Sequence[Trial], best: Trial, title: str) -> str:
-    """The score of each epoch of each trial; the best trial in color.
-
-    Args:
-        trials: All.
-        best: The best.
-        title: Name of the score.
-    """
+    """The score of each epoch of each trial; the best trial in color."""
 
     def draw(axes: Axes) -> None:
         for trial in _foremost(trials):
@@ -94,14 +82,7 @@ def _foremost(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def parallel_coordinates(space: Space, trials: Sequence[Trial], best: Trial, title: str) -> str:
-    """A line for each trial through its values, the darker the better, and the best one in another color.
-
-    Args:
-        space: What was searched: one axis for each dimension.
-        trials: All.
-        best: The best.
-        title: Name of the score: the last axis.
-    """
+    """A line for each trial through its values, the darker the better, and the best one in another color."""
     drawn = _foremost(trials)
     low, high = min(one.score or 0 for one in drawn), max(one.score or 0 for one in drawn)
     shades = [((one.score or 0) - low) / ((high - low) or 1) for one in drawn]

@@ -76,15 +76,7 @@ class Ledger:
         notes: Mapping[str, Any] | None = None,
         **facts: object,
     ) -> None:
-        """End a trial.
-
-        Args:
-            number: Its number.
-            state: How it ended.
-            score: The larger the better; None if it failed.
-            notes: What the pruner has to know.
-            facts: For the report.
-        """
+        """End a trial."""
         key = self.trials()[number]._trial_id  # noqa: SLF001 - storage's own key
         for name, value in (notes or {}).items():
             self._storage.set_trial_system_attr(key, name, value)

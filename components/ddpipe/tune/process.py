@@ -64,13 +64,7 @@ class TrialProcess:
 
     @classmethod
     def started(cls, run: Run, recipe: Recipe, work: Work) -> Self:
-        """Start the process; what it prints goes to the log of the run.
-
-        Args:
-            run: The trial's run, below a local folder.
-            recipe: How to train.
-            work: What all trials share.
-        """
+        """Start the process; what it prints goes to the log of the run."""
         log = Path(run.uri, "log.txt")
         log.parent.mkdir(parents=True, exist_ok=True)
         options = ("--run", run.uri, "--dataset", work.dataset, "--recipe", recipe.to_json())

@@ -65,12 +65,7 @@ class Search:
     running: dict[int, TrialProcess] = field(default_factory=dict)
 
     def run(self) -> tuple[list[Trial], Trial]:
-        """Run all trials that are missing; all trials of the study, and the best one.
-
-        Raises:
-            TrialsFailed: More trials failed than allowed.
-            Interrupted: A trial was stopped by somebody else.
-        """
+        """Run all trials that are missing; all trials of the study, and the best one."""
         pause = Event()
         try:
             self._begin_more()

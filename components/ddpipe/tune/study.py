@@ -75,15 +75,7 @@ class Study:
 
     @classmethod
     def named(cls, studies: str, name: str) -> Study:
-        """The study `name`.
-
-        Args:
-            studies: Folder of all studies.
-            name: A plain file name.
-
-        Raises:
-            ParameterError: The name is not valid, or the folder is not on this machine.
-        """
+        """The study `name`."""
         folder = open_store(studies).local_path(".")
         if folder is None or not NAME.fullmatch(name):
             raise ParameterError(
@@ -116,13 +108,7 @@ class Study:
         return Run(str(self.folder / "trials" / f"{number:04}"), title=f"{self.name}, trial {number}")
 
     def check(self, settings: Settings) -> None:
-        """Store the settings of a new study; compare those of one that continues.
-
-        Raises:
-            ParameterError: The study was begun with other settings; all differences are listed.
-            CorruptObject: The settings that it was begun with are malformed.
-            StoreError: The folder cannot be written to.
-        """
+        """Store the settings of a new study; compare those of one that continues."""
         store = open_store(str(self.folder))
         now = json.loads(json.dumps(asdict(settings)))
         try:

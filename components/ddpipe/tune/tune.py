@@ -25,20 +25,7 @@ from ddpipe.tune.study import Settings, Study
 
 
 def tune(study: Study, dataset: str, recipe: Recipe, options: SearchOptions, processes: int) -> Findings:
-    """Begin a study, or continue it, and write its report; the caller holds the study's lease.
-
-    Args:
-        study: Where everything is stored.
-        dataset: URI of the dataset version's manifest.
-        recipe: Values of the hyperparameters that are not searched, and of the first trial.
-        options: What is searched, and how.
-        processes: That train one trial.
-
-    Raises:
-        ParameterError: The space or the options are not valid, or the study was begun with others.
-        TrialsFailed: More trials failed than allowed, or all did.
-        Interrupted: A trial was stopped by somebody else.
-    """
+    """Begin a study, or continue it, and write its report; the caller holds the study's lease."""
     began, manifest = time.monotonic(), load_manifest(dataset)
     # Once for all trials: they differ in what is searched, and in nothing else.
     recipe = _completed(recipe, manifest, processes)
