@@ -128,8 +128,8 @@ BENCHMARKS: Mapping[str, tuple[str, str]] = {
         (
             "CIFAR-10, all images: `ddpipe tune` from the preset quick-32, which is the first trial, over "
             "`learning_rate=log(0.05,0.5)`, `batch_size=250,500`, `label_smoothing=0..0.3`, "
-            "`momentum=0.4..0.9` and `full_resolution_from=0.3..0.8`. Scores are those on the validation "
-            "split; times are those of epochs, on a machine that did other work, too."
+            "`momentum=0.4..0.9` and the share of steps with smaller images. Scores are those on the "
+            "validation split; times are those of epochs, on a machine that did other work, too."
         ),
     ),
     "data.md": ("Preparing", "Compared with a plain loop over the files, each on one CPU."),

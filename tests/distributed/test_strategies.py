@@ -150,7 +150,6 @@ EVERYTHING = replace(
     optimizer="adamw",
     learning_rate=0.01,
     schedule="linear",
-    decay_biases=False,
     clip_norm=1.0,
     accumulation_steps=3,
     averaging_decay=0.99,

@@ -218,7 +218,7 @@ def test_everything_that_shapes_a_model_is_in_its_key(
 
 def test_what_does_not_shape_a_model_does_not(runs: Path) -> None:
     dataset = Run.named(str(runs), "first").facts("prepare")["dataset"]
-    kept = replace(RECIPE, keep_checkpoints=5, checkpoint_minutes=1)
+    kept = replace(RECIPE, checkpoint_minutes=1)
     assert reuse.reuse_keys(dataset, kept, TrainOptions(memory="9Gi")) == reuse.reuse_keys(
         dataset, RECIPE, TrainOptions()
     )

@@ -19,6 +19,7 @@ from ddpipe.model.package import ModelPackage, load_package
 from ddpipe.model.record import RECORD
 from ddpipe.serve.naming import package_uri
 from ddpipe.storage import open_store, write_uri
+from ddpipe.train.recipe import as_today
 
 SHOWN = 10
 """Promotions that are printed; --json has them all."""
@@ -220,7 +221,7 @@ def _comparable(package: ModelPackage) -> dict[str, Any]:
         "views": package.signature.views,
         "dataset": package.folder.facts.get("dataset_id"),
         "samples": package.metrics.samples,
-        **{f"recipe.{name}": value for name, value in recipe.items()},
+        **{f"recipe.{name}": value for name, value in as_today(recipe).items()},
     }
 
 

@@ -19,7 +19,7 @@ from ddpipe.model.pretrained import look_up
 from ddpipe.storage import Store
 from ddpipe.train.auto import choose, wanted_weights
 from ddpipe.train.choice import Choice, Device, Measured, measured
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import Recipe, as_today
 
 CHOICE = "choice.json"
 
@@ -87,6 +87,7 @@ def _stored(store: Store, key: Mapping[str, Any], recipe: Recipe) -> Choice | No
     except (ValueError, RecursionError):
         found = None
     try:
+        found["given"] = as_today(found["given"])
         if any(found[name] != json.loads(json.dumps(value)) for name, value in key.items()):
             return None
         names, values = recipe.automatic(), found["values"]
@@ -100,6 +101,6 @@ def _stored(store: Store, key: Mapping[str, Any], recipe: Recipe) -> Choice | No
             advice=str(found["advice"]),
             restarted=bool(found["restarted"]),
         )
-    except (KeyError, TypeError, ValueError, DdpipeError):
+    except (AttributeError, KeyError, TypeError, ValueError, DdpipeError):
         _log.warning("%s/%s is damaged and not used", store.uri, CHOICE)
         return None

@@ -134,7 +134,7 @@ def keep_journal(
 
 
 def summarized(
-    history: Sequence[Mapping[str, Any]], attempts: Sequence[Mapping[str, Any]], node_hour_price: float
+    history: Sequence[Mapping[str, Any]], attempts: Sequence[Mapping[str, Any]]
 ) -> dict[str, float]:
     """A training in a few numbers."""
     node_hours = sum(attempt["nodes"] * attempt["seconds"] for attempt in attempts) / 3600
@@ -142,7 +142,6 @@ def summarized(
     amounts = {name: [epoch[name] for epoch in history if name in epoch] for name in ("memory", "gpu_memory")}
     return {
         "node_hours": round(node_hours, 6),
-        **({"cost": round(node_hours * node_hour_price, 6)} if node_hour_price else {}),
         **{name: round(sum(values) / len(values), 4) for name, values in shares.items() if values},
         **{name: max(values) for name, values in amounts.items() if values},
     }

@@ -39,6 +39,12 @@ from ddpipe.train.recipe import Recipe
 _KEY = 1
 """Keeps these random numbers apart from others of the same seed and step."""
 
+MIXING_ALPHA = 1.0
+"""Of the symmetric beta distribution that the share of the first image is drawn from: all are as likely."""
+
+FULL_RESOLUTION_FROM = 0.5
+"""Share of all steps after which images have their full size."""
+
 MULTIPLE = 4
 """Pixels that the sides of smaller images are a multiple of."""
 
@@ -128,13 +134,12 @@ class _Copies:
         return batch
 
 
-def mixed(batch: Batch, how: Mixing, alpha: float, *, classes: int, seed: int, step: int) -> Batch:
+def mixed(batch: Batch, how: Mixing, *, classes: int, seed: int, step: int) -> Batch:
     """The batch, each sample mixed with the one at the mirrored position: the first with the last.
 
     Args:
         batch: Images are uint8, shape (n, H, W, C).
         how: Kind of mixture.
-        alpha: Of the symmetric beta distribution that the share of the first image is drawn from.
         classes: How many there are.
         seed: Of the training.
         step: From 0.
@@ -142,7 +147,7 @@ def mixed(batch: Batch, how: Mixing, alpha: float, *, classes: int, seed: int, s
     if how is Mixing.NONE:
         return batch
     generator = np.random.default_rng([seed, step, _KEY])
-    share = float(generator.beta(alpha, alpha))
+    share = float(generator.beta(MIXING_ALPHA, MIXING_ALPHA))
     match how:
         case Mixing.MIXUP:
             images = batch.images.float()
@@ -171,7 +176,7 @@ def _cut(images: Tensor, share: float, generator: np.random.Generator) -> tuple[
 
 def resolution(recipe: Recipe, step: int, steps: int) -> float:
     """The share of the images' sides that the network sees in a step."""
-    return recipe.initial_resolution if step < recipe.full_resolution_from * steps else 1.0
+    return recipe.initial_resolution if step < FULL_RESOLUTION_FROM * steps else 1.0
 
 
 def resized(images: Tensor, share: float) -> Tensor:

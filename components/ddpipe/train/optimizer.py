@@ -37,14 +37,12 @@ def build_optimizer(recipe: Recipe, model: nn.Module, *, fused: bool) -> Optimiz
 
 
 def _groups(recipe: Recipe, model: nn.Module) -> list[dict[str, object]]:
-    """The weights that decay, and those that may be exempt: biases, and scales of normalization layers."""
+    """The weights that are trained: matrices, then biases and the scales of normalization layers."""
     parameters = [one for one in model.parameters() if one.requires_grad]
-    exempt = [one for one in parameters if one.ndim < 2]  # noqa: PLR2004 - a bias or a scale is a vector
-    decaying = [one for one in parameters if one.ndim >= 2]  # noqa: PLR2004
-    return [
-        {"params": decaying, "weight_decay": recipe.weight_decay},
-        {"params": exempt, "weight_decay": recipe.weight_decay if recipe.decay_biases else 0.0},
-    ]
+    # Both decay alike; stored states of optimizers have them in this order, in two groups.
+    matrices = [one for one in parameters if one.ndim > 1]
+    vectors = [one for one in parameters if one.ndim <= 1]
+    return [{"params": group, "weight_decay": recipe.weight_decay} for group in (matrices, vectors)]
 
 
 def set_learning_rate(optimizer: Optimizer, rate: float) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from ddpipe.model import AUTO, ModelNames
 from ddpipe.parameters import CHOSEN, Between, OneOf, OrChosen, Parameters, Typical, parameter
@@ -32,6 +33,30 @@ CHOOSABLE = {
     *("augmentation", "initial_resolution", "averaging_decay", "model_selection"),
 }
 """What can be chosen by the data; `auto` of the others is decided where it is used."""
+
+
+FORMER: Mapping[str, Any] = {
+    "decay_biases": True,
+    "mixing_alpha": 1.0,
+    "full_resolution_from": 0.5,
+    "keep_checkpoints": 2,
+    "node_hour_price": 0.0,
+}
+"""Former hyperparameters, which stored recipes still name, and the value that each now has for good."""
+
+_WITHOUT_EFFECT = ("keep_checkpoints", "node_hour_price")
+"""Those that never shaped a model."""
+
+_log = logging.getLogger(__name__)
+
+
+def as_today(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored recipe without former hyperparameters, unless one shaped its model by a value of its own."""
+    return {
+        name: value
+        for name, value in stored.items()
+        if name not in FORMER or not (name in _WITHOUT_EFFECT or value == FORMER[name])
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +140,6 @@ class Recipe(Parameters):
         OrChosen(Between(0, 1)),
         typical=Typical(1e-6, 1e-2, log=True),
     )
-    decay_biases: bool = parameter(
-        default=True, help="Whether weight decay includes biases and the scales of normalization layers."
-    )
     clip_norm: float = parameter(
         0.0,
         "Maximum norm of the gradient; larger gradients are scaled down; 0 disables clipping.",
@@ -153,24 +175,12 @@ class Recipe(Parameters):
         "Train on mixtures of two images: none, mixup or cutmix.",
         OneOf(tuple(map(str, Mixing))),
     )
-    mixing_alpha: float = parameter(
-        1.0,
-        "Alpha of the beta distribution from which mixing ratios are drawn.",
-        Between(0, 100, open_low=True),
-        typical=Typical(0.1, 2, log=True),
-    )
     initial_resolution: float = parameter(
         float(CHOSEN),
         "Initial image size, as a fraction of the full size; 1 means full size from the start, "
         f"{CHOSEN} chooses by network and image size.",
         OrChosen(Between(0, 1, open_low=True)),
         typical=Typical(0.5, 1),
-    )
-    full_resolution_from: float = parameter(
-        0.5,
-        "Fraction of all steps after which images have their full size.",
-        Between(0, 1),
-        typical=Typical(0.3, 0.8),
     )
     frozen_epochs: int = parameter(
         0, "Number of initial epochs that train only the last layer; 0 means none.", Between(0, 100_000)
@@ -227,24 +237,22 @@ class Recipe(Parameters):
         "(best if the validation split is large enough, or patience can stop the training early; else last).",
         OneOf(("auto", "last", "best")),
     )
-    keep_checkpoints: int = parameter(
-        2,
-        "Number of most recent checkpoints to keep, in addition to the best one.",
-        Between(1, 1000),
-        compare=False,
-    )
-    node_hour_price: float = parameter(
-        0.0,
-        "Price of one node-hour, for the cost in the summary; 0 omits it.",
-        Between(0, 1e6),
-        compare=False,
-    )
     checkpoint_minutes: float = parameter(
         5.0,
         "Maximum time between checkpoints, in minutes; every epoch also ends with one.",
         Between(0, 1440, open_low=True),
         compare=False,
     )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """As of any group; also a recipe that an earlier version stored."""
+        values = as_today(values)
+        for name in values.keys() & FORMER.keys():
+            _log.warning(
+                "%s %s of a stored recipe is not used: it is always %s", name, values[name], FORMER[name]
+            )
+        return super(Recipe, cls).from_dict({name: values[name] for name in values if name not in FORMER})
 
     def conflicts(self) -> Iterator[str]:
         """What is wrong with values that are valid one by one."""

@@ -22,7 +22,7 @@ from ddpipe.storage import Store
 from ddpipe.train.choice import Choice, Device
 from ddpipe.train.chosen import choice_of, keep
 from ddpipe.train.presets import recipe_of
-from ddpipe.train.recipe import NONE, Recipe
+from ddpipe.train.recipe import NONE, Recipe, as_today
 from ddpipe.train.strategies import is_sharded
 
 SPLITS = ("train", "validation")
@@ -148,7 +148,8 @@ def _check_same(checkpoint: Checkpoint, choice: Choice, manifest: DatasetManifes
     A hyperparameter that was declared after the checkpoint was written had its default in it. Earlier
     versions left open in a checkpoint what is chosen now, and wrote no name for random weights.
     """
-    then, now = {**recipe_of("plain", {}).to_dict(), **checkpoint.recipe}, choice.recipe.to_dict()
+    then = {**recipe_of("plain", {}).to_dict(), **as_today(checkpoint.recipe)}
+    now = choice.recipe.to_dict()
     then["pretrained"] = then["pretrained"] or NONE
     was_open = {name for name in choice.reasons if then.get(name) in {AUTO, CHOSEN}}
     shaping = choice.recipe.shaping().keys() - was_open

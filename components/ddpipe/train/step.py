@@ -110,7 +110,6 @@ class TrainingStep:
         return mixed(
             Batch(images, batch.labels, batch.size),
             Mixing(recipe.mixing),
-            recipe.mixing_alpha,
             classes=self._classes,
             seed=recipe.seed,
             step=step,

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from ddpipe.distributed import World
 from ddpipe.model import PASSES
+from ddpipe.train.loader import FULL_RESOLUTION_FROM
 from ddpipe.train.order import images_seen, steps_per_epoch
 from ddpipe.train.recipe import Recipe
 
@@ -56,25 +57,21 @@ class Work:
         batch_size: Of the global batch.
         validation: Images that are scored after each epoch.
         initial: Share of the images' sides in the first steps.
-        full_from: Share of all steps after which images have their full size.
     """
 
     images: int
     batch_size: int
     validation: int
     initial: float = 1.0
-    full_from: float = 0.0
 
     @classmethod
     def planned(cls, recipe: Recipe, images: int, validation: int) -> Work:
         """The work that a recipe asks for."""
-        return cls(
-            images, recipe.batch_size, validation, recipe.initial_resolution, recipe.full_resolution_from
-        )
+        return cls(images, recipe.batch_size, validation, recipe.initial_resolution)
 
     def done(self, step: int, steps: int) -> float:
         """The work of the first `step` steps of a training of `steps`."""
-        small = min(step, math.ceil(self.full_from * steps)) if self.initial < 1 else 0
+        small = min(step, math.ceil(FULL_RESOLUTION_FROM * steps)) if self.initial < 1 else 0
         epochs = step / steps_per_epoch(self.images, self.batch_size)
         scorings = math.ceil(epochs) if step == steps else math.floor(epochs)
         saved = (1 - self.initial**2) * self._seen(small)

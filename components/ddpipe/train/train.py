@@ -193,7 +193,7 @@ def _saver(
     if recipe.warm_start and not start.checkpoint:
         lineage["warm_start"] = load_package(recipe.warm_start).model_id
     return Saver(
-        claim(store, start.saved, recipe.keep_checkpoints),
+        claim(store, start.saved),
         uploads,
         start=start.checkpoint,
         world_size=world.size,
@@ -248,7 +248,7 @@ def _record(
         "attempts": attempts,
         "images_per_second": round(images / sum(line["seconds"] for line in trainer.history), 1),
         "resumed_from": attempts[-1]["step"] if attempts[1:] else None,
-        "summary": summarized(trainer.history, attempts, recipe.node_hour_price),
+        "summary": summarized(trainer.history, attempts),
         "history": trainer.history,
         "final": {name: value for name, value in final.items() if name.startswith(("train", "validation"))},
     }

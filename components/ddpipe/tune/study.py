@@ -21,6 +21,7 @@ from ddpipe.runs import NAME, Run
 from ddpipe.search.winner import FILE as BEST
 from ddpipe.spelling import option
 from ddpipe.storage import open_store
+from ddpipe.train.recipe import as_today
 
 SETTINGS = "study.json"
 
@@ -114,7 +115,7 @@ class Study:
         try:
             before = json.loads(store.read(SETTINGS))
             problems = [
-                *_differences(before["recipe"], now["recipe"]),
+                *_differences(as_today(before["recipe"]), now["recipe"]),
                 *_differences(before, now, but="recipe"),
             ]
         except NoSuchObject:

@@ -38,7 +38,7 @@ def test_a_dimension_is_read(text: str, dimension: Range | Choice) -> None:
     ("text", "message"),
     [
         ("lerning_rate=0..1", r"'lerning_rate' is not a parameter here; did you mean learning_rate\?"),
-        ("keep_checkpoints=1..3", "'keep_checkpoints' is not a parameter"),
+        ("lerning_rate=1..3", "'lerning_rate' is not a parameter"),
         ("learning_rate=log(0,1)", "learning_rate is 0.0, not a number greater than 0"),
         ("weight_decay=log(0,1)", "starts above 0"),
         ("learning_rate=0.5..0.1", r"0\.5 is not below the upper limit 0\.1"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddpipe.errors import ParameterError
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import FORMER, Recipe, as_today
 
 
 def test_the_defaults_are_valid_and_explained() -> None:
@@ -19,6 +19,17 @@ def test_the_defaults_are_valid_and_explained() -> None:
 def test_a_recipe_survives_json() -> None:
     recipe = Recipe(epochs=3, learning_rate=0.25, precision="bf16")
     assert Recipe.from_json(recipe.to_json()) == recipe
+
+
+def test_a_stored_recipe_may_name_former_hyperparameters(caplog: pytest.LogCaptureFixture) -> None:
+    stored = {**Recipe(epochs=3).to_dict(), **FORMER}
+    assert as_today(stored) == Recipe(epochs=3).to_dict()
+    assert Recipe.from_dict(stored) == Recipe(epochs=3)
+    assert not caplog.text
+    other = {**stored, "mixing_alpha": 0.4, "node_hour_price": 2.5}
+    assert as_today(other) == {**Recipe(epochs=3).to_dict(), "mixing_alpha": 0.4}
+    assert Recipe.from_dict(other) == Recipe(epochs=3)
+    assert "mixing_alpha 0.4 of a stored recipe is not used: it is always 1.0" in caplog.text
 
 
 def test_a_whole_number_is_a_number() -> None:
@@ -49,7 +60,6 @@ def test_a_whole_number_is_a_number() -> None:
         ("clip_norm", -1),
         ("class_weights", "inverse"),
         ("mixing", "cutout"),
-        ("mixing_alpha", 0),
         ("initial_resolution", 0),
         ("frozen_epochs", -1),
         ("averaging_decay", 1),

@@ -91,7 +91,7 @@ def test_a_noisy_machine_ends_in_time_as_well() -> None:
 
 def test_growing_images_are_planned_for() -> None:
     """The first half of the steps costs a quarter each: the first decision knows what comes."""
-    work = Work(IMAGES, BATCH, validation=1000, initial=0.5, full_from=0.5)
+    work = Work(IMAGES, BATCH, validation=1000, initial=0.5)
     table, took = run(120, Machine(), work)
     assert took == pytest.approx(120, rel=0.02)
     assert table.schedule[1][1] == pytest.approx(table.steps, rel=0.1)
@@ -198,7 +198,7 @@ def test_the_expected_time_is_logged_after_the_first_steps(caplog: pytest.LogCap
 
 def test_the_share_of_work_is_the_share_of_time() -> None:
     """So a progress bar in units of work shows the time that is left, also while images grow."""
-    work = Work(IMAGES, BATCH, validation=1000, initial=0.5, full_from=0.5)
+    work = Work(IMAGES, BATCH, validation=1000, initial=0.5)
     machine = Machine()
     table = Timetable(work, 4, clock=machine.clock)
     machine.train(table, work, until=100)
@@ -209,11 +209,11 @@ def test_the_share_of_work_is_the_share_of_time() -> None:
 
 
 def test_the_work_is_that_of_the_recipe() -> None:
-    recipe = Recipe(batch_size=BATCH, initial_resolution=0.5, full_resolution_from=0.25)
+    recipe = Recipe(batch_size=BATCH, initial_resolution=0.5)
     work = Work.planned(recipe, IMAGES, 1000)
     assert work.done(100, 400) == pytest.approx(IMAGES / 4 + 1000 * SCORED)
-    assert work.left(100, 400) == pytest.approx(3 * IMAGES + 3 * 1000 * SCORED)
-    assert work.done(50, 50) == pytest.approx(images_seen(13, IMAGES, BATCH) / 4 + 3700 + 1000 * SCORED), (
+    assert work.left(100, 400) == pytest.approx(2.25 * IMAGES + 3 * 1000 * SCORED)
+    assert work.done(50, 50) == pytest.approx(images_seen(25, IMAGES, BATCH) / 4 + 2500 + 1000 * SCORED), (
         "the last epoch is validated although it is cut"
     )
 

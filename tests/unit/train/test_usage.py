@@ -58,14 +58,12 @@ def test_memory_is_in_bytes_and_without_gpus_where_there_are_none() -> None:
     assert "gpu_memory" not in used
 
 
-def test_a_summary_adds_up_all_attempts_and_their_price() -> None:
+def test_a_summary_adds_up_all_attempts() -> None:
     history = [{"data_wait": 0.1, "cpu": 0.5, "memory": 10}, {"data_wait": 0.3, "cpu": 0.7, "memory": 30}]
     attempts = [{"nodes": 2, "seconds": 1800}, {"nodes": 1, "seconds": 3600}]
-    assert summarized(history, attempts, 1.5) == {
+    assert summarized(history, attempts) == {
         "node_hours": 2,
-        "cost": 3,
         "data_wait": 0.2,
         "cpu": 0.6,
         "memory": 30,
     }
-    assert "cost" not in summarized(history, attempts, 0)
