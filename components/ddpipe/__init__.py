@@ -35,7 +35,6 @@ def launch(
     memory: str = "4Gi",
     gpus: int = 0,
     gpu_resource: str = "nvidia.com/gpu",
-    extended_resources: Mapping[str, str] | None = None,
     shared_memory: str = "1Gi",
     env: Mapping[str, str] | None = None,
     volumes: Sequence[str] = (),
@@ -43,10 +42,6 @@ def launch(
     s3_secret: str = "",
     node_selector: Mapping[str, str] | None = None,
     tolerations: Sequence[Mapping[str, Any]] = (),
-    spread: str = "",
-    host_network: bool = False,
-    runtime_class: str = "",
-    priority_class: str = "",
     service_account: str = "",
     pull_policy: str = "IfNotPresent",
     pull_secrets: Sequence[str] = (),
@@ -56,7 +51,6 @@ def launch(
     queue: str = "",
     runtime: str = "torch-distributed",
     scheduling: Mapping[str, Any] | None = None,
-    autoscaling: bool = False,
     preflight: str = "enforce",
     success: str = "all",
     restart: str = "Never",
@@ -64,7 +58,6 @@ def launch(
     keep: str = "never",
     logs: str = "all",
     deadlines: Mapping[str, float] | None = None,
-    outage: float = 600.0,
 ) -> Handle:
     """Run a function or a script as the ranks of one process group, and return at once with a handle on it.
 
@@ -95,7 +88,6 @@ def launch(
         memory: Memory per pod, requested and limited; a pod that exceeds it is killed.
         gpus: GPUs per pod; without any, ranks communicate over gloo.
         gpu_resource: Resource name of a GPU, as registered by the device plugin.
-        extended_resources: Further device-plugin resources per pod, such as {"rdma/hca": "1"}.
         shared_memory: Size limit of /dev/shm, used by data loader workers; it counts towards `memory`.
         env: Environment variables of the pods. Anyone who may read pods in the namespace sees them; for
             passwords, mount a Secret with `volumes`.
@@ -104,11 +96,6 @@ def launch(
         s3_secret: Secret with the object store's accesskey and secretkey; empty means none.
         node_selector: Node labels that the pods require; without a matching node the launch fails.
         tolerations: Tolerations of the pods, as in a pod spec, for nodes reserved by a taint.
-        spread: Node label by which pods are spread where possible, such as "kubernetes.io/hostname".
-        host_network: Whether the pods use the network of their node, as RDMA may require; many clusters
-            reject such pods.
-        runtime_class: Runtime class of the pods, such as "nvidia" where it is not the default.
-        priority_class: Priority class of the pods; a higher one may preempt other people's pods.
         service_account: Service account of the pods (default: the namespace's).
         pull_policy: When to pull the image: "IfNotPresent", "Always" (after pushing to the same tag) or
             "Never".
@@ -119,8 +106,8 @@ def launch(
         queue: Kueue queue that admits the job; while the job is queued, no deadline expires.
         runtime: Training runtime of a TrainJob.
         scheduling: The operator's schedulingPolicy, for gang scheduling.
-        autoscaling: Whether the cluster can add nodes; pods then need not fit on a node that exists already.
-        preflight: "enforce" rejects a job that cannot run, "warn" logs why and creates it anyway.
+        preflight: "enforce" rejects a job that cannot run, "autoscaling" does so without looking at nodes,
+            for clusters that add some; "warn" logs why and creates it anyway.
         success: "all": the job succeeds if all pods do; "rank0": the other pods' failures are ignored.
         restart: When to restart failed pods: "Never", "OnFailure", "Always" or "ExitCode". A restarted rank
             calls the function again from its beginning.
@@ -128,7 +115,6 @@ def launch(
         keep: Which finished jobs stay on the cluster to be examined: "never", "failed" or "always".
         logs: Ranks whose logs the handle shows: "first", "all", or numbers such as "0,5-7".
         deadlines: Deadlines in seconds by stage, such as {"scheduled": 7200, "finished": 36000}.
-        outage: How many seconds the API server may be unreachable before the launcher gives up.
 
     Raises:
         ParameterError: The function cannot be shipped, an option is wrong, or the name is taken.

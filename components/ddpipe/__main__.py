@@ -40,7 +40,6 @@ COMMANDS = (
     "launch",
     "katib",
     "jobs",
-    "scale",
 )
 """Each is a file in commands/, imported when called: `launch` does not load what `prepare` needs."""
 

@@ -101,6 +101,7 @@ def fault(name: str, **expected: object) -> Callable[[Callable[[Place], Ended]],
 BRIEF = "echo begun; sleep 1; echo done"
 LONG = "echo begun; sleep 100"
 SOON = ("--deadlines", "hopeless=3")
+SHORT_OUTAGE = ("--deadlines", "outage=4")
 
 
 def held(
@@ -425,7 +426,7 @@ def flaky(place: Place) -> Ended:
 @fault("the store of events is away for longer than an outage may last", words=("continuing without them",))
 def without_events(place: Place) -> Ended:
     place.proxy.answer(lambda request: "/events?" in request.path, 503, "etcdserver: no leader", times=10_000)
-    return launch(place, "sleep 8", "--outage", "3").end()
+    return launch(place, "sleep 8", "--deadlines", "outage=3").end()
 
 
 @fault("a proxy answers watches with a page of HTML and status 200")
@@ -436,7 +437,7 @@ def pages_for_watches(place: Place) -> Ended:
 
 @fault("the API server stays away", code=41, words=("does not answer", "run the step again"), jobs=1, pods=2)
 def away_for_good(place: Place) -> Ended:
-    step = running(place, LONG, "--outage", "4")
+    step = running(place, LONG, *SHORT_OUTAGE)
     with place.proxy.refusing():
         return step.end(60)
 
@@ -545,9 +546,6 @@ def worker_gone(place: Place) -> Ended:
     worker = f"/api/v1/namespaces/{place.namespace}/pods/{JOB_NAME}-worker-0"
     delete(place.admin, worker, gracePeriodSeconds=0)
     return step.end(60)
-
-
-SHORT_OUTAGE = ("--outage", "4")
 
 
 @fault(

@@ -110,7 +110,7 @@ def test_a_training_is_scaled_from_two_pods_to_three(
         step = started(place, environment, digits)
         (job,) = place.jobs()
         name = job["metadata"]["name"]
-        done = CliRunner().invoke(cli, ["scale", name, "--nodes", "3", "--namespace", place.namespace])
+        done = CliRunner().invoke(cli, ["jobs", "scale", name, "--nodes", "3", "-n", place.namespace])
         assert done.exit_code == 0, done.output
         ended = step.end(300)
         check(place, ended, parameters(digits[1], place), undisturbed)

@@ -74,7 +74,7 @@ def schedule(names: Names, packages: dict[str, str]) -> Iterator[dict[str, Any]]
     first, second = facts(*command), facts(*command)
     assert (first["changed"], second["changed"]) == (True, False)
     yield second
-    if ddpipe("schedule", "delete", second["schedule_id"]).exit_code not in {0, UnknownToEngine.exit_code}:
+    if ddpipe("schedule", "rm", second["schedule_id"]).exit_code not in {0, UnknownToEngine.exit_code}:
         pytest.fail("the schedule stays")
 
 
@@ -134,7 +134,7 @@ def test_a_schedule_fires_again_and_again_until_it_is_deleted(
 
     states = eventually(ended, lambda states: len(states) > 1, PATIENCE, pause=2)
     assert states[:2] == ["SUCCEEDED", "SUCCEEDED"]
-    facts("schedule", "delete", schedule["schedule_id"])
+    facts("schedule", "rm", schedule["schedule_id"])
     refusal(UnknownToEngine, "schedule", "disable", schedule["schedule_id"])
 
 

@@ -14,7 +14,14 @@ from ddpipe.kube import resources
 UID = "job-uid"
 
 
+HIGH = {"spec": {"priorityClassName": "high"}}
+"""A patch: the pods have this priority class."""
+
+
 def a_job(**changes: Any) -> TrainingJob:
+    """A job; `outage` is one of its deadlines."""
+    if "outage" in changes:
+        changes["deadlines"] = {**changes.get("deadlines", {}), "outage": changes.pop("outage")}
     owner = Owner(pipeline="digits", run_id="run-1", step="train")
     given = {
         "owner": owner,

@@ -1,6 +1,6 @@
 """The operators' released CRDs, by the client of Go's modules; and a page on what of a job is sent to each.
 
-`python tests/released_crds.py > docs/operators.md` writes the page.
+`python tests/support/released_crds.py > docs/operators.md` writes the page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ Schema = dict[str, Any]
 
 OPTIONS: Mapping[str, Any] = {
     "gpus": 2,
-    "extended_resources": {"rdma/hca": "1"},
     "env": {"NCCL_DEBUG": "INFO"},
     "volumes": [
         "claim:data:/data",
@@ -43,10 +42,7 @@ OPTIONS: Mapping[str, Any] = {
     "pull_secrets": ["registry"],
     "labels": {"team": "vision"},
     "annotations": {"note": "kept"},
-    "spread": "kubernetes.io/hostname",
-    "host_network": True,
-    "runtime_class": "nvidia",
-    "priority_class": "high",
+    "patch": {"spec": {"runtimeClassName": "nvidia", "priorityClassName": "high"}},
     "pull_policy": "Always",
     "queue": "team",
     "scheduling": {"minAvailable": 2},

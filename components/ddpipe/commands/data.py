@@ -11,7 +11,7 @@ from typing import ClassVar
 import click
 
 from ddpipe.commands import json_option, print_result
-from ddpipe.commands.options import former_name, options
+from ddpipe.commands.options import options
 from ddpipe.data.catalogue import clean_up, damage, difference, garbage, objects_of, per_class, shards_of
 from ddpipe.data.changes import changed_images
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
@@ -227,9 +227,6 @@ def clean_up_command(store: str, grace: float, delete: bool) -> None:
         {"objects": keys, "bytes": size, "deleted": len(objects) if delete else 0},
         "\n".join([*keys, f"{len(objects)} objects, {_megabytes(size)} {verb}"]),
     )
-
-
-data_command.add_command(former_name("gc", clean_up_command))
 
 
 def _counts(manifest: DatasetManifest, split: str) -> list[str]:

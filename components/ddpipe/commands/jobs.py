@@ -1,4 +1,4 @@
-"""`ddpipe jobs ls|clean-up`: the jobs that ddpipe has created on the cluster."""
+"""`ddpipe jobs ls|scale|clean-up`: the jobs that ddpipe has created on the cluster."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ddpipe.errors import LaunchError
 from ddpipe.kube.api import connect
 from ddpipe.kube.retrying import answered
 from ddpipe.launching.orphans import FoundJob, Swept, list_jobs, sweep
+from ddpipe.launching.scaling import scale
 from ddpipe.steps import SweepOptions
 
 namespace_option = click.option(
@@ -22,7 +23,7 @@ namespace_option = click.option(
 
 @click.group("jobs")
 def jobs_command() -> None:
-    """List and clean up the jobs that ddpipe has created on the cluster."""
+    """List, scale and clean up the jobs that ddpipe has created on the cluster."""
 
 
 @jobs_command.command("ls")
@@ -43,6 +44,29 @@ def _line(job: FoundJob) -> str:
     return f"{job.name}  {job.state}  {job.created}  {run}{'  kept' if job.kept else ''}"
 
 
+@jobs_command.command("scale")
+@click.argument("job")
+@click.option("--nodes", type=int, required=True, help="Number of pods.")
+@namespace_option
+@json_option
+def scale_command(job: str, nodes: int, namespace: str | None) -> None:
+    """Change the number of pods of the running JOB (see `ddpipe jobs ls`).
+
+    This records the request. The launcher that follows the job then deletes the job, whose ranks write a
+    checkpoint, and creates it again under the same name; without a running launcher, the step's next attempt
+    does so.
+    """
+    cluster = connect()
+    where = namespace or cluster.namespace
+    scaled = answered(lambda: scale(cluster, where, job, nodes), f"{where}/{job}")
+    before = f"from {scaled.before} " if scaled.before else ""
+    if scaled.asked:
+        text = f"requested: {scaled.job}, nodes {before}to {scaled.nodes}; its launcher creates it again"
+    else:
+        text = f"{scaled.job} has, or is about to have, nodes={scaled.nodes} already"
+    print_result(asdict(scaled), text)
+
+
 @jobs_command.command("clean-up")
 @options(SweepOptions)
 @namespace_option
@@ -53,37 +77,18 @@ def clean_up_command(pipeline: str, run_id: str, namespace: str | None) -> None:
     With --run-id, as in the last step of a pipeline, jobs that cannot be removed are reported but do not fail
     the command: they say nothing about the outcome of the run.
     """
-    _print_swept(_of_run(pipeline, run_id, namespace) if run_id else _complete(pipeline, run_id, namespace))
-
-
-@jobs_command.command("sweep", hidden=True)
-@options(SweepOptions)
-@namespace_option
-@json_option
-def sweep_command(pipeline: str, run_id: str, namespace: str | None) -> None:
-    """Former name of clean-up; fails with --run-id, too, if a job cannot be removed."""
-    _print_swept(_complete(pipeline, run_id, namespace))
-
-
-def _print_swept(swept: Swept) -> None:
+    if run_id:
+        try:
+            swept = _swept(pipeline, run_id, namespace)
+        except LaunchError as error:
+            click.echo(f"the jobs of the run could not be removed: {error}", err=True)
+            swept = Swept([], [str(error)])
+    else:
+        swept = _swept(pipeline, run_id, namespace)
+        swept.complete()
     names = [job.name for job in swept.removed]
     text = "\n".join([f"{len(names)} removed", *names])
     print_result({"removed": names, "problems": swept.problems}, text)
-
-
-def _complete(pipeline: str, run_id: str, namespace: str | None) -> Swept:
-    """What was removed, if that is all."""
-    swept = _swept(pipeline, run_id, namespace)
-    swept.complete()
-    return swept
-
-
-def _of_run(pipeline: str, run_id: str, namespace: str | None) -> Swept:
-    try:
-        return _swept(pipeline, run_id, namespace)
-    except LaunchError as error:
-        click.echo(f"the jobs of the run could not be removed: {error}", err=True)
-        return Swept([], [str(error)])
 
 
 def _swept(pipeline: str, run_id: str, namespace: str | None) -> Swept:

@@ -8,7 +8,6 @@ each parameter as a single argument, people write items one by one.
 from __future__ import annotations
 
 import builtins
-import copy
 import json
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -72,13 +71,6 @@ class SectionedOption(click.Option):
 def engine_option(*names: str, **settings: Any) -> Callable[[T], T]:  # noqa: ANN401 - click's own
     """An option that only pipeline engines use."""
     return click.option(*names, cls=SectionedOption, heading=ENGINES, common=False, **settings)
-
-
-def former_name(name: str, command: click.Command) -> click.Command:
-    """The same command under a name that it used to have, which help does not list."""
-    former = copy.copy(command)
-    former.name, former.hidden = name, True
-    return former
 
 
 class SectionedCommand(click.Command):

@@ -8,7 +8,7 @@ import click
 
 from ddpipe.commands import json_option, print_result
 from ddpipe.commands.engine import with_engine, with_request
-from ddpipe.commands.options import SectionedCommand, former_name
+from ddpipe.commands.options import SectionedCommand
 from ddpipe.engine.client import Engine
 from ddpipe.engine.runs import Request
 from ddpipe.engine.schedules import (
@@ -101,9 +101,6 @@ def remove_command(engine: Engine, name: str) -> None:
     schedule = find(engine, name)
     delete(engine, schedule)
     print_result({"deleted": schedule.id}, f"{schedule.name} removed")
-
-
-schedule_command.add_command(former_name("delete", remove_command))
 
 
 def _trigger(crontab: str | None, every: str | None) -> Trigger:

@@ -54,6 +54,7 @@ class Preflight(StrEnum):
     """What happens to a job that fails preflight."""
 
     ENFORCE = "enforce"
+    AUTOSCALING = "autoscaling"
     WARN = "warn"
 
 
@@ -104,6 +105,7 @@ class Deadlines:
         finished: Until the job ends; None means no limit.
         hopeless: How long a state must last that cannot pass by itself, such as an image that does not exist;
             one that may pass must last six times as long.
+        outage: How long the API server may be unreachable.
     """
 
     reconciled: float = 300
@@ -112,6 +114,7 @@ class Deadlines:
     running: float = 300
     finished: float | None = None
     hopeless: float = 20
+    outage: float = 600
 
 
 STAGES = tuple(stage.name for stage in fields(Deadlines))
@@ -148,9 +151,6 @@ class JobOptions(Parameters):
     gpu_resource: str = parameter(
         "nvidia.com/gpu", "Resource name of a GPU, as registered by the device plugin."
     )
-    extended_resources: Mapping[str, str] = parameter(
-        {}, "Further device-plugin resources per pod, such as rdma/hca=1."
-    )
     shared_memory: str = parameter("1Gi", "Size limit of /dev/shm, which counts towards the pod's memory.")
     env: Mapping[str, str] = parameter({}, "Environment variables of the pods.")
     volumes: Sequence[str] = parameter(
@@ -168,16 +168,6 @@ class JobOptions(Parameters):
     )
     node_selector: Mapping[str, str] = parameter({}, "Node labels that the pods require.")
     tolerations: Sequence[Mapping[str, Any]] = parameter([], "Tolerations of the pods, as in a pod spec.")
-    spread: str = parameter(
-        "", "Node label by which pods are spread where possible, such as kubernetes.io/hostname."
-    )
-    host_network: bool = parameter(
-        default=False, help="Whether the pods use the network of their node, as RDMA may require."
-    )
-    runtime_class: str = parameter(
-        "", "Runtime class of the pods, such as nvidia where it is not the default."
-    )
-    priority_class: str = parameter("", "Priority class of the pods.")
     service_account: str = parameter("", "Service account of the pods (default: the namespace's).")
     pull_policy: str = parameter(
         "IfNotPresent", "When to pull the image.", OneOf(("IfNotPresent", "Always", "Never"))
@@ -195,14 +185,10 @@ class JobOptions(Parameters):
         "for one in the namespace.",
     )
     scheduling: Mapping[str, Any] = parameter({}, "The operator's schedulingPolicy, for gang scheduling.")
-    autoscaling: bool = parameter(
-        default=False,
-        help="Whether the cluster can add nodes; pods then need not fit on a node that exists already.",
-    )
     preflight: str = parameter(
         Preflight.ENFORCE.value,
-        "What to do with a job that preflight finds cannot run: reject it (enforce), or log a warning and "
-        "create it (warn).",
+        "What to do with a job that preflight finds cannot run: reject it (enforce); the same without "
+        "looking at nodes, for clusters that add some (autoscaling); or log a warning and create it (warn).",
         OneOf(tuple(Preflight)),
     )
     success: str = parameter(
@@ -221,9 +207,6 @@ class JobOptions(Parameters):
         "The last lines of a failed rank are always printed.",
     )
     deadlines: Mapping[str, float] = parameter({}, f"Deadlines in seconds by stage: {', '.join(STAGES)}.")
-    outage: float = parameter(
-        600.0, "How long the API server may be unreachable, in seconds.", Between(0, 86_400, open_low=True)
-    )
 
     @property
     def processes_per_pod(self) -> int:
@@ -234,7 +217,7 @@ class JobOptions(Parameters):
     def per_pod(self) -> dict[str, str]:
         """The resource limits of one pod."""
         gpus = {self.gpu_resource: str(self.gpus)} if self.gpus else {}
-        return {"cpu": self.cpu, "memory": self.memory, **gpus, **self.extended_resources}
+        return {"cpu": self.cpu, "memory": self.memory, **gpus}
 
     @property
     def mounts(self) -> tuple[Volume, ...]:
@@ -267,8 +250,8 @@ class JobOptions(Parameters):
             yield f"logs: {error}"
 
     def _bad_quantities(self) -> Iterator[str]:
-        amounts = {name: getattr(self, name) for name in ("cpu", "memory", "shared_memory")}
-        for name, text in {**amounts, **self.extended_resources}.items():
+        for name in ("cpu", "memory", "shared_memory"):
+            text = getattr(self, name)
             try:
                 if quantity(text) <= 0:
                     yield f"{option(name)} is {text}, must be more than 0"

@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import JOB, labels_of
+from ddpipe.jobs.labels import labels_of
 from ddpipe.jobs.volumes import Volume, VolumeKind
 from ddpipe.kube.patch import merged
 from ddpipe.kube.quantities import quantity
@@ -56,14 +56,8 @@ def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) ->
     optional = {
         "nodeSelector": dict(job.node_selector),
         "tolerations": [dict(toleration) for toleration in job.tolerations],
-        "priorityClassName": job.priority_class,
         "serviceAccountName": job.service_account,
         "imagePullSecrets": [{"name": name} for name in job.pull_secrets],
-        "runtimeClassName": job.runtime_class,
-        "topologySpreadConstraints": _spread(job),
-        "hostNetwork": job.host_network,
-        # In the node's network, service names are resolved only with this policy.
-        "dnsPolicy": "ClusterFirstWithHostNet" if job.host_network else "",
     }
     return {
         "containers": [_container(job, container, env)],
@@ -78,14 +72,6 @@ def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) ->
         },
         **{name: value for name, value in optional.items() if value},
     }
-
-
-def _spread(job: TrainingJob) -> list[dict[str, Any]]:
-    if not job.spread:
-        return []
-    ours = {"matchLabels": {JOB: job.name}}
-    even = {"maxSkew": 1, "topologyKey": job.spread, "whenUnsatisfiable": "ScheduleAnyway"}
-    return [{**even, "labelSelector": ours}]
 
 
 def _container(job: TrainingJob, name: str, env: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _REPELLING = {"NoSchedule", "NoExecute"}
 _PASSING_TAINTS = "node.kubernetes.io/"
 # Controllers whose pods come back when they are removed, so that what they take never becomes free.
 _SERVICES = {"DaemonSet", "ReplicaSet", "StatefulSet", "Node"}
-_ALTERNATIVE = "or set autoscaling if nodes can be added"
+_ALTERNATIVE = "or set preflight to autoscaling if nodes can be added"
 
 
 @dataclass(frozen=True, slots=True)

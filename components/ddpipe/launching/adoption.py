@@ -80,7 +80,7 @@ def adopt_or_create(attempt: Attempt, unseen: int | None = None) -> tuple[Object
 
 def _surroundings(attempt: Attempt) -> tuple[Object | None, list[dict[str, Any]]]:
     """What the cluster's CRD knows, and the job's owners: the cluster deletes the job with its run."""
-    cluster, backend = Patient(attempt.cluster, attempt.job.outage), attempt.backend
+    cluster, backend = Patient(attempt.cluster, attempt.job.limits.outage), attempt.backend
     schema = spec_schema(cluster, backend.resource, needed=backend.needs_schema)
     return schema, owner_references(cluster, attempt.job.namespace)
 
@@ -147,7 +147,7 @@ def _create(attempt: Attempt, manifest: Mapping[str, Any]) -> Object | None:
             _sweep(attempt)
             await_free_names(attempt)
             attempt.creating.set()
-            return with_retries(lambda: _post(attempt, manifest), attempt.job.outage)
+            return with_retries(lambda: _post(attempt, manifest), attempt.job.limits.outage)
         except OperatorSilent as error:
             # Its own deadline counts: an operator that is restarted on a busy node is back within a minute.
             if time.monotonic() - began > attempt.job.limits.reconciled:

@@ -63,7 +63,7 @@ class Attempt:
     def find(self) -> Object | None:
         """The job on the cluster; None if there is none."""
         try:
-            return with_retries(lambda: self.cluster.get(self.path), self.job.outage)
+            return with_retries(lambda: self.cluster.get(self.path), self.job.limits.outage)
         except Refused as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None

@@ -41,7 +41,7 @@ def choose(
     """
     if job.backend != AUTO:
         return kinds[job.backend]
-    cluster = Patient(cluster, job.outage)
+    cluster = Patient(cluster, job.limits.outage)
     served = {name: kind for name, kind in kinds.items() if is_served(cluster, kind.resource)}
     for name, kind in served.items():
         if _was_used(cluster, job, kind):

@@ -34,8 +34,9 @@ def _ensure(attempt: Attempt, job: Object, companion: Companion) -> None:
     metadata = {**companion.manifest["metadata"], "ownerReferences": [owner]}
     body = {**companion.manifest, "metadata": metadata}
     until = time.monotonic() + _COLLECTION_SECONDS
+    outage = attempt.job.limits.outage
     for pause in backoff():
-        there = with_retries(lambda: _created_or_found(attempt.cluster, companion, body), attempt.job.outage)
+        there = with_retries(lambda: _created_or_found(attempt.cluster, companion, body), outage)
         if there and owns(job, there):
             return
         if there and (not _was_owned(there, owner) or time.monotonic() > until):

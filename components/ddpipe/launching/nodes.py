@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.options import Preflight
 from ddpipe.kube import capacity
 from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.discovery import readable
@@ -44,7 +45,7 @@ def nodes_of(cluster: Cluster, job: TrainingJob, backend: Backend) -> capacity.F
 
 def pods_that_fit(cluster: Cluster, job: TrainingJob, backend: Backend) -> int | None:
     """How many of the job's pods the nodes can take at this moment; None if that cannot be seen."""
-    patient, pod = Patient(cluster, job.outage), backend.pod(job)["spec"]
+    patient, pod = Patient(cluster, job.limits.outage), backend.pod(job)["spec"]
     nodes = _nodes(patient, job)
     usage = None if nodes is None else _usage(patient, pod)
     if nodes is None or usage is None:
@@ -54,7 +55,7 @@ def pods_that_fit(cluster: Cluster, job: TrainingJob, backend: Backend) -> int |
 
 def _nodes(cluster: Cluster, job: TrainingJob) -> list[capacity.Node] | None:
     """All nodes; None where they do not count, may not be read, or are too many."""
-    if job.autoscaling:
+    if job.preflight == Preflight.AUTOSCALING:
         return None
     nodes: list[capacity.Node] = []
 

@@ -106,7 +106,7 @@ class Observer:
             if now - since <= self._tolerated(trouble):
                 continue
             if is_transient(trouble.error):
-                raise given_up(trouble.error, self._job.outage) from trouble.error
+                raise given_up(trouble.error, self._job.limits.outage) from trouble.error
             raise trouble.error
 
     def receive(self, seconds: float) -> None:
@@ -172,7 +172,7 @@ class Observer:
 
     def _tolerated(self, trouble: Trouble) -> float:
         """Seconds; a server that has just started rejects requests until it knows its roles."""
-        return self._job.outage if is_transient(trouble.error) else self._job.limits.hopeless
+        return self._job.limits.outage if is_transient(trouble.error) else self._job.limits.hopeless
 
     def _sources(self) -> tuple[Source, ...]:
         namespace, resource = self._job.namespace, self._backend.resource

@@ -33,25 +33,25 @@ Problem = str
 
 def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mapping[str, Any]) -> list[str]:
     """What the user should know before `job` is created; each request is retried while the server is away."""
-    patient = Patient(cluster, job.outage)
+    patient = Patient(cluster, job.limits.outage)
     _check_installed(patient, job, backend)
     nodes = nodes_of(patient, job, backend)
     problems = [
         *missing_rights(patient, job, backend),
         *_dry_run(cluster, job, backend, manifest),
-        *_missing_objects(patient, job),
+        *_missing_objects(patient, job, backend),
         *_unusable_snapshots(patient, job),
         *nodes.problems,
         *beyond_quota(patient, job, backend),
     ]
-    if problems and job.preflight == Preflight.ENFORCE:
+    if problems and job.preflight != Preflight.WARN:
         raise _failed(job, backend, problems, f"with {option('preflight')} warn, the job is created anyway.")
     return [*problems, *nodes.remarks]
 
 
 def check_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:
     """Check that this account has all rights that launching needs."""
-    problems = list(missing_rights(Patient(cluster, job.outage), job, backend))
+    problems = list(missing_rights(Patient(cluster, job.limits.outage), job, backend))
     if problems:
         raise _failed(job, backend, problems)
 
@@ -106,12 +106,12 @@ def _dry_run(
             raise
 
     try:
-        made = with_retries(partial(created, backend.resource, manifest), job.outage)
+        made = with_retries(partial(created, backend.resource, manifest), job.limits.outage)
         if dropped := ", ".join(_dropped(manifest["spec"], made["spec"], "spec")):
             where = f"{backend.resource.full_name} of this cluster have no field {dropped}, and would drop it"
             yield f"{where}: update the operator, or let this account read the CRD, to fit the job to it"
         for companion in backend.companions(job):
-            with_retries(partial(created, companion.resource, companion.manifest), job.outage)
+            with_retries(partial(created, companion.resource, companion.manifest), job.limits.outage)
     except Refused as error:
         if error.status == HTTPStatus.NOT_FOUND:
             yield f"namespace {job.namespace} does not exist: create it, or choose another"
@@ -132,7 +132,7 @@ def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:  # noqa: ANN401 
             yield from _dropped(item, other, f"{path}.{number}")
 
 
-def _missing_objects(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
+def _missing_objects(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
     named = [
         (_MOUNTED[volume.kind], volume.name)
         for volume in job.mounts
@@ -146,9 +146,9 @@ def _missing_objects(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:
         if _is_missing(cluster, resource.path(job.namespace, name)):
             where = f"{resource.kind} {name} does not exist in namespace {job.namespace}"
             yield f"{where}: create it, or correct the name"
-    priority = f"{PRIORITY_CLASSES}/{job.priority_class}"
-    if job.priority_class and _is_missing(cluster, priority):
-        yield f"priority class {job.priority_class} does not exist: see kubectl get priorityclasses"
+    priority = backend.pod(job)["spec"].get("priorityClassName")
+    if priority and _is_missing(cluster, f"{PRIORITY_CLASSES}/{priority}"):
+        yield f"priority class {priority} does not exist: see kubectl get priorityclasses"
 
 
 def _unusable_snapshots(cluster: Cluster, job: TrainingJob) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ _SHOWN_PODS = 5
 
 def remove(attempt: Attempt, found: Object) -> None:
     """Delete a job, and wait until its name, the names of its pods and its quota are free."""
-    delete(attempt.cluster, attempt.path, found["metadata"]["uid"], attempt.job.outage)
+    delete(attempt.cluster, attempt.path, found["metadata"]["uid"], attempt.job.limits.outage)
     await_free_names(attempt)
     _await_free_quota(attempt)
 
@@ -56,8 +56,8 @@ def await_free_names(attempt: Attempt) -> None:
 
 def _left_over(attempt: Attempt) -> list[Object]:
     path, selector = PODS.path(attempt.job.namespace), attempt.backend.selector(attempt.job)
-    ask = {"labelSelector": selector}
-    found: list[Object] = with_retries(lambda: attempt.cluster.get(path, ask)["items"], attempt.job.outage)
+    ask, outage = {"labelSelector": selector}, attempt.job.limits.outage
+    found: list[Object] = with_retries(lambda: attempt.cluster.get(path, ask)["items"], outage)
     return found
 
 
@@ -67,7 +67,7 @@ def _await_free_quota(attempt: Attempt) -> None:
     until = time.monotonic() + _QUOTA_SECONDS
     for tried, pause in enumerate(backoff()):
         problems = with_retries(
-            lambda: list(preflight.beyond_quota(attempt.cluster, job, attempt.backend)), job.outage
+            lambda: list(preflight.beyond_quota(attempt.cluster, job, attempt.backend)), job.limits.outage
         )
         if not problems or time.monotonic() > until:
             return

@@ -62,7 +62,7 @@ def tune(
     """Run an Experiment and wait for its end; see `launch`, whose guarantees it has."""
 
     def kind(inner: Backend) -> Backend:
-        patient = Patient(cluster, job.outage)
+        patient = Patient(cluster, job.limits.outage)
         return experiment(plan, inner, spec_schema(patient, inner.resource, needed=inner.needs_schema))
 
     ending = _Ending(f"{RESOURCE.kind} {job.namespace}/{job.name}")

@@ -144,18 +144,6 @@ def test_a_dataset_excludes_options_for_preparing(tmp_path: Path) -> None:
     assert "options for preparing" in json.loads(ended.stdout)["seen"]
 
 
-@pytest.mark.parametrize(
-    ("group", "name", "former"),
-    [("data", "clean-up", "gc"), ("jobs", "clean-up", "sweep"), ("schedule", "rm", "delete")],
-)
-def test_former_names_of_commands_still_work(group: str, name: str, former: str) -> None:
-    """But help lists one verb only."""
-    shown = ddpipe(group, "--help").output
-    assert f"  {name}" in shown
-    assert f"  {former}" not in shown
-    assert ddpipe(group, former, "--help").exit_code == 0
-
-
 WITHOUT = """
 import importlib, sys
 
@@ -173,7 +161,7 @@ NOT_IN_THE_LAUNCHER = "torch PIL scipy sklearn onnx onnxruntime jinja2 pydicom p
 
 def test_commands_of_the_launcher_need_no_arrays() -> None:
     """The launcher image has no torch, and `ddpipe train` in it only launches."""
-    commands = ("train", "launch", "jobs", "scale", "runs", "submit", "schedule")
+    commands = ("train", "launch", "jobs", "runs", "submit", "schedule")
     others = ("reuse", "workflow", "launching.launcher", "notebook.background")
     modules = [*(f"commands.{name}" for name in commands), *others]
     subprocess.run([sys.executable, "-c", WITHOUT, f"numpy {NOT_IN_THE_LAUNCHER}", *modules], check=True)

@@ -173,14 +173,14 @@ def _one(store: Store, name: str, label: int = 0) -> Split:
 def test_only_unused_shards_are_garbage(toys: PrepareSpec) -> None:
     first, second = prepare(toys), _changed(toys)
     store = open_store(toys.store)
-    assert _facts("gc", "--store", toys.store, "--grace", "0")["objects"] == []
+    assert _facts("clean-up", "--store", toys.store, "--grace", "0")["objects"] == []
     store.delete(first.manifest_uri.removeprefix(f"{store.uri}/"))
-    assert _facts("gc", "--store", toys.store)["objects"] == [], "younger than a day"
-    dry = _facts("gc", "--store", toys.store, "--grace", "0")
+    assert _facts("clean-up", "--store", toys.store)["objects"] == [], "younger than a day"
+    dry = _facts("clean-up", "--store", toys.store, "--grace", "0")
     assert (len(dry["objects"]) > 1, dry["deleted"]) == (True, 0)
-    done = _facts("gc", "--store", toys.store, "--grace", "0", "--delete")
+    done = _facts("clean-up", "--store", toys.store, "--grace", "0", "--delete")
     assert done["deleted"] == len(dry["objects"])
-    assert _facts("gc", "--store", toys.store, "--grace", "0")["objects"] == []
+    assert _facts("clean-up", "--store", toys.store, "--grace", "0")["objects"] == []
     for split in SPLITS:
         open_split(second.manifest_uri, split)
     assert prepare(toys).reused
@@ -199,12 +199,12 @@ def test_leftovers_go_once_their_writers_are_certainly_dead(store_uri: str) -> N
 
 @pytest.mark.parametrize("grace", ["-1", "nan", "inf"])
 def test_an_invalid_grace_is_rejected(grace: str, tmp_path: Path) -> None:
-    code, output = _ddpipe("gc", "--store", str(tmp_path), "--grace", grace, "--json")
+    code, output = _ddpipe("clean-up", "--store", str(tmp_path), "--grace", grace, "--json")
     assert code == ParameterError.exit_code
     assert f"grace is {float(grace)}, not a number from 0" in json.loads(output)["seen"]
 
 
-@pytest.mark.parametrize("command", ["ls", "gc"])
+@pytest.mark.parametrize("command", ["ls", "clean-up"])
 def test_an_empty_address_of_a_store_is_refused(command: str) -> None:
     """It is not the folder that one happens to be in."""
     code, output = _ddpipe(command, "--store", "", "--json")
@@ -237,14 +237,14 @@ def test_a_removed_version_leaves_only_its_shards(toys: PrepareSpec) -> None:
     removed = _facts("rm", first.dataset_id[:8], "--store", toys.store)["removed"]
     assert removed == first.manifest_uri
     assert [found.dataset_id for found in versions(open_store(toys.store))] == [second.dataset_id]
-    assert _facts("gc", "--store", toys.store, "--grace", "0")["objects"]
+    assert _facts("clean-up", "--store", toys.store, "--grace", "0")["objects"]
     assert _ddpipe("rm", first.manifest_uri)[0] == NoSuchObject.exit_code
 
 
 def test_unused_columns_are_garbage(toys: PrepareSpec) -> None:
     first, second = prepare(toys), _changed(toys)
     _facts("rm", first.manifest_uri)
-    _facts("gc", "--store", toys.store, "--grace", "0", "--delete")
+    _facts("clean-up", "--store", toys.store, "--grace", "0", "--delete")
     left = {info.key for info in open_store(toys.store).list("columns/")}
     assert left == {object_key(column) for column in columns_of(second.manifest)}
 
@@ -255,12 +255,12 @@ def test_nothing_is_cleaned_up_beside_a_version_of_another_schema(toys: PrepareS
     old = first.manifest.to_json().replace(f'"schema":{SCHEMA}', '"schema":1')
     store, key = open_store(toys.store), manifest_key("toys", hashlib.sha256(old.encode()).hexdigest())
     store.write(key, old.encode())
-    code, output = _ddpipe("gc", "--store", toys.store, "--grace", "0", "--delete", "--json")
+    code, output = _ddpipe("clean-up", "--store", toys.store, "--grace", "0", "--delete", "--json")
     assert code == DatasetError.exit_code
     assert "schema 1" in json.loads(output)["seen"]
     assert "ddpipe data rm" in json.loads(output)["do"]
     _facts("rm", f"{store.uri}/{key}")
-    assert _facts("gc", "--store", toys.store, "--grace", "0")["objects"] == []
+    assert _facts("clean-up", "--store", toys.store, "--grace", "0")["objects"] == []
     assert prepare(toys).reused
 
 

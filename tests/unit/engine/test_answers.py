@@ -27,7 +27,7 @@ COMMANDS = (
     ("runs", "logs", "7"),
     ("runs", "stop", "7"),
     ("schedule", "ls"),
-    ("schedule", "delete", "nightly"),
+    ("schedule", "rm", "nightly"),
 )
 
 RUN = {"run_id": "7", "display_name": "one", "state": "FAILED"}

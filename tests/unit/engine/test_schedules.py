@@ -75,7 +75,7 @@ def test_another_pipelines_schedule_of_this_name_is_left_alone(server: Server) -
     assert len(server.schedules) == 1
     facts("schedule", "set", "nightly", "custom-job", "--every", "6h", "--experiment", "jobs")
     assert len(server.schedules) == 2
-    assert "several" in refusal(EngineConflict, "schedule", "delete", "nightly")["seen"]
+    assert "several" in refusal(EngineConflict, "schedule", "rm", "nightly")["seen"]
 
 
 def test_disabled_schedule_stays_disabled_when_it_is_set_again(server: Server) -> None:
@@ -88,9 +88,9 @@ def test_disabled_schedule_stays_disabled_when_it_is_set_again(server: Server) -
 
 def test_schedule_is_deleted_by_its_name_or_id(server: Server) -> None:
     made = facts(*NIGHTLY)
-    assert facts("schedule", "delete", made["schedule_id"]) == {"deleted": made["schedule_id"]}
+    assert facts("schedule", "rm", made["schedule_id"]) == {"deleted": made["schedule_id"]}
     assert facts("schedule", "ls") == {"schedules": []}
-    assert "schedule ls" in refusal(UnknownToEngine, "schedule", "delete", "nightly")["do"]
+    assert "schedule ls" in refusal(UnknownToEngine, "schedule", "rm", "nightly")["do"]
 
 
 def test_schedule_prints_times_and_time_zone(server: Server) -> None:

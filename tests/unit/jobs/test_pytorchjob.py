@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from ddpipe.jobs.labels import owner_of
 from ddpipe.jobs.options import Keep, Restart, Success
 from ddpipe.jobs.pytorchjob import manifest, phase, status
 from ddpipe.jobs.status import Phase, Stage
+
+GUIDE = Path(__file__).parents[3] / "docs/guides/gpus.md"
 
 
 def pod_of(job: TrainingJob) -> dict[str, Any]:
@@ -146,35 +150,17 @@ def test_a_pod_has_the_defaults_that_everybody_adds() -> None:
     assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
-def test_a_pod_has_what_gpu_nodes_ask_for() -> None:
-    job = a_job(
-        gpus=2,
-        gpu_resource="nvidia.com/mig-1g.5gb",
-        extended_resources={"rdma/hca": "1"},
-        runtime_class="nvidia",
-        host_network=True,
-        spread="kubernetes.io/hostname",
-        env={"NCCL_SOCKET_IFNAME": "eth0"},
-        patch={"spec": {"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["store"]}]}},
-    )
+def test_the_patch_of_the_guide_gives_what_gpu_nodes_ask_for() -> None:
+    (patch,) = re.findall(r"```json\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    job = a_job(gpus=2, gpu_resource="nvidia.com/mig-1g.5gb", patch=json.loads(patch))
     pod = pod_of(job)["spec"]
     limits = container_of(job)["resources"]["limits"]
     assert limits.items() >= {"nvidia.com/mig-1g.5gb": "2", "rdma/hca": "1"}.items()
-    assert pod["runtimeClassName"] == "nvidia"
+    assert (pod["runtimeClassName"], pod["priorityClassName"]) == ("nvidia", "high")
     assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
     (spread,) = pod["topologySpreadConstraints"]
-    assert (spread["topologyKey"], spread["whenUnsatisfiable"]) == (
-        "kubernetes.io/hostname",
-        "ScheduleAnyway",
-    )
     assert spread["labelSelector"]["matchLabels"].items() <= pod_of(job)["metadata"]["labels"].items()
-    assert environment_of(job)["NCCL_SOCKET_IFNAME"] == "eth0"
-    assert pod["hostAliases"][0]["hostnames"] == ["store"]
-
-
-def test_a_pod_asks_for_none_of_this_by_itself() -> None:
-    asked = {"runtimeClassName", "hostNetwork", "dnsPolicy", "topologySpreadConstraints"}
-    assert not pod_of(a_job())["spec"].keys() & asked
+    assert not pod_of(a_job())["spec"].keys() & {"runtimeClassName", "hostNetwork", "dnsPolicy"}
 
 
 def test_the_pods_get_what_a_model_must_be_traced_back_to() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from launch_samples import UID, a_job, a_server, ended
+from launch_samples import HIGH, UID, a_job, a_server, ended
 
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.completions import INDEX
@@ -156,7 +156,7 @@ def test_what_a_version_has_a_place_for_is_sent() -> None:
         ({"pull_secrets": ["registry"]}, "011", "spec.imagePullSecrets"),
         ({"labels": {"team": "a"}}, "011", '"team": "a"'),
         ({"patch": {"spec": {"securityContext": {"runAsUser": 7}}}}, "001", "spec.securityContext"),
-        ({"priority_class": "high"}, "000", 'spec.priorityClassName ("high")'),
+        ({"patch": HIGH}, "000", 'spec.priorityClassName ("high")'),
         ({"pull_policy": "Always"}, "000", f'spec.containers.{STEP}.imagePullPolicy ("Always")'),
         ({"patch": {"spec": {"containers": [{"name": "aid", "image": "b"}]}}}, "000", "aid.image"),
         ({"scheduling": {"minAvailable": 2}}, "000", "podGroupPolicy"),
@@ -178,7 +178,7 @@ def test_what_is_asked_for_and_has_no_place_is_refused(
 
 def test_all_rejected_options_are_reported_at_once() -> None:
     with pytest.raises(ParameterError, match="2 problems"):
-        manifest(a_job(priority_class="high", pull_policy="Always"), SCHEMAS["2.0"])
+        manifest(a_job(patch=HIGH, pull_policy="Always"), SCHEMAS["2.0"])
 
 
 def test_a_patch_names_the_container_as_in_any_other_kind_of_job() -> None:

@@ -50,8 +50,8 @@ def test_pods_that_fit_only_one_by_one_are_a_problem() -> None:
     (problem,) = found.problems
     assert problem == (
         "the nodes can take 1 of the job's 2 pods at the same time, each with 1 of cpu, 1Gi of memory; "
-        "n1 has 1.9 of cpu free: request less per pod or fewer pods, or set autoscaling if "
-        "nodes can be added"
+        "n1 has 1.9 of cpu free: request less per pod or fewer pods, or set preflight to autoscaling "
+        "if nodes can be added"
     )
 
 

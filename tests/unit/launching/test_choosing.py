@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 from fake_api import FakeApiServer
-from launch_samples import a_job
+from launch_samples import HIGH, a_job
 
 from ddpipe.errors import ClusterUnreachable, ParameterError, PreflightFailed
 from ddpipe.jobs import AUTO, BACKENDS
@@ -80,7 +80,7 @@ def test_a_trainer_without_the_fields_needs_a_runtime() -> None:
 
 def test_a_kind_without_a_field_for_an_option_is_skipped() -> None:
     server = a_server("trainjob", "pytorchjob", trainer=OLD)
-    kind, said = chosen(server, a_job(backend=AUTO, runtime="ours", priority_class="high"))
+    kind, said = chosen(server, a_job(backend=AUTO, runtime="ours", patch=HIGH))
     assert kind == KINDS["pytorchjob"]
     assert "spec.priorityClassName" in said
     assert "trainjob" not in candidates(a_job(backend=AUTO, scheduling={"minAvailable": 2}))

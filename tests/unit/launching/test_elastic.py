@@ -14,7 +14,7 @@ from fake_api import FakeApiServer, Request
 from launch_samples import EVENTS, JOBS, PODS, UID, a_job, a_pod, a_server, an_object, ended
 
 from ddpipe.__main__ import cli
-from ddpipe.commands import scale as command
+from ddpipe.commands import jobs as command
 from ddpipe.errors import DeadlineExceeded, Forbidden, NameTaken, ParameterError, ReplicaFailed, Unschedulable
 from ddpipe.jobs import trainjob
 from ddpipe.jobs.job import TrainingJob
@@ -353,7 +353,7 @@ def test_fewer_pods_than_may_be_are_refused() -> None:
         Made().launched(replace(JOB, min_nodes=3))
 
 
-# --- ddpipe scale -----------------------------------------------------------------------------------------
+# --- ddpipe jobs scale ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -365,7 +365,7 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApiServer]:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["scale", *arguments])
+    return CliRunner().invoke(cli, ["jobs", "scale", *arguments])
 
 
 def test_scaling_annotates_the_job(running: FakeApiServer) -> None:

@@ -351,8 +351,8 @@ def test_what_cannot_be_seen_for_too_long_is_given_up(
     error: ApiError, given_up: type[Exception], words: str
 ) -> None:
     """A cut is waited for as long as an outage may last, a refusal as long as what looks hopeless."""
-    for impatient in ({"outage": 1e-9}, {"deadlines": {"hopeless": 1e-9}}):
-        job = replace(JOB, **{"outage": 100.0, "deadlines": {"hopeless": 100.0}, **impatient})
+    for impatient in ({"outage": 1e-9}, {"hopeless": 1e-9}):
+        job = replace(JOB, deadlines={"outage": 100.0, "hopeless": 100.0, **impatient})
         troubles = Trouble("pods", error), 1, Trouble("pods", error)
         if ("outage" in impatient) is (given_up is ClusterUnreachable):
             with pytest.raises(given_up, match=words):
@@ -362,7 +362,7 @@ def test_what_cannot_be_seen_for_too_long_is_given_up(
 
 
 def test_what_is_seen_again_is_no_trouble_any_more() -> None:
-    job, trouble = replace(JOB, outage=3), Trouble("pods", Unanswered("cut"))
+    job, trouble = replace(JOB, deadlines={**JOB.deadlines, "outage": 3}), Trouble("pods", Unanswered("cut"))
     found = picture("job", an_object(JOB, "Running")), picture("pods", a_pod(JOB), a_pod(JOB, "worker-1"))
     assert looked_at(trouble, 2, *found, trouble, 2, found[0], job=job) is None
     with pytest.raises(ClusterUnreachable):
@@ -465,7 +465,7 @@ def test_the_latest_rejection_counts_in_any_order_of_events() -> None:
 
 
 def test_the_clock_of_a_stage_stands_still_while_the_server_is_away() -> None:
-    followed = Followed(replace(JOB, deadlines={"finished": 0.6}, outage=30))
+    followed = Followed(replace(JOB, deadlines={"finished": 0.6, "outage": 30}))
     followed.server.fail(lambda request: request.path == PODS, Unanswered("refused"), times=4)
     followed.server.end_watches()
     followed.saw("the API server is away, waiting: refused")

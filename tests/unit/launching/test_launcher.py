@@ -38,6 +38,10 @@ from ddpipe.launching.launcher import Outcome, launch
 FORBIDDEN = Refused(403, "Forbidden", 'pods is forbidden: User "me" cannot do that')
 
 
+def impatient(job: TrainingJob) -> TrainingJob:
+    return replace(job, deadlines={**job.deadlines, "outage": 0.5})
+
+
 def launched(job: TrainingJob, server: FakeApiServer, *, exists: bool = True) -> Outcome:
     return launched_and_printed(job, server, exists=exists)[0]
 
@@ -48,7 +52,7 @@ def launched_and_printed(
     """The outcome of a launch, and what it printed."""
     out = io.StringIO()
     try:
-        return launch(replace(job, outage=0.5), server, exists=lambda _: exists, out=out), out.getvalue()
+        return launch(impatient(job), server, exists=lambda _: exists, out=out), out.getvalue()
     except Exception as error:
         error.add_note(out.getvalue())
         raise
@@ -222,7 +226,7 @@ def test_a_quota_that_still_counts_removed_pods_is_waited_for(
             launched(job, server)
         return
     out = _Acting("leave the quota", lambda: server.put(QUOTAS, quota(0)))
-    outcome = launch(replace(job, outage=0.5), server, exists=lambda _: True, out=out)
+    outcome = launch(impatient(job), server, exists=lambda _: True, out=out)
     text = out.getvalue()
     assert not outcome.adopted
     assert "waiting for the pods of an earlier attempt to leave the quota: quota small" in text
@@ -480,7 +484,7 @@ def test_a_rejected_create_is_reported_in_the_server_s_words() -> None:
 def test_wrong_options_are_reported_before_the_first_request() -> None:
     server = a_server()
     nameless = {"spec": {"containers": [{"image": "other:1"}]}}
-    wrong = [a_job(patch=nameless), a_job(deadlines={"running": float("nan")}), a_job(outage=float("nan"))]
+    wrong = [a_job(patch=nameless), a_job(deadlines={"running": float("nan")})]
     wrong += [a_job(volumes=["claim:data:/data", "secret:key:/data"])]
     for job in wrong:
         with pytest.raises(ParameterError):
@@ -492,7 +496,6 @@ def test_wrong_options_are_reported_before_the_first_request() -> None:
     ("command", "problem"),
     [
         (["launch", "--image", "trainer:1", "--deadlines", "running=NaN"], "running is nan"),
-        (["launch", "--image", "trainer:1", "--outage", "nan"], "outage is nan"),
         (["launch", "--image", "trainer:1", "--nodes", "0"], "nodes is 0"),
         (["train", "--backend", "pytorchjob", "--image", "trainer:1", "--epochs", "0"], "epochs is 0"),
     ],

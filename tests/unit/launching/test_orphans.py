@@ -122,7 +122,7 @@ def two_orphans() -> tuple[FakeApiServer, str, str]:
     jobs = [a_job(owner=Owner(pipeline="digits", run_id="run-1", step=name)) for name in ("one", "two")]
     server = a_server()
     for job in jobs:
-        found = an_object(job, "Running")
+        found = orphan(job, "Running")
         found["metadata"]["uid"] = job.name
         server.put(JOBS, found)
     return server, jobs[0].name, jobs[1].name
@@ -184,7 +184,7 @@ def test_a_sweep_that_fails_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     server, one, _ = two_orphans()
     server.fail(deletes(one), Refused(403, "Forbidden", "no"))
     monkeypatch.setattr(jobs, "connect", lambda: server)
-    done = CliRunner().invoke(cli, ["jobs", "sweep", "--run-id", "run-1"])
+    done = CliRunner().invoke(cli, ["jobs", "clean-up"])
     assert done.exit_code == NotRemoved.exit_code
 
 

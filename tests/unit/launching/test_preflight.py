@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fake_api import FakeApiServer
-from launch_samples import JOBS, QUOTAS, a_job, a_server
+from launch_samples import HIGH, JOBS, QUOTAS, a_job, a_server
 
 from ddpipe.errors import ClusterUnreachable, NotInstalled, OperatorSilent, PreflightFailed
 from ddpipe.jobs.job import TrainingJob
@@ -69,7 +69,7 @@ def test_problems_are_remarks_with_preflight_warn() -> None:
 
 
 def test_what_may_not_be_read_is_no_problem() -> None:
-    job = a_job(volumes=["secret:key:/key"], service_account="me", priority_class="high")
+    job = a_job(volumes=["secret:key:/key"], service_account="me", patch=HIGH)
     server = a_server()
     server.fail(lambda request: request.method == "GET" and "kubeflow.org" not in request.path, FORBIDDEN)
     assert checked(server, job) == []
@@ -216,13 +216,13 @@ def test_pods_that_have_ended_take_no_capacity() -> None:
 
 def test_a_priority_class_must_exist() -> None:
     with pytest.raises(PreflightFailed, match="priority class high does not exist"):
-        checked(a_server(), a_job(priority_class="high"))
+        checked(a_server(), a_job(patch=HIGH))
 
 
 def test_nodes_are_not_looked_at_with_autoscaling() -> None:
     server = a_server()
     server.know("/api/v1/nodes", a_node())
-    assert checked(server, a_job(gpus=1, autoscaling=True)) == []
+    assert checked(server, a_job(gpus=1, preflight="autoscaling")) == []
 
 
 def test_a_job_that_may_have_to_wait_is_a_remark() -> None:
@@ -322,7 +322,7 @@ def test_a_priority_class_may_preempt_services(value: int, policy: str, *, fits:
     server = a_full_server(1, "7")
     named = {"metadata": {"name": "high"}, "value": value, "preemptionPolicy": policy}
     server.know(PRIORITIES, named)
-    job = a_job(priority_class="high", preflight="warn")
+    job = a_job(patch=HIGH, preflight="warn")
     assert (checked(server, job) == []) is fits
     assert pods_that_fit(server, job, BACKEND) == (2 if fits else 1)
 
@@ -330,7 +330,7 @@ def test_a_priority_class_may_preempt_services(value: int, policy: str, *, fits:
 def test_a_priority_class_out_of_sight_may_preempt_anything() -> None:
     server = a_full_server(1, "7")
     server.fail(lambda request: request.path.startswith(PRIORITIES), FORBIDDEN)
-    assert checked(server, a_job(priority_class="high")) == []
+    assert checked(server, a_job(patch=HIGH)) == []
     assert checked(server, a_job(preflight="warn")) != []
 
 
