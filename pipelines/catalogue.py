@@ -28,7 +28,7 @@ _TAGS = {
     steps.EVALUATE.name: ("evaluation", "metrics", "images"),
     steps.GATE.name: ("evaluation", "model_comparison", "promotion"),
     steps.EXPORT.name: ("deployment", "onnx", "model_package"),
-    steps.PREDICT.name: ("inference", "batch", "drift"),
+    steps.PREDICT.name: ("inference", "batch"),
     steps.DEPLOY.name: ("deployment", "kserve", "serving"),
     steps.REGISTER.name: ("deployment", "model_registry", "lineage"),
     steps.PYTORCH_JOB.name: ("training", "pytorch", "distributed", "launcher"),

@@ -337,12 +337,10 @@ PREDICT = Step(
     groups=(ModelOptions, ScoreOptions, StoreOptions),
     results=(
         Result("predicted", Kind.TEXT, "Folder with predictions.csv, predictions.parquet and summary.json."),
-        Result("drift", Kind.TEXT, "yes if images or answers differ from those of the training, else no."),
-        Result("prediction_metrics", Kind.METRICS, "Numbers of images, and of differences."),
-        Result("predictions_page", Kind.PAGE, "HTML page with shares, drift and the least sure answers."),
+        Result("prediction_metrics", Kind.METRICS, "Numbers of images, and of unreadable ones."),
+        Result("predictions_page", Kind.PAGE, "HTML page with shares and the least sure answers."),
     ),
-    help="Predict many images: tables of predictions, a page that shows them, and a check for drift against "
-    "the training images of the model.",
+    help="Predict many images: tables of predictions, and a page that shows them.",
     subject="model",
 )
 REGISTER = Step(

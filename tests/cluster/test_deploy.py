@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,10 +27,10 @@ from place import (
 
 from ddpipe.errors import DeployFailed
 from ddpipe.kube.api import ApiServer, connect
-from ddpipe.kube.discovery import is_served, readable
-from ddpipe.kube.resources import PODS, SERVICES
+from ddpipe.kube.discovery import is_served
+from ddpipe.kube.resources import PODS
 from ddpipe.serve.deploy import deploy
-from ddpipe.serve.manifests import APP, DEPLOYMENTS, INFERENCE_SERVICES, DeployOptions
+from ddpipe.serve.manifests import APP, INFERENCE_SERVICES, DeployOptions
 from ddpipe.serve.model import load_model
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
@@ -100,32 +99,6 @@ def test_model_is_rolled_out_answers_and_is_rolled_back(
         assert seen in str(failed.value)
         assert second.folder.store.uri in str(failed.value)
         assert _answer(team, kserve) == pytest.approx(_expected(second.folder.store.uri), abs=1e-6)
-
-
-def test_canary_answers_next_to_the_present_model_and_is_promoted(
-    team: ApiServer, root: str, s3_environment: dict[str, str]
-) -> None:
-    options = _options(s3_environment, "no")
-    old, new = (
-        a_small_package(f"{root}/canary/{seed}", seed=seed, has_pattern=True).folder.store.uri
-        for seed in range(2)
-    )
-    deploy(options, old, team)
-    assert "as exported, within" in deploy(replace(options, canary=50), new, team).tested
-    service = f"{SERVICES.path(team.namespace, 'photos')}:80"
-    answers = {tuple(np.round(_asked(team, service), 4)) for _ in range(60)}
-    assert answers == {tuple(np.round(_expected(uri), 4)) for uri in (old, new)}
-    deploy(options, new, team)
-    assert [one["metadata"]["name"] for one in _deployments(team)] == ["photos"]
-    assert _answer(team, "no") == pytest.approx(_expected(new), abs=1e-6)
-
-
-def _deployments(team: ApiServer) -> list[dict[str, Any]]:
-    found = (
-        readable(lambda name=name: team.get(DEPLOYMENTS.path(team.namespace, name)))  # type: ignore[misc]
-        for name in ("photos", "photos-canary")
-    )
-    return [one for one in found if one and "deletionTimestamp" not in one["metadata"]]
 
 
 def _expected(uri: str) -> list[float]:

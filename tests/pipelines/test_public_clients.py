@@ -20,7 +20,6 @@ from ddpipe.serve.model import load_model
 
 pytestmark = [pytest.mark.installs, pytest.mark.timeout(900)]
 
-GRPC_PORT = 18233
 KSERVE = f"""
 import asyncio, json, sys
 import numpy as np
@@ -50,37 +49,7 @@ given = triton.InferInput("images", [2, *{SHAPE}], "UINT8")
 given.set_data_from_numpy(np.full((2, *{SHAPE}), 100, np.uint8))
 print(json.dumps(client.infer("toys", [given]).as_numpy("probabilities").tolist()))
 """
-KSERVE_GRPC = f"""
-import asyncio, json, sys
-import numpy as np
-from kserve import InferenceGRPCClient, InferInput, InferRequest
-
-async def main():
-    client = InferenceGRPCClient(url="127.0.0.1:{GRPC_PORT}")
-    assert await client.is_server_live() and await client.is_server_ready()
-    assert await client.is_model_ready("toys")
-    for binary in (False, True):
-        given = InferInput("images", [2, *{SHAPE}], "UINT8")
-        given.set_data_from_numpy(np.full((2, *{SHAPE}), 100, np.uint8), binary_data=binary)
-        answer = await client.infer(InferRequest(model_name="toys", infer_inputs=[given]))
-        print(json.dumps(answer.outputs[0].as_numpy().tolist()))
-    await client.close()
-
-asyncio.run(main())
-"""
-TRITON_GRPC = f"""
-import json
-import numpy as np
-import tritonclient.grpc as triton
-
-client = triton.InferenceServerClient("127.0.0.1:{GRPC_PORT}")
-assert client.is_server_ready() and client.is_model_ready("toys")
-assert list(client.get_model_metadata("toys").inputs[0].shape) == [-1, *{SHAPE}]
-given = triton.InferInput("images", [2, *{SHAPE}], "UINT8")
-given.set_data_from_numpy(np.full((2, *{SHAPE}), 100, np.uint8))
-print(json.dumps(client.infer("toys", [given]).as_numpy("probabilities").tolist()))
-"""
-CLIENTS = {"kserve": KSERVE, "triton": TRITON, "kserve-grpc": KSERVE_GRPC, "triton-grpc": TRITON_GRPC}
+CLIENTS = {"kserve": KSERVE, "triton": TRITON}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +59,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
     uv = [str(Path(sys.executable).with_name("uv"))]
     subprocess.run([*uv, "venv", "--quiet", "--python", sys.executable, str(home)], check=True)
     made = str(home / "bin" / "python")
-    wanted = ("kserve", "tritonclient[http,grpc]")
+    wanted = ("kserve", "tritonclient[http]")
     subprocess.run([*uv, "pip", "install", "--quiet", "--python", made, *wanted], check=True)
     return made
 
@@ -104,7 +73,6 @@ def package(tmp_path: Path) -> str:
 def url(package: str) -> Iterator[str]:
     """Of a server, a process of its own."""
     command = [sys.executable, "-m", "ddpipe", "serve", package, "--port", "18232", "--name", "toys"]
-    command += ["--grpc-port", str(GRPC_PORT)]
     address = "http://127.0.0.1:18232"
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         try:

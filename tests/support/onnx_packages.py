@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from ddpipe.evaluate.metrics import measure
 from ddpipe.model.package import INPUT, OUTPUT, ModelPackage, Signature, publish
 from ddpipe.model.preprocessing import Preprocessing
-from ddpipe.model.reference import Reference, pattern_of
+from ddpipe.model.reference import pattern_of
 from ddpipe.model.session import Session
 from ddpipe.storage import open_store
 
@@ -73,7 +73,7 @@ def a_small_package(
     content = onnx or model.SerializeToString()
     return publish(
         open_store(uri),
-        reference=_reference(content, signed) if has_pattern else None,
+        pattern=_pattern(content, signed) if has_pattern else None,
         onnx=content,
         weights=b"weights",
         signature=signed,
@@ -83,7 +83,6 @@ def a_small_package(
     )
 
 
-def _reference(onnx: bytes, signature: Signature) -> Reference:
-    answer = signature.probabilities(Session(onnx)(pattern_of(signature.shape)))[0]
-    shares = np.zeros((1, len(signature.classes)), bool)
-    return Reference.of(shares, np.zeros((1, signature.shape[2])), answer.tolist())
+def _pattern(onnx: bytes, signature: Signature) -> list[float]:
+    answer: list[float] = signature.probabilities(Session(onnx)(pattern_of(signature.shape)))[0].tolist()
+    return answer

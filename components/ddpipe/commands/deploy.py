@@ -20,7 +20,7 @@ def deploy_command(model: str, runs: str, store: str, **given: Any) -> Outcome: 
     found = deploy(DeployOptions.picked(given), package_uri(model, runs, store), connect())
     return Outcome(
         asdict(found),
-        f"{found.service} serves {found.model} from {found.share}\n{found.url}\n{found.tested}",
-        f"{found.service} serves {found.model} from {found.share}",
+        f"{found.service} serves {found.model}\n{found.url}\n{found.tested}",
+        f"{found.service} serves {found.model}",
         values={"url": found.url, "previous": found.previous},
     )

@@ -8,8 +8,6 @@ from typing import Any
 
 import click
 import uvicorn
-from starlette.applications import Starlette
-from starlette.types import Lifespan
 
 from ddpipe.commands.model import model_argument
 from ddpipe.commands.options import SectionedCommand, options
@@ -33,7 +31,7 @@ _log = logging.getLogger(__name__)
 @model_argument
 @options(ServeOptions)
 def serve_command(model: str, **given: Any) -> None:  # noqa: ANN401 - by their names
-    """Answer requests for predictions over HTTP and gRPC, until it is stopped.
+    """Answer requests for predictions over HTTP, until it is stopped.
 
     MODEL is a model package (a folder or s3:// URI), the name of a run, or NAME@champion. The server speaks
     the Open Inference Protocol v2, takes pixels or image files, and shows a page at / for dropping a picture.
@@ -41,30 +39,20 @@ def serve_command(model: str, **given: Any) -> None:  # noqa: ANN401 - by their 
     chosen = ServeOptions.picked(given)
     work = Work(load_model(model), chosen.name, chosen.queue)
     config = uvicorn.Config(
-        Server(work).app(_beside(work, chosen) if chosen.grpc_port else None),
+        Server(work).app(),
         host=chosen.host,
         port=chosen.port,
         backlog=BACKLOG,
         log_level="warning",
         timeout_graceful_shutdown=GRACE,
     )
-    made = _listening(config, "port")
+    made = _listening(config)
     host, port = made.getsockname()[:2]
     _log.info("serving %s at http://%s:%d", chosen.name, host, port)
     uvicorn.Server(config).run([made])
 
 
-def _beside(work: Work, chosen: ServeOptions) -> Lifespan[Starlette]:
-    """The gRPC server, which starts and ends with the other."""
-    from ddpipe.serve.rpc import listening  # noqa: PLC0415 - gRPC is an extra
-
-    # gRPC says only later, and less clearly, that it cannot listen.
-    _listening(uvicorn.Config("", host=chosen.host, port=chosen.grpc_port), "grpc_port").close()
-    address = f"{chosen.host}:{chosen.grpc_port}"
-    return lambda _app: listening(work, address, GRACE)
-
-
-def _listening(config: uvicorn.Config, port: str) -> socket:
+def _listening(config: uvicorn.Config) -> socket:
     """A socket to which clients can connect."""
     try:
         made = config.bind_socket()
@@ -74,6 +62,6 @@ def _listening(config: uvicorn.Config, port: str) -> socket:
             what=ServeOptions.what,
             which=f"{config.host}:{config.port}",
             seen="the server cannot listen there: the address is in use, or not one of this machine",
-            do=f"Choose another {option(port)} or {option('host')}.",
+            do=f"Choose another {option('port')} or {option('host')}.",
         ) from error
     return made

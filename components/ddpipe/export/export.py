@@ -24,7 +24,7 @@ from ddpipe.export.agreement import PROBABILITY, agreement, same_decisions, spre
 from ddpipe.export.rounding import tolerance
 from ddpipe.export.spec import ExportSpec
 from ddpipe.export.speed import speed_of
-from ddpipe.export.variants import spread_over, variants
+from ddpipe.export.variants import variants
 from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import Evaluation, load_evaluation
@@ -32,7 +32,7 @@ from ddpipe.model.lineage import surroundings
 from ddpipe.model.onnx import OPSET, NotExportable, to_onnx
 from ddpipe.model.package import ModelPackage, Signature, publish
 from ddpipe.model.preprocessing import Preprocessing
-from ddpipe.model.reference import Reference, means_of, pattern_of
+from ddpipe.model.reference import pattern_of
 from ddpipe.model.scoring import Answer, answers_to, logits_by
 from ddpipe.model.session import Session
 from ddpipe.model.slices import worst_first
@@ -43,9 +43,6 @@ from ddpipe.storage import open_store
 from ddpipe.templates import environment
 
 BATCH_SIZES = (1, 2, 7, 64)
-
-REFERENCED = 1_000
-"""Training images whose brightness and answers are recorded."""
 
 LIBRARIES = ("ddpipe", "torch", "onnx", "onnxruntime", "onnxscript", "safetensors", "numpy")
 
@@ -118,7 +115,7 @@ def export(
         lineage=lineage,
         card=_card(signature, manifest, evaluation, lineage),
         seen=samples_seen(training_uri),
-        reference=_reference(signature, training, answers),
+        pattern=signature.probabilities(answers(pattern_of(signature.shape)))[0].tolist(),
         others={one.facts["file"]: one.data for one in further if one.is_published},
     )
 
@@ -199,19 +196,6 @@ def made_by(environment: Mapping[str, str]) -> dict[str, Any]:
 def _timed(model: bytes | None, answers: Answer, evaluated: nn.Module) -> dict[str, Answer]:
     """What is timed, by name."""
     return {**({} if model is None else {"onnx": answers}), "eager": logits_by(evaluated)}
-
-
-def _reference(signature: Signature, training: SplitReader, answers: Answer) -> Reference:
-    """What training images are like, and the model's answers to them, of some that are spread evenly."""
-    means, logits = [], []
-    for images in spread_over(training, REFERENCED):
-        means.append(means_of([images]))
-        logits.append(answers(images))
-    decisions = TASKS[signature.task].decisions(
-        signature.probabilities(np.concatenate(logits)), signature.thresholds
-    )
-    pattern = signature.probabilities(answers(pattern_of(signature.shape)))[0]
-    return Reference.of(decisions, np.concatenate(means), pattern.tolist())
 
 
 def _check_same_dataset(

@@ -6,7 +6,7 @@
 <package>/model.safetensors   weights of `architectures.Classifier`
 <package>/signature.json      Signature
 <package>/metrics.json        evaluation.Metrics
-<package>/reference.json      what answers and images of the training were like, see reference.py
+<package>/reference.json      what it answers to a test pattern, see reference.py
 <package>/model.fp16.onnx     and model.int8.onnx, model.pt2 (torch.export): further formats, if asked for
 <package>/lineage.json        what it was made from, and with
 <package>/README.md           the model card
@@ -15,7 +15,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -24,7 +24,6 @@ from ddpipe.model import VIEWS, ModelNames
 from ddpipe.model.evaluation import Metrics, corrupt, read_json
 from ddpipe.model.preprocessing import LARGEST_SIDE, Preprocessing
 from ddpipe.model.reference import FILE as REFERENCE
-from ddpipe.model.reference import Reference
 from ddpipe.model.tasks import TASKS, FloatArray
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store
@@ -168,7 +167,7 @@ def publish(
     lineage: Mapping[str, Any],
     card: str,
     seen: Hashes | None = None,
-    reference: Reference | None = None,
+    pattern: Sequence[float] | None = None,
     others: Mapping[str, bytes] | None = None,
 ) -> ModelPackage:
     """Write a package into a folder of its own."""
@@ -180,7 +179,7 @@ def publish(
         LINEAGE: to_json(lineage),
         CARD: card.encode(),
         **({} if seen is None else {TRAINED_ON: to_bytes(seen)}),
-        **({} if reference is None else {REFERENCE: to_json(reference.to_dict())}),
+        **({} if pattern is None else {REFERENCE: to_json({"pattern": list(pattern)})}),
         **(others or {}),
     }
     folder = FORMAT.publish(store, files, facts={"dataset_id": lineage["dataset"]["id"]})

@@ -20,7 +20,6 @@ from ddpipe.kube.discovery import is_served, readable
 from ddpipe.kube.resources import PODS, SERVICES
 from ddpipe.kube.retrying import Patient, delete, refused
 from ddpipe.model.package import FORMAT
-from ddpipe.serve.canary import canary_of, remove_canary
 from ddpipe.serve.manifests import INFERENCE_SERVICES, MODEL, PORT, DeployOptions, Object, objects
 from ddpipe.serve.probe import Probe, probe
 from ddpipe.serve.rollout import State, look, ready_pod
@@ -54,7 +53,6 @@ class Deployed:
         url: Address inside the cluster.
         model: URI of the package.
         previous: The package before; empty for none.
-        share: Pods of the service that it gets, as a clause.
         tested: Whether it answers a test pattern as exported, as a clause.
     """
 
@@ -63,7 +61,6 @@ class Deployed:
     url: str
     model: str
     previous: str
-    share: str
     tested: str
 
 
@@ -107,12 +104,7 @@ def _deploy(
 ) -> Deployed:
     namespace = cluster.namespace
     kserve = options.kserve == "yes" or (options.kserve == "auto" and is_served(cluster, INFERENCE_SERVICES))
-    if options.canary:
-        main, share = canary_of(cluster, options, model, kserve=kserve)
-        others = []
-    else:
-        main, *others = objects(options, model, namespace, kserve=kserve)
-        share = "all pods"
+    main, *others = objects(options, model, namespace, kserve=kserve)
     name = main.body["metadata"]["name"]
     path = main.resource.path(namespace, name)
     before = readable(lambda: cluster.get(path))
@@ -140,17 +132,15 @@ def _deploy(
         )
     if tested.same is None:
         _log.warning("%s was not tested: %s", options.service, tested.seen)
-    if not options.canary:
-        remove_canary(cluster, options.service, OUTAGE)
     host = f"{options.service}-predictor" if kserve else options.service
     url = f"http://{host}.{namespace}.svc/v2/models/{options.service}/infer"
-    return Deployed(options.service, main.resource.kind, url, model, previous, share, tested.seen)
+    return Deployed(options.service, main.resource.kind, url, model, previous, tested.seen)
 
 
 def _tested(
     cluster: Cluster, options: DeployOptions, model: str, made: Mapping[str, Any], *, kserve: bool
 ) -> Probe:
-    """The test request; to a pod of a Deployment, as pods of a canary answer behind its Service as well."""
+    """The test request; to a pod of a Deployment, as its Service may still choose an old one."""
     if kserve:
         target = SERVICES.path(cluster.namespace, f"{options.service}-predictor:80")
         return probe(cluster, target, options.service, model)

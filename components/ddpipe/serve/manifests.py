@@ -26,9 +26,6 @@ MANAGER = "app.kubernetes.io/managed-by"
 MODEL = "ddpipe.io/model"
 """Annotation with the URI of the package."""
 
-TRACK = "ddpipe.io/track"
-"""Label of the pods of a model that gets a share of the requests."""
-
 PORT = 8080
 """Of the pods; their Service listens at 80."""
 
@@ -55,13 +52,6 @@ class DeployOptions(Parameters):
         "ghcr.io/ddpipe/ddpipe-predictor:0.1.0", "Image that serves, without torch.", form="deploy_image"
     )
     replicas: int = parameter(1, "Number of pods that serve.", Between(1, 1000), common=True)
-    canary: int = parameter(
-        0,
-        "Percent of the requests for the new model, next to the present one, by its share of the pods, so at "
-        "least one pod; 0 means all of them. Not with KServe, whose standard mode does not split requests.",
-        Between(0, 50),
-        common=True,
-    )
     serve_cpu: str = parameter("1", "CPUs per pod, requested and limited.")
     serve_memory: str = parameter("1Gi", "Memory per pod, requested and limited.")
     serve_queue: int = parameter(
@@ -125,23 +115,6 @@ def objects(options: DeployOptions, model: str, namespace: str, *, kserve: bool)
     ports = [{"name": "http", "port": 80, "targetPort": PORT}]
     service = {"selector": {APP: options.service}, "ports": ports}
     return _object(DEPLOYMENTS, metadata, deployment), _object(SERVICES, metadata, service)
-
-
-def canary(options: DeployOptions, model: str, namespace: str, pods: int) -> Object:
-    """A second Deployment, whose pods the Service of the first finds as well."""
-    labels = {APP: options.service, TRACK: "canary"}
-    metadata = {
-        "name": f"{options.service}-canary",
-        "namespace": namespace,
-        "labels": {**labels, MANAGER: "ddpipe"},
-        "annotations": {MODEL: model},
-    }
-    template = {
-        "metadata": {"labels": labels, "annotations": {MODEL: model}},
-        "spec": _pod(options, model),
-    }
-    spec = {"replicas": pods, "selector": {"matchLabels": labels}, "template": template}
-    return _object(DEPLOYMENTS, metadata, spec)
 
 
 def _object(resource: Resource, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Object:

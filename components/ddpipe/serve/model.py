@@ -146,7 +146,6 @@ class Model:
                     answer=said.answer,
                     probabilities=said.probabilities,
                     warnings=one.warnings,
-                    brightness=tuple(one.pixels.mean(axis=(0, 1)).tolist()),
                 )
             else:
                 yield Prediction(image=one.name, problem="the model gives NaN or infinity for it")

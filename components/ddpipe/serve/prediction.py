@@ -22,7 +22,6 @@ class Prediction:
         probabilities: Of every class, in the model's order; empty if the image cannot be read.
         warnings: What about the image is unusual for this model.
         problem: Why the image cannot be read; empty if it was.
-        brightness: Mean of each channel of the prepared image, from 0 to 255; empty if it cannot be read.
     """
 
     image: str
@@ -30,7 +29,6 @@ class Prediction:
     probabilities: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     problem: str = ""
-    brightness: tuple[float, ...] = ()
 
     def best(self, top: int) -> dict[str, float]:
         """The `top` most probable classes, the most probable first; 0: all classes."""

@@ -19,7 +19,7 @@ from ddpipe.errors import LaunchError
 from ddpipe.kube.cluster import ApiError, Cluster, Refused
 from ddpipe.model.evaluation import read_json
 from ddpipe.model.package import FORMAT, INPUT, SIGNATURE, Signature
-from ddpipe.model.reference import FILE, Reference, pattern_of
+from ddpipe.model.reference import FILE, answer_from, pattern_of
 
 TOLERANCE = 1e-3
 """In a probability: more than another processor's rounding."""
@@ -44,8 +44,8 @@ class Probe:
 def probe(cluster: Cluster, target: str, name: str, model: str) -> Probe:
     """Ask a service, or a pod of it, for the probabilities of the test pattern."""
     folder = FORMAT.open(model)
-    reference = read_json(folder, FILE, Reference.from_dict, FORMAT) if FILE in folder.sha256 else None
-    if reference is None or not reference.pattern:
+    expected = read_json(folder, FILE, answer_from, FORMAT) if FILE in folder.sha256 else ()
+    if not expected:
         return Probe(None, "its package does not say what it answers to the test pattern: export it again")
     signature = read_json(folder, SIGNATURE, Signature.from_dict, FORMAT)
     try:
@@ -55,7 +55,7 @@ def probe(cluster: Cluster, target: str, name: str, model: str) -> Probe:
         return Probe(False if is_answer else None, f"the test request was refused: {error}")
     except (ApiError, LaunchError) as error:
         return Probe(None, f"the test request was not answered: {error}")
-    return _compared(answer, reference.pattern, signature.classes)
+    return _compared(answer, expected, signature.classes)
 
 
 def _request(signature: Signature) -> Mapping[str, Any]:

@@ -70,19 +70,6 @@ def parsed(body: bytes, signature: Signature, header: str | None = None) -> Requ
         return Request(str(values.get("id", ""))[:LONGEST_ID], _images(tensor, signature))
 
 
-def of_tensors(identity: str, tensors: Sequence[Mapping[str, Any]], signature: Signature) -> Request:
-    """A request for inference that did not arrive as JSON.
-
-    Args:
-        identity: The client's own name for it; empty for none.
-        tensors: Its inputs: name, datatype, shape, and data as bytes or a list; not trusted.
-        signature: Of the model.
-    """
-    with _explained(signature):
-        (tensor,) = tensors
-        return Request(identity[:LONGEST_ID], _images(tensor, signature))
-
-
 @contextmanager
 def _explained(signature: Signature) -> Iterator[None]:
     """Say what is expected where something else was sent."""
@@ -123,11 +110,6 @@ def _files(shape: Sequence[int], data: Sequence[str] | bytes) -> Sequence[bytes]
         return [base64.b64decode(text, validate=True) for text in data]
     except binascii.Error as error:
         raise ValueError(f"its data is not base64: {error}") from error
-
-
-def joined(strings: Sequence[bytes]) -> bytes:
-    """Strings as bytes, each after its length: what `_strings` reads."""
-    return b"".join(len(one).to_bytes(4, "little") + one for one in strings)
 
 
 def _strings(data: bytes) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from typing import Any
 from ddpipe.kube.cluster import Cluster
 from ddpipe.kube.discovery import readable
 from ddpipe.kube.resources import PODS
-from ddpipe.serve.manifests import CONTAINER, DEPLOYMENTS, TRACK
+from ddpipe.serve.manifests import CONTAINER, DEPLOYMENTS
 
 HOPELESS = {"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError"}
 """Reasons of a waiting container that do not pass by themselves."""
@@ -71,13 +71,11 @@ def ready_pod(cluster: Cluster, made: Mapping[str, Any]) -> str:
 
 
 def _new_pods(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> list[dict[str, Any]]:
-    """The pods that run the new arguments; those of a canary only if it is the object."""
+    """The pods that run the new arguments."""
     service = made["metadata"]["name"]
     labels = {"app": f"isvc.{service}-predictor"} if kserve else made["spec"]["selector"]["matchLabels"]
-    chosen = [f"{key}={value}" for key, value in labels.items()]
-    if TRACK not in labels:
-        chosen.append(f"{TRACK}!=canary")
-    query = {"labelSelector": ",".join(chosen), "limit": str(MOST_PODS)}
+    selector = ",".join(f"{key}={value}" for key, value in labels.items())
+    query = {"labelSelector": selector, "limit": str(MOST_PODS)}
     pods = cluster.get(PODS.path(cluster.namespace), query)["items"]
     return [pod for pod in pods if _arguments(pod["spec"]) == _expected(made, kserve=kserve)]
 

@@ -1,6 +1,6 @@
-"""Scores many images at once: predictions as tables, a page that shows them, and a check for drift.
+"""Scores many images at once: predictions as tables, a page that shows them.
 
-images ──▶ model ──▶ tables (tables.py) ──▶ counts (drift.py) ──▶ summary.json, predictions.html
+images ──▶ model ──▶ tables (tables.py) ──▶ summary.json, predictions.html
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import base64
 import heapq
 import io
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,11 +17,7 @@ from pathlib import Path
 from PIL import Image, ImageOps
 
 from ddpipe.errors import ParameterError, UnreadableImages, listed
-from ddpipe.model.evaluation import read_json
-from ddpipe.model.package import FORMAT
-from ddpipe.model.reference import FILE, Reference
 from ddpipe.processes.progress import progress_bar
-from ddpipe.serve.drift import Change, Seen, changes
 from ddpipe.serve.files import File, found
 from ddpipe.serve.model import Model, load_model
 from ddpipe.serve.prediction import Prediction
@@ -47,7 +44,7 @@ LARGEST = 32 * 2**20
 class _Noted:
     """What the page shows, of bounded size."""
 
-    seen: Seen = field(default_factory=Seen)
+    counts: Counter[str] = field(default_factory=Counter)
     unsure: list[tuple[float, int, Prediction]] = field(default_factory=list)
     problems: list[Prediction] = field(default_factory=list)
     images: int = 0
@@ -59,7 +56,7 @@ class _Noted:
             self.unreadable += 1
             self.problems += [one][: PROBLEMS - len(self.problems)]
             return
-        self.seen.add(one.answer, one.brightness)
+        self.counts.update(one.answer)
         keep = heapq.heappush if len(self.unsure) < UNSURE else heapq.heappushpop
         keep(self.unsure, (-_doubt(one), -self.images, one))
 
@@ -79,7 +76,6 @@ class Scored:
         images: How many there were.
         unreadable: How many of them cannot be read.
         shares: Of each class, the fraction of answered images in whose answer it is.
-        changes: Compared with the training images; empty if the package does not say how that was.
         page: The page, as HTML.
     """
 
@@ -88,13 +84,7 @@ class Scored:
     images: int
     unreadable: int
     shares: dict[str, float]
-    changes: tuple[Change, ...]
     page: str
-
-    @property
-    def drifted(self) -> tuple[Change, ...]:
-        """What differs."""
-        return tuple(one for one in self.changes if one.drifted)
 
 
 def score(model_uri: str, options: ScoreOptions) -> Scored:
@@ -102,7 +92,6 @@ def score(model_uri: str, options: ScoreOptions) -> Scored:
     store = open_store(options.predictions)
     store.check_writable()
     model, noted = load_model(model_uri), _Noted()
-    reference = _reference(model_uri)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         images = found(tuple(options.images), options.image_column)
@@ -117,18 +106,12 @@ def score(model_uri: str, options: ScoreOptions) -> Scored:
             )
         for name in (CSV, PARQUET):
             store.upload(folder / name, name)
-    scored = _scored(store.uri, model, noted, reference)
+    scored = _scored(store.uri, model, noted)
     store.write(PAGE, scored.page.encode())
     facts = {name: value for name, value in asdict(scored).items() if name != "page"}
-    store.write(SUMMARY, to_json({**facts, "drift": bool(scored.drifted)}))
+    store.write(SUMMARY, to_json(facts))
     _check_readable(noted, options, store.uri)
     return scored
-
-
-def _reference(uri: str) -> Reference | None:
-    """What answers and images of the training were like; None for a package of an earlier version."""
-    folder = FORMAT.open(uri)
-    return read_json(folder, FILE, Reference.from_dict, FORMAT) if FILE in folder.sha256 else None
 
 
 def _counted(model: Model, files: Iterable[File]) -> Iterator[Prediction]:
@@ -138,22 +121,19 @@ def _counted(model: Model, files: Iterable[File]) -> Iterator[Prediction]:
             progress.update()
 
 
-def _scored(uri: str, model: Model, noted: _Noted, reference: Reference | None) -> Scored:
-    classes = model.signature.classes
-    fits = reference is not None and len(reference.shares) == len(classes)
-    compared = changes(reference, noted.seen, classes) if reference and fits and noted.seen.images else []
+def _scored(uri: str, model: Model, noted: _Noted) -> Scored:
+    answered = max(1, noted.images - noted.unreadable)
     facts = {
         "uri": uri,
         "model": model.uri,
         "images": noted.images,
         "unreadable": noted.unreadable,
-        "shares": {name: noted.seen.share(name) for name in classes},
-        "changes": tuple(compared),
+        "shares": {name: noted.counts[name] / answered for name in model.signature.classes},
     }
     page = environment("ddpipe.serve").get_template("predictions.html.j2")
     unsure = [one for *_, one in sorted(noted.unsure, reverse=True)]
     shown = [(one, _picture(one.image)) for one in unsure]
-    html = page.render(**facts, shown=shown, problems=noted.problems, reference=reference)
+    html = page.render(**facts, shown=shown, problems=noted.problems)
     return Scored(**facts, page=html)  # type: ignore[arg-type]  # by name
 
 

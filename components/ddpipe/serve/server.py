@@ -16,7 +16,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import Lifespan
 
 from ddpipe.serve import protocol
 from ddpipe.serve.work import LARGEST_BODY, RETRY_AFTER, Refused, Work
@@ -38,7 +37,7 @@ class Server:
         """Prepare to serve."""
         self._work = work
 
-    def app(self, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
+    def app(self) -> Starlette:
         """The ASGI application."""
         model = "/v2/models/{name}"
         return Starlette(
@@ -60,7 +59,6 @@ class Server:
                 ),
             ],
             exception_handlers={HTTPException: _error, Refused: _refused},
-            lifespan=lifespan,
         )
 
     async def _page(self, _request: Request) -> Response:

@@ -40,9 +40,6 @@ class ServeOptions(Parameters):
 
     host: str = parameter("127.0.0.1", "Address to listen on; 0.0.0.0 for all of this machine.", common=True)
     port: int = parameter(8080, "Port to listen on; 0 takes any free one.", Between(0, 65535), common=True)
-    grpc_port: int = parameter(
-        0, "Port for gRPC; 0 means none. Needs: pip install 'ddpipe[grpc]'.", Between(0, 65535)
-    )
     name: str = parameter("model", "Name of the model in the paths of requests.", common=True)
     queue: int = parameter(
         32, "Requests in progress or waiting; further ones are rejected with status 503.", Between(1, 10_000)

@@ -1,6 +1,6 @@
 """Requests for one model that are under way: bounded in number, computed in threads, counted and measured.
 
-Both servers, HTTP and gRPC, pass every request through one `Work`. Beyond `queue` of them a request is
+The server passes every request through one `Work`. Beyond `queue` of them a request is
 rejected at once, so that memory is bounded and nobody waits without an answer.
 """
 

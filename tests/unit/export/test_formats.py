@@ -11,20 +11,17 @@ import pytest
 import torch
 from evaluation_runs import a_dataset, a_multilabel_dataset, a_training, exported
 from onnx import TensorProto, load_model_from_string
-from samples import published, some_images
 
 from ddpipe.data.reader import open_split
 from ddpipe.errors import ParameterError
-from ddpipe.export import export as exporting
 from ddpipe.export import variants as making
 from ddpipe.export.export import export
 from ddpipe.export.spec import FORMATS, ExportSpec
 from ddpipe.export.speed import speed_of
 from ddpipe.model.package import load_package
-from ddpipe.model.reference import Reference, pattern_of
+from ddpipe.model.reference import answer_from, pattern_of
 from ddpipe.model.scoring import Answer
 from ddpipe.model.session import Session
-from ddpipe.storage import open_store
 
 SPEC = ExportSpec(
     license="apache-2.0",
@@ -187,41 +184,20 @@ def test_large_images_are_timed_in_smaller_batches() -> None:
     assert set(sizes) == {1, 8}
 
 
-@pytest.mark.parametrize("kind", [a_dataset, pytest.param(a_multilabel_dataset, marks=pytest.mark.slow)])
-def test_reference_describes_training_images(tmp_path: Path, kind: object) -> None:
-    dataset = kind(str(tmp_path / "store"))  # type: ignore[operator]
-    a_training(str(tmp_path / "training"), dataset)
-    package = exported(tmp_path, dataset)
-    found = Reference.from_dict(json.loads(package.folder.read("reference.json")))
-    samples = open_split(dataset, "train")
-    assert found.images == len(samples)
-    assert found.brightness[0] == pytest.approx(samples.images(range(len(samples))).mean(), rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_large_training_split_is_sampled_over_its_whole_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exporting, "REFERENCED", 3)
-    dark, light = np.zeros((5, 8, 8, 1), np.uint8), np.full((5, 8, 8, 1), 200, np.uint8)
-    shards = {
-        "train": [dark, light],
-        "validation": [some_images(2, (8, 8, 1))],
-        "test": [some_images(8, (8, 8, 1))],
-    }
-    dataset = published(open_store(str(tmp_path / "store")), shards)
-    a_training(str(tmp_path / "training"), dataset)
-    package = exported(tmp_path, dataset)
-    found = Reference.from_dict(json.loads(package.folder.read("reference.json")))
-    assert found.images == 3
-    assert 0 < found.brightness[0] < 200
-
-
 def test_the_test_pattern_has_the_answer_of_a_prediction(run: Path) -> None:
     package = load_package(str(run / "model"))
-    reference = Reference.from_dict(json.loads(package.folder.read("reference.json")))
+    answer = answer_from(json.loads(package.folder.read("reference.json")))
     pattern = pattern_of(package.signature.shape)
     assert pattern.shape == (1, 8, 8, 1)
     assert pattern.ravel()[:8].tolist() == [0, 37, 74, 111, 148, 185, 222, 8]
     logits = Session(package.folder.read("model.onnx"))(pattern)
-    np.testing.assert_allclose(package.signature.probabilities(logits)[0], reference.pattern, atol=1e-5)
+    np.testing.assert_allclose(package.signature.probabilities(logits)[0], answer, atol=1e-5)
+
+
+def test_answer_to_the_test_pattern_is_read_from_packages_of_before() -> None:
+    before = {"images": 9, "shares": [1.0], "brightness": [2.0], "spread": [0.5], "pattern": [0.25, 0.75]}
+    assert answer_from(before) == (0.25, 0.75)
+    assert answer_from({"images": 9}) == ()
+    for wrong in ([], {"pattern": "x"}, {"pattern": ["a"]}, {"pattern": [float("nan")]}):
+        with pytest.raises(ValueError, match="no probabilities"):
+            answer_from(wrong)

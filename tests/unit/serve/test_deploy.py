@@ -50,10 +50,10 @@ class Controllers:
         self._left = self.looks
         return deploy(options, model, self.cluster, self._pause, lambda: float(next(self._seconds)))
 
-    def serving(self, name: str = "photos") -> str:
+    def serving(self) -> str:
         """URI of the model that the object names."""
         resource = INFERENCE_SERVICES if self.kserve else DEPLOYMENTS
-        spec = self.cluster.get(resource.path("team", name.removesuffix("-predictor")))["spec"]
+        spec = self.cluster.get(resource.path("team", "photos"))["spec"]
         pod = spec["predictor"] if self.kserve else spec["template"]["spec"]
         return str(pod["containers"][0]["args"][1])
 
@@ -82,9 +82,9 @@ class Controllers:
         if self.kserve:
             found = self.cluster.get(INFERENCE_SERVICES.path("team", "photos"))
             self.cluster.put(DEPLOYMENTS.path("team"), _made_by_kserve(found))
-        names = ("photos-predictor",) if self.kserve else ("photos", "photos-canary")
+        name = "photos-predictor" if self.kserve else "photos"
         for made in self.cluster.get(DEPLOYMENTS.path("team"))["items"]:
-            if made["metadata"]["name"] in names:
+            if made["metadata"]["name"] == name:
                 self._work(made)
 
     def _work(self, made: dict[str, Any]) -> None:
@@ -340,63 +340,12 @@ def test_an_older_package_is_deployed_without_a_test(s3: object) -> None:
     assert "export it again" in Controllers().deploy(package).tested
 
 
-CANARY = replace(OPTIONS, canary=25)
-
-
-def test_canary_gets_its_share_of_the_pods_behind_the_same_service(packages: list[str]) -> None:
-    cluster = Controllers()
-    cluster.deploy(packages[0], replace(OPTIONS, replicas=6))
-    assert "as exported" in cluster.deploy(packages[1], CANARY).tested
-    made = cluster.cluster.get(DEPLOYMENTS.path("team", "photos-canary"))
-    assert made["spec"]["replicas"] == 2  # of eight
-    labels = made["spec"]["template"]["metadata"]["labels"]
-    selector = cluster.cluster.get(SERVICES.path("team", "photos"))["spec"]["selector"]
-    assert selector.items() <= labels.items()
-    assert made["spec"]["selector"]["matchLabels"] == labels
-    assert (cluster.serving(), cluster.serving("photos-canary")) == tuple(packages)
-
-
-def test_deploying_again_without_a_share_promotes_and_removes_the_canary(packages: list[str]) -> None:
-    cluster = Controllers()
-    cluster.deploy(packages[0])
-    cluster.deploy(packages[1], CANARY)
-    cluster.deploy(packages[1])
-    names = [one["metadata"]["name"] for one in cluster.cluster.get(DEPLOYMENTS.path("team"))["items"]]
-    assert (cluster.serving(), names) == (packages[1], ["photos"])
-
-
-def _names(cluster: Controllers) -> list[str]:
-    return [one["metadata"]["name"] for one in cluster.cluster.get(DEPLOYMENTS.path("team"))["items"]]
-
-
-def test_pods_of_a_canary_do_not_roll_another_model_back(packages: list[str]) -> None:
-    """The Service finds them until they have ended: its answer is not the new model's."""
-    cluster = Controllers()
-    cluster.deploy(packages[0])
-    cluster.deploy(packages[1], CANARY)
-    assert "as exported" in cluster.deploy(packages[0]).tested
-    assert _names(cluster) == ["photos"]
-
-
-def test_a_model_that_answers_differently_keeps_the_canary(packages: list[str]) -> None:
-    cluster = Controllers()
-    cluster.deploy(packages[0])
-    cluster.deploy(packages[1], CANARY)
-    cluster.answering = lambda _path, _body: {"outputs": []}
-    with pytest.raises(DeployFailed, match="The previous model serves"):
-        cluster.deploy(packages[1])
-    assert (cluster.serving(), cluster.serving("photos-canary")) == tuple(packages)
-
-
-@pytest.mark.parametrize("canary", [False, True])
 @pytest.mark.parametrize("leftover", ["ending", "of another model"])
-def test_a_leftover_pod_is_not_asked(packages: list[str], canary: bool, leftover: str) -> None:
+def test_a_leftover_pod_is_not_asked(packages: list[str], leftover: str) -> None:
     """It answers, and it is listed first."""
     cluster = Controllers()
     cluster.deploy(packages[0])
-    if canary:
-        cluster.deploy(packages[1], CANARY)
-    old = cluster.cluster.get(PODS.path("team", "photos-canary-one" if canary else "photos-one"))
+    old = cluster.cluster.get(PODS.path("team", "photos-one"))
     if leftover == "ending":
         old["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
     else:
@@ -410,19 +359,16 @@ def test_a_leftover_pod_is_not_asked(packages: list[str], canary: bool, leftover
         return answering(path, body)
 
     cluster.answering = noted
-    cluster.deploy(packages[int(canary)], CANARY if canary else OPTIONS)
-    assert [path.split("/")[6] for path in asked] == [
-        "photos-canary-one:8080" if canary else "photos-one:8080"
-    ]
+    cluster.deploy(packages[0])
+    assert [path.split("/")[6] for path in asked] == ["photos-one:8080"]
 
 
-@pytest.mark.parametrize("options", [OPTIONS, CANARY])
-def test_a_model_without_a_ready_pod_is_not_tested(packages: list[str], options: DeployOptions) -> None:
+def test_a_model_without_a_ready_pod_is_not_tested(packages: list[str]) -> None:
     """A pod may end between the last look and the test."""
     cluster = Controllers()
     cluster.deploy(packages[0])
     cluster.without_pods = True
-    assert cluster.deploy(packages[1], options).tested == "none of its new pods is ready any more"
+    assert cluster.deploy(packages[1]).tested == "none of its new pods is ready any more"
 
 
 def test_pods_that_cannot_be_listed_do_not_remove_a_model(packages: list[str]) -> None:
@@ -430,38 +376,3 @@ def test_pods_that_cannot_be_listed_do_not_remove_a_model(packages: list[str]) -
     refused = Refused(403, "Forbidden", "pods is forbidden")
     cluster.cluster.fail(lambda request: request.path == PODS.path("team"), refused)
     assert cluster.deploy(packages[0]).tested.startswith("its pods could not be listed")
-
-
-@pytest.mark.parametrize(
-    ("replicas", "percent", "share"),
-    [(1, 20, "1 of 2 pods (50 %)"), (4, 20, "1 of 5 pods (20 %)"), (3, 50, "3 of 6 pods (50 %)")],
-)
-def test_share_of_a_canary_is_that_of_its_pods(
-    packages: list[str], replicas: int, percent: int, share: str
-) -> None:
-    cluster = Controllers()
-    assert cluster.deploy(packages[0], replace(OPTIONS, replicas=replicas)).share == "all pods"
-    assert cluster.deploy(packages[1], replace(OPTIONS, canary=percent)).share == share
-
-
-def test_canary_with_more_pods_than_the_present_model_is_rejected() -> None:
-    with pytest.raises(ParameterError, match="canary"):
-        replace(OPTIONS, canary=51).validated()
-
-
-def test_a_canary_that_fails_is_removed_and_the_model_stays(packages: list[str]) -> None:
-    cluster = Controllers()
-    cluster.deploy(packages[0])
-    cluster.state = CRASHED
-    with pytest.raises(DeployFailed, match="it is removed") as failed:
-        cluster.deploy(packages[1], CANARY)
-    assert "team/photos-canary" in str(failed.value)
-    names = [one["metadata"]["name"] for one in cluster.cluster.get(DEPLOYMENTS.path("team"))["items"]]
-    assert (cluster.serving(), names) == (packages[0], ["photos"])
-
-
-def test_a_canary_needs_a_model_next_to_it_and_no_kserve(packages: list[str]) -> None:
-    with pytest.raises(ParameterError, match="there is no Deployment of this name"):
-        Controllers().deploy(packages[0], CANARY)
-    with pytest.raises(ParameterError, match="which does not split requests"):
-        Controllers(kserve=True).deploy(packages[0], CANARY)
