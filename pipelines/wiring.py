@@ -209,7 +209,12 @@ class Pipeline:
             "claim": self.claim,
             "secret": SECRET,
             "parameters": [
-                {"name": item.name, "kind": item.kind.__name__, "default": item.default, "help": item.help}
+                {
+                    "name": item.name,
+                    "kind": item.form_kind.__name__,
+                    "default": item.default,
+                    "help": item.help,
+                }
                 for item in self.parameters
             ],
             "tasks": [self._described(task) for task in self.tasks],

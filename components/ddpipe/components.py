@@ -132,7 +132,13 @@ class StepComponent(ContainerComponent):  # type: ignore[misc]
         identity = {name: value for name, value in _identity().items() if name in inputs}
         if Owner not in self._step.groups:
             identity.pop("pipeline", None)  # clean_up also removes the jobs of nested pipelines
-        return super().__call__(*args, **{**defaults, **identity, **given})
+        # KFP has no type for a number or a word: such an input is text, and users give numbers.
+        text = {
+            name: str(value)
+            for name, value in given.items()
+            if name in inputs and inputs[name].type == "STRING" and type(value) in {int, float}
+        }
+        return super().__call__(*args, **{**defaults, **identity, **given, **text})
 
 
 def _identity() -> dict[str, str]:
@@ -154,7 +160,7 @@ def _identity() -> dict[str, str]:
 def argument(item: Parameter) -> Argument:
     """A parameter as a parameter of a Python function."""
     default = Argument.empty if item.required else item.default
-    return Argument(item.name, Argument.POSITIONAL_OR_KEYWORD, default=default, annotation=item.kind)
+    return Argument(item.name, Argument.POSITIONAL_OR_KEYWORD, default=default, annotation=item.form_kind)
 
 
 def described(

@@ -77,7 +77,7 @@ def read(items: Iterable[Parameter], fields: Mapping[str, Any]) -> tuple[dict[st
     """Values by the parameters' own names from the fields of a form, and what is wrong with the names."""
     named = {item.name: item for item in items}
     alone = [item for item in named.values() if item.alone and item.form in fields]
-    values = {item.name: fields[item.form] for item in alone}
+    values = {item.name: item.from_form(fields[item.form]) for item in alone}
     wrong: list[str] = []
     for one in objects(named.values()):
         inside, problems = opened(one.name, fields.get(one.name, {}), named)

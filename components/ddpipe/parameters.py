@@ -50,21 +50,21 @@ class Between:
         return f"{above} {low} and {'less than' if self.open_high else 'at most'} {high}"
 
 
-CHOSEN = -1
-"""Value of a numeric parameter that is chosen by the data; the word for names is `auto`."""
+AUTO = "auto"
+"""In place of a value that ddpipe chooses."""
 
 
 @dataclass(frozen=True, slots=True)
-class OrChosen:
-    """Numbers of a range, or `CHOSEN`."""
+class OrAuto:
+    """Numbers of a range, or `AUTO`."""
 
     allowed: Between
 
-    def __contains__(self, value: float) -> bool:
-        return value == CHOSEN or value in self.allowed
+    def __contains__(self, value: float | str) -> bool:
+        return value == AUTO if isinstance(value, str) else value in self.allowed
 
     def __str__(self) -> str:
-        return f"{self.allowed}, or {CHOSEN} (chosen by the data)"
+        return f"{self.allowed}, or {AUTO}"
 
 
 _MOST_NAMES = 5
@@ -166,12 +166,32 @@ class Parameter:
         """Whether it has no default."""
         return self.default is None
 
+    @property
+    def may_be_auto(self) -> bool:
+        """Whether it is a number, or `AUTO` in place of one."""
+        return isinstance(self.allowed, OrAuto)
+
+    @property
+    def form_kind(self) -> type:
+        """The type of its field in a form: no engine has one for a number or a word, so both are text."""
+        return str if self.may_be_auto else self.kind
+
+    def from_form(self, value: Any) -> Any:  # noqa: ANN401 - of the field's type, and of the parameter's
+        """Its value from that of its field; validation rejects what is no number."""
+        if not (self.may_be_auto and isinstance(value, str)):
+            return value
+        try:
+            return self.kind(value)
+        except ValueError:
+            return value
+
     def problem(self, value: object) -> str | None:
         """What is wrong with a value; None if it is valid."""
         if value is None and self.required:
             return f"{option(self.name)} is missing"
         # In Python, and only there, a bool is an int.
         fits = isinstance(value, _TYPES[self.kind]) and (self.kind is bool or not isinstance(value, bool))
+        fits = fits or (self.may_be_auto and value == AUTO)
         if fits and value in self.allowed and all(isinstance(item, self.items) for item in _items(value)):
             return None
         kind = _WORDS[self.kind] + (" of text" if self.items is str else "")

@@ -17,10 +17,10 @@ from ddpipe.errors import ParameterError
 from ddpipe.evaluate.gate_spec import GateSpec
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.export.spec import ExportSpec
-from ddpipe.jobs import ALONE, AUTO, BACKENDS, LOCAL
+from ddpipe.jobs import ALONE, BACKENDS, LOCAL
 from ddpipe.jobs.options import JobOptions, LaunchOptions, Restart
 from ddpipe.jobs.owner import Owner
-from ddpipe.parameters import Between, OneOf, Parameter, Parameters, declared, parameter
+from ddpipe.parameters import AUTO, Between, OneOf, Parameter, Parameters, declared, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
 from ddpipe.search.options import SearchOptions

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ddpipe.errors import GateFailed, ParameterError
 from ddpipe.jobs import LOCAL
-from ddpipe.model import AUTO
+from ddpipe.parameters import AUTO
 from ddpipe.runs import Run
 from ddpipe.spelling import option
 from ddpipe.steps import TrainOptions

@@ -161,7 +161,7 @@ def test_the_form_has_a_field_for_each_parameter_with_its_default(form: Page) ->
     assert {label.partition(" - ")[0] for label in labels if " - " in label} == {
         item.name for item in TRAINING.parameters
     }
-    assert form.locator("#train_epochs").input_value() == "-1"
+    assert form.locator("#train_epochs").input_value() == "auto"
     assert form.locator("#train_model").input_value() == "auto"
 
 

@@ -151,7 +151,6 @@ EVERYTHING = replace(
     learning_rate=0.01,
     schedule="linear",
     clip_norm=1.0,
-    accumulation_steps=3,
     averaging_decay=0.99,
     augmentation="shift-alternating-flip",
 )
@@ -161,8 +160,8 @@ EVERYTHING = replace(
 @pytest.mark.parametrize(
     ("recipe", "ranks"),
     [
-        pytest.param(replace(EVERYTHING, mixing="mixup", optimizer="muon"), 1, id="mixup, muon, 1 rank"),
-        pytest.param(replace(EVERYTHING, mixing="cutmix", precision="bf16"), 2, id="cutmix in bf16, 2 ranks"),
+        pytest.param(replace(EVERYTHING, optimizer="muon"), 1, id="muon, 1 rank"),
+        pytest.param(replace(EVERYTHING, precision="bf16"), 2, id="bf16, 2 ranks"),
         pytest.param(replace(EVERYTHING, strategy="fsdp"), 2, id="fsdp, 2 ranks"),
         pytest.param(replace(RECIPE, frozen_epochs=1, averaging_decay=0.9), 2, id="frozen at first, 2 ranks"),
     ],

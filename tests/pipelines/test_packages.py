@@ -14,8 +14,8 @@ from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineSpec
 
 from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
-from ddpipe.jobs import AUTO, BACKENDS
-from ddpipe.parameters import Parameter, declared
+from ddpipe.jobs import BACKENDS
+from ddpipe.parameters import AUTO, Parameter, declared
 from ddpipe.pipelines.compile import COMPILED, PIPELINES, compile_all, compile_v1, compile_v2
 from ddpipe.pipelines.wiring import MOUNT, Given, Made, Task
 from ddpipe.steps import (

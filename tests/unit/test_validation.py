@@ -41,14 +41,6 @@ def test_values_of_a_preset_are_checked_with_those_given() -> None:
     assert problems_of(preset="fast-32", strategy="fsdp", optimizer="sgd") == []
 
 
-def test_micro_batches_need_samples() -> None:
-    (problem,) = problems_of(batch_size=4, accumulation_steps=1000)
-    assert problem.startswith("accumulation_steps is 1000, more than batch_size (4)")
-    (problem,) = problems_of(batch_size=8, accumulation_steps=4, processes=4)
-    assert problem.startswith("accumulation_steps is 4, more than the 2 samples that each of 4 processes")
-    assert problems_of(batch_size=8, accumulation_steps=2, processes=4) == []
-
-
 def test_options_are_spelled_as_the_command_line_does() -> None:
     with spelled(as_option):
         assert problems_of(learning_rate=-2.0)[0].startswith("--learning-rate is -2.0, not")
@@ -93,11 +85,6 @@ WRONG = {
     "fractions": ({"validation_fraction": 0.6, "test_fraction": 0.6}, "leave nothing for training"),
     "fold": ({"folds": 3, "fold": 7}, "fold is 7, but folds is 3"),
     "an umlaut": ({"dataset_name": "bäume"}, "data_name is 'bäume'"),
-    "empty micro-batches": ({"batch_size": 4, "accumulation_steps": 1000}, "accumulation_steps is 1000"),
-    "shares": (
-        {"nodes": 64, "batch_size": 64, "accumulation_steps": 2},
-        "accumulation_steps is 2, more than the 1 samples",
-    ),
 }
 
 

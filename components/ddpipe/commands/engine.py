@@ -110,6 +110,11 @@ def _values(package: Package, from_file: Mapping[str, Any], assigned: tuple[str,
         if ours and not problems and fields.keys() == {item.name for item in ours.parameters}:
             problems += ours.problems(values)
     refuse(f"{package.name} cannot run", dict.fromkeys(problems))
+    # A field that also takes a word is text in the form.
+    values = {
+        name: str(value) if fields[name].kind is str and type(value) in {int, float} else value
+        for name, value in values.items()
+    }
     if ours and values.get(SECRET) == "":
         values[SECRET] = NO_SECRET
     return values

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from ddpipe import spelling
-from ddpipe.parameters import OneOf, Parameter, Parameters, declared
+from ddpipe.parameters import AUTO, OneOf, Parameter, Parameters, declared
 
 T = TypeVar("T", bound=Callable[..., object])
 P = TypeVar("P", bound=Parameters)
@@ -157,12 +157,24 @@ def as_option(item: Parameter, heading: str, *, common: bool = True) -> Callable
     metavar = "|".join(names) if 0 < len(names) <= FEW else None
     return click.option(
         name,
-        type=item.kind,
+        type=_NumberOrAuto(item.kind) if item.may_be_auto else item.kind,
         default=default,
         metavar=metavar,
         show_default=default not in {"", None},
         **shared,
     )
+
+
+class _NumberOrAuto(click.ParamType[float | str]):
+    """A number, or `AUTO`."""
+
+    def __init__(self, kind: type) -> None:
+        self._number = click.types.convert_type(kind)
+        self.name = f"{self._number.name}|{AUTO}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own
+        """The number that a text says."""
+        return value if value == AUTO else self._number.convert(value, param, ctx)
 
 
 def _several(name: str, item: Parameter, default: object, shared: Mapping[str, Any]) -> Callable[[T], T]:

@@ -23,7 +23,7 @@ from ddpipe.evaluate.slice_table import sliced
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.evaluate.temperature import fitted
 from ddpipe.evaluate.warnings import rough, warnings_about
-from ddpipe.model import AUTO, VIEWS
+from ddpipe.model import VIEWS
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation
 from ddpipe.model.record import training_record
@@ -31,6 +31,7 @@ from ddpipe.model.scoring import logits_of
 from ddpipe.model.tasks import TASKS, Task
 from ddpipe.model.trained import load_model, samples_seen
 from ddpipe.model.views import Averaged, Compared, with_views
+from ddpipe.parameters import AUTO
 from ddpipe.storage import open_store
 
 SPLIT = "test"

@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddpipe.evaluate.gate_spec import AUTO, GateSpec
+from ddpipe.evaluate.gate_spec import GateSpec
 from ddpipe.evaluate.metrics import Answers
 from ddpipe.evaluate.paired import by_class, gain, mcnemar, score
 from ddpipe.model.slices import FEWEST
 from ddpipe.model.tasks import BoolArray, IntArray, Task
 from ddpipe.model.verdict import FAIL, KEEP, PROMOTE, ClassPair, Comparison, Cost, Verdict
+from ddpipe.parameters import AUTO
 
 
 def metric_of(spec: GateSpec, task: Task) -> str:

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ddpipe.data.names import DATASET
-from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
 from ddpipe.spelling import option
-
-AUTO = "auto"
-"""The score by which models of the task are compared: accuracy, or macro AUC of labels."""
 
 PROMOTED, ALWAYS = "promoted", "always"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddpipe.model import AUTO, VIEWS
-from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.model import VIEWS
+from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
 from ddpipe.spelling import option
 
 MOST_COLUMNS = 20

@@ -14,9 +14,6 @@ BACKENDS: Mapping[str, str] = {
 Its `BACKEND` is a `jobs.backend.Backend`.
 """
 
-AUTO = "auto"
-"""The first of these that fits."""
-
 ALONE = "indexedjob"
 """The one for pods that work alone: a lost one is replaced, the others do not notice."""
 

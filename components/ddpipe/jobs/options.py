@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 
-from ddpipe.jobs import AUTO, BACKENDS
+from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.volumes import VOLUME, Volume, VolumeKind
 from ddpipe.kube.quantities import quantity
-from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
 from ddpipe.spelling import option
 
 RUNTIME = "torch-distributed"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from ddpipe.errors import ParameterError, PreflightFailed, listed
-from ddpipe.jobs import AUTO, BACKENDS
+from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.backend import Backend, backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import owner_of
@@ -13,6 +13,7 @@ from ddpipe.kube.cluster import Cluster
 from ddpipe.kube.discovery import is_served, readable, spec_schema
 from ddpipe.kube.retrying import Patient
 from ddpipe.launching.preflight import missing_rights
+from ddpipe.parameters import AUTO
 
 
 def candidates(job: TrainingJob) -> dict[str, Backend]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from ddpipe.parameters import AUTO
+
 ARCHITECTURES: Mapping[str, str] = {
     "digits-cnn": "three 3x3 convolutions, 37,000 weights: for images from 4x4, such as digits",
     "lenet": "LeNet-5 with ReLU and max pooling, 62,000 weights: for images from 12x12, such as MNIST",
@@ -29,8 +31,6 @@ VIEWS: Mapping[str, str] = {
 
 PASSES: Mapping[str, int] = {"plain": 1, "flips": 2, "flips-and-shifts": 6}
 """How often the network computes for an image, by the same names."""
-
-AUTO = "auto"
 
 _OWN_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _TORCHVISION = re.compile(

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from ddpipe.data.manifest import Shape
 from ddpipe.data.seen import TRAINED_ON, Hashes, from_bytes
 from ddpipe.errors import CheckpointError, NoSuchObject, ParameterError, listed
-from ddpipe.model import AUTO, ModelNames, is_own_function
+from ddpipe.model import ModelNames, is_own_function
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import Checkpoint, finished, load
 from ddpipe.model.record import RECORD
+from ddpipe.parameters import AUTO
 from ddpipe.storage import open_store
 
 LARGEST_SIDE, MOST_CHANNELS, MOST_CLASSES = 65_536, 1024, 1_000_000

@@ -29,7 +29,7 @@ from ddpipe.errors import (
     ParameterError,
     from_dict,
 )
-from ddpipe.jobs import AUTO, LOCAL
+from ddpipe.jobs import LOCAL
 from ddpipe.jobs.options import JobOptions
 from ddpipe.kube.api import connect
 from ddpipe.launching.loglines import metrics_of
@@ -39,7 +39,7 @@ from ddpipe.notebook.machine import Machine, Secrets
 from ddpipe.notebook.packing import Work, packed, unpacked_value
 from ddpipe.notebook.record import OUTCOME, PRIVATE, RECORD, Launch
 from ddpipe.notebook.result import CALL, SOURCE, Result, verified
-from ddpipe.parameters import declared, refuse
+from ddpipe.parameters import AUTO, declared, refuse
 from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store
 

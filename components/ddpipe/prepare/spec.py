@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ddpipe.data.names import DATASET
-from ddpipe.parameters import Between, OneOf, Parameters, parameter
+from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
 from ddpipe.prepare.patterns import problem
 from ddpipe.prepare.split_rule import SplitRule
 from ddpipe.sources.base import Table
 from ddpipe.sources.detecting import detected, with_table
 from ddpipe.sources.downloads import DOWNLOADS
-from ddpipe.sources.named import AUTO, BUILT_IN, SOURCES
+from ddpipe.sources.named import BUILT_IN, SOURCES
 from ddpipe.sources.read_options import ReadOptions
 from ddpipe.spelling import option
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ddpipe.errors import OutputMissing
-from ddpipe.parameters import refuse
+from ddpipe.parameters import declared, refuse
 from ddpipe.search.options import Sampler
 from ddpipe.search.space import WHAT, Choice, Dimension, Range, Space, parsed_value, recipe_with
 from ddpipe.spelling import option
@@ -57,11 +57,11 @@ def _text(value: object) -> str:
 
 def template(space: Space, recipe: Recipe) -> str:
     """The recipe of a trial as JSON in which Katib fills in the values."""
-    values = recipe.to_dict()
+    texts = {item.name for item in declared(Recipe) if item.kind is str}
     open_ended = {name: f"${{trialParameters.{name}}}" for name in space.names}
-    text = json.dumps({**values, **open_ended})
+    text = json.dumps({**recipe.to_dict(), **open_ended})
     for item in space.dimensions:
-        if not isinstance(values[item.name], str):  # numbers, true and false are not quoted
+        if item.name not in texts:  # numbers, true and false are not quoted
             text = text.replace(f'"{open_ended[item.name]}"', open_ended[item.name])
     return text
 

@@ -19,8 +19,7 @@ from typing import Any
 
 from ddpipe.errors import ParameterError
 from ddpipe.form import unknown
-from ddpipe.model import AUTO
-from ddpipe.parameters import OneOf, Parameter, declared, refuse
+from ddpipe.parameters import AUTO, OneOf, Parameter, declared, refuse
 from ddpipe.spelling import option
 from ddpipe.train.recipe import Recipe
 
@@ -240,6 +239,8 @@ def _value(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the hyperpar
         value = text
     if isinstance(value, float) and not math.isfinite(value):
         value = text
+    if value == AUTO:
+        raise ValueError(f"{AUTO} is no value to search: it would be another one for each trial")
     if problem := item.problem(value):
         raise ValueError(problem)
     return value

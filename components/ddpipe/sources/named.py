@@ -90,9 +90,6 @@ SOURCES: Mapping[str, Opener] = {
 BUILT_IN = frozenset({"digits"})
 """Sources without a path."""
 
-AUTO = "auto"
-"""Stands for the source that the path holds (detecting.py); without a path, for the digits."""
-
 
 def open_source(name: str, path: str, table: Table) -> Source:
     """Open a source; a well-known data set without a path is downloaded."""

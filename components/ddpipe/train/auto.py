@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from ddpipe.data.reduced import working_shape
-from ddpipe.model import ARCHITECTURES, AUTO, is_own_function
+from ddpipe.model import ARCHITECTURES, is_own_function
+from ddpipe.parameters import AUTO
 from ddpipe.train.choice import Choice, Device, Measured
 from ddpipe.train.families import DECAYS, MOMENTA, WARMUPS, Family, family_of
 from ddpipe.train.passes import MANY, WIDE_PASSES, epochs_for, wide_seconds
@@ -174,7 +175,7 @@ def _resolution(maker: _Maker) -> None:
 def _batch(maker: _Maker) -> None:
     smallest, largest = BATCHES
     size = 2 ** int(math.log2(max(1, maker.data.images / STEPS_OF_A_PASS)))
-    least = max(smallest, maker.recipe.accumulation_steps * maker.device.processes)
+    least = max(smallest, maker.device.processes)
     maker.set(
         "batch_size", min(max(size, least), max(largest, least)), f"{maker.data.images:,} training images"
     )

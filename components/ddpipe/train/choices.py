@@ -57,14 +57,6 @@ class Precision(StrEnum):
     FP16 = "fp16"
 
 
-class Mixing(StrEnum):
-    """Mixtures of two images, implemented by loader.py."""
-
-    NONE = "none"
-    MIXUP = "mixup"
-    CUTMIX = "cutmix"
-
-
 @dataclass(frozen=True, slots=True)
 class Augmentation:
     """What happens to an image.

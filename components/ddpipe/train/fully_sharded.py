@@ -10,7 +10,6 @@ Source: Zhao et al., PyTorch FSDP, VLDB 2023; torch.distributed.fsdp.fully_shard
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain
 from typing import Any
@@ -73,11 +72,6 @@ class FullyShardedStrategy(Strategy):
             return distribute_tensor(whole, like.device_mesh, like.placements).to_local()
         dist.broadcast(whole, 0)
         return whole
-
-    def exchanging(self, *, gradients: bool) -> AbstractContextManager[None]:
-        """As the base says; gradients that are kept need the memory of the whole model."""
-        self._classifier.set_requires_gradient_sync(gradients)  # type: ignore[operator]
-        return nullcontext()
 
     def portable(self, state: State) -> State:
         """As the base says."""

@@ -1,28 +1,18 @@
 """Batches on the device: this rank's shares of an epoch, in the order of `order`, as a step sees them.
 
-Mixing trains on mixtures of two images, with their labels mixed in the same proportion:
-
-mixup    every pixel is a weighted mean: Zhang et al., ICLR 2018
-cutmix   a rectangle of one image lies on the other: Yun et al., ICCV 2019
-
-All ranks draw the same numbers, keyed by seed and step. An image's partner is of the same rank's share.
-
 Progressive resizing shows smaller images to early steps, which cost less: Howard, "Training ImageNet in 3
 hours for USD 25", fast.ai, 2018.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import assert_never
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import one_hot
 from torchvision.transforms.v2.functional import resize
 
 from ddpipe.data.manifest import Shape
@@ -32,15 +22,9 @@ from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier
 from ddpipe.train.augment import augmented
-from ddpipe.train.choices import AUGMENTATIONS, Augmentation, Mixing
+from ddpipe.train.choices import AUGMENTATIONS, Augmentation
 from ddpipe.train.order import global_batch, permutation, share_of, steps_per_epoch
 from ddpipe.train.recipe import Recipe
-
-_KEY = 1
-"""Keeps these random numbers apart from others of the same seed and step."""
-
-MIXING_ALPHA = 1.0
-"""Of the symmetric beta distribution that the share of the first image is drawn from: all are as likely."""
 
 FULL_RESOLUTION_FROM = 0.5
 """Share of all steps after which images have their full size."""
@@ -132,46 +116,6 @@ class _Copies:
             for one in (batch.images, batch.labels):
                 one.record_stream(computing)  # so that its memory is not reused before the step is done
         return batch
-
-
-def mixed(batch: Batch, how: Mixing, *, classes: int, seed: int, step: int) -> Batch:
-    """The batch, each sample mixed with the one at the mirrored position: the first with the last.
-
-    Args:
-        batch: Images are uint8, shape (n, H, W, C).
-        how: Kind of mixture.
-        classes: How many there are.
-        seed: Of the training.
-        step: From 0.
-    """
-    if how is Mixing.NONE:
-        return batch
-    generator = np.random.default_rng([seed, step, _KEY])
-    share = float(generator.beta(MIXING_ALPHA, MIXING_ALPHA))
-    match how:
-        case Mixing.MIXUP:
-            images = batch.images.float()
-            images = images.lerp(images.flip(0), 1 - share)
-        case Mixing.CUTMIX:
-            images, share = _cut(batch.images, share, generator)
-        case other:
-            assert_never(other)
-    labels = batch.labels
-    if not labels.is_floating_point():
-        labels = one_hot(labels, classes).float()
-    return Batch(images, labels.lerp(labels.flip(0), 1 - share), batch.size)
-
-
-def _cut(images: Tensor, share: float, generator: np.random.Generator) -> tuple[Tensor, float]:
-    """The images with rectangles of their partners, and the share of the area that is their own."""
-    height, width = images.shape[1:3]
-    side = math.sqrt(1 - share)
-    rows, columns = round(height * side), round(width * side)
-    top, left = (int(generator.integers(0, limit + 1)) for limit in (height - rows, width - columns))
-    place = (slice(None), slice(top, top + rows), slice(left, left + columns))
-    cut = images.clone()
-    cut[place] = images.flip(0)[place]
-    return cut, 1 - rows * columns / (height * width)
 
 
 def resolution(recipe: Recipe, step: int, steps: int) -> float:

@@ -111,7 +111,6 @@ class Trainer:
             self._new_strategy(),
             world,
             steps=self.steps,
-            classes=len(manifest.classes),
         )
         self._backbone = Backbone(self.classifier.network)  # of the weights that the strategy has left
         self._metrics = self._no_metrics()

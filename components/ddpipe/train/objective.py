@@ -51,7 +51,7 @@ class Objective(Protocol):
 class CrossEntropy:
     """One class per image: cross-entropy and accuracy.
 
-    Labels are int64, shape (n,), or shares of the classes: float32, shape (n, classes).
+    Labels are int64, shape (n,).
 
     Attributes:
         weights: Of each class, shape (classes,); None if all weigh the same.
@@ -72,14 +72,13 @@ class CrossEntropy:
         if self.weights is None:
             return cross_entropy(logits, labels, reduction="none", label_smoothing=self.smoothing)
         exact = cross_entropy(logits, labels, weight=self.weights, reduction="none")
-        own = labels @ self.weights if labels.is_floating_point() else self.weights[labels]
+        own = self.weights[labels]
         even = -log_softmax(logits, 1).mean(1)
         return (1 - self.smoothing) * exact + self.smoothing * own * even
 
     def totals(self, losses: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss, and how many predictions are right."""
-        classes = labels.argmax(1) if labels.is_floating_point() else labels
-        return torch.stack([losses.double().sum(), (logits.argmax(1) == classes).double().sum()])
+        return torch.stack([losses.double().sum(), (logits.argmax(1) == labels).double().sum()])
 
 
 @dataclass(frozen=True)

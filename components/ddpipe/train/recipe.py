@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Self
 
-from ddpipe.model import AUTO, ModelNames
-from ddpipe.parameters import CHOSEN, Between, OneOf, OrChosen, Parameters, Typical, parameter
+from ddpipe.model import ModelNames
+from ddpipe.parameters import AUTO, Between, OneOf, OrAuto, Parameters, Typical, declared, parameter
 from ddpipe.spelling import option
 from ddpipe.train.choices import (
     AUGMENTATIONS,
     SCHEDULES,
     Determinism,
-    Mixing,
     Optimizers,
     Precision,
     Strategies,
@@ -36,6 +35,8 @@ CHOOSABLE = {
 
 
 FORMER: Mapping[str, Any] = {
+    "accumulation_steps": 1,
+    "mixing": "none",
     "decay_biases": True,
     "mixing_alpha": 1.0,
     "full_resolution_from": 0.5,
@@ -47,13 +48,20 @@ FORMER: Mapping[str, Any] = {
 _WITHOUT_EFFECT = ("keep_checkpoints", "node_hour_price")
 """Those that never shaped a model."""
 
+_ONCE_AUTO = -1
+
 _log = logging.getLogger(__name__)
 
 
 def as_today(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored recipe without former hyperparameters, unless one shaped its model by a value of its own."""
+    """A stored recipe in today's words.
+
+    Without former hyperparameters, unless one shaped the model by a value of its own; numbers that were left
+    open are `AUTO`, once -1.
+    """
+    numbers = {item.name for item in declared(Recipe) if item.may_be_auto}
     return {
-        name: value
+        name: AUTO if name in numbers and value == _ONCE_AUTO else value
         for name, value in stored.items()
         if name not in FORMER or not (name in _WITHOUT_EFFECT or value == FORMER[name])
     }
@@ -80,15 +88,15 @@ class Recipe(Parameters):
         "downloaded).",
     )
     resolution: int = parameter(
-        CHOSEN,
+        AUTO,
         "Shorter side in pixels to which larger images are reduced for training, and so for the model; 0 "
-        f"keeps their size, {CHOSEN} chooses by number of images and device.",
-        OrChosen(Between(0, 4096)),
+        f"keeps their size, {AUTO} chooses by number of images and device.",
+        OrAuto(Between(0, 4096)),
     )
     epochs: int = parameter(
-        CHOSEN,
-        f"Number of epochs; {CHOSEN} chooses by number of images, so that small sets get enough steps.",
-        OrChosen(Between(1, 100_000)),
+        AUTO,
+        f"Number of epochs; {AUTO} chooses by number of images, so that small sets get enough steps.",
+        OrAuto(Between(1, 100_000)),
         form="train_epochs",
     )
     minutes: float = parameter(
@@ -99,15 +107,10 @@ class Recipe(Parameters):
         form="train_minutes",
     )
     batch_size: int = parameter(
-        CHOSEN,
-        f"Samples per step, over all processes; {CHOSEN} chooses by number of images.",
-        OrChosen(Between(1, 1_000_000)),
+        AUTO,
+        f"Samples per step, over all processes; {AUTO} chooses by number of images.",
+        OrAuto(Between(1, 1_000_000)),
         typical=Typical(16, 512, log=True),
-    )
-    accumulation_steps: int = parameter(
-        1,
-        "Micro-batches into which each process splits its samples of a step, to save memory.",
-        Between(1, 1_000_000),
     )
     optimizer: str = parameter(
         AUTO,
@@ -116,28 +119,28 @@ class Recipe(Parameters):
         OneOf((AUTO, *map(str, Optimizers))),
     )
     learning_rate: float = parameter(
-        float(CHOSEN),
+        AUTO,
         "Peak learning rate, reached at the end of the warm-up; "
-        f"{CHOSEN} chooses by network, optimizer and batch size.",
-        OrChosen(Between(0, 10, open_low=True)),
+        f"{AUTO} chooses by network, optimizer and batch size.",
+        OrAuto(Between(0, 10, open_low=True)),
         form="train_learning_rate",
         typical=Typical(0.001, 1, log=True),
     )
     schedule: str = parameter(
         AUTO,
-        "Learning rate after the warm-up: cosine or linear (both decay to 0), constant, or auto.",
+        f"Learning rate after the warm-up: {', '.join(SCHEDULES)}, or {AUTO}.",
         OneOf((AUTO, *SCHEDULES)),
     )
     momentum: float = parameter(
-        float(CHOSEN),
-        f"Momentum of SGD and Muon, beta1 of AdamW; 0 disables it, {CHOSEN} chooses by optimizer.",
-        OrChosen(Between(0, 1, open_high=True)),
+        AUTO,
+        f"Momentum of SGD and Muon, beta1 of AdamW; 0 disables it, {AUTO} chooses by optimizer.",
+        OrAuto(Between(0, 1, open_high=True)),
         typical=Typical(0.5, 0.99),
     )
     weight_decay: float = parameter(
-        float(CHOSEN),
-        f"Weight decay: an L2 penalty for SGD, decoupled for AdamW; {CHOSEN} chooses by optimizer.",
-        OrChosen(Between(0, 1)),
+        AUTO,
+        f"Weight decay: an L2 penalty for SGD, decoupled for AdamW; {AUTO} chooses by optimizer.",
+        OrAuto(Between(0, 1)),
         typical=Typical(1e-6, 1e-2, log=True),
     )
     clip_norm: float = parameter(
@@ -146,17 +149,16 @@ class Recipe(Parameters):
         Between(0, 1e6),
     )
     warmup_fraction: float = parameter(
-        float(CHOSEN),
+        AUTO,
         "Fraction of all steps over which the learning rate rises to its peak; "
-        f"{CHOSEN} chooses by optimizer and number of steps.",
-        OrChosen(Between(0, 1, open_high=True)),
+        f"{AUTO} chooses by optimizer and number of steps.",
+        OrAuto(Between(0, 1, open_high=True)),
         typical=Typical(0, 0.3),
     )
     label_smoothing: float = parameter(
-        float(CHOSEN),
-        "Fraction of the target that is spread evenly over all classes; "
-        f"{CHOSEN} chooses by network and task.",
-        OrChosen(Between(0, 1, open_high=True)),
+        AUTO,
+        f"Fraction of the target that is spread evenly over all classes; {AUTO} chooses by network and task.",
+        OrAuto(Between(0, 1, open_high=True)),
         typical=Typical(0, 0.2),
     )
     class_weights: str = parameter(
@@ -170,26 +172,21 @@ class Recipe(Parameters):
         f"Random augmentation of training images: {', '.join(AUGMENTATIONS)}, or auto (by kind of image).",
         OneOf((AUTO, *AUGMENTATIONS)),
     )
-    mixing: str = parameter(
-        "none",
-        "Train on mixtures of two images: none, mixup or cutmix.",
-        OneOf(tuple(map(str, Mixing))),
-    )
     initial_resolution: float = parameter(
-        float(CHOSEN),
+        AUTO,
         "Initial image size, as a fraction of the full size; 1 means full size from the start, "
-        f"{CHOSEN} chooses by network and image size.",
-        OrChosen(Between(0, 1, open_low=True)),
+        f"{AUTO} chooses by network and image size.",
+        OrAuto(Between(0, 1, open_low=True)),
         typical=Typical(0.5, 1),
     )
     frozen_epochs: int = parameter(
         0, "Number of initial epochs that train only the last layer; 0 means none.", Between(0, 100_000)
     )
     averaging_decay: float = parameter(
-        float(CHOSEN),
+        AUTO,
         "Decay of the moving average of the weights, which is evaluated instead of them; 0 disables "
-        f"averaging, {CHOSEN} chooses by number of steps.",
-        OrChosen(Between(0, 1, open_high=True)),
+        f"averaging, {AUTO} chooses by number of steps.",
+        OrAuto(Between(0, 1, open_high=True)),
         typical=Typical(0.9, 0.999),
     )
     patience: int = parameter(
@@ -198,7 +195,7 @@ class Recipe(Parameters):
         Between(0, 100_000),
     )
     precision: str = parameter(
-        "auto",
+        AUTO,
         "Numeric precision: fp32, bf16 (mixed, with fp32 weights), fp16 (mixed, with loss scaling, for GPUs "
         "without bf16 such as V100 and T4), or auto (bf16 where it is fast).",
         OneOf(tuple(map(str, Precision))),
@@ -208,14 +205,14 @@ class Recipe(Parameters):
         help="Whether to compile the network; only on a GPU, and worthwhile only for long trainings.",
     )
     deterministic: str = parameter(
-        "auto",
+        AUTO,
         "Whether equal trainings give equal bits: true rejects networks with operations that have no "
         "deterministic kernel on a GPU, auto warns that a resumed training then differs in bits from an "
         "uninterrupted one, false does not ask for deterministic kernels.",
         OneOf(tuple(map(str, Determinism))),
     )
     strategy: str = parameter(
-        "auto",
+        AUTO,
         "How processes share the training: ddp (each holds the whole model), fsdp (each holds a shard of "
         "every weight, for models too large for one device), dp (one process drives all GPUs of a "
         "machine; slower than ddp), single, or auto (ddp, or single for one process).",
@@ -232,10 +229,10 @@ class Recipe(Parameters):
         "same dataset, classes, split rule and network, if there is one (default: none).",
     )
     model_selection: str = parameter(
-        "auto",
+        AUTO,
         "Which epoch's weights become the trained model: last, best (by the validation metric), or auto "
         "(best if the validation split is large enough, or patience can stop the training early; else last).",
-        OneOf(("auto", "last", "best")),
+        OneOf((AUTO, "last", "best")),
     )
     checkpoint_minutes: float = parameter(
         5.0,
@@ -266,13 +263,8 @@ class Recipe(Parameters):
         if self.has_pretrained and self.warm_start not in {"", LATEST}:
             given = f"{option('pretrained')} and {option('warm_start')}"
             yield f"{given} both name weights to start from; give one of them"
-        if self.frozen_epochs > self.epochs != CHOSEN and not self.minutes:
+        if "epochs" not in self.automatic() and self.frozen_epochs > self.epochs and not self.minutes:
             yield f"{frozen} is {self.frozen_epochs}, more than {option('epochs')} ({self.epochs})"
-        if self.accumulation_steps > self.batch_size != CHOSEN:
-            yield (
-                f"{option('accumulation_steps')} is {self.accumulation_steps}, more than "
-                f"{option('batch_size')} ({self.batch_size}): some micro-batches would be empty"
-            )
 
     @property
     def has_pretrained(self) -> bool:
@@ -281,7 +273,7 @@ class Recipe(Parameters):
 
     def automatic(self) -> set[str]:
         """The names whose values are to be chosen by the data (auto.py)."""
-        return {item.name for item in fields(self) if getattr(self, item.name) in {AUTO, CHOSEN}} & CHOOSABLE
+        return {item.name for item in fields(self) if getattr(self, item.name) == AUTO} & CHOOSABLE
 
     def shaping(self) -> dict[str, Any]:
         """Names and values of all that shapes the model."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -37,11 +36,6 @@ class Strategy:
         """Move the model to the device, and return what a step calls."""
         del shape
         return self._classifier.to(self._world.device).to(memory_format=torch.channels_last)
-
-    def exchanging(self, *, gradients: bool) -> AbstractContextManager[None]:
-        """Whether ranks average their gradients in the backward pass of this block, or keep their own."""
-        del gradients
-        return nullcontext()
 
     def portable(self, state: State) -> State:
         """A state dict for a checkpoint: each tensor is whole, or this rank's `Share` of it."""
@@ -138,7 +132,3 @@ class DistributedDataParallelStrategy(Strategy):
         wrapped.zero_grad()
         self._classifier.train()
         return wrapped
-
-    def exchanging(self, *, gradients: bool) -> AbstractContextManager[None]:
-        """As the base says; the last of several backward passes averages the gradients of all."""
-        return nullcontext() if gradients else self.model.no_sync()

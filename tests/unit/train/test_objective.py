@@ -30,16 +30,6 @@ def test_one_class_per_image_is_scored_by_cross_entropy_and_accuracy() -> None:
     assert right == (LOGITS.argmax(1) == CLASSES).sum().item()
 
 
-def test_smoothing_and_weights_agree_for_classes_and_shares() -> None:
-    objective = CrossEntropy(torch.tensor([0.5, 1.0, 2.0]), smoothing=0.1)
-    shares = torch.nn.functional.one_hot(CLASSES, 3).float()
-    torch.testing.assert_close(objective.losses(LOGITS, shares), objective.losses(LOGITS, CLASSES))
-    assert (
-        objective.totals(torch.zeros(40), LOGITS, shares)[1]
-        == objective.totals(torch.zeros(40), LOGITS, CLASSES)[1]
-    )
-
-
 def test_several_labels_per_image_are_scored_by_binary_cross_entropy() -> None:
     losses = BinaryCrossEntropy().losses(LOGITS, LABELS)
     assert losses.shape == (40,)

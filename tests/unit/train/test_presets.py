@@ -63,7 +63,7 @@ def test_presets_are_known_where_there_is_no_torch() -> None:
         (["--preset", "documents", "--epochs", "15"], recipe_of("documents", {"epochs": 15})),
         (["--epochs", "3"], recipe_of("", {"epochs": 3})),
         (
-            ["--preset", "documents", "--epochs", "-1", "--momentum", "0.5", "--write", "training", "out"],
+            ["--preset", "documents", "--epochs", "auto", "--momentum", "0.5", "--write", "training", "out"],
             recipe_of("documents", {"momentum": 0.5}),
         ),
         (

@@ -32,6 +32,17 @@ def test_a_stored_recipe_may_name_former_hyperparameters(caplog: pytest.LogCaptu
     assert "mixing_alpha 0.4 of a stored recipe is not used: it is always 1.0" in caplog.text
 
 
+def test_a_stored_number_may_be_open_in_the_former_way() -> None:
+    assert as_today({"epochs": -1, "learning_rate": -1.0, "seed": 5}) == {
+        "epochs": "auto",
+        "learning_rate": "auto",
+        "seed": 5,
+    }
+    assert Recipe.from_dict({"epochs": -1}) == Recipe()
+    with pytest.raises(ParameterError, match="epochs is -1, not a whole number from 1 to 100000, or auto"):
+        Recipe(epochs=-1).validated()
+
+
 def test_a_whole_number_is_a_number() -> None:
     assert Recipe.from_json('{"learning_rate": 1}').learning_rate == 1
 
@@ -43,6 +54,7 @@ def test_a_whole_number_is_a_number() -> None:
         ("epochs", 0),
         ("epochs", 2.5),
         ("epochs", "3"),
+        ("epochs", "automatic"),
         ("batch_size", -64),
         ("batch_size", True),
         ("learning_rate", 0),
@@ -54,12 +66,10 @@ def test_a_whole_number_is_a_number() -> None:
         ("weight_decay", -1e-4),
         ("warmup_fraction", 1),
         ("label_smoothing", 1),
-        ("accumulation_steps", 0),
         ("optimizer", "lion"),
         ("schedule", "step"),
         ("clip_norm", -1),
         ("class_weights", "inverse"),
-        ("mixing", "cutout"),
         ("initial_resolution", 0),
         ("frozen_epochs", -1),
         ("averaging_decay", 1),

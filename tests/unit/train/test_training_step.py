@@ -6,7 +6,6 @@ import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from recipes import plain
@@ -22,9 +21,9 @@ from ddpipe.train.batch_norm import (
     accept_single_values,
     synchronise,
 )
-from ddpipe.train.choices import Mixing, Precision
+from ddpipe.train.choices import Precision
 from ddpipe.train.initial import Backbone, head_of
-from ddpipe.train.loader import Batch, check_resolution, mixed, resized, resolution
+from ddpipe.train.loader import Batch, check_resolution, resized, resolution
 from ddpipe.train.objective import CrossEntropy
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, set_learning_rate
 from ddpipe.train.recipe import Recipe
@@ -49,7 +48,7 @@ def stepped(recipe: Recipe, batch: Batch = BATCH, steps: int = 3) -> Classifier:
     strategy = Strategy(classifier, SHAPE, ALONE)
     # At a constant rate every step of a training is the same.
     recipe = replace(recipe, warmup_fraction=0.0, schedule="constant", precision="fp32")
-    step = TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=steps, classes=3)
+    step = TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=steps)
     for number in range(steps):
         step.take(number, batch)
     return classifier
@@ -57,16 +56,6 @@ def stepped(recipe: Recipe, batch: Batch = BATCH, steps: int = 3) -> Classifier:
 
 def largest_difference(one: nn.Module, other: nn.Module) -> float:
     return max((a - b).abs().max().item() for a, b in zip(one.parameters(), other.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "muon"])
-def test_accumulated_gradients_are_those_of_the_whole_batch(optimizer: str) -> None:
-    recipe = {"optimizer": optimizer, "learning_rate": 0.01}
-    whole = stepped(plain(**recipe))
-    assert largest_difference(whole, a_classifier()) > 1e-3
-    for parts in (3, 16):
-        accumulated = stepped(plain(accumulation_steps=parts, **recipe))
-        assert largest_difference(whole, accumulated) < 1e-3
 
 
 def test_a_clipped_gradient_has_the_largest_norm_that_is_allowed() -> None:
@@ -88,7 +77,7 @@ def test_the_norm_is_clipped_to_the_same_value_at_any_number_of_ranks(ranks: int
         clip_norm=1e-3, learning_rate=1, momentum=0, weight_decay=0, warmup_fraction=0, precision="fp32"
     )
     strategy = Strategy(classifier, SHAPE, world)
-    TrainingStep(recipe, classifier, CrossEntropy(), strategy, world, steps=9, classes=3).take(0, BATCH)
+    TrainingStep(recipe, classifier, CrossEntropy(), strategy, world, steps=9).take(0, BATCH)
     pairs = zip(classifier.parameters(), before.parameters(), strict=True)
     moved = torch.cat([(new - old).flatten() for new, old in pairs])
     assert moved.norm().item() == pytest.approx(1e-3, rel=1e-2)
@@ -131,34 +120,8 @@ def test_a_learning_rate_is_that_of_all_weights() -> None:
     assert [group["lr"] for group in optimizer.param_groups] == [0.03, 0.03]
 
 
-@pytest.mark.parametrize("how", ["mixup", "cutmix"])
-def test_mixtures_have_labels_in_the_proportion_of_their_pixels(how: str) -> None:
-    images = torch.zeros(2, 20, 20, 1, dtype=torch.uint8)
-    images[1] = 100
-    for step in range(20):
-        batch = mixed(Batch(images, torch.tensor([0, 1]), 2), Mixing(how), classes=3, seed=0, step=step)
-        assert batch.labels.sum(1) == pytest.approx([1, 1])
-        assert batch.images.float().mean((1, 2, 3)) / 100 == pytest.approx(batch.labels[:, 1], abs=1e-4)
-
-
-def test_mixtures_are_a_function_of_seed_and_step() -> None:
-    def at(seed: int, step: int) -> torch.Tensor:
-        return mixed(BATCH, Mixing.MIXUP, classes=3, seed=seed, step=step).images
-
-    assert torch.equal(at(0, 3), at(0, 3))
-    assert not torch.equal(at(0, 3), at(0, 4))
-    assert not torch.equal(at(0, 3), at(1, 3))
-
-
-def test_several_labels_are_mixed_as_they_are() -> None:
-    batch = mixed(Batch(BATCH.images[:2], torch.eye(2), 2), Mixing.MIXUP, classes=2, seed=0, step=0)
-    assert batch.labels.sum(0) == pytest.approx([1, 1])
-
-
-def test_an_empty_share_can_be_mixed_and_learnt() -> None:
+def test_an_empty_share_can_be_learnt() -> None:
     empty = Batch(BATCH.images[:0], BATCH.labels[:0], 1)
-    for how in (Mixing.MIXUP, Mixing.CUTMIX):
-        assert mixed(empty, how, classes=3, seed=0, step=0).labels.shape == (0, 3)
     assert largest_difference(stepped(plain(weight_decay=0), empty), a_classifier()) == 0
 
 
@@ -280,12 +243,6 @@ def test_auto_precision_is_bf16_where_the_processor_is_fast_at_it(monkeypatch: p
         assert network_dtype(Precision.FP32, ALONE) is torch.float32
 
 
-def test_the_gradient_of_mixtures_is_not_that_of_the_images() -> None:
-    mixture = mixed(BATCH, Mixing.MIXUP, classes=3, seed=0, step=0)
-    assert largest_difference(stepped(plain(), mixture), stepped(plain())) > 1e-3
-    assert np.isfinite([weight.sum().item() for weight in stepped(plain(), mixture).parameters()]).all()
-
-
 @pytest.mark.parametrize("name", ["single", "dp"])
 def test_a_strategy_for_one_process_is_refused_with_two(name: str) -> None:
     with pytest.raises(ParameterError, match="it is for one process, and there are 2"):
@@ -342,7 +299,7 @@ def test_a_network_with_features_of_one_pixel_trains_on_one_image() -> None:
     accept_single_values(classifier)
     recipe = plain(optimizer="muon", precision="fp32")
     strategy = Strategy(classifier, shape, ALONE)
-    step = TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=4, classes=3)
+    step = TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=4)
     assert step.take(0, batch).isfinite().all()
     assert all(value.isfinite().all() for value in classifier.state_dict().values())
 
@@ -368,7 +325,7 @@ def test_fp16_scales_the_loss_and_skips_a_step_that_overflows() -> None:
     classifier = a_classifier()
     strategy = Strategy(classifier, SHAPE, ALONE)
     recipe = plain(precision="fp16", clip_norm=1.0, warmup_fraction=0)
-    step = TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=100, classes=3)
+    step = TrainingStep(recipe, classifier, CrossEntropy(), strategy, ALONE, steps=100)
     before = copy.deepcopy(classifier)
     step.take(0, BATCH)
     assert largest_difference(classifier, before) > 1e-4
