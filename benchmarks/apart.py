@@ -125,7 +125,7 @@ def _steps(
     from ddpipe.storage import open_store  # noqa: PLC0415
     from ddpipe.train.loop import Trainer  # noqa: PLC0415
     from ddpipe.train.recipe import Recipe  # noqa: PLC0415
-    from ddpipe.train.stop import Watch  # noqa: PLC0415
+    from ddpipe.train.timetable import Watch  # noqa: PLC0415
 
     assert isinstance(world, World)
     recipe = Recipe.from_dict(values | {"batch_size": images * world.size})

@@ -26,8 +26,8 @@ from sklearn.datasets import load_sample_images
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.distributed import World
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.train.choices import AUGMENTATIONS
-from ddpipe.train.loader import epoch_batches
+from ddpipe.train.batches import epoch_batches
+from ddpipe.train.recipe import AUGMENTATIONS
 
 RESULTS = Path(__file__).parent / "results" / "gpu-node.md"
 SIDE, BATCH, ROUNDS = 224, 32, 3

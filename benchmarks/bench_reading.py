@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ddpipe.data.reader import SplitReader
-    from ddpipe.train.loader import Batch
+    from ddpipe.train.batches import Batch
 
 ROUNDS = 3
 BATCH = 64
@@ -238,8 +238,8 @@ def _steps(folder: Path, name: str, network: nn.Module, size: int, steps: int) -
     import torch  # noqa: PLC0415
 
     from ddpipe.distributed import World  # noqa: PLC0415
-    from ddpipe.train.choices import AUGMENTATIONS  # noqa: PLC0415
-    from ddpipe.train.loader import epoch_batches  # noqa: PLC0415
+    from ddpipe.train.batches import epoch_batches  # noqa: PLC0415
+    from ddpipe.train.recipe import AUGMENTATIONS  # noqa: PLC0415
 
     how = AUGMENTATIONS["shift-flip-cutout" if name == "small" else "none"]
     reader, world = _opened(folder, name), World(0, 1, torch.device("cpu"))

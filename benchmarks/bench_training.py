@@ -285,7 +285,7 @@ def overhead(manifest: str, values: dict[str, object], rounds: int) -> tuple[flo
     from ddpipe.train.loop import Trainer  # noqa: PLC0415
     from ddpipe.train.optimizer import set_learning_rate  # noqa: PLC0415
     from ddpipe.train.recipe import Recipe  # noqa: PLC0415
-    from ddpipe.train.stop import Watch  # noqa: PLC0415
+    from ddpipe.train.timetable import Watch  # noqa: PLC0415
 
     torch.set_num_threads(1)  # waiting threads burn time
     recipe = Recipe.from_dict(values | {"epochs": 1000})

@@ -41,7 +41,7 @@ from training_runs import (
 from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import CheckpointError, Diverged, Interrupted, NotWritable, TrainingError
 from ddpipe.model.checkpoint import Checkpoint
-from ddpipe.train.order import global_batch, permutation
+from ddpipe.train.batches import global_batch, permutation
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train
 

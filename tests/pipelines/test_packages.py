@@ -165,17 +165,17 @@ def test_both_packages_have_the_parameters_that_are_declared(name: str) -> None:
     v1 = {one["name"]: one for one in shown}
     assert set(v2) == set(v1) == set(wanted)
     for key, item in wanted.items():
-        assert v2[key]["parameterType"] == TYPES[item.kind], key
+        assert v2[key]["parameterType"] == TYPES[item.form_kind], key
         assert v2[key].get("defaultValue") == item.default, key
         assert v2[key]["description"].split() == item.help.split(), key
-        assert v1[key]["type"] == TYPES_V1[item.kind], key
+        assert v1[key]["type"] == TYPES_V1[item.form_kind], key
         assert _default_v1(v1[key], item) == item.default, key
         assert v1[key]["description"].split() == item.help.split(), key
 
 
 def _default_v1(shown: dict[str, Any], item: Parameter) -> Any:
     text = shown.get("default")
-    if text is None or item.kind is str:
+    if text is None or item.form_kind is str:
         return text
     return text == "True" if item.kind is bool else json.loads(text)
 

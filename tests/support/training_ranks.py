@@ -29,10 +29,10 @@ from ddpipe.model.checkpoint import latest
 from ddpipe.processes.local import run_local
 from ddpipe.storage import Store
 from ddpipe.storage.files import FileStore
-from ddpipe.train import deferred, fully_sharded
+from ddpipe.train import fully_sharded
 from ddpipe.train.__main__ import main
+from ddpipe.train.batches import Indices
 from ddpipe.train.loop import Trainer
-from ddpipe.train.order import Indices
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train
 
@@ -232,7 +232,7 @@ class TravellingTensors:
     """Tensors of a few values already count as large: no rank has those of which it needs a share only."""
 
     def __call__(self) -> None:
-        fully_sharded.LARGE = deferred.LARGE = 16
+        fully_sharded.LARGE_TENSOR = 16
 
 
 @dataclass(frozen=True)

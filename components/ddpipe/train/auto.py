@@ -13,58 +13,117 @@ tests/unit/train/test_auto.py; benchmarks/bench_defaults.py compares the choices
 from __future__ import annotations
 
 import math
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reduced import working_shape
 from ddpipe.model import ARCHITECTURES, is_own_function
 from ddpipe.parameters import AUTO
-from ddpipe.train.choice import Choice, Device, Measured
-from ddpipe.train.families import DECAYS, MOMENTA, WARMUPS, Family, family_of
-from ddpipe.train.passes import MANY, WIDE_PASSES, epochs_for, wide_seconds
+from ddpipe.train import constants
+from ddpipe.train.constants import Family
 from ddpipe.train.recipe import NONE, Recipe
 
-TRUSTED = 400
-"""Validation images from which the best epoch is selected: with fewer, chance decides which one is best."""
-
-IMBALANCE = 5
-"""From this ratio of the largest class to the smallest on, classes are weighted."""
-
-FEWEST_WARMUP = 20
-"""Steps of a warm-up."""
-
-BATCHES = (16, 512)
-"""The smallest and the largest batch."""
-
-STEPS_OF_A_PASS = 32
-"""The batch is so small that an epoch has about so many steps."""
-
-SIDES = {"cpu": 64, "cuda": 128}
-"""Working resolutions of photographs by device, for networks with random weights."""
-
-PRETRAINED_SIDES = {"cpu": 128, "cuda": 224}
-"""Pretrained weights know what larger images look like."""
-
-PHOTOGRAPHS = 20_000
-"""From more of them, random weights learn nearly as much."""
-
-USUAL = "resnet18"
-"""The smallest common network with pretrained weights."""
-
-GRAY_DIGITS = 32
-"""Pixels: gray images of at most this size get LeNet."""
-
-SMALLEST_FAST = 16
-"""Pixels that fast-cnn needs."""
+if TYPE_CHECKING:  # torch takes seconds to import
+    from ddpipe.model.pretrained import Lookup
 
 
-PRETRAINED_SHARE = 0.5
-"""Of the rate from scratch: more would destroy what the weights know."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What prepare measured.
+
+    Attributes:
+        task: "multiclass" or "multilabel".
+        shape: Height, width and channels of the images as they are stored.
+        images: In the training split; `per_class` of them show each class.
+        network: Of the weights of a warm start, if they name it.
+        network_side: The shorter side of the images that it takes.
+        weights: Whether pretrained weights that suit the images can be had; None if none were looked for.
+        sized: Whether the user gave prepare the size of the images.
+    """
+
+    task: str
+    shape: tuple[int, int, int]
+    images: int
+    per_class: tuple[int, ...]
+    validation: int
+    network: str = ""
+    network_side: int = 0
+    weights: Lookup | None = None
+    sized: bool = False
+
+    @property
+    def side(self) -> int:
+        """The shorter side."""
+        return min(self.shape[:2])
+
+    @property
+    def imbalance(self) -> float:
+        """The largest class to the smallest that is there; of labels, absent to present of the rarest."""
+        counts = [count for count in self.per_class if count]
+        if not counts:
+            return 1.0
+        return (max(counts) if self.task == "multiclass" else self.images - min(counts)) / min(counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Where a training runs: "cpu" or "cuda", and how many processes share each batch."""
+
+    kind: str = "cpu"
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenRecipe:
+    """Values for what was left open, and why.
+
+    Attributes:
+        reasons: By the names of what was chosen.
+        views: Test-time views that suit the images, and the reason.
+        advice: What would probably give a better model; empty if nothing is known.
+        restarted: Whether training has started again at a lower rate.
+    """
+
+    recipe: Recipe
+    reasons: Mapping[str, str]
+    views: tuple[str, str]
+    advice: str = ""
+    restarted: bool = False
+
+    def lines(self) -> list[str]:
+        """One for each choice, for a log."""
+        return [f"{name} {getattr(self.recipe, name)}: {why}" for name, why in self.reasons.items()]
+
+    def facts(self) -> dict[str, Any]:
+        """As training.json holds it."""
+        chosen = {
+            name: {"value": getattr(self.recipe, name), "reason": why} for name, why in self.reasons.items()
+        }
+        views, why = self.views
+        return {
+            "chosen": {**chosen, "test_time_views": {"value": views, "reason": why}},
+            "advice": self.advice,
+        }
+
+
+def measured(manifest: DatasetManifest) -> Measured:
+    """What a dataset version's manifest says that matters here."""
+    train = manifest.splits["train"]
+    return Measured(
+        task=manifest.task,
+        shape=manifest.shape,
+        images=train.count,
+        per_class=train.per_class,
+        validation=manifest.splits["validation"].count,
+        sized="image_size" in manifest.source,
+    )
 
 
 def wanted_weights(data: Measured, recipe: Recipe) -> str:
     """The network whose pretrained weights would suit the images; empty if there is none."""
-    name = USUAL if recipe.model == AUTO else recipe.model
+    name = constants.USUAL_NETWORK if recipe.model == AUTO else recipe.model
     is_known = name not in ARCHITECTURES and not is_own_function(name)
     is_open = recipe.pretrained == AUTO and not recipe.warm_start
     return name if is_open and is_known and not _against_pretrained(data) else ""
@@ -74,22 +133,22 @@ def _against_pretrained(data: Measured) -> str:
     """Why pretrained weights, which know photographs, would not help; empty if they would."""
     if data.shape[2] != 3:  # noqa: PLR2004 - red, green and blue
         return "gray images are unlike the photographs that pretrained weights know"
-    if data.side <= SIDES["cpu"]:
+    if data.side <= constants.SIDES["cpu"]:
         return f"images of {data.side} pixels are smaller than what pretrained weights know"
-    if data.images > PHOTOGRAPHS:
+    if data.images > constants.ENOUGH_PHOTOGRAPHS:
         return f"{data.images:,} images suffice for random weights"
     return ""
 
 
-def choose(data: Measured, device: Device, recipe: Recipe) -> Choice:
+def choose(data: Measured, device: Device, recipe: Recipe) -> ChosenRecipe:
     """Choose all that a recipe leaves open."""
-    maker = _Maker(data, device, recipe)
+    builder = _RecipeBuilder(data, device, recipe)
     for decide in _DECISIONS:
-        decide(maker)
-    return Choice(maker.recipe, maker.reasons, _views(maker), _advice(maker))
+        decide(builder)
+    return ChosenRecipe(builder.recipe, builder.reasons, _views(builder), _advice(builder))
 
 
-class _Maker:
+class _RecipeBuilder:
     """A recipe that becomes complete: each decision sees those before it."""
 
     def __init__(self, data: Measured, device: Device, recipe: Recipe) -> None:
@@ -109,7 +168,7 @@ class _Maker:
 
     @property
     def family(self) -> Family:
-        return family_of(self.recipe.model)
+        return constants.family_of(self.recipe.model)
 
     @property
     def steps(self) -> int:
@@ -117,167 +176,200 @@ class _Maker:
         return self.recipe.epochs * -(-self.data.images // self.recipe.batch_size)
 
 
-def _weights(maker: _Maker) -> None:
-    data, recipe = maker.data, maker.recipe
+def _weights(builder: _RecipeBuilder) -> None:
+    data, recipe = builder.data, builder.recipe
     if recipe.warm_start:
-        maker.set("pretrained", NONE, f"the weights of {recipe.warm_start} are given")
+        builder.set("pretrained", NONE, f"the weights of {recipe.warm_start} are given")
     elif reason := _against_pretrained(data):
-        maker.set("pretrained", NONE, reason)
+        builder.set("pretrained", NONE, reason)
     elif not data.weights:
-        maker.set("pretrained", NONE, f"torchvision has no weights of {recipe.model}")
+        builder.set("pretrained", NONE, f"torchvision has no weights of {recipe.model}")
     else:
-        maker.set("pretrained", "torchvision" if data.weights.found else NONE, data.weights.seen)
+        builder.set("pretrained", "torchvision" if data.weights.found else NONE, data.weights.seen)
 
 
-def _network(maker: _Maker) -> None:
-    data = maker.data
+def _network(builder: _RecipeBuilder) -> None:
+    data = builder.data
     if data.network:
-        maker.set("model", data.network, "the network of the weights to start from")
-    elif maker.has_weights:
-        maker.set("model", USUAL, "the smallest common network with pretrained weights")
-    elif data.side < SMALLEST_FAST:
-        maker.set("model", "digits-cnn", f"images of {data.side} pixels need a small network")
-    elif data.shape[2] == 1 and data.side <= GRAY_DIGITS:
-        maker.set("model", "lenet", f"gray images of {data.side} pixels need a small network")
-    elif maker.device.kind == "cpu" and (few := _too_few_for_wide(maker)):
-        maker.set("model", "fast-cnn-small", f"learns fast from random weights, {few}")
+        builder.set("model", data.network, "the network of the weights to start from")
+    elif builder.has_weights:
+        builder.set("model", constants.USUAL_NETWORK, "the smallest common network with pretrained weights")
+    elif data.side < constants.FAST_CNN_SIDE:
+        builder.set("model", "digits-cnn", f"images of {data.side} pixels need a small network")
+    elif data.shape[2] == 1 and data.side <= constants.LENET_SIDE:
+        builder.set("model", "lenet", f"gray images of {data.side} pixels need a small network")
+    elif builder.device.kind == "cpu" and (few := _too_few_for_wide(builder)):
+        builder.set("model", "fast-cnn-small", f"learns fast from random weights, {few}")
     else:
-        maker.set("model", "fast-cnn", "learns fast from random weights at any image size")
+        builder.set("model", "fast-cnn", "learns fast from random weights at any image size")
 
 
-def _too_few_for_wide(maker: _Maker) -> str:
+def _too_few_for_wide(builder: _RecipeBuilder) -> str:
     """What is too little for the wide fast-cnn on a CPU; empty if nothing is."""
-    data, minutes = maker.data, maker.recipe.minutes
-    pixels = min(data.side, SIDES["cpu"]) ** 2
-    if data.images < MANY:
+    data, minutes = builder.data, builder.recipe.minutes
+    pixels = min(data.side, constants.SIDES["cpu"]) ** 2
+    if data.images < constants.MANY_IMAGES:
         return f"{data.images:,} images are few"
-    if 0 < 60 * minutes < WIDE_PASSES * wide_seconds(data.images, pixels):
+    if 0 < 60 * minutes < constants.FEWEST_WIDE_PASSES * wide_seconds(data.images, pixels):
         return f"{minutes:g} minutes are few for {data.images:,} images"
     return ""
 
 
-def _resolution(maker: _Maker) -> None:
-    data = maker.data
-    device = maker.device.kind
-    side = (PRETRAINED_SIDES if maker.has_weights else SIDES)[device]
+def _resolution(builder: _RecipeBuilder) -> None:
+    data = builder.data
+    device = builder.device.kind
+    side = (constants.PRETRAINED_SIDES if builder.has_weights else constants.SIDES)[device]
     if data.network_side:
         seen = data.network_side if data.network_side < data.side else 0
-        maker.set("resolution", seen, "the size of images that the weights to start from know")
+        builder.set("resolution", seen, "the size of images that the weights to start from know")
     elif data.sized:
-        maker.set("resolution", 0, f"images of {data.side} pixels were asked for")
+        builder.set("resolution", 0, f"images of {data.side} pixels were asked for")
     elif data.side <= side:
-        maker.set("resolution", 0, f"images of {data.side} pixels are small enough")
+        builder.set("resolution", 0, f"images of {data.side} pixels are small enough")
     else:
-        why = "pretrained weights" if maker.has_weights else f"{data.images:,} images from random weights"
-        maker.set("resolution", side, f"detail beyond it costs more than it helps with {why} on {device}")
+        why = "pretrained weights" if builder.has_weights else f"{data.images:,} images from random weights"
+        builder.set("resolution", side, f"detail beyond it costs more than it helps with {why} on {device}")
 
 
-def _batch(maker: _Maker) -> None:
-    smallest, largest = BATCHES
-    size = 2 ** int(math.log2(max(1, maker.data.images / STEPS_OF_A_PASS)))
-    least = max(smallest, maker.device.processes)
-    maker.set(
-        "batch_size", min(max(size, least), max(largest, least)), f"{maker.data.images:,} training images"
+def _batch(builder: _RecipeBuilder) -> None:
+    size = 2 ** int(math.log2(max(1, builder.data.images / constants.STEPS_OF_A_PASS)))
+    least = max(constants.SMALLEST_BATCH, builder.device.processes)
+    builder.set(
+        "batch_size",
+        min(max(size, least), max(constants.LARGEST_BATCH, least)),
+        f"{builder.data.images:,} training images",
     )
 
 
-def _optimizer(maker: _Maker) -> None:
-    family, data, name = maker.family, maker.data, maker.recipe.model
-    maker.set("optimizer", "sgd" if maker.has_weights else family.optimizer, f"suits {name}")
-    how, batch = maker.recipe.optimizer, maker.recipe.batch_size
+def _optimizer(builder: _RecipeBuilder) -> None:
+    family, data, name = builder.family, builder.data, builder.recipe.model
+    builder.set("optimizer", "sgd" if builder.has_weights else family.optimizer, f"suits {name}")
+    how, batch = builder.recipe.optimizer, builder.recipe.batch_size
     rate = family.rates[how] * (batch / family.batch) ** (family.power if how == "sgd" else 0.5)
-    if maker.has_weights:
-        rate *= PRETRAINED_SHARE
+    if builder.has_weights:
+        rate *= constants.PRETRAINED_RATE
     given = f"{how}, {name} and batches of {batch}"
-    maker.set("learning_rate", float(f"{rate:.2g}"), f"suits {given}")
-    maker.set("momentum", MOMENTA[how], f"suits {how}")
-    maker.set("weight_decay", DECAYS[how], f"suits {how}")
-    maker.set("schedule", "linear" if how == "muon" else "cosine", f"suits {how}")
+    builder.set("learning_rate", float(f"{rate:.2g}"), f"suits {given}")
+    builder.set("momentum", constants.MOMENTA[how], f"suits {how}")
+    builder.set("weight_decay", constants.DECAYS[how], f"suits {how}")
+    builder.set("schedule", "linear" if how == "muon" else "cosine", f"suits {how}")
     smoothing = family.smoothing if data.task == "multiclass" else 0.0
-    maker.set("label_smoothing", smoothing, f"suits {name}" if smoothing else f"none for {data.task} {name}")
+    builder.set(
+        "label_smoothing", smoothing, f"suits {name}" if smoothing else f"none for {data.task} {name}"
+    )
 
 
-def _epochs(maker: _Maker) -> None:
-    data, batch = maker.data, maker.recipe.batch_size
-    height, width, _ = working_shape(data.shape, maker.recipe.resolution)
-    epochs = epochs_for(data.images, height * width, batch, maker.device.kind, has_weights=maker.has_weights)
+def _epochs(builder: _RecipeBuilder) -> None:
+    data, batch = builder.data, builder.recipe.batch_size
+    height, width, _ = working_shape(data.shape, builder.recipe.resolution)
+    epochs = epochs_for(
+        data.images, height * width, batch, builder.device.kind, has_weights=builder.has_weights
+    )
     steps = -(-data.images // batch)
-    minutes = maker.recipe.minutes
+    minutes = builder.recipe.minutes
     why = (
         f"not used: {minutes:g} minutes decide" if minutes else f"{epochs * steps:,} steps of {batch} images"
     )
-    maker.set("epochs", max(epochs, maker.recipe.frozen_epochs), why)
-    least = WARMUPS[maker.recipe.optimizer]
-    share = min(0.5, max(least, FEWEST_WARMUP / maker.steps)) if least else 0.0
-    maker.set("warmup_fraction", round(share, 4), f"{round(share * maker.steps)} of {maker.steps:,} steps")
-
-
-def _images(maker: _Maker) -> None:
-    data, family = maker.data, maker.family
-    gray = data.shape[2] == 1
-    if data.side < SMALLEST_FAST or (gray and data.side <= GRAY_DIGITS):
-        maker.set("augmentation", "shift", "small gray images, where a mirror image may be another class")
-    elif gray:
-        maker.set("augmentation", "shift", "gray images, where left and right may differ in meaning")
-    else:
-        maker.set("augmentation", "shift-alternating-flip", "color images, which look alike in a mirror")
-    side = min(working_shape(data.shape, maker.recipe.resolution)[:2])
-    grows = family.grows and side >= 2 * SMALLEST_FAST
-    maker.set(
-        "initial_resolution",
-        0.75 if grows else 1.0,
-        "early steps need less detail" if grows else f"{maker.recipe.model} sees images of {side} pixels",
+    builder.set("epochs", max(epochs, builder.recipe.frozen_epochs), why)
+    least = constants.WARMUPS[builder.recipe.optimizer]
+    share = min(0.5, max(least, constants.FEWEST_WARMUP_STEPS / builder.steps)) if least else 0.0
+    builder.set(
+        "warmup_fraction", round(share, 4), f"{round(share * builder.steps)} of {builder.steps:,} steps"
     )
 
 
-def _balance(maker: _Maker) -> None:
-    ratio = maker.data.imbalance
-    weighted = ratio >= IMBALANCE and maker.data.task == "multiclass"
-    maker.set(
+def _images(builder: _RecipeBuilder) -> None:
+    data, family = builder.data, builder.family
+    gray = data.shape[2] == 1
+    if data.side < constants.FAST_CNN_SIDE or (gray and data.side <= constants.LENET_SIDE):
+        builder.set("augmentation", "shift", "small gray images, where a mirror image may be another class")
+    elif gray:
+        builder.set("augmentation", "shift", "gray images, where left and right may differ in meaning")
+    else:
+        builder.set("augmentation", "shift-alternating-flip", "color images, which look alike in a mirror")
+    side = min(working_shape(data.shape, builder.recipe.resolution)[:2])
+    grows = family.grows and side >= 2 * constants.FAST_CNN_SIDE
+    builder.set(
+        "initial_resolution",
+        0.75 if grows else 1.0,
+        "early steps need less detail" if grows else f"{builder.recipe.model} sees images of {side} pixels",
+    )
+
+
+def _balance(builder: _RecipeBuilder) -> None:
+    ratio = builder.data.imbalance
+    weighted = ratio >= constants.IMBALANCE and builder.data.task == "multiclass"
+    builder.set(
         "class_weights",
         "balanced" if weighted else "none",
         f"the largest class has {ratio:.3g} times the images of the smallest"
-        if maker.data.task == "multiclass"
+        if builder.data.task == "multiclass"
         else "the ranking of images by a label does not need them",
     )
 
 
-def _selection(maker: _Maker) -> None:
-    seen, patience = maker.data.validation, maker.recipe.patience
+def _selection(builder: _RecipeBuilder) -> None:
+    seen, patience = builder.data.validation, builder.recipe.patience
     if patience:
-        maker.set("model_selection", "best", "patience may stop the training after it")
-    elif seen >= TRUSTED:
-        maker.set(
+        builder.set("model_selection", "best", "patience may stop the training after it")
+    elif seen >= constants.SELECTION_IMAGES:
+        builder.set(
             "model_selection",
             "best",
-            f"{seen:,} validation images, at least {TRUSTED}, can tell epochs apart",
+            f"{seen:,} validation images, at least {constants.SELECTION_IMAGES}, can tell epochs apart",
         )
     else:
-        maker.set(
+        builder.set(
             "model_selection",
             "last",
-            f"{seen} validation images, fewer than {TRUSTED}, cannot tell epochs apart",
+            f"{seen} validation images, fewer than {constants.SELECTION_IMAGES}, cannot tell epochs apart",
         )
-    decay = 0.0 if maker.recipe.model_selection == "best" else round(max(0.0, 1 - 20 / maker.steps), 4)
-    maker.set(
+    decay = 0.0 if builder.recipe.model_selection == "best" else round(max(0.0, 1 - 20 / builder.steps), 4)
+    builder.set(
         "averaging_decay",
         min(decay, 0.99),
         "no average beside the best epoch" if not decay else "an average varies less than the last weights",
     )
 
 
-def _views(maker: _Maker) -> tuple[str, str]:
-    if "flip" in maker.recipe.augmentation:
-        return "flips", f"trained on mirror images, too (augmentation {maker.recipe.augmentation})"
+def _views(builder: _RecipeBuilder) -> tuple[str, str]:
+    if "flip" in builder.recipe.augmentation:
+        return "flips", f"trained on mirror images, too (augmentation {builder.recipe.augmentation})"
     return "plain", "not trained on mirror images"
 
 
-def _advice(maker: _Maker) -> str:
-    if _against_pretrained(maker.data) or maker.has_weights or maker.recipe.warm_start:
+def _advice(builder: _RecipeBuilder) -> str:
+    if _against_pretrained(builder.data) or builder.has_weights or builder.recipe.warm_start:
         return ""
     return (
-        f"trained from random weights; with {maker.data.images:,} photographs, pretrained weights usually "
+        f"trained from random weights; with {builder.data.images:,} photographs, pretrained weights usually "
         "give a clearly better model: --pretrained with torchvision on a connected machine, or with a file"
+    )
+
+
+def wide_seconds(images: int, pixels: int) -> float:
+    """Seconds of a pass over images of so many pixels in the wide fast-cnn."""
+    return images * pixels * constants.WIDE_SECONDS
+
+
+def epochs_for(images: int, pixels: int, batch: int, device: str, *, has_weights: bool) -> int:
+    """The number of epochs that suits a set.
+
+    40 images          40 passes    further ones cost time and gain nothing
+    800 photographs    22 passes    a minute on two cores
+    2,400 images       30 passes    more over fewer images, fewer over more, by a power of their ratio
+    1,000,000 images    3 passes    more images teach more than more passes
+    """
+    usual: float = constants.USUAL_PASSES * (constants.USUAL_IMAGES / images) ** constants.PASSES_POWER
+    passes = min(usual, constants.MOST_PASSES)
+    if has_weights:
+        passes = min(passes / 2, constants.PRETRAINED_PASSES[device])
+    elif device == "cpu" and images < constants.MANY_IMAGES:
+        narrow = wide_seconds(images, pixels) / 3
+        passes = min(passes, max(constants.FEWEST_SOON_PASSES, constants.SOON_SECONDS / narrow))
+    fewest = constants.FEWEST_STEPS / -(-images // batch)
+    return max(
+        constants.FEWEST_EPOCHS, math.ceil(min(max(passes, fewest), constants.MOST_IMAGES_SEEN / images))
     )
 
 

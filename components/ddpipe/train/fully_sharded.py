@@ -1,17 +1,21 @@
 """Fully sharded data parallelism (FSDP2): a model may be larger than the memory of one device.
 
-No rank ever holds the whole model: it is built without values and sharded, then each rank receives its share,
-one tensor after the other (deferred.py); a checkpoint's pieces are written and read by the ranks that need
-them (model/pieces.py).
+No rank ever holds the whole model. Rank 0 initializes large tensors in files that are mapped into its memory,
+which the system may write to disk and read again; on the other ranks they have shapes and no values (torch's
+meta device). The model is then sharded, and each rank receives its share, tensor by tensor. The values are
+those that they would have in memory: the same random numbers are drawn. A checkpoint's pieces are written and
+read by the ranks that need them (model/pieces.py).
 
 Source: Zhao et al., PyTorch FSDP, VLDB 2023; torch.distributed.fsdp.fully_shard.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +24,7 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from ddpipe.data.manifest import Shape
@@ -27,11 +32,8 @@ from ddpipe.errors import ParameterError
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.pieces import Share, rows_of
 from ddpipe.processes.process import return_memory
-from ddpipe.train.deferred import LARGE
-from ddpipe.train.replicated import State, Strategy
-
-UNIT = 2**18
-"""Weights from which on a block is sharded by itself: smaller ones cost more in messages than in memory."""
+from ddpipe.train.constants import LARGE_TENSOR, SMALLEST_UNIT
+from ddpipe.train.strategies import State, Strategy
 
 TRAVELLING = ("model", "training_model", "optimizer")
 """States of a checkpoint that are shared among the ranks."""
@@ -137,11 +139,11 @@ def outlined(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _outline(value: Any) -> Any:  # noqa: ANN401 - a state holds numbers as well
-    is_large = isinstance(value, Tensor) and value.numel() >= LARGE
+    is_large = isinstance(value, Tensor) and value.numel() >= LARGE_TENSOR
     return torch.empty_like(value, device="meta") if is_large else value
 
 
-def units(network: nn.Module, smallest: int = UNIT) -> list[nn.Module]:
+def units(network: nn.Module, smallest: int = SMALLEST_UNIT) -> list[nn.Module]:
     """The parts of a network whose weights are whole at one time, inner ones first.
 
     They are its children and the blocks inside of them, such as those of a transformer, however deep they
@@ -168,3 +170,43 @@ def units(network: nn.Module, smallest: int = UNIT) -> list[nn.Module]:
 
 
 _LISTS = (nn.ModuleList, nn.ModuleDict)
+
+_CREATORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
+"""What networks create their weights and buffers with."""
+
+
+class LargeOnMeta(TorchFunctionMode):
+    """Large tensors that are created in this block have a shape and no values."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,  # noqa: ANN401 - torch's protocol
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401
+        """Create a tensor, or call any other function of torch."""
+        del types
+        given = kwargs or {}
+        if func in _CREATORS and given.get("device") is None:
+            outline = func(*args, **{**given, "device": "meta"})
+            if outline.numel() >= LARGE_TENSOR:
+                return self._placed(outline, lambda: func(*args, **given), has_values=func is not torch.empty)
+        return func(*args, **given)
+
+    def _placed(self, outline: Tensor, create: Callable[[], Tensor], *, has_values: bool) -> Tensor:
+        del create, has_values
+        return outline
+
+
+class LargeInFiles(LargeOnMeta):
+    """Large tensors that are created in this block lie in files, which are gone when the tensors are."""
+
+    def _placed(self, outline: Tensor, create: Callable[[], Tensor], *, has_values: bool) -> Tensor:
+        with tempfile.TemporaryDirectory(prefix="ddpipe-weights-") as folder:
+            file = str(Path(folder) / "tensor")
+            mapped = torch.from_file(file, shared=True, size=outline.numel(), dtype=outline.dtype)
+        tensor = mapped.view(outline.shape)
+        if has_values:
+            tensor.copy_(create())
+        return tensor.requires_grad_(outline.requires_grad)

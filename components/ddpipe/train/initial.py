@@ -26,16 +26,15 @@ from ddpipe.model.package import WEIGHTS, ModelPackage, Signature, load_package
 from ddpipe.model.pretrained import is_finite, load_pretrained
 from ddpipe.model.tensors import first_line
 from ddpipe.model.trained import versioned
-from ddpipe.train.deferred import LargeInFiles, LargeOnMeta
-from ddpipe.train.order import permutation
+from ddpipe.train.augment import resized
+from ddpipe.train.batches import permutation
+from ddpipe.train.constants import INITIAL_SAMPLES
+from ddpipe.train.fully_sharded import LargeInFiles, LargeOnMeta
 from ddpipe.train.recipe import Recipe
 
 _log = logging.getLogger(__name__)
 
 Weights = dict[str, Tensor]
-
-INITIAL_SAMPLES = 1024
-"""Training images from which a network may set its first weights."""
 
 
 def network_facts(recipe: Recipe, manifest: DatasetManifest) -> dict[str, Any]:
@@ -182,3 +181,30 @@ class Backbone:
         """Set the network to training mode; what is frozen keeps its running statistics, too."""
         self._network.train(not self.frozen)
         self._head.train()
+
+
+@torch.no_grad()
+def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe) -> None:
+    """Reject smaller images for a network that accepts only one size, or only larger ones.
+
+    Args:
+        classifier: Runs once, in evaluation mode; afterwards it is in training mode.
+        shape: Height, width and channels of the dataset's images.
+        recipe: Defines the share of their sides in the first step.
+    """
+    if recipe.initial_resolution == 1:
+        return
+    smallest = resized(torch.zeros(1, *shape, dtype=torch.uint8), recipe.initial_resolution)
+    classifier.eval()
+    try:
+        classifier(smallest)
+    except RuntimeError as error:
+        raise ParameterError(
+            what="training cannot start",
+            which=f"model {recipe.model!r}",
+            seen=f"with initial_resolution {recipe.initial_resolution:g} it would get images of "
+            f"{smallest.shape[1]}x{smallest.shape[2]} pixels, which it does not accept ({error})",
+            do="Set initial_resolution to 1, or choose a model that accepts images of any size.",
+        ) from error
+    finally:
+        classifier.train()

@@ -24,39 +24,33 @@ from ddpipe.model.pieces import parted
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.tensors import first_line
 from ddpipe.storage import Store
-from ddpipe.train.batch_norm import accept_single_values, synchronise
-from ddpipe.train.choices import AUGMENTATIONS
-from ddpipe.train.initial import Backbone, initial_classifier, network_facts
+from ddpipe.train.batches import Batch, batch_sizes, epoch_batches, global_batch, permutation, steps_per_epoch
+from ddpipe.train.constants import (
+    COMPILED_DEVICES,
+    DIVERGED_AT,
+    LOSS_CHECK_EVERY,
+    RESTART_STEPS,
+    SAMPLES_NAMED,
+)
+from ddpipe.train.initial import Backbone, check_resolution, initial_classifier, network_facts
 from ddpipe.train.journal import Journal, Record, Usage
-from ddpipe.train.loader import Batch, check_resolution, epoch_batches
 from ddpipe.train.objective import training_objective, validate
 from ddpipe.train.optimizer import learning_rate
-from ddpipe.train.order import batch_sizes, global_batch, permutation, steps_per_epoch
-from ddpipe.train.recipe import Recipe
-from ddpipe.train.replicated import Strategy
-from ddpipe.train.saver import Saver
-from ddpipe.train.shares import SharedSaver
+from ddpipe.train.recipe import AUGMENTATIONS, Recipe
+from ddpipe.train.saver import Saver, SharedSaver
 from ddpipe.train.step import StepMetrics, TrainingStep
-from ddpipe.train.stop import Request, Watch, best_epoch, out_of_patience
-from ddpipe.train.strategies import is_sharded, strategy_named
-from ddpipe.train.timetable import Budget, Timetable, Work
+from ddpipe.train.strategies import Strategy, accept_single_values, is_sharded, strategy_named, synchronise
+from ddpipe.train.timetable import (
+    Budget,
+    Timetable,
+    TrainingRequest,
+    TrainingWork,
+    Watch,
+    best_epoch,
+    out_of_patience,
+)
 
 _log = logging.getLogger(__name__)
-
-CHECK_EVERY = 16
-"""Steps between two checks of the loss: a check waits for the device and for the other ranks."""
-
-FIRST_STEPS = 100
-"""Steps in which a training whose loss multiplies may start again at a lower rate."""
-
-GROWTH = 10
-"""Of the first loss: by how much it may rise."""
-
-COMPILED = ("cuda",)
-"""Devices for which `compile` counts: on a CPU it takes minutes and gains little."""
-
-SAMPLES_NAMED = 5
-"""Of the samples of a batch whose loss is not a number, in the message."""
 
 
 class Trainer:
@@ -90,7 +84,7 @@ class Trainer:
         self._before_step, self._may_restart = before_step, may_restart
         self._first_loss: float | None = None
         self._steps_per_epoch = steps_per_epoch(len(splits["train"]), recipe.batch_size)
-        work = Work.planned(recipe, len(splits["train"]), len(splits["validation"]))
+        work = TrainingWork.planned(recipe, len(splits["train"]), len(splits["validation"]))
         self.step, self.timetable = 0, Timetable(work, recipe.epochs, budget)
         self.history: list[Record] = []
         sharded = is_sharded(recipe.strategy, world)
@@ -179,7 +173,7 @@ class Trainer:
         """Share the training of what is not frozen among the ranks."""
         make = strategy_named(self._recipe.strategy, self._world)
         strategy = make(self.classifier, self._splits["train"].shape, self._world)
-        self._is_compiling = self._recipe.compile and self._world.device.type in COMPILED
+        self._is_compiling = self._recipe.compile and self._world.device.type in COMPILED_DEVICES
         if self._is_compiling:
             strategy.model.compile()
         return strategy
@@ -209,11 +203,11 @@ class Trainer:
         if self._saver:
             self._saver.check()
         request = watch.agreed(self._world)
-        if request is Request.CONTINUE:
+        if request is TrainingRequest.CONTINUE:
             return
         self._save()
         watch.saved()
-        if request is Request.STOP:
+        if request is TrainingRequest.STOP:
             if self._saver:
                 self._saver.finish()
             # The first rank to end makes torchrun stop the others: all wait for the one that writes.
@@ -236,9 +230,9 @@ class Trainer:
         self.step += 1
         self.timetable.tick(self.step, self._world)
         self._training_step.steps = self.steps
-        if (number + 1) % CHECK_EVERY == 0:
+        if (number + 1) % LOSS_CHECK_EVERY == 0:
             self._check_loss()
-        if self.step % CHECK_EVERY == 0:
+        if self.step % LOSS_CHECK_EVERY == 0:
             self._training_step.pace.compare()
 
     def _check_loss(self) -> None:
@@ -262,7 +256,7 @@ class Trainer:
     @property
     def is_at_start(self) -> bool:
         """Whether so few steps were taken that a training may still start again at a lower rate."""
-        return self.step <= FIRST_STEPS
+        return self.step <= RESTART_STEPS
 
     def _check_start(self) -> None:
         """A loss that multiplies in the first steps will not recover at this learning rate."""
@@ -272,8 +266,8 @@ class Trainer:
         losses = self._metrics.rows[: self._metrics.reduced, 0].cpu().numpy() / sizes
         if self._first_loss is None:
             self._first_loss = float(losses[0])
-        largest = float(losses[-CHECK_EVERY:].max())
-        if largest > GROWTH * self._first_loss:
+        largest = float(losses[-LOSS_CHECK_EVERY:].max())
+        if largest > DIVERGED_AT * self._first_loss:
             raise self._diverged(
                 f"the loss rose from {self._first_loss:.3g} to {largest:.3g} within {self.step} steps"
             )

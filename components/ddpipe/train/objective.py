@@ -17,9 +17,8 @@ from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.scoring import logits_of
 from ddpipe.model.tasks import TASKS, Task
+from ddpipe.train.constants import VALIDATION_BATCH
 from ddpipe.train.recipe import Recipe
-
-VALIDATION_BATCH = 512
 
 
 class Objective(Protocol):

@@ -12,6 +12,8 @@ Checkpoints of steps 100 to 400, of which step 300 is the best, and a store that
 
 If the store had still been away at 10:12:00, the next call of the training would have raised the error. A
 training that fails by itself at 10:04:30 gives what waits another 20 s, and then reports its own error.
+
+Ranks that share a model save it together: each writes its pieces before rank 0 refers to them.
 """
 
 from __future__ import annotations
@@ -27,25 +29,19 @@ from typing import Any
 
 import torch
 
+from ddpipe.distributed import World
 from ddpipe.errors import StoreError
 from ddpipe.model.checkpoint import Attempt, Checkpoint, Saved
+from ddpipe.model.pieces import Piece, Share, write_pieces
 from ddpipe.storage import Store
-
-PATIENCE = 600.0
-"""Seconds for which a store may be away: as long as the API server may."""
-
-PAUSE = 5.0
-"""Seconds between two tries."""
-
-GRACE = 20.0
-"""Seconds in which a training that fails may still write what waits: less than a pod gets to terminate."""
+from ddpipe.train.constants import LAST_WRITES, RETRY_PAUSE, STORE_PATIENCE
 
 _log = logging.getLogger(__name__)
 
 
 def patience_for(store: Store) -> float:
     """Seconds to retry writes to this store: waiting does not empty a full disk of this machine."""
-    return PATIENCE if store.local_path("") is None else 0.0
+    return STORE_PATIENCE if store.local_path("") is None else 0.0
 
 
 class Saver:
@@ -132,7 +128,7 @@ class Uploads:
     `patience` seconds. Any other failure is permanent, and the next call of the owner raises it.
     """
 
-    def __init__(self, patience: float = PATIENCE, pause: float = PAUSE) -> None:
+    def __init__(self, patience: float = STORE_PATIENCE, pause: float = RETRY_PAUSE) -> None:
         """Start the thread."""
         self._patience, self._pause = patience, pause
         self._waiting: dict[str, Callable[[], object]] = {}
@@ -212,8 +208,8 @@ class Uploads:
 
 
 @contextmanager
-def uploading(patience: float = PATIENCE, pause: float = PAUSE) -> Iterator[Uploads]:
-    """Uploads that are all written in the end; if the body fails, those that `GRACE` suffices for."""
+def uploading(patience: float = STORE_PATIENCE, pause: float = RETRY_PAUSE) -> Iterator[Uploads]:
+    """Uploads that are all written in the end; if the body fails, those that `LAST_WRITES` suffices for."""
     uploads = Uploads(patience, pause)
     try:
         yield uploads
@@ -221,7 +217,33 @@ def uploading(patience: float = PATIENCE, pause: float = PAUSE) -> Iterator[Uplo
     except BaseException:
         # The first error is the cause.
         with suppress(Exception):
-            uploads.finish(GRACE)
+            uploads.finish(LAST_WRITES)
         raise
     finally:
         uploads.close()
+
+
+class SharedSaver:
+    """Writes the shares of all ranks; every rank has one."""
+
+    def __init__(self, store: Store, world: World, saver: Saver | None) -> None:
+        """For the training in this store, whose checkpoints `saver` writes on rank 0."""
+        self._store, self._world, self._saver = store, world, saver
+        self._step, self._pieces = -1, list[Piece]()
+
+    def write(self, step: int, shares: Mapping[str, Share]) -> list[Piece]:
+        """Write this rank's shares of the weights after `step`; every rank calls this.
+
+        A step may be saved twice, for different reasons; its shares are written once.
+        """
+        if shares and step != self._step:
+            folder = self._world.decided(lambda: self._saver.folder if self._saver else "")
+            stem = f"{folder}step-{step:08d}.rank-{self._world.rank:05d}"
+            own: list[Piece] = []
+            with uploading(patience_for(self._store)) as uploads:
+                uploads.put(
+                    "a share of a checkpoint", lambda: own.extend(write_pieces(self._store, stem, shares))
+                )
+            ranks = self._world.collected(own)
+            self._step, self._pieces = step, [piece for pieces in ranks for piece in pieces]
+        return self._pieces

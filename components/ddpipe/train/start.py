@@ -1,28 +1,38 @@
-"""Where a training begins: at its first step, at a checkpoint, or nowhere because it has finished."""
+"""Where a training begins: at its first step, at a checkpoint, or nowhere because it has finished.
+
+<output>/choice.json    what was given, what was chosen for the rest, and why: the same for every attempt
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.seen import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
 from ddpipe.distributed import World
-from ddpipe.errors import CheckpointError, DatasetError, ParameterError, listed
+from ddpipe.errors import CheckpointError, DatasetError, DdpipeError, NoSuchObject, ParameterError, listed
+from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint, Saved, finished, load, newest
 from ddpipe.model.package import FORMAT as PACKAGE
-from ddpipe.model.package import seen_by
+from ddpipe.model.package import load_package, seen_by
 from ddpipe.model.pieces import rows_of
+from ddpipe.model.pretrained import look_up
 from ddpipe.model.record import RECORD
 from ddpipe.parameters import AUTO
 from ddpipe.spelling import option
 from ddpipe.storage import Store
-from ddpipe.train.choice import Choice, Device
-from ddpipe.train.chosen import choice_of, keep
+from ddpipe.train.auto import ChosenRecipe, Device, Measured, choose, measured, wanted_weights
+from ddpipe.train.constants import RESTART_DIVISOR
 from ddpipe.train.presets import recipe_of
 from ddpipe.train.recipe import NONE, Recipe, as_today
 from ddpipe.train.strategies import is_sharded
+
+CHOICE = "choice.json"
 
 SPLITS = ("train", "validation")
 
@@ -39,7 +49,7 @@ class Start:
         checkpoint: Its content.
     """
 
-    choice: Choice
+    choice: ChosenRecipe
     saved: Saved | None
     checkpoint: Checkpoint | None
 
@@ -141,7 +151,9 @@ def check_trainable(manifest: DatasetManifest, uri: str) -> None:
         )
 
 
-def _check_same(checkpoint: Checkpoint, choice: Choice, manifest: DatasetManifest, store: Store) -> None:
+def _check_same(
+    checkpoint: Checkpoint, choice: ChosenRecipe, manifest: DatasetManifest, store: Store
+) -> None:
     """Reject a checkpoint of another training.
 
     A hyperparameter that was declared after the checkpoint was written had its default in it. Earlier
@@ -168,3 +180,80 @@ def _check_same(checkpoint: Checkpoint, choice: Choice, manifest: DatasetManifes
             seen=f"its checkpoints belong to another training; {listed(problems)}",
             do="Name another output for this training, or use the old recipe and dataset.",
         )
+
+
+def choice_of(store: Store, recipe: Recipe, manifest: DatasetManifest, device: Device) -> ChosenRecipe:
+    """The choice of an earlier attempt, or a new one, which is stored before the first step."""
+    key = {"given": recipe.shaping(), "dataset_id": manifest.dataset_id}
+    if found := _stored(store, key, recipe):
+        return found
+    return fresh_choice(recipe, manifest, device)
+
+
+def fresh_choice(recipe: Recipe, manifest: DatasetManifest, device: Device) -> ChosenRecipe:
+    """What suits the data and the device, after a look at the weights that could be used."""
+    data = _with_warm_start(measured(manifest), recipe)
+    if name := wanted_weights(data, recipe):
+        data = replace(data, weights=look_up(name))
+    choice = choose(data, device, recipe)
+    choice.recipe.validated()
+    return choice
+
+
+def keep(store: Store, choice: ChosenRecipe, given: Recipe, manifest: DatasetManifest) -> None:
+    """Store the choice for later attempts."""
+    content = {
+        "given": given.shaping(),
+        "dataset_id": manifest.dataset_id,
+        "values": {name: getattr(choice.recipe, name) for name in choice.reasons},
+        "reasons": dict(choice.reasons),
+        "views": list(choice.views),
+        "advice": choice.advice,
+        "restarted": choice.restarted,
+    }
+    store.write(CHOICE, json.dumps(content, indent=1).encode())
+
+
+def lowered(choice: ChosenRecipe, problem: str) -> ChosenRecipe:
+    """The same with a lower rate, after a diverging start."""
+    rate = choice.recipe.learning_rate
+    reasons = {**choice.reasons, "learning_rate": f"at {rate:g} {problem}: started again at a tenth of it"}
+    recipe = replace(choice.recipe, learning_rate=rate / RESTART_DIVISOR)
+    return replace(choice, recipe=recipe, reasons=reasons, restarted=True)
+
+
+def _with_warm_start(data: Measured, recipe: Recipe) -> Measured:
+    """With the network of a warm start; a function is never imported because a file names it."""
+    if not recipe.warm_start:
+        return data
+    signature = load_package(recipe.warm_start).signature
+    name = "" if is_own_function(signature.architecture) else signature.architecture
+    return replace(data, network=name, network_side=min(signature.shape[:2]))
+
+
+def _stored(store: Store, key: Mapping[str, Any], recipe: Recipe) -> ChosenRecipe | None:
+    """The stored choice, if it is for this recipe and dataset."""
+    try:
+        found = json.loads(store.read(CHOICE))
+    except NoSuchObject:
+        return None
+    except (ValueError, RecursionError):
+        found = None
+    try:
+        found["given"] = as_today(found["given"])
+        if any(found[name] != json.loads(json.dumps(value)) for name, value in key.items()):
+            return None
+        names, values = recipe.automatic(), found["values"]
+        if set(values) != names or is_own_function(str(values.get("model", ""))):
+            return None
+        views, why = map(str, found["views"])
+        return ChosenRecipe(
+            recipe=Recipe.from_dict({**recipe.to_dict(), **values}),
+            reasons={name: str(found["reasons"][name]) for name in values},
+            views=(views if views in VIEWS else "plain", why),
+            advice=str(found["advice"]),
+            restarted=bool(found["restarted"]),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, DdpipeError):
+        _log.warning("%s/%s is damaged and not used", store.uri, CHOICE)
+        return None

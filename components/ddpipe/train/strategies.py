@@ -7,24 +7,157 @@ fsdp     every process has a share of each weight, its gradient and its optimize
 
 A checkpoint made by one may be resumed, or evaluated, under another: its tensors are whole, or in pieces that
 are joined when it is read (model/pieces.py).
+
+Batch normalization: in a training step each rank normalizes by the statistics of its own share of the batch.
+`RunningStatistics` keeps the running averages equal on all ranks, as the mean over them, after every step:
+validation and every checkpoint then use the same values, and a resumed training is bit for bit the same.
+`SyncBatchNorm` normalizes by the statistics of the global batch instead, so that the model is that of one
+process; each such layer has to wait for all ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import assert_never
+from typing import Any, ClassVar, assert_never
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import Optimizer
 
 from ddpipe.data.manifest import Shape
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier
-from ddpipe.train.choices import Strategies
-from ddpipe.train.replicated import DataParallelStrategy, DistributedDataParallelStrategy, Strategy
+from ddpipe.model.trained import versioned
+from ddpipe.train.recipe import Strategies
 
 
 def is_sharded(name: str, world: World) -> bool:
     """Whether each of these ranks has a share of the model only."""
     return Strategies(name) is Strategies.FSDP and world.size > 1
+
+
+State = dict[str, Any]
+
+
+class Strategy:
+    """One process and one device; the others differ in what they override.
+
+    Attributes:
+        model: What a training step calls.
+        fused_optimizer: Whether one kernel may update all weights.
+    """
+
+    fused_optimizer: ClassVar[bool] = True
+
+    def __init__(self, classifier: Classifier, shape: Shape, world: World) -> None:
+        """Share the training of `classifier`, of images of this shape; its weights are equal on all ranks."""
+        self._classifier, self._world = classifier, world
+        self.model = self._shared(shape)
+
+    def _shared(self, shape: Shape) -> nn.Module:
+        """Move the model to the device, and return what a step calls."""
+        del shape
+        return self._classifier.to(self._world.device).to(memory_format=torch.channels_last)
+
+    def portable(self, state: State) -> State:
+        """A state dict for a checkpoint: each tensor is whole, or this rank's `Share` of it."""
+        return state
+
+    def shares(self, state: State, like: State) -> State:
+        """This rank's part of portable tensors, laid out as those of the same names in `like`."""
+        return {name: _laid_out(value, like[name]) for name, value in state.items()}
+
+    def load_model(self, state: State) -> None:
+        """Load portable weights."""
+        shares = self.shares(state, self._classifier.state_dict())
+        self._classifier.load_state_dict(versioned(shares, self._classifier))
+
+    def load_optimizer(self, optimizer: Optimizer, state: State) -> None:
+        """Load a portable state of the optimizer."""
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        own = {
+            number: self.shares(values, dict.fromkeys(values, parameters[number]))
+            for number, values in state["state"].items()
+        }
+        # Which kernel updates the weights is a matter of this strategy, not of the one that saved.
+        groups = [
+            {**saved, **{name: present[name] for name in ("fused", "foreach") if name in present}}
+            for saved, present in zip(state["param_groups"], optimizer.param_groups, strict=True)
+        ]
+        optimizer.load_state_dict({"state": own, "param_groups": groups})
+
+
+def _laid_out(value: Any, like: Tensor) -> Any:  # noqa: ANN401 - a state holds numbers as well
+    """The value with the strides of `like`: fused kernels go through weights and momentum in memory order."""
+    if not isinstance(value, Tensor) or value.shape != like.shape:
+        return value
+    return torch.empty_like(like, dtype=value.dtype, requires_grad=False).copy_(value)
+
+
+class _InPrecision(nn.Module):
+    """A model that computes in every thread as autocast says in the thread that calls `capture`.
+
+    torch runs the replicas of a model in threads of their own and enables autocast there, but the data type
+    belongs to the thread, and is float16 by default.
+    """
+
+    def __init__(self, model: nn.Module, device: str) -> None:
+        super().__init__()
+        self.model, self._device = model, device
+        self.capture()
+
+    def capture(self) -> None:
+        """Use this thread's autocast from now on."""
+        self._autocast = torch.is_autocast_enabled(self._device), torch.get_autocast_dtype(self._device)
+
+    def forward(self, images: Tensor) -> Tensor:
+        enabled, dtype = self._autocast
+        with torch.autocast(self._device, dtype, enabled=enabled):
+            logits: Tensor = self.model(images)
+        return logits
+
+
+class _DataParallel(DataParallel[_InPrecision]):
+    """As torch's, for a model in `_InPrecision`."""
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        self.module.capture()  # replicas are copies of the module as it is now
+        logits: Tensor = super().forward(*inputs)
+        return logits
+
+
+class DataParallelStrategy(Strategy):
+    """One process, every GPU of its machine."""
+
+    def _shared(self, shape: Shape) -> nn.Module:
+        return _DataParallel(_InPrecision(super()._shared(shape), self._world.device.type))
+
+
+class DistributedDataParallelStrategy(Strategy):
+    """Every rank has the whole model."""
+
+    model: DistributedDataParallel
+
+    def _shared(self, shape: Shape) -> nn.Module:
+        device = self._world.device
+        wrapped = DistributedDataParallel(
+            super()._shared(shape),
+            device_ids=[device] if device.type == "cuda" else None,
+            gradient_as_bucket_view=True,
+            forward_sync_buffers=False,  # the batch statistics of all ranks count: `RunningStatistics`
+        )
+        # DDP rebuilds its buckets after the first backward pass, and with them the order in which ranks are
+        # added up. One pass before the first step that counts lets a resumed run add in the same order as
+        # one that was never interrupted. Nothing is left of it: in evaluation mode no buffer changes.
+        self._classifier.eval()
+        wrapped(torch.zeros(1, *shape, dtype=torch.uint8, device=device)).sum().backward()
+        wrapped.zero_grad()
+        self._classifier.train()
+        return wrapped
 
 
 def strategy_named(name: str, world: World) -> Callable[[Classifier, Shape, World], Strategy]:
@@ -53,3 +186,120 @@ def strategy_named(name: str, world: World) -> Callable[[Classifier, Shape, Worl
             return DistributedDataParallelStrategy
         case other:
             assert_never(other)
+
+
+class RunningStatistics:
+    """The running mean and variance of every batch normalization of a model."""
+
+    def __init__(self, model: nn.Module, world: World) -> None:
+        self._world = world
+        self._buffers = [
+            buffer
+            for module in model.modules()
+            if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm)
+            for buffer in (module.running_mean, module.running_var)
+            if buffer is not None
+        ]
+
+    def average(self) -> None:
+        """Give every rank the mean over the ranks."""
+        if self._world.size == 1 or not self._buffers:
+            return
+        mean = self._world.sum(torch.cat(self._buffers)) / self._world.size
+        for buffer, own in zip(self._buffers, torch.split(mean, list(map(len, self._buffers))), strict=True):
+            buffer.copy_(own)
+
+
+class SyncBatchNorm(nn.BatchNorm2d):
+    """Normalizes by mean and variance over the global batch, of a process group on any device.
+
+    torch's own works on GPUs only. Shares of the batch may differ, or be empty.
+    """
+
+    @classmethod
+    def of(cls, layer: nn.BatchNorm2d) -> SyncBatchNorm:
+        """The same layer, with the same parameters and buffers, but synchronised."""
+        own = cls(layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats)
+        # Buffers are assigned, not copied: copies would be on the CPU, wherever the layer is.
+        own.load_state_dict(layer.state_dict(), assign=True)
+        own.weight, own.bias = layer.weight, layer.bias
+        return own
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the base's name for it
+        """As `BatchNorm2d`; shape (n, channels, height, width), n being the rank's own."""
+        if not self.training:
+            return super().forward(input)
+        values = input.float()
+        count = values.new_full((1,), values.numel() // values.shape[1])
+        sums = _GlobalSum.apply(torch.cat([values.sum((0, 2, 3)), count]))
+        total = sums[-1]
+        mean = sums[:-1] / total
+        centerd = values - mean.view(1, -1, 1, 1)
+        variance = _GlobalSum.apply(centerd.square().sum((0, 2, 3))) / total
+        # One value in the global batch has no variance: its sum of squares is 0, and so is what is tracked.
+        self._track(mean.detach(), variance.detach() * total / (total - 1).clamp(min=1))
+        scaled: Tensor = centerd * (variance + self.eps).rsqrt().view(1, -1, 1, 1)
+        if self.affine:
+            scaled = scaled * self.weight.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
+        return scaled.to(input.dtype)
+
+    def _track(self, mean: Tensor, variance: Tensor) -> None:
+        """Move the running statistics towards those of this batch."""
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked += 1
+        for running, value in ((self.running_mean, mean), (self.running_var, variance)):
+            if running is not None and self.momentum is not None:
+                running.lerp_(value, self.momentum)
+
+
+class _GlobalSum(torch.autograd.Function):
+    """The sum over all ranks; of their losses, added up, it has the same gradient on each of them."""
+
+    @staticmethod
+    def forward(_context: object, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(_context: object, gradient: Tensor) -> Tensor:
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total)
+        return total
+
+
+def synchronise(model: nn.Module) -> None:
+    """Replace every `BatchNorm2d` inside the model by its synchronised form."""
+    for name, layer in model.named_children():
+        if isinstance(layer, nn.BatchNorm2d):
+            setattr(model, name, SyncBatchNorm.of(layer))
+        else:
+            synchronise(layer)
+
+
+def accept_single_values(model: nn.Module) -> None:
+    """Let batch normalization use its running statistics where there is one value per channel.
+
+    torch rejects such a batch, as one value has no variance. It occurs where features are 1x1 and a rank's
+    part of the last batch of an epoch is one image: 1405 images in batches of 78 leave one.
+    """
+    for layer in model.modules():
+        if isinstance(layer, _BatchNorm) and not isinstance(layer, SyncBatchNorm):
+            layer.register_forward_pre_hook(_use_running_statistics)
+            layer.register_forward_hook(_use_batch_statistics, always_call=True)
+
+
+_SINGLE = "_ddpipe_single_value"
+
+
+def _use_running_statistics(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    (features,) = inputs
+    if layer.training and layer.running_mean is not None and features.numel() == features.shape[1]:
+        layer.training = False
+        setattr(layer, _SINGLE, True)
+
+
+def _use_batch_statistics(layer: nn.Module, _inputs: tuple[Tensor, ...], _output: Tensor) -> None:
+    if getattr(layer, _SINGLE, False):
+        layer.training = True
+        delattr(layer, _SINGLE)

@@ -1,14 +1,17 @@
 """How many steps a training takes and how long they take: fixed by the epochs, or by a budget of minutes.
 
 Work is counted in images trained at full size. A smaller image counts by its pixels, an image that is only
-scored by `SCORED`. The first steps of a process show what a unit of work costs here.
+scored by `SCORING_WORK`. The first steps of a process show what a unit of work costs here.
 
-With a budget, the number of steps is not known before that. It is decided after `FIRST` steps, so that the
+With a budget, the number of steps is not known before that. It is decided after the first steps, so that the
 whole run ends in time, and again whenever a twentieth of the rest is done: a shared machine becomes slower
 and faster. Learning rate and resolution of a step follow the last decision before it. The decisions are part
 of the checkpoint, and a resumed training continues with them:
 
     [[0, 20000], [4, 700], [38, 690]]    from step 0 on 20,000 steps, from step 4 on 700, from step 38 on 690
+
+A training also stops when its epochs get no better, and when it is asked to: each rank sees its own signals
+and clock, and all act on the same step.
 """
 
 from __future__ import annotations
@@ -16,40 +19,36 @@ from __future__ import annotations
 import bisect
 import logging
 import math
+import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
 
 from ddpipe.distributed import World
 from ddpipe.model import PASSES
-from ddpipe.train.loader import FULL_RESOLUTION_FROM
-from ddpipe.train.order import images_seen, steps_per_epoch
+from ddpipe.processes.signals import on_stop
+from ddpipe.train.batches import images_seen, steps_per_epoch
+from ddpipe.train.constants import (
+    DECISION_PART,
+    FULL_RESOLUTION_FROM,
+    LAUNCHES_LATER,
+    MOST_EPOCHS,
+    MOST_STEPS,
+    SCORING_WORK,
+    STEPS_BEFORE_FIRST_DECISION,
+    TIMES_KEPT,
+)
 from ddpipe.train.recipe import Recipe
-
-SCORED = 1 / 3
-"""Work of scoring an image: the forward pass alone, of three passes of about the same size."""
-
-FIRST = 4
-"""Steps before the first decision; the first one of a process is not counted: it prepares kernels."""
-
-SHARE = 20
-"""A decision counts until this part of the remaining steps is done."""
-
-MARKS = 64
-"""Times that are kept to measure the pace."""
-
-MOST_EPOCHS, MOST_STEPS = 200, 2000
-"""More than both of them improves no model: a longer budget is not used up."""
-
-LAUNCHES = 4.0
-"""Time that evaluation and export need beside scoring, in times that a training process needs to start."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TrainingWork:
     """What a training consists of.
 
     Attributes:
@@ -65,7 +64,7 @@ class Work:
     initial: float = 1.0
 
     @classmethod
-    def planned(cls, recipe: Recipe, images: int, validation: int) -> Work:
+    def planned(cls, recipe: Recipe, images: int, validation: int) -> TrainingWork:
         """The work that a recipe asks for."""
         return cls(images, recipe.batch_size, validation, recipe.initial_resolution)
 
@@ -75,7 +74,7 @@ class Work:
         epochs = step / steps_per_epoch(self.images, self.batch_size)
         scorings = math.ceil(epochs) if step == steps else math.floor(epochs)
         saved = (1 - self.initial**2) * self._seen(small)
-        return self._seen(step) - saved + SCORED * self.validation * scorings
+        return self._seen(step) - saved + SCORING_WORK * self.validation * scorings
 
     def left(self, step: int, steps: int) -> float:
         """The work of all later steps."""
@@ -108,7 +107,7 @@ class Budget:
 
     def later(self, pace: float) -> float:
         """Seconds for evaluation and export, if a unit of work takes `pace` seconds."""
-        return LAUNCHES * self.launch + SCORED * self.scored * pace
+        return LAUNCHES_LATER * self.launch + SCORING_WORK * self.scored * pace
 
 
 def scored_later(test: int, validation: int, views: str) -> int:
@@ -125,7 +124,7 @@ class Timetable:
 
     def __init__(
         self,
-        work: Work,
+        work: TrainingWork,
         epochs: int,
         budget: Budget | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -136,7 +135,7 @@ class Timetable:
         self.schedule = [[0, self._most if budget else epochs * per_epoch]]
         self._work, self._budget, self._clock = work, budget, clock
         self._began, self._start = clock(), 0
-        self._marks: deque[tuple[float, float, int]] = deque(maxlen=MARKS)
+        self._marks: deque[tuple[float, float, int]] = deque(maxlen=TIMES_KEPT)
 
     @property
     def steps(self) -> int:
@@ -165,13 +164,13 @@ class Timetable:
             self._mark(step)
             steps = world.decided(lambda: self._decided(step, world))
             self.schedule.append([step, steps])
-        if here == FIRST and world.is_main and step < self.steps:
+        if here == STEPS_BEFORE_FIRST_DECISION and world.is_main and step < self.steps:
             self._mark(step)
             _log.info("%s", self._expected(step))
 
     def _next_decision(self) -> int:
         first, steps = self.schedule[-1]
-        return first + max(FIRST, (steps - first) // SHARE if first else 0)
+        return first + max(STEPS_BEFORE_FIRST_DECISION, (steps - first) // DECISION_PART if first else 0)
 
     def _decided(self, step: int, world: World) -> int:
         """How many steps fit; as many as before if the pace is not known."""
@@ -224,3 +223,65 @@ def duration(seconds: float) -> str:
     if whole < 3600:  # noqa: PLR2004
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+History = Sequence[Mapping[str, Any]]
+"""One record for each finished epoch."""
+
+
+class TrainingRequest(IntEnum):
+    """What to do before the next step; the largest among the ranks counts."""
+
+    CONTINUE = 0
+    SAVE = 1
+    STOP = 2
+
+
+class Watch:
+    """Watches for SIGTERM, SIGINT, a parent that is gone, and the time of the next checkpoint."""
+
+    def __init__(self, minutes: float) -> None:
+        """Ask for a checkpoint `minutes` after the last one."""
+        self._minutes = minutes
+        self._stop_requested = False
+        self._parent = os.getppid()
+        self.saved()
+
+    def request_stop(self) -> None:
+        """Stop at the next step."""
+        self._stop_requested = True
+
+    def saved(self) -> None:
+        """A checkpoint has been written: restart the clock."""
+        self._next = time.monotonic() + 60 * self._minutes
+
+    def agreed(self, world: World) -> TrainingRequest:
+        """The most urgent request of any rank; the same on all ranks."""
+        return TrainingRequest(world.max(self._request()))
+
+    def _request(self) -> TrainingRequest:
+        if self._stop_requested or self._orphaned():
+            return TrainingRequest.STOP
+        return TrainingRequest.SAVE if time.monotonic() >= self._next else TrainingRequest.CONTINUE
+
+    def _orphaned(self) -> bool:
+        """Whether torchrun was killed before it could forward a signal."""
+        return os.getppid() != self._parent
+
+
+@contextmanager
+def watching(minutes: float) -> Iterator[Watch]:
+    """Turn SIGTERM and SIGINT into requests; a thread other than the main one gets none."""
+    watch = Watch(minutes)
+    with on_stop(watch.request_stop):
+        yield watch
+
+
+def best_epoch(history: History, metric: str) -> int:
+    """The place in the history of the first epoch with the largest value of a metric."""
+    return max(range(len(history)), key=lambda place: history[place][metric])
+
+
+def out_of_patience(history: History, metric: str, patience: int) -> bool:
+    """Whether a metric has not improved for too long."""
+    return 0 < patience < len(history) - best_epoch(history, metric) if history else False

@@ -1,7 +1,7 @@
 """The step: a dataset version and a recipe become a trained model, in one process or many.
 
 <output>/checkpoints/    training state (ddpipe.model.checkpoint)
-<output>/choice.json     what was chosen for values that were not given (chosen.py)
+<output>/choice.json     what was chosen for values that were not given (start.py)
 <output>/metrics.jsonl   one line per epoch
 <output>/tensorboard/    event files
 <output>/training.json   what was done and what came out; written last, so it marks success
@@ -32,18 +32,16 @@ from ddpipe.model.package import load_package
 from ddpipe.model.record import RECORD
 from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store
-from ddpipe.train.choice import Choice
-from ddpipe.train.choices import Determinism
-from ddpipe.train.chosen import keep, lowered
-from ddpipe.train.determinism import determinism
+from ddpipe.train.auto import ChosenRecipe
+from ddpipe.train.batches import images_seen
+from ddpipe.train.constants import COMPILED_DEVICES
 from ddpipe.train.journal import keep_journal, summarized
-from ddpipe.train.loop import COMPILED, Trainer
-from ddpipe.train.order import images_seen
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.loop import Trainer
+from ddpipe.train.recipe import Determinism, Recipe
 from ddpipe.train.saver import Saver, Uploads, patience_for, uploading
-from ddpipe.train.start import SPLITS, Start, check_trainable, decided_start
-from ddpipe.train.stop import Watch, watching
-from ddpipe.train.timetable import Budget, scored_later
+from ddpipe.train.start import SPLITS, Start, check_trainable, decided_start, keep, lowered
+from ddpipe.train.step import determinism
+from ddpipe.train.timetable import Budget, Watch, scored_later, watching
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +99,10 @@ def _trained(context: _Context, start: Start) -> bool:
     choice, recipe = start.choice, start.choice.recipe
     shape = working_shape(manifest.shape, recipe.resolution)
     splits = {name: open_split((manifest, store_of(context.dataset)), name, shape=shape) for name in SPLITS}
-    how, compiled = Determinism(recipe.deterministic), recipe.compile and world.device.type in COMPILED
+    how, compiled = (
+        Determinism(recipe.deterministic),
+        recipe.compile and world.device.type in COMPILED_DEVICES,
+    )
     may_restart = "learning_rate" in choice.reasons and not choice.restarted
     with (
         uploading(patience_for(store)) if world.is_main else nullcontext() as uploads,
@@ -148,13 +149,13 @@ def _trained(context: _Context, start: Start) -> bool:
     return True
 
 
-def _lower(choice: Choice) -> Choice:
+def _lower(choice: ChosenRecipe) -> ChosenRecipe:
     lower = lowered(choice, "the loss multiplied in the first steps")
     _log_once("starting again with learning_rate %g", lower.recipe.learning_rate)
     return lower
 
 
-def _remove_states(store: Store, lower: Choice, given: Recipe, manifest: DatasetManifest) -> None:
+def _remove_states(store: Store, lower: ChosenRecipe, given: Recipe, manifest: DatasetManifest) -> None:
     """Remove the states of a diverged start, then store the choice with a lower rate."""
     for item in store.list("checkpoints/"):
         store.delete(item.key)
@@ -217,7 +218,7 @@ def _log_once(text: str, *values: object) -> None:
 def _record(
     dataset: str,
     manifest: DatasetManifest,
-    choice: Choice,
+    choice: ChosenRecipe,
     *,
     world: World,
     trainer: Trainer,

@@ -13,7 +13,7 @@ from ddpipe.search.space import checked, parsed
 from ddpipe.search.winner import winner_json
 from ddpipe.spelling import option
 from ddpipe.storage import write_uri
-from ddpipe.train.choice import Device
+from ddpipe.train.auto import Device
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune.advice import importance
 from ddpipe.tune.findings import Findings
@@ -65,7 +65,7 @@ def _completed(recipe: Recipe, manifest: DatasetManifest, processes: int) -> Rec
     # seconds to import
     from torch.cuda import is_available  # noqa: PLC0415
 
-    from ddpipe.train.chosen import fresh_choice  # noqa: PLC0415
+    from ddpipe.train.start import fresh_choice  # noqa: PLC0415
 
     device = Device("cuda" if is_available() else "cpu", processes)
     return fresh_choice(recipe, manifest, device).recipe

@@ -41,7 +41,7 @@ def test_one_run_at_a_time_and_nothing_is_caught_up(server: Server) -> None:
     facts(*NIGHTLY, "--set", "epochs=3")
     (schedule,) = server.schedules.values()
     assert (schedule["max_concurrency"], schedule["no_catchup"]) == ("1", True)
-    assert schedule["runtime_config"]["parameters"] == {"train_epochs": 3}
+    assert schedule["runtime_config"]["parameters"] == {"train_epochs": "3"}
     assert schedule["trigger"] == {"cron_schedule": {"cron": "0 0 2 * * *"}}
 
 

@@ -9,7 +9,7 @@ import pytest
 from samples import some_images
 
 from ddpipe.train.augment import GRAY, augmented, draws
-from ddpipe.train.choices import AUGMENTATIONS, Augmentation
+from ddpipe.train.recipe import AUGMENTATIONS, Augmentation
 
 IMAGES = some_images(64, (32, 32, 3))
 SAMPLES = np.arange(64)

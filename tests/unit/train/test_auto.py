@@ -9,9 +9,8 @@ import pytest
 
 from ddpipe.data.reduced import working_shape
 from ddpipe.model.pretrained import Lookup
-from ddpipe.train.auto import TRUSTED, choose, wanted_weights
-from ddpipe.train.choice import Choice, Device, Measured
-from ddpipe.train.passes import FEWEST_STEPS, MOST_PASSES
+from ddpipe.train.auto import ChosenRecipe, Device, Measured, choose, wanted_weights
+from ddpipe.train.constants import FEWEST_STEPS, MOST_PASSES, SELECTION_IMAGES
 from ddpipe.train.presets import PRESETS, recipe_of
 from ddpipe.train.recipe import Recipe
 
@@ -22,7 +21,7 @@ def data(shape: tuple[int, int, int] = (32, 32, 3), images: int = 2400, **values
     return Measured(shape=shape, images=images, **given)
 
 
-def chosen(data: Measured, device: str = "cpu", **given: Any) -> Choice:
+def chosen(data: Measured, device: str = "cpu", **given: Any) -> ChosenRecipe:
     return choose(data, Device(device), Recipe(**given))
 
 
@@ -136,7 +135,10 @@ def test_epochs_beside_a_budget_are_called_unused() -> None:
 
 
 def test_epochs_are_selected_only_by_enough_validation_images() -> None:
-    selections = [chosen(data(validation=count)).recipe.model_selection for count in (TRUSTED - 1, TRUSTED)]
+    selections = [
+        chosen(data(validation=count)).recipe.model_selection
+        for count in (SELECTION_IMAGES - 1, SELECTION_IMAGES)
+    ]
     assert selections == ["last", "best"]
     assert chosen(data(validation=3), patience=5).recipe.model_selection == "best"
 

@@ -20,9 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ddpipe.errors import ParameterError
 from ddpipe.storage import open_store
-from ddpipe.train.choices import Determinism
-from ddpipe.train.determinism import determinism
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import Determinism, Recipe
+from ddpipe.train.step import determinism
 from ddpipe.train.train import train
 
 

@@ -23,13 +23,12 @@ from ddpipe.distributed import World
 from ddpipe.model import ARCHITECTURES
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.views import with_views
-from ddpipe.train.batch_norm import synchronise
-from ddpipe.train.loader import Batch
+from ddpipe.train.batches import Batch
+from ddpipe.train.journal import Pace
 from ddpipe.train.objective import BinaryCrossEntropy, CrossEntropy, Objective
-from ddpipe.train.pace import Pace
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.replicated import Strategy
 from ddpipe.train.step import TrainingStep
+from ddpipe.train.strategies import Strategy, synchronise
 
 GPU = torch.device("cuda", 0)
 SHAPE = (32, 32, 3)

@@ -9,8 +9,8 @@ from torch import nn
 
 from ddpipe.errors import ParameterError
 from ddpipe.model.checkpoint import Checkpoint
-from ddpipe.train.deferred import LARGE, LargeInFiles, LargeOnMeta
-from ddpipe.train.fully_sharded import _check_untied, outlined, units
+from ddpipe.train.constants import LARGE_TENSOR
+from ddpipe.train.fully_sharded import LargeInFiles, LargeOnMeta, _check_untied, outlined, units
 
 
 def size(module: nn.Module) -> int:
@@ -57,7 +57,7 @@ def test_a_weight_of_two_layers_is_not_sharded() -> None:
 
 
 def test_large_tensors_of_a_checkpoint_stay_on_rank_0() -> None:
-    large, small = torch.ones(LARGE), torch.ones(3)
+    large, small = torch.ones(LARGE_TENSOR), torch.ones(3)
     states = {"model": {"w": large, "b": small}, "optimizer": {"state": {0: {"m": large, "step": 3}}}}
     checkpoint = Checkpoint(
         *(),
@@ -87,7 +87,7 @@ class Network(nn.Module):
         super().__init__()
         self.large, self.small = nn.Linear(512, 512), nn.Linear(512, 2)
         self.place = nn.Parameter(torch.empty(1, 300, 512).normal_(std=0.02))
-        self.ones = nn.Parameter(torch.ones(LARGE))
+        self.ones = nn.Parameter(torch.ones(LARGE_TENSOR))
         nn.init.trunc_normal_(self.small.weight, std=0.02)
 
 
@@ -105,4 +105,4 @@ def test_weights_in_files_have_the_values_of_weights_in_memory(name: str) -> Non
     with LargeOnMeta():
         on_meta = make().state_dict()
     assert {key: value.shape for key, value in on_meta.items()} == {k: v.shape for k, v in usual.items()}
-    assert all(value.is_meta == (value.numel() >= LARGE) for value in on_meta.values())
+    assert all(value.is_meta == (value.numel() >= LARGE_TENSOR) for value in on_meta.values())

@@ -13,8 +13,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from ddpipe.storage import open_store
+from ddpipe.train.batches import images_seen
 from ddpipe.train.journal import keep_journal
-from ddpipe.train.order import images_seen
 from ddpipe.train.saver import uploading
 
 LOG_PANEL = 75

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ddpipe.train.loader import _Copies
+from ddpipe.train.batches import _Copies
 
 
 def test_a_copy_to_a_gpu_is_pinned_and_overlaps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import torchvision
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from ddpipe.train.muon import REST, Muon, hidden_matrices, orthogonal
+from ddpipe.train.optimizer import REST, Muon, hidden_matrices, orthogonal
 
 
 def a_network() -> nn.Sequential:

@@ -8,12 +8,7 @@ import torch
 from sklearn.utils.class_weight import compute_class_weight
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from ddpipe.train.objective import (
-    BinaryCrossEntropy,
-    CrossEntropy,
-    class_weights,
-    positive_weights,
-)
+from ddpipe.train.objective import BinaryCrossEntropy, CrossEntropy, class_weights, positive_weights
 
 GENERATOR = np.random.default_rng(0)
 LOGITS = torch.tensor(GENERATOR.normal(size=(40, 3)), dtype=torch.float32)

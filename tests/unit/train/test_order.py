@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ddpipe.train.order import (
+from ddpipe.train.batches import (
     batch_sizes,
     global_batch,
     permutation,

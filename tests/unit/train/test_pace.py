@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddpipe.distributed import World
-from ddpipe.train.pace import Pace, slowest
+from ddpipe.train.journal import Pace, slowest
 
 
 @pytest.mark.parametrize(

@@ -12,24 +12,15 @@ import torch
 from ddpipe.distributed import World
 from ddpipe.model import PASSES, VIEWS
 from ddpipe.model.views import with_views
-from ddpipe.train.order import images_seen
+from ddpipe.train.batches import images_seen
+from ddpipe.train.constants import MOST_EPOCHS, MOST_STEPS, SCORING_WORK, STEPS_BEFORE_FIRST_DECISION
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.timetable import (
-    FIRST,
-    MOST_EPOCHS,
-    MOST_STEPS,
-    SCORED,
-    Budget,
-    Timetable,
-    Work,
-    duration,
-    scored_later,
-)
+from ddpipe.train.timetable import Budget, Timetable, TrainingWork, duration, scored_later
 
 ALONE = World(rank=0, size=1, device=torch.device("cpu"))
 IMAGES, BATCH = 10_000, 100
 PER_EPOCH = 100
-WORK = Work(IMAGES, BATCH, validation=1000)
+WORK = TrainingWork(IMAGES, BATCH, validation=1000)
 
 
 class Machine:
@@ -41,7 +32,7 @@ class Machine:
     def clock(self) -> float:
         return self.now
 
-    def train(self, table: Timetable, work: Work, step: int = 0, until: int | None = None) -> int:
+    def train(self, table: Timetable, work: TrainingWork, step: int = 0, until: int | None = None) -> int:
         """Take the steps of a timetable; the first one of a process takes longer."""
         self.now += 2.0
         while step < (table.steps if until is None else until):
@@ -56,7 +47,9 @@ def a_budget(seconds: float, used: float = 0.0) -> Budget:
     return Budget(seconds, used, launch=1.0, scored=2000)
 
 
-def run(seconds: float, machine: Machine, work: Work = WORK, used: float = 0.0) -> tuple[Timetable, float]:
+def run(
+    seconds: float, machine: Machine, work: TrainingWork = WORK, used: float = 0.0
+) -> tuple[Timetable, float]:
     """The timetable of a training with a budget, and the seconds that the run took in the end."""
     budget = a_budget(seconds, used)
     table = Timetable(work, 15, budget, machine.clock)
@@ -91,7 +84,7 @@ def test_a_noisy_machine_ends_in_time_as_well() -> None:
 
 def test_growing_images_are_planned_for() -> None:
     """The first half of the steps costs a quarter each: the first decision knows what comes."""
-    work = Work(IMAGES, BATCH, validation=1000, initial=0.5)
+    work = TrainingWork(IMAGES, BATCH, validation=1000, initial=0.5)
     table, took = run(120, Machine(), work)
     assert took == pytest.approx(120, rel=0.02)
     assert table.schedule[1][1] == pytest.approx(table.steps, rel=0.1)
@@ -122,7 +115,7 @@ def test_more_minutes_are_more_steps() -> None:
 
 
 def test_a_small_set_does_not_use_up_a_long_budget() -> None:
-    work = Work(40, 64, validation=5)
+    work = TrainingWork(40, 64, validation=5)
     table, took = run(3600, Machine(), work)
     assert table.steps == max(MOST_EPOCHS, MOST_STEPS)
     assert took < 360
@@ -134,7 +127,7 @@ def test_minutes_that_are_too_short_are_named(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         table, _ = run(seconds, Machine(), used=100)
-    assert table.steps == FIRST
+    assert table.steps == STEPS_BEFORE_FIRST_DECISION
     (line,) = caplog.messages
     assert line.startswith(f"{minutes} minutes are too short")
 
@@ -142,7 +135,7 @@ def test_minutes_that_are_too_short_are_named(
 def test_minutes_that_are_less_than_one_pass_are_named(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         short, _ = run(12, Machine())
-        assert FIRST < short.steps < PER_EPOCH
+        assert STEPS_BEFORE_FIRST_DECISION < short.steps < PER_EPOCH
         assert "0.2 minutes are too short" in caplog.text
         caplog.clear()
         assert run(30, Machine())[0].steps > PER_EPOCH
@@ -170,14 +163,14 @@ def test_a_process_decides_once_it_knows_its_pace() -> None:
     """After one step there is nothing to decide by; the next decision is a twentieth of all steps away."""
     machine, budget = Machine(), a_budget(20)
     resumed = Timetable(WORK, 15, budget, machine.clock)
-    resumed.resume(FIRST - 1, [])
+    resumed.resume(STEPS_BEFORE_FIRST_DECISION - 1, [])
     began = machine.now
-    machine.train(resumed, WORK, FIRST - 1)
+    machine.train(resumed, WORK, STEPS_BEFORE_FIRST_DECISION - 1)
     assert machine.now - began + budget.later(0.001) == pytest.approx(20, rel=0.05)
 
 
 def test_the_decisions_of_a_long_training_are_few() -> None:
-    table, _ = run(100, Machine(lambda _: 0.0001), Work(10**6, 16, validation=1000))
+    table, _ = run(100, Machine(lambda _: 0.0001), TrainingWork(10**6, 16, validation=1000))
     assert len(table.schedule) < 300
 
 
@@ -198,7 +191,7 @@ def test_the_expected_time_is_logged_after_the_first_steps(caplog: pytest.LogCap
 
 def test_the_share_of_work_is_the_share_of_time() -> None:
     """So a progress bar in units of work shows the time that is left, also while images grow."""
-    work = Work(IMAGES, BATCH, validation=1000, initial=0.5)
+    work = TrainingWork(IMAGES, BATCH, validation=1000, initial=0.5)
     machine = Machine()
     table = Timetable(work, 4, clock=machine.clock)
     machine.train(table, work, until=100)
@@ -210,12 +203,12 @@ def test_the_share_of_work_is_the_share_of_time() -> None:
 
 def test_the_work_is_that_of_the_recipe() -> None:
     recipe = Recipe(batch_size=BATCH, initial_resolution=0.5)
-    work = Work.planned(recipe, IMAGES, 1000)
-    assert work.done(100, 400) == pytest.approx(IMAGES / 4 + 1000 * SCORED)
-    assert work.left(100, 400) == pytest.approx(2.25 * IMAGES + 3 * 1000 * SCORED)
-    assert work.done(50, 50) == pytest.approx(images_seen(25, IMAGES, BATCH) / 4 + 2500 + 1000 * SCORED), (
-        "the last epoch is validated although it is cut"
-    )
+    work = TrainingWork.planned(recipe, IMAGES, 1000)
+    assert work.done(100, 400) == pytest.approx(IMAGES / 4 + 1000 * SCORING_WORK)
+    assert work.left(100, 400) == pytest.approx(2.25 * IMAGES + 3 * 1000 * SCORING_WORK)
+    assert work.done(50, 50) == pytest.approx(
+        images_seen(25, IMAGES, BATCH) / 4 + 2500 + 1000 * SCORING_WORK
+    ), "the last epoch is validated although it is cut"
 
 
 @pytest.mark.parametrize(

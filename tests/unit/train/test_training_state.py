@@ -30,10 +30,10 @@ from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
 from ddpipe.train import loop
 from ddpipe.train import train as step
-from ddpipe.train.families import NORMALIZED
+from ddpipe.train.batches import global_batch, permutation
+from ddpipe.train.constants import NORMALIZED
 from ddpipe.train.loop import Trainer
 from ddpipe.train.optimizer import learning_rate
-from ddpipe.train.order import global_batch, permutation
 from ddpipe.train.recipe import FORMER, Recipe
 from ddpipe.train.saver import Uploads, uploading
 from ddpipe.train.step import TrainingStep
@@ -478,7 +478,7 @@ def test_a_diverging_start_is_repeated_once_at_a_tenth_of_the_rate(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(
-        "ddpipe.train.families.FAMILIES", {"digits-cnn": replace(NORMALIZED, rates={"sgd": 40})}
+        "ddpipe.train.constants.FAMILIES", {"digits-cnn": replace(NORMALIZED, rates={"sgd": 40})}
     )
     given = Recipe(epochs=4, batch_size=4, momentum=0.0, warmup_fraction=0.0, label_smoothing=0.0)
     with caplog.at_level("INFO"):
@@ -516,7 +516,7 @@ def test_a_start_that_diverged_is_no_launch(
 
     monkeypatch.setattr(step, "Budget", noted)
     monkeypatch.setattr(
-        "ddpipe.train.families.FAMILIES", {"digits-cnn": replace(NORMALIZED, rates={"sgd": 40})}
+        "ddpipe.train.constants.FAMILIES", {"digits-cnn": replace(NORMALIZED, rates={"sgd": 40})}
     )
     given = Recipe(minutes=1, batch_size=4, momentum=0.0, warmup_fraction=0.0, label_smoothing=0.0)
     with pytest.raises(Power):
@@ -539,7 +539,7 @@ def test_the_cost_of_compiling_is_logged_once(
     dataset: str, output: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     compiled: list[torch.nn.Module] = []
-    monkeypatch.setattr(loop, "COMPILED", ("cpu",))
+    monkeypatch.setattr(loop, "COMPILED_DEVICES", ("cpu",))
     monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compiled.append(module))  # noqa: PLW0108 - binds
     with caplog.at_level(logging.INFO):
         train(dataset, output, replace(RECIPE, compile=True))

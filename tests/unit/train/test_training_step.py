@@ -15,22 +15,23 @@ from torch import nn
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.train.batch_norm import (
-    RunningStatistics,
-    SyncBatchNorm,
-    accept_single_values,
-    synchronise,
-)
-from ddpipe.train.choices import Precision
-from ddpipe.train.initial import Backbone, head_of
-from ddpipe.train.loader import Batch, check_resolution, resized, resolution
+from ddpipe.train.augment import resized, resolution
+from ddpipe.train.batches import Batch
+from ddpipe.train.initial import Backbone, check_resolution, head_of
 from ddpipe.train.objective import CrossEntropy
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, set_learning_rate
-from ddpipe.train.recipe import Recipe
-from ddpipe.train.replicated import DataParallelStrategy, Strategy
+from ddpipe.train.recipe import Precision, Recipe
 from ddpipe.train.step import TrainingStep, network_dtype
-from ddpipe.train.stop import best_epoch, out_of_patience
-from ddpipe.train.strategies import strategy_named
+from ddpipe.train.strategies import (
+    DataParallelStrategy,
+    RunningStatistics,
+    Strategy,
+    SyncBatchNorm,
+    accept_single_values,
+    strategy_named,
+    synchronise,
+)
+from ddpipe.train.timetable import best_epoch, out_of_patience
 
 CPU = torch.device("cpu")
 ALONE = World(0, 1, CPU)

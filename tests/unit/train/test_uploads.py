@@ -12,7 +12,8 @@ from s3_server import BUCKET, Server
 from ddpipe.errors import CheckpointError, NotWritable, StoreError, Unreachable
 from ddpipe.storage import open_store
 from ddpipe.train import saver
-from ddpipe.train.saver import PATIENCE, Uploads, patience_for, uploading
+from ddpipe.train.constants import STORE_PATIENCE
+from ddpipe.train.saver import Uploads, patience_for, uploading
 
 AWAY = Unreachable(what="the store", which="s3://a", seen="503", do="Wait.")
 FOREVER = 10**6
@@ -125,7 +126,7 @@ def test_a_local_store_fails_at_once(tmp_path: Path) -> None:
 
 
 def test_a_bucket_may_come_back(s3: Server) -> None:
-    assert patience_for(open_store(f"s3://{BUCKET}/runs")) == PATIENCE
+    assert patience_for(open_store(f"s3://{BUCKET}/runs")) == STORE_PATIENCE
 
 
 def test_an_error_that_waiting_cannot_fix_is_raised_at_the_next_call() -> None:

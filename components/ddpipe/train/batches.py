@@ -1,11 +1,13 @@
-"""Batches on the device: this rank's shares of an epoch, in the order of `order`, as a step sees them.
+"""Which sample goes to which rank at which step, by (seed, epoch, step); and how it gets there.
 
-Progressive resizing shows smaller images to early steps, which cost less: Howard, "Training ImageNet in 3
-hours for USD 25", fast.ai, 2018.
+Batch k of an epoch is `perm(seed, epoch)[k * B : (k + 1) * B]`, B the size of the global batch: the same
+samples in the same step for any number of ranks. The last batch of an epoch holds what is left, so that every
+sample is seen exactly once in every epoch; a rank's share of it may be empty.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,24 +15,59 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchvision.transforms.v2.functional import resize
 
-from ddpipe.data.manifest import Shape
 from ddpipe.data.prefetch import prefetched
 from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
-from ddpipe.errors import ParameterError
-from ddpipe.model.architectures import Classifier
 from ddpipe.train.augment import augmented
-from ddpipe.train.choices import AUGMENTATIONS, Augmentation
-from ddpipe.train.order import global_batch, permutation, share_of, steps_per_epoch
-from ddpipe.train.recipe import Recipe
+from ddpipe.train.recipe import AUGMENTATIONS, Augmentation
 
-FULL_RESOLUTION_FROM = 0.5
-"""Share of all steps after which images have their full size."""
+Indices = NDArray[np.int64]
 
-MULTIPLE = 4
-"""Pixels that the sides of smaller images are a multiple of."""
+
+def steps_per_epoch(samples: int, batch_size: int) -> int:
+    """Batches that hold every sample once."""
+    return -(-samples // batch_size)
+
+
+def batch_sizes(samples: int, batch_size: int) -> Indices:
+    """Samples in each batch of an epoch."""
+    return np.diff(np.append(np.arange(0, samples, batch_size), samples))
+
+
+def images_seen(step: int, samples: int, batch_size: int) -> int:
+    """Images in the first `step` batches of a training."""
+    epochs, batches = divmod(step, steps_per_epoch(samples, batch_size))
+    return epochs * samples + min(batches * batch_size, samples)
+
+
+def permutation(seed: int, epoch: int, samples: int) -> Indices:
+    """All indices below `samples`, in the order of this epoch.
+
+    Returns:
+        int64, shape (samples,).
+    """
+    return np.random.default_rng([seed, epoch]).permutation(samples)
+
+
+def global_batch(order: Indices, batch: int, batch_size: int) -> Indices:
+    """The samples of one batch of an epoch, over all ranks.
+
+    Returns:
+        int64, shape (batch_size,); shorter for the last batch of an epoch.
+    """
+    return order[batch * batch_size : (batch + 1) * batch_size]
+
+
+def share_of(batch: Indices, rank: int, ranks: int) -> Indices:
+    """A rank's share of a global batch: every `ranks`-th sample, so shares differ by one sample at most."""
+    return batch[rank::ranks]
+
+
+def seed_of_step(seed: int, step: int, rank: int) -> int:
+    """The seed of a rank's random numbers in one step, such as those of dropout: below 2**64."""
+    key = hashlib.blake2b(f"{seed} {step} {rank}".encode(), digest_size=8)
+    return int.from_bytes(key.digest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,44 +153,3 @@ class _Copies:
             for one in (batch.images, batch.labels):
                 one.record_stream(computing)  # so that its memory is not reused before the step is done
         return batch
-
-
-def resolution(recipe: Recipe, step: int, steps: int) -> float:
-    """The share of the images' sides that the network sees in a step."""
-    return recipe.initial_resolution if step < FULL_RESOLUTION_FROM * steps else 1.0
-
-
-def resized(images: Tensor, share: float) -> Tensor:
-    """Images, shape (n, H, W, C), with this share of their sides."""
-    if share == 1:
-        return images
-    sides = [max(MULTIPLE, round(side * share / MULTIPLE) * MULTIPLE) for side in images.shape[1:3]]
-    smaller: Tensor = resize(images.permute(0, 3, 1, 2), sides, antialias=True)
-    return smaller.permute(0, 2, 3, 1)
-
-
-@torch.no_grad()
-def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe) -> None:
-    """Reject smaller images for a network that accepts only one size, or only larger ones.
-
-    Args:
-        classifier: Runs once, in evaluation mode; afterwards it is in training mode.
-        shape: Height, width and channels of the dataset's images.
-        recipe: Defines the share of their sides in the first step.
-    """
-    if recipe.initial_resolution == 1:
-        return
-    smallest = resized(torch.zeros(1, *shape, dtype=torch.uint8), recipe.initial_resolution)
-    classifier.eval()
-    try:
-        classifier(smallest)
-    except RuntimeError as error:
-        raise ParameterError(
-            what="training cannot start",
-            which=f"model {recipe.model!r}",
-            seen=f"with initial_resolution {recipe.initial_resolution:g} it would get images of "
-            f"{smallest.shape[1]}x{smallest.shape[2]} pixels, which it does not accept ({error})",
-            do="Set initial_resolution to 1, or choose a model that accepts images of any size.",
-        ) from error
-    finally:
-        classifier.train()

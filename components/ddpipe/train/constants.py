@@ -1,0 +1,177 @@
+"""The numbers that tune training: each with its reason. None is an option: they hold for all data.
+
+They were measured with benchmarks/bench_defaults.py and bench_training.py on two cores and on one GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ddpipe.model import is_own_function
+
+# What is chosen for a recipe: auto.py
+
+SELECTION_IMAGES = 400
+"""Validation images from which the best epoch is selected: with fewer, chance decides which one is best."""
+IMBALANCE = 5
+"""From this ratio of the largest class to the smallest on, classes are weighted."""
+SMALLEST_BATCH, LARGEST_BATCH = 16, 512
+"""Smaller batches leave processors idle; larger ones take too few steps."""
+STEPS_OF_A_PASS = 32
+"""The batch is so small that an epoch has about so many steps."""
+SIDES = {"cpu": 64, "cuda": 128}
+"""Working resolutions of photographs by device: small sets learn nothing from more detail."""
+PRETRAINED_SIDES = {"cpu": 128, "cuda": 224}
+"""Pretrained weights know what larger images look like."""
+ENOUGH_PHOTOGRAPHS = 20_000
+"""From more of them, random weights learn nearly as much as pretrained ones."""
+USUAL_NETWORK = "resnet18"
+"""The smallest common network with pretrained weights."""
+LENET_SIDE = 32
+"""Gray images of at most so many pixels get LeNet: they are digits, or as simple."""
+FAST_CNN_SIDE = 16
+"""Pixels that fast-cnn needs: three halvings leave at least one."""
+PRETRAINED_RATE = 0.5
+"""Share of the rate from scratch: more would destroy what the weights know."""
+FEWEST_WARMUP_STEPS = 20
+"""Fewer steps are no warm-up: momentum has not settled."""
+
+USUAL_PASSES, USUAL_IMAGES, PASSES_POWER = 30, 2400, 0.31
+"""Passes over so many images; more over fewer images, by a power of the ratio."""
+MOST_PASSES = 40
+"""Further passes over a small set cost time and gain nothing, unless it has fewer than `FEWEST_STEPS`."""
+FEWEST_STEPS = 100
+"""Of a training, however few images there are: fewer do not reach the peak rate."""
+MANY_IMAGES = 1500
+"""From so many on, the wide fast-cnn is worth three times the time of the narrow one."""
+WIDE_SECONDS = 2e-6
+"""Seconds for a pixel in the wide fast-cnn on two cores."""
+FEWEST_WIDE_PASSES = 3
+"""With fewer passes, the narrow fast-cnn learns more than the wide one."""
+SOON_SECONDS, FEWEST_SOON_PASSES = 60, 20
+"""Fewer than `MANY_IMAGES` are trained within so many seconds on two cores, but with so many passes."""
+MOST_IMAGES_SEEN = 2_000_000
+"""Over all epochs, if that is more than `FEWEST_EPOCHS`: more images teach more than more passes."""
+FEWEST_EPOCHS = 3
+"""However large the set: the average and the schedule need several."""
+PRETRAINED_PASSES = {"cpu": 5, "cuda": 15}
+"""Passes at most: pretrained weights learn new classes in a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Networks that train alike, from random weights.
+
+    Attributes:
+        optimizer: What suits them.
+        rates: Peak learning rate by optimizer, for batches of `batch`.
+        batch: Size of the batches for which the rates are.
+        power: By which the rate follows the size of the batch: 1 in proportion, 0.5 its square root.
+        smoothing: Label smoothing.
+        grows: Whether early steps may use smaller images.
+    """
+
+    optimizer: str
+    rates: Mapping[str, float]
+    batch: int = 64
+    power: float = 1.0
+    smoothing: float = 0.1
+    grows: bool = False
+
+
+FAST = Family(
+    "muon", {"muon": 0.15, "sgd": 0.05, "adamw": 2e-3}, batch=512, power=0.5, smoothing=0.2, grows=True
+)
+NORMALIZED = Family("sgd", {"sgd": 0.1, "adamw": 2e-3, "muon": 0.05}, smoothing=0.0)
+UNNORMALIZED = Family("sgd", {"sgd": 0.03, "adamw": 1e-3, "muon": 0.02}, smoothing=0.0)
+RESIDUAL = Family("sgd", {"sgd": 0.02, "adamw": 1e-3, "muon": 0.02})
+PLAIN_DEEP = Family("sgd", {"sgd": 0.005, "adamw": 2e-4, "muon": 0.01})
+ATTENTION = Family("adamw", {"sgd": 0.01, "adamw": 5e-4, "muon": 0.02}, power=0.5)
+
+FAMILIES: Mapping[str, Family] = {
+    "digits-cnn": NORMALIZED,
+    "lenet": UNNORMALIZED,
+    "simple-cnn": UNNORMALIZED,
+    "fast-cnn": FAST,
+    **dict.fromkeys(("alexnet", "squeezenet", "vgg"), PLAIN_DEEP),
+    **dict.fromkeys(("vit", "swin", "maxvit", "convnext"), ATTENTION),
+}
+"""By the beginning of a network's name; the others train like residual networks."""
+
+
+def family_of(network: str) -> Family:
+    """The family of a network, by its name; what a function of the user's own gives is not known."""
+    found = (family for start, family in FAMILIES.items() if network.startswith(start))
+    return ATTENTION if is_own_function(network) else next(found, RESIDUAL)
+
+
+DECAYS = {"sgd": 5e-4, "adamw": 0.02, "muon": 0.0}
+"""Weight decay by optimizer: Muon keeps weights at one length and needs none."""
+MOMENTA = {"sgd": 0.9, "adamw": 0.9, "muon": 0.6}
+"""By optimizer: Muon's updates are all as long, and a long memory makes them lag."""
+WARMUPS = {"sgd": 0.1, "adamw": 0.1, "muon": 0.0}
+"""Share of all steps by optimizer: Muon's first updates are as well scaled as its later ones."""
+
+# Progressive resizing: augment.py
+
+FULL_RESOLUTION_FROM = 0.5
+"""Share of all steps after which images have their full size: the later half learns detail."""
+SIDE_MULTIPLE = 4
+"""Pixels that the sides of smaller images are a multiple of, so that pooling loses none."""
+
+# Start and divergence: initial.py, loop.py and start.py
+
+INITIAL_SAMPLES = 1024
+"""Training images from which a network may set its first weights: enough for their covariance."""
+LOSS_CHECK_EVERY = 16
+"""Steps between two checks of the loss: a check waits for the device and for the other ranks."""
+RESTART_STEPS = 100
+"""Steps in which a training whose loss multiplies may start again at a lower rate: little is lost."""
+DIVERGED_AT = 10
+"""A loss of this many times the first one has diverged."""
+RESTART_DIVISOR = 10
+"""By what the rate is divided after a diverging start."""
+COMPILED_DEVICES = ("cuda",)
+"""Devices for which `compile` counts: on a CPU it takes minutes and gains little."""
+SAMPLES_NAMED = 5
+"""Samples of a batch whose loss is not a number that the message names; diverged.json has all."""
+VALIDATION_BATCH = 512
+"""Images that are validated at a time, at most: without gradients they need little memory."""
+
+# How many steps fit into a budget of minutes: timetable.py
+
+SCORING_WORK = 1 / 3
+"""Work of scoring an image: the forward pass alone, of three passes of about the same size."""
+STEPS_BEFORE_FIRST_DECISION = 4
+"""The first step of a process is not counted: it prepares kernels."""
+DECISION_PART = 20
+"""A decision counts until one such part of the remaining steps is done: a shared machine changes its pace."""
+TIMES_KEPT = 64
+"""Times by which the pace is measured: the later half of them decides."""
+MOST_EPOCHS, MOST_STEPS = 200, 2000
+"""More than both of them improves no model: a longer budget is not used up."""
+LAUNCHES_LATER = 4.0
+"""Time that evaluation and export need beside scoring, in times that a training process needs to start."""
+
+# Ranks and memory: fully_sharded.py and journal.py
+
+LARGE_TENSOR = 2**16
+"""Values from which on a rank does not hold a tensor of which it needs a share only."""
+SMALLEST_UNIT = 2**18
+"""Weights from which on a block is sharded by itself: smaller ones cost more in messages than in memory."""
+SLOW_RATIO, SLOW_SECONDS = 1.5, 0.02
+"""A rank is slow from this multiple of the median on, and if it costs each step as many seconds."""
+SLOW_IN_A_ROW = 2
+"""Comparisons in a row that a rank has to be slow in: one alone may be chance."""
+NEXT_REPORT = 10
+"""After a report of a slow rank, this multiple of comparisons in a row until the next one."""
+
+# Writes to the store: saver.py
+
+STORE_PATIENCE = 600.0
+"""Seconds for which a store may be away: as long as the API server may."""
+RETRY_PAUSE = 5.0
+"""Seconds between two tries."""
+LAST_WRITES = 20.0
+"""Seconds in which a training that fails may still write what waits: less than a pod gets to terminate."""
