@@ -24,7 +24,7 @@ from ddpipe.data.reader import SplitReader
 from ddpipe.data.shards import Images
 from ddpipe.distributed import run_rank
 from ddpipe.errors import CheckpointError, DdpipeError
-from ddpipe.model import networks, pieces
+from ddpipe.model import networks, tensors
 from ddpipe.model.checkpoint import latest
 from ddpipe.processes.local import run_local
 from ddpipe.storage import Store
@@ -259,7 +259,7 @@ class LimitedMemory:
     bytes: int
 
     def __call__(self) -> None:
-        pieces.PIECE_BYTES = 2**25
+        tensors.PIECE_BYTES = 2**25
         (line,) = [one for one in Path("/proc/self/status").read_text().splitlines() if "VmData" in one]
         limit = 1024 * int(line.split()[1]) + self.bytes
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

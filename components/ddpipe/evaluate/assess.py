@@ -27,10 +27,9 @@ from ddpipe.evaluate.warnings import rough
 from ddpipe.model.evaluation import Evaluation, Subject
 from ddpipe.model.package import FORMAT, ONNX, Signature, load_package, seen_by
 from ddpipe.model.record import training_record
-from ddpipe.model.scoring import Answer, answers_to, logits_by
+from ddpipe.model.scoring import Answer, answers_to, logits_by, with_views
 from ddpipe.model.tasks import TASKS, FloatArray, Thresholds
 from ddpipe.model.trained import load_model, samples_seen
-from ddpipe.model.views import with_views
 from ddpipe.parameters import AUTO
 from ddpipe.storage import open_store
 

@@ -27,10 +27,9 @@ from ddpipe.model import VIEWS
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation
 from ddpipe.model.record import training_record
-from ddpipe.model.scoring import logits_of
+from ddpipe.model.scoring import Averaged, Compared, logits_of, with_views
 from ddpipe.model.tasks import TASKS, Task
 from ddpipe.model.trained import load_model, samples_seen
-from ddpipe.model.views import Averaged, Compared, with_views
 from ddpipe.parameters import AUTO
 from ddpipe.storage import open_store
 

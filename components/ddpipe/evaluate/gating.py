@@ -29,11 +29,11 @@ from ddpipe.model.evaluation import Evaluation, load_evaluation
 from ddpipe.model.history import Model
 from ddpipe.model.onnx import NotExportable, to_onnx
 from ddpipe.model.package import Signature, seen_by
+from ddpipe.model.scoring import with_views
 from ddpipe.model.session import Session
 from ddpipe.model.tasks import TASKS, BoolArray
 from ddpipe.model.trained import load_model, samples_seen
 from ddpipe.model.verdict import Comparison, Cost, Verdict, publish
-from ddpipe.model.views import with_views
 from ddpipe.spelling import option
 from ddpipe.storage import Store, open_store
 

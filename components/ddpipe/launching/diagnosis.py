@@ -27,7 +27,7 @@ from ddpipe.jobs.status import (
 from ddpipe.kube.api import Refused
 from ddpipe.launching.deadlines import Overdue
 from ddpipe.processes import signals
-from ddpipe.processes.torchrun_report import first_killed
+from ddpipe.processes.signals import first_killed
 from ddpipe.spelling import option
 
 Tail = Callable[[str], Sequence[str]]

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from ddpipe.data.manifest import Shape
 from ddpipe.model import ARCHITECTURES, is_own_function, networks
-from ddpipe.model.networks import cannot_build
-from ddpipe.model.own import build_own, check_logits
+from ddpipe.model.own import build_own, cannot_build, check_logits
 
 
 @runtime_checkable

@@ -30,7 +30,8 @@ from uuid import uuid4
 import torch
 
 from ddpipe.errors import CheckpointError, NoSuchObject
-from ddpipe.model.pieces import (
+from ddpipe.model.record import RECORD
+from ddpipe.model.tensors import (
     Piece,
     Rows,
     UnreadableError,
@@ -39,9 +40,8 @@ from ddpipe.model.pieces import (
     joined,
     proven,
     read_shares,
+    read_tensors,
 )
-from ddpipe.model.record import RECORD
-from ddpipe.model.tensors import read_tensors
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 
@@ -75,7 +75,7 @@ class Checkpoint:
         schedule: How many steps the training takes, as decided from which step on: [[step, steps], …].
         lineage: `run`, `job` and `image` from the environment; and `warm_start`, the id of the model whose
             weights it started from.
-        shapes: Of tensors whose ranks wrote their own shares (`pieces.py`), by their places in the states,
+        shapes: Of tensors whose ranks wrote their own shares (`tensors.py`), by their places in the states,
             which are None there.
         pieces: The files with these shares.
     """

@@ -7,17 +7,98 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, gelu
 
 from ddpipe.data.manifest import Shape
-from ddpipe.errors import ParameterError
-from ddpipe.model.fast_cnn import SMALLEST as FAST_CNN_SMALLEST
-from ddpipe.model.fast_cnn import FastCNN
+from ddpipe.model.own import cannot_build
+
+FAST_CNN_SMALLEST = 16
+"""Pixels: three halvings leave at least one."""
+
+PATCH = 2
+
+STATISTICS_MOMENTUM = 0.4
+"""Share of the newest batch in the running statistics: trainings are short."""
+
+VARIANCE_FLOOR = 5e-4
+"""Added to the variance of each direction of patches, so that noise is not blown up."""
+
+HEAD_DEVIATION = 1 / 8
+"""Of the head's first weights: small, so that it learns at the rate of the other layers' shifts."""
 
 
-def cannot_build(name: str, seen: str, do: str) -> ParameterError:
-    """The error of a network that cannot be built."""
-    return ParameterError(what="the network cannot be built", which=f"model {name!r}", seen=seen, do=do)
+class FastCNN(nn.Module):
+    """From normalized images, shape (N, channels, H, W), to logits, shape (N, classes)."""
+
+    whitening: Tensor
+
+    def __init__(self, channels: int, classes: int, widths: tuple[int, int, int]) -> None:
+        """Start with a whitening that takes patches as they are; `initialize` fits it to images."""
+        super().__init__()
+        directions = channels * PATCH**2
+        basis = torch.eye(directions).view(directions, channels, PATCH, PATCH)
+        self.register_buffer("whitening", torch.cat([basis, -basis]))
+        self.groups = nn.Sequential(
+            _Group(2 * directions, widths[0]), _Group(widths[0], widths[1]), _Group(widths[1], widths[2])
+        )
+        self.head = nn.Linear(widths[2], classes, bias=False)
+        nn.init.normal_(self.head.weight, std=HEAD_DEVIATION)
+
+    @torch.no_grad()
+    def initialize(self, images: Tensor) -> None:
+        """Fit the whitening to images: patches, projected on their principal directions, get variance 1.
+
+        Every direction is there with both signs, so that what follows loses nothing by its activation.
+
+        Args:
+            images: Normalized, shape (N, channels, H, W); the same on all processes.
+        """
+        channels = images.shape[1]
+        patches = images.unfold(2, PATCH, 1).unfold(3, PATCH, 1).permute(0, 2, 3, 1, 4, 5).flatten(3)
+        rows = patches.reshape(-1, channels * PATCH**2).double()
+        variances, directions = torch.linalg.eigh(rows.T @ rows / len(rows))
+        # An eigenvector has no sign of its own: without this, libraries could differ.
+        largest = directions.gather(0, directions.abs().argmax(0, keepdim=True))
+        filters = (directions * largest.sign() / (variances + VARIANCE_FLOOR).sqrt()).T
+        self.whitening.copy_(
+            torch.cat([filters, -filters]).reshape(self.whitening.shape).to(self.whitening.dtype)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, shape (N, classes), of normalized images, shape (N, C, H, W)."""
+        features: Tensor = self.groups(gelu(conv2d(images, self.whitening)))
+        logits: Tensor = self.head(features.amax((2, 3)))
+        return logits / (HEAD_DEVIATION * self.head.in_features)
+
+
+class _Group(nn.Module):
+    """Two convolutions; the first one halves the image."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.first, self.first_norm = _identity_convolution(inputs, outputs), _normalization(outputs)
+        self.second, self.second_norm = _identity_convolution(outputs, outputs), _normalization(outputs)
+        self.pool = nn.MaxPool2d(2)
+
+    def forward(self, features: Tensor) -> Tensor:
+        features = gelu(self.first_norm(self.pool(self.first(features))))
+        return gelu(self.second_norm(self.second(features)))
+
+
+def _identity_convolution(inputs: int, outputs: int) -> nn.Conv2d:
+    """A convolution whose first `inputs` outputs are copies of its inputs at the start."""
+    convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    nn.init.dirac_(convolution.weight.data[:inputs])
+    return convolution
+
+
+def _normalization(channels: int) -> nn.BatchNorm2d:
+    """Batch normalization with a learned shift and no learned scale: the next layer has one."""
+    normalization = nn.BatchNorm2d(channels, momentum=STATISTICS_MOMENTUM)
+    normalization.weight.requires_grad = False
+    return normalization
 
 
 def _check_size(name: str, shape: Shape, smallest: int) -> None:
@@ -98,5 +179,7 @@ def _fast_cnn_of(name: str, widths: tuple[int, int, int]) -> Callable[[Shape, in
 
 
 fast_cnn_small = _fast_cnn_of("fast-cnn-small", (48, 96, 96))
+
 fast_cnn = _fast_cnn_of("fast-cnn", (64, 256, 256))
+
 fast_cnn_large = _fast_cnn_of("fast-cnn-large", (128, 384, 384))

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from ddpipe.data.manifest import Shape
 from ddpipe.errors import ParameterError
-from ddpipe.model.networks import cannot_build
 
 LINES = 3
 """Of the user's own code, in a message: the innermost calls."""
@@ -154,3 +153,8 @@ def _is_users(file: str) -> bool:
     """Whether a file is neither ddpipe's, nor an installed library's, nor Python's."""
     libraries = (str(Path(__file__).parents[1]), str(Path(importlib.__file__).parents[1]), "<")
     return not file.startswith(libraries) and "site-packages" not in file
+
+
+def cannot_build(name: str, seen: str, do: str) -> ParameterError:
+    """The error of a network that cannot be built."""
+    return ParameterError(what="the network cannot be built", which=f"model {name!r}", seen=seen, do=do)

@@ -30,8 +30,11 @@ from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
 
 FORMAT = Format("model package", "package.json", schema=3, maker="ddpipe export")
+
 ONNX, WEIGHTS, CARD = "model.onnx", "model.safetensors", "README.md"
+
 SIGNATURE, METRICS, LINEAGE = "signature.json", "metrics.json", "lineage.json"
+
 INPUT, OUTPUT = "images", "logits"
 
 
@@ -212,3 +215,17 @@ def _object(values: object) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise ValueError("it is not an object")  # noqa: TRY004 - a file's fault
     return values
+
+
+SURROUNDINGS = {
+    "run": "DDPIPE_RUN",
+    "job": "DDPIPE_JOB",
+    "image": "DDPIPE_IMAGE",
+    "volumes": "DDPIPE_VOLUMES",
+}
+"""Facts, and the environment variables that hold them; the pods of a job have them."""
+
+
+def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Run, job, image and volumes of this process, as far as the environment names them."""
+    return {name: environment[key] for name, key in SURROUNDINGS.items() if environment.get(key)}

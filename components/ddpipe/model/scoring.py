@@ -1,13 +1,16 @@
-"""Logits of a whole split, every sample exactly once, by any number of processes."""
+"""Logits of a whole split, every sample exactly once, by any number of processes.
+
+Test-time views are part of a model, so that the exported model computes what was evaluated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ddpipe.data.prefetch import prefetched
 from ddpipe.data.reader import SplitReader
@@ -20,7 +23,6 @@ PIXELS = 2**21
 Memory grows with pixels: ResNet-18 needs about 0.3 GB for a batch of these, and 18 GB for 512 images of
 512 x 512, where a training step needs 0.5 GB.
 """
-
 
 Answer = Callable[[npt.NDArray[np.uint8]], npt.NDArray[np.float32]]
 """Pixels, shape (n, H, W, C) -> logits, shape (n, classes)."""
@@ -92,3 +94,77 @@ def logits_of(
             rows[: len(images)] = model(torch.from_numpy(images).to(world.device)).float().cpu().numpy()
     own = len(world.share(batches))
     return world.gather(logits[:own]).reshape(-1, classes)[: len(samples)]
+
+
+SHIFT = 1 / 32
+"""Of an image's sides: one pixel of a small one."""
+
+
+class Averaged(nn.Module):
+    """The mean of a classifier's logits over several views of an image.
+
+    Shifts along a diagonal in addition to mirror images follow Jordan, arXiv:2404.00498, section 3.5; here
+    all six views have equal weight.
+
+    Attributes:
+        classifier: From uint8 images, shape (N, H, W, C), to logits, shape (N, classes).
+        shifted: Whether to look at images that are shifted, too.
+    """
+
+    def __init__(self, classifier: nn.Module, *, shifted: bool) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.shifted = shifted
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits, shape (N, classes), of uint8 images, shape (N, H, W, C): one pass for each view."""
+        return self.of_each(images).mean(0)
+
+    def of_each(self, images: Tensor) -> Tensor:
+        """Logits of each view, shape (views, N, classes)."""
+        return torch.stack([self.classifier(view) for view in self._views(images)])
+
+    def _views(self, images: Tensor) -> Iterator[Tensor]:
+        """Each shift of the images, as it is and mirrored."""
+        for direction in (-1, 0, 1) if self.shifted else (0,):
+            moved = _along_the_diagonal(images, direction) if direction else images
+            yield moved
+            yield moved.flip(2)
+
+
+class Compared(nn.Module):
+    """The mean of a classifier's logits over views, and next to it the logits of the image as it is.
+
+    Args:
+        averaged: The classifier with its views.
+    """
+
+    def __init__(self, averaged: Averaged) -> None:
+        super().__init__()
+        self.averaged = averaged
+        self._plain = 2 if averaged.shifted else 0
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Both logits, shape (N, 2 x classes), of uint8 images, shape (N, H, W, C), in the same passes."""
+        logits = self.averaged.of_each(images)
+        return torch.cat([logits.mean(0), logits[self._plain]], 1)
+
+
+def with_views(classifier: nn.Module, views: str) -> nn.Module:
+    """The classifier that averages over these views, one of `model.VIEWS`."""
+    return classifier if views == "plain" else Averaged(classifier, shifted=views == "flips-and-shifts")
+
+
+def _along_the_diagonal(images: Tensor, direction: int) -> Tensor:
+    """Images moved up and left (-1) or down and right (1); the margin is mirrored."""
+    for axis in (1, 2):
+        side = images.shape[axis]
+        shift = direction * max(1, round(side * SHIFT))
+        places = [_reflected(place - shift, side) for place in range(side)]
+        images = images.index_select(axis, torch.tensor(places, device=images.device))
+    return images
+
+
+def _reflected(place: int, side: int) -> int:
+    """A place beyond the first or the last pixel, mirrored at it."""
+    return side - 1 - abs(side - 1 - abs(place))

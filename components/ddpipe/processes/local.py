@@ -18,10 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
-from ddpipe.processes.cpus import cpus
-from ddpipe.processes.process import LAUNCHED
-from ddpipe.processes.signals import on_stop
-from ddpipe.processes.torchrun_report import first_killed
+from ddpipe.processes.process import LAUNCHED, cpus
+from ddpipe.processes.signals import first_killed, on_stop
 
 _TORCHRUN = (sys.executable, "-m", "ddpipe.torchrun", "--standalone")
 _STDERR = 2  # the file itself: a notebook's sys.stderr has none

@@ -10,10 +10,12 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import math
 import os
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 _THRESHOLDS = (100_000, 50, 1000)
@@ -92,3 +94,25 @@ def clean_up_and_leave(exit_code: int) -> NoReturn:
     """End this process after running the exit handlers of libraries, which remove their temporary files."""
     atexit._run_exitfuncs()  # noqa: SLF001 - how multiprocessing ends its processes, too
     leave(exit_code)
+
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def cpus(cgroup: Path = CGROUP) -> int:
+    """At least 1: the CPUs that the scheduler and the container's quota both grant, rounded up."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, math.ceil(min(allowed, _quota(cgroup))))
+
+
+def _quota(cgroup: Path) -> float:
+    """CPUs by the cgroup's quota, of version 2 or 1; infinite without one."""
+    try:
+        quota, period = (cgroup / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (cgroup / "cpu" / "cpu.cfs_quota_us").read_text().strip()
+            period = (cgroup / "cpu" / "cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return math.inf
+    return math.inf if quota in {"max", "-1"} else int(quota) / int(period)

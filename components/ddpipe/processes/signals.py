@@ -1,12 +1,14 @@
-"""Requests to stop (SIGTERM, SIGINT): one way to hear them; and the names of signals."""
+"""Signals: requests to stop (SIGTERM, SIGINT), their names, and which of them ended a rank of torchrun."""
 
 from __future__ import annotations
 
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import NamedTuple
 
 
 @contextmanager
@@ -37,3 +39,29 @@ def name_of(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+_KILLED = re.compile(r"rank\s*: (\d+).*\n\s*exitcode\s*: -(\d+) .*\n\s*error_file: <N/A>")
+
+
+class Killed(NamedTuple):
+    """A rank that a signal ended.
+
+    Attributes:
+        rank: Which.
+        signal: Its name.
+    """
+
+    rank: int
+    signal: str
+
+
+def first_killed(report: str) -> Killed | None:
+    """The first rank that a signal ended before it could write its error, if torchrun's report names one."""
+    others, _, root = report.partition("Root Cause")  # torchrun names the first to fail last
+    found = (
+        Killed(int(rank), name_of(int(number)))
+        for rank, number in [*_KILLED.findall(root), *_KILLED.findall(others)]
+    )
+    # SIGTERM, and SIGKILL 30 seconds later, are how torchrun itself ends the others.
+    return next((killed for killed in found if killed.signal != "SIGTERM"), None)

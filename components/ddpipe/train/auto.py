@@ -26,7 +26,7 @@ from ddpipe.train.constants import Family
 from ddpipe.train.recipe import NONE, Recipe
 
 if TYPE_CHECKING:  # torch takes seconds to import
-    from ddpipe.model.pretrained import Lookup
+    from ddpipe.model.torchvision_models import Lookup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,15 @@
-"""Which sample goes to which rank at which step, by (seed, epoch, step); and how it gets there.
+"""The images of a step: which they are on which rank, how they are changed, how they get to the device.
 
 Batch k of an epoch is `perm(seed, epoch)[k * B : (k + 1) * B]`, B the size of the global batch: the same
 samples in the same step for any number of ranks. The last batch of an epoch holds what is left, so that every
 sample is seen exactly once in every epoch; a rank's share of it may be empty.
+
+Augmentation changes a sample in the same way in an epoch at any number of ranks: every number drawn is a hash
+of (seed, epoch, sample), so there is no generator whose state would have to be saved. A whole batch is changed
+at once, as uint8, before it goes to the device; what photographs need beyond that comes from torchvision.
+
+Progressive resizing shows smaller images to early steps, which cost less: Howard, "Training ImageNet in 3
+hours for USD 25", fast.ai, 2018.
 """
 
 from __future__ import annotations
@@ -15,12 +22,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torchvision.transforms.v2 import functional
+from torchvision.transforms.v2.functional import resize
 
 from ddpipe.data.prefetch import prefetched
 from ddpipe.data.reader import SplitReader
+from ddpipe.data.shards import Images
 from ddpipe.distributed import World
-from ddpipe.train.augment import augmented
-from ddpipe.train.recipe import AUGMENTATIONS, Augmentation
+from ddpipe.train.constants import FULL_RESOLUTION_FROM, SIDE_MULTIPLE
+from ddpipe.train.recipe import AUGMENTATIONS, Augmentation, Recipe
 
 Indices = NDArray[np.int64]
 
@@ -153,3 +163,127 @@ class _Copies:
             for one in (batch.images, batch.labels):
                 one.record_stream(computing)  # so that its memory is not reused before the step is done
         return batch
+
+
+GRAY = 128
+
+WIDEST = 4 / 3
+"""Width to height, or height to width, of what is seen after a zoom."""
+
+
+def augmented(images: Images, how: Augmentation, seed: int, epoch: int, samples: Indices) -> Images:
+    """The images, changed at random."""
+    if how == Augmentation():
+        return images
+    height, width = images.shape[1:3]
+    down, right, mirror, hole_top, hole_left, area, ratio, *light = draws(seed, epoch, samples, 9)
+    if how.shift:
+        images = _shifted(images, round(height * how.shift), round(width * how.shift), down, right)
+    if how.zoom < 1:
+        images = _zoomed(images, how.zoom + (1 - how.zoom) * area, WIDEST ** (2 * ratio - 1), down, right)
+    if how.light:
+        images = _lit(images, *(1 + how.light * (2 * draw - 1) for draw in light))
+    if how.flip != "none":
+        chosen = _mirrored(how.flip, mirror, seed, epoch, samples)
+        images[chosen] = images[chosen, :, ::-1]
+    if how.cutout:
+        side = round(min(height, width) * how.cutout)
+        tops, lefts = _places(hole_top, height - side), _places(hole_left, width - side)
+        for image, top, left in zip(images, tops, lefts, strict=True):
+            image[top : top + side, left : left + side] = GRAY
+    return images
+
+
+def _mirrored(
+    flip: str, draw: NDArray[np.float64], seed: int, epoch: int, samples: Indices
+) -> NDArray[np.bool_]:
+    """Which images are mirrored."""
+    if flip == "alternating":
+        (draw,) = draws(seed, 0, samples, 1)
+    every_second: NDArray[np.bool_] = draw < 0.5  # noqa: PLR2004
+    return ~every_second if flip == "alternating" and epoch % 2 else every_second
+
+
+def draws(seed: int, epoch: int, samples: Indices, count: int) -> NDArray[np.float64]:
+    """Random numbers in [0, 1): hashes of (seed, epoch, sample), the same for a sample in any batch.
+
+    Args:
+        seed: Of the training.
+        epoch: From 0.
+        samples: Index of each sample in its split, int64, shape (samples,).
+        count: Numbers per sample; another count gives other numbers.
+
+    Returns:
+        float64, shape (count, samples).
+
+    Source: the finalizer of SplitMix64, Steele et al., OOPSLA 2014.
+    """
+    key = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
+    numbers = samples.astype(np.uint64) * np.uint64(count) + np.arange(count, dtype=np.uint64)[:, None]
+    state = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + key
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return ((state ^ (state >> np.uint64(31))) >> np.uint64(11)) / 2**53
+
+
+def _shifted(
+    images: Images, rows: int, columns: int, down: NDArray[np.float64], right: NDArray[np.float64]
+) -> Images:
+    """Cut from the images, with a mirrored margin around them."""
+    height, width = images.shape[1:3]
+    padded = np.pad(images, ((0, 0), (rows, rows), (columns, columns), (0, 0)), mode="reflect")
+    shifted = np.empty_like(images)
+    tops, lefts = _places(down, 2 * rows), _places(right, 2 * columns)
+    for image, source, top, left in zip(shifted, padded, tops, lefts, strict=True):
+        image[...] = source[top : top + height, left : left + width]
+    return shifted
+
+
+def _zoomed(
+    images: Images,
+    areas: NDArray[np.float64],
+    ratios: NDArray[np.float64],
+    down: NDArray[np.float64],
+    right: NDArray[np.float64],
+) -> Images:
+    """Rectangles of the images, of these parts of their areas and these ratios, in their old shape."""
+    height, width = images.shape[1:3]
+    zoomed = np.empty_like(images)
+    heights = np.clip(np.rint(height * np.sqrt(areas / ratios)), 1, height).astype(int)
+    widths = np.clip(np.rint(width * np.sqrt(areas * ratios)), 1, width).astype(int)
+    tops, lefts = (down * (height - heights + 1)).astype(int), (right * (width - widths + 1)).astype(int)
+    for number, box in enumerate(zip(tops, lefts, heights, widths, strict=True)):
+        pixels = torch.from_numpy(images[number]).permute(2, 0, 1)
+        seen = functional.resized_crop(pixels, *map(int, box), size=[height, width])
+        zoomed[number] = seen.permute(1, 2, 0).numpy()
+    return zoomed
+
+
+def _lit(images: Images, brightness: NDArray[np.float64], contrast: NDArray[np.float64]) -> Images:
+    """The images, each brighter or darker, with more or less contrast, by these factors."""
+    for image, factor, strength in zip(images, brightness, contrast, strict=True):
+        pixels = functional.adjust_brightness(torch.from_numpy(image).permute(2, 0, 1), float(factor))
+        image[...] = functional.adjust_contrast(pixels, float(strength)).permute(1, 2, 0).numpy()
+    return images
+
+
+def _places(draw: NDArray[np.float64], largest: int) -> list[int]:
+    """Whole numbers from 0 to `largest`, all with the same chance."""
+    places: list[int] = (draw * (largest + 1)).astype(np.int64).tolist()
+    return places
+
+
+def resolution(recipe: Recipe, step: int, steps: int) -> float:
+    """The share of the images' sides that the network sees in a step."""
+    return recipe.initial_resolution if step < FULL_RESOLUTION_FROM * steps else 1.0
+
+
+def resized(images: Tensor, share: float) -> Tensor:
+    """Images, shape (n, H, W, C), with this share of their sides."""
+    if share == 1:
+        return images
+    sides = [
+        max(SIDE_MULTIPLE, round(side * share / SIDE_MULTIPLE) * SIDE_MULTIPLE) for side in images.shape[1:3]
+    ]
+    smaller: Tensor = resize(images.permute(0, 3, 1, 2), sides, antialias=True)
+    return smaller.permute(0, 2, 3, 1)

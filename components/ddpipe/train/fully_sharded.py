@@ -4,7 +4,7 @@ No rank ever holds the whole model. Rank 0 initializes large tensors in files th
 which the system may write to disk and read again; on the other ranks they have shapes and no values (torch's
 meta device). The model is then sharded, and each rank receives its share, tensor by tensor. The values are
 those that they would have in memory: the same random numbers are drawn. A checkpoint's pieces are written and
-read by the ranks that need them (model/pieces.py).
+read by the ranks that need them (model/tensors.py).
 
 Source: Zhao et al., PyTorch FSDP, VLDB 2023; torch.distributed.fsdp.fully_shard.
 """
@@ -30,7 +30,7 @@ from torch.utils._pytree import tree_map
 from ddpipe.data.manifest import Shape
 from ddpipe.errors import ParameterError
 from ddpipe.model.checkpoint import Checkpoint
-from ddpipe.model.pieces import Share, rows_of
+from ddpipe.model.tensors import Share, rows_of
 from ddpipe.processes.process import return_memory
 from ddpipe.train.constants import LARGE_TENSOR, SMALLEST_UNIT
 from ddpipe.train.strategies import State, Strategy

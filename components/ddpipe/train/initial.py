@@ -23,11 +23,10 @@ from ddpipe.model.evaluation import corrupt
 from ddpipe.model.own import try_training
 from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import WEIGHTS, ModelPackage, Signature, load_package
-from ddpipe.model.pretrained import is_finite, load_pretrained
 from ddpipe.model.tensors import first_line
+from ddpipe.model.torchvision_models import is_finite, load_pretrained
 from ddpipe.model.trained import versioned
-from ddpipe.train.augment import resized
-from ddpipe.train.batches import permutation
+from ddpipe.train.batches import permutation, resized
 from ddpipe.train.constants import INITIAL_SAMPLES
 from ddpipe.train.fully_sharded import LargeInFiles, LargeOnMeta
 from ddpipe.train.recipe import Recipe

@@ -27,7 +27,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from ddpipe.distributed import World
-from ddpipe.processes.cpus import cpus
+from ddpipe.processes.process import cpus
 from ddpipe.storage import Store
 from ddpipe.train.constants import NEXT_REPORT, SLOW_IN_A_ROW, SLOW_RATIO, SLOW_SECONDS
 from ddpipe.train.saver import Uploads

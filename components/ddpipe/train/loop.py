@@ -20,9 +20,8 @@ from ddpipe.data.reader import SplitReader
 from ddpipe.distributed import World
 from ddpipe.errors import CheckpointError, Diverged, Interrupted
 from ddpipe.model.checkpoint import Checkpoint
-from ddpipe.model.pieces import parted
 from ddpipe.model.tasks import TASKS
-from ddpipe.model.tensors import first_line
+from ddpipe.model.tensors import first_line, parted
 from ddpipe.storage import Store
 from ddpipe.train.batches import Batch, batch_sizes, epoch_batches, global_batch, permutation, steps_per_epoch
 from ddpipe.train.constants import (

@@ -32,7 +32,7 @@ import torch
 from ddpipe.distributed import World
 from ddpipe.errors import StoreError
 from ddpipe.model.checkpoint import Attempt, Checkpoint, Saved
-from ddpipe.model.pieces import Piece, Share, write_pieces
+from ddpipe.model.tensors import Piece, Share, write_pieces
 from ddpipe.storage import Store
 from ddpipe.train.constants import LAST_WRITES, RETRY_PAUSE, STORE_PATIENCE
 

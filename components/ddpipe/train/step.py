@@ -25,8 +25,7 @@ from torch.utils import deterministic
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
 from ddpipe.model.architectures import Classifier
-from ddpipe.train.augment import resized, resolution
-from ddpipe.train.batches import Batch, seed_of_step
+from ddpipe.train.batches import Batch, resized, resolution, seed_of_step
 from ddpipe.train.journal import Pace
 from ddpipe.train.objective import Objective
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, learning_rate, set_learning_rate

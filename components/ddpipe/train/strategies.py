@@ -6,7 +6,7 @@ ddp      every process has the whole model; gradients are averaged over them (Di
 fsdp     every process has a share of each weight, its gradient and its optimizer state (fully_sharded.py)
 
 A checkpoint made by one may be resumed, or evaluated, under another: its tensors are whole, or in pieces that
-are joined when it is read (model/pieces.py).
+are joined when it is read (model/tensors.py).
 
 Batch normalization: in a training step each rank normalizes by the statistics of its own share of the batch.
 `RunningStatistics` keeps the running averages equal on all ranks, as the mean over them, after every step:

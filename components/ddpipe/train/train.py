@@ -27,8 +27,7 @@ from ddpipe.data.reduced import working_shape
 from ddpipe.distributed import World, process_group, rank
 from ddpipe.errors import Diverged
 from ddpipe.model.checkpoint import claim
-from ddpipe.model.lineage import surroundings
-from ddpipe.model.package import load_package
+from ddpipe.model.package import load_package, surroundings
 from ddpipe.model.record import RECORD
 from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store

@@ -19,8 +19,7 @@ from ddpipe.distributed import process_group
 from ddpipe.evaluate.evaluate import evaluate, score, score_views
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import PASSES, scoring
-from ddpipe.model.scoring import batch_size_for
-from ddpipe.model.views import with_views
+from ddpipe.model.scoring import batch_size_for, with_views
 from ddpipe.storage import open_store
 
 

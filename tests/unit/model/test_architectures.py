@@ -16,9 +16,9 @@ from ddpipe.model import ARCHITECTURES, ModelNames, networks
 from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.onnx import to_onnx
 from ddpipe.model.package import Signature
+from ddpipe.model.scoring import with_views
 from ddpipe.model.session import Session
 from ddpipe.model.torchvision_models import first_convolution
-from ddpipe.model.views import with_views
 
 SHAPES: dict[str, Shape] = {
     "digits-cnn": (4, 5, 3),

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ddpipe.model import VIEWS
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.model.views import with_views
+from ddpipe.model.scoring import with_views
 
 CLASSES = 3
 NAMES = [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]

@@ -15,7 +15,7 @@ import torch
 
 from ddpipe.errors import CheckpointError
 from ddpipe.model.checkpoint import Attempt, Checkpoint, claim, latest, newest
-from ddpipe.model.pieces import Piece, Share, parted, rows_of, write_pieces
+from ddpipe.model.tensors import Piece, Share, parted, rows_of, write_pieces
 from ddpipe.storage import Store, open_store
 
 WEIGHT = torch.arange(40.0).view(10, 4)

@@ -19,7 +19,7 @@ from torch import nn
 
 from ddpipe.errors import NoSuchObject, ParameterError, Unreachable
 from ddpipe.model.architectures import Classifier, build
-from ddpipe.model.pretrained import load_pretrained, look_up
+from ddpipe.model.torchvision_models import load_pretrained, look_up
 from ddpipe.storage import write_uri
 
 LARGE, SMALL = (96, 96), (32, 32)

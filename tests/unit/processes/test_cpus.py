@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpipe.processes.cpus import cpus
+from ddpipe.processes.process import cpus
 
 HERE = len(os.sched_getaffinity(0))
 

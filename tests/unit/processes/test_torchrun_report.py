@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torchrun_samples import report
 
-from ddpipe.processes.torchrun_report import first_killed
+from ddpipe.processes.signals import first_killed
 
 
 def test_of_killed_ranks_the_first_is_reported() -> None:

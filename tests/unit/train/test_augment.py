@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from samples import some_images
 
-from ddpipe.train.augment import GRAY, augmented, draws
+from ddpipe.train.batches import GRAY, augmented, draws
 from ddpipe.train.recipe import AUGMENTATIONS, Augmentation
 
 IMAGES = some_images(64, (32, 32, 3))

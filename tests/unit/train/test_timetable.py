@@ -11,7 +11,7 @@ import torch
 
 from ddpipe.distributed import World
 from ddpipe.model import PASSES, VIEWS
-from ddpipe.model.views import with_views
+from ddpipe.model.scoring import with_views
 from ddpipe.train.batches import images_seen
 from ddpipe.train.constants import MOST_EPOCHS, MOST_STEPS, SCORING_WORK, STEPS_BEFORE_FIRST_DECISION
 from ddpipe.train.recipe import Recipe
