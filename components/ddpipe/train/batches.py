@@ -6,7 +6,7 @@ sample is seen exactly once in every epoch; a rank's share of it may be empty.
 
 Augmentation changes a sample in the same way in an epoch at any number of ranks: every number drawn is a hash
 of (seed, epoch, sample), so there is no generator whose state would have to be saved. A whole batch is
-changed at once, as uint8, before it goes to the device; what photographs need beyond that comes from torchvision.
+changed at once, as uint8, before it goes to the device; what photographs need beyond comes from torchvision.
 
 Progressive resizing shows smaller images to early steps, which cost less: Howard, "Training ImageNet in 3
 hours for USD 25", fast.ai, 2018.
