@@ -65,7 +65,7 @@ def strategic_patch(admin: ApiServer, path: str, change: dict[str, Any]) -> None
 
 
 def _patch(admin: ApiServer, path: str, change: dict[str, Any], kind: str) -> None:
-    login = admin._credentials
+    login = admin._login.credentials
     headers = {**login.headers, "Content-Type": kind}
     answer = login.pool.request("PATCH", login.host + path, body=json.dumps(change), headers=headers)
     assert answer.status == 200, answer.data
@@ -246,7 +246,7 @@ def a_place(
     namespace = f"ddpipe-test-{uuid.uuid4().hex[:8]}"
     labels = {"pod-security.kubernetes.io/enforce": level}
     admin.create("/api/v1/namespaces", _object("v1", "Namespace", namespace, labels=labels))
-    credentials = admin._credentials
+    credentials = admin._login.credentials
     proxy = Proxy(credentials.host, credentials.pool.connection_pool_kw.get("ca_certs"))
     history = History(admin, backend_named(backend).resource.path(namespace))
     place = Place(admin, proxy, namespace, folder, folder / "kubeconfig", backend, history)

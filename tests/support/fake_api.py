@@ -17,6 +17,7 @@ from typing import Any
 
 from ddpipe.kube.api import ApiError, Query, Refused, Unanswered, whole_lines
 from ddpipe.kube.resources import Resource
+from ddpipe.kube.retrying import with_retries
 
 _DELETED_AT = "2026-01-01T00:01:00Z"
 _FIRST_VERSION = 1000
@@ -149,6 +150,9 @@ class FakeApiServer:
         if at not in self.logs:
             raise Refused(400, "BadRequest", "previous terminated container not found")
         yield from self._log(at, query.get("sinceTime", ""))
+
+    def patient(self, seconds: float) -> Any:
+        return _Patient(self, seconds)
 
     def spare(self) -> FakeApiServer:
         return self
@@ -296,6 +300,19 @@ class FakeApiServer:
                 raise line
             if line.decode() >= since[:-1]:
                 yield line
+
+
+class _Patient:
+    """The same server, which retries each request; streams it does not."""
+
+    def __init__(self, server: FakeApiServer, seconds: float) -> None:
+        self._server, self._seconds = server, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._server, name)
+        if name not in {"get", "get_metadata", "create", "annotate", "replace", "delete"}:
+            return found
+        return lambda *given: with_retries(lambda: found(*given), self._seconds)
 
 
 def _parent(path: str) -> str:

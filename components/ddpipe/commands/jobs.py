@@ -16,6 +16,9 @@ from ddpipe.launching.orphans import FoundJob, Swept, list_jobs, sweep
 from ddpipe.launching.scaling import scale
 from ddpipe.steps import SweepOptions
 
+_PATIENCE = 30.0
+"""Seconds for which a request is retried."""
+
 namespace_option = click.option(
     "--namespace", "-n", help="Namespace (default: that of the kubeconfig or the pod)."
 )
@@ -32,7 +35,7 @@ def jobs_command() -> None:
 @json_option
 def list_command(namespace: str | None, pipeline: str | None) -> None:
     """List ddpipe's jobs: state, creation time, run, and whether that run has ended."""
-    cluster = connect()
+    cluster = connect().patient(_PATIENCE)
     where = namespace or cluster.namespace
     jobs = answered(lambda: list_jobs(cluster, where, pipeline=pipeline), f"the jobs of namespace {where}")
     print_result({"jobs": [asdict(job) for job in jobs]}, "\n".join(map(_line, jobs)) or "no jobs")
@@ -56,7 +59,7 @@ def scale_command(job: str, nodes: int, namespace: str | None) -> None:
     checkpoint, and creates it again under the same name; without a running launcher, the step's next attempt
     does so.
     """
-    cluster = connect()
+    cluster = connect().patient(_PATIENCE)
     where = namespace or cluster.namespace
     scaled = answered(lambda: scale(cluster, where, job, nodes), f"{where}/{job}")
     before = f"from {scaled.before} " if scaled.before else ""
@@ -92,7 +95,7 @@ def clean_up_command(pipeline: str, run_id: str, namespace: str | None) -> None:
 
 
 def _swept(pipeline: str, run_id: str, namespace: str | None) -> Swept:
-    cluster = connect()
+    cluster = connect().patient(_PATIENCE)
     where = namespace or cluster.namespace
     say = partial(click.echo, err=True)
     return answered(

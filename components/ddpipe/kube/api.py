@@ -6,6 +6,7 @@ imported to read a kubeconfig, with its plugins and proxies. What each verb prom
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import socket
@@ -21,6 +22,7 @@ import urllib3
 
 from ddpipe.errors import ClusterUnreachable, InputError
 from ddpipe.kube.cluster import ApiError, Cluster, Query, Refused, Unanswered, whole_lines
+from ddpipe.kube.retrying import with_retries
 
 __all__ = ["ApiError", "ApiServer", "Cluster", "Query", "Refused", "Unanswered", "connect", "whole_lines"]
 
@@ -54,6 +56,29 @@ class _Credentials:
     headers: Mapping[str, str]
 
 
+class _Login:
+    """The credentials at present, shared by all views of one client."""
+
+    def __init__(self, log_in: Callable[[], _Credentials]) -> None:
+        self.log_in, self.credentials = log_in, log_in()
+
+    def again(self) -> None:
+        """Read the credentials again; a half-written token is read once more after the next refusal.
+
+        While a token file is being written it is empty, and a request without a token is anonymous: it would
+        be answered with 403, which is final, in place of 401, which is retried. And a kubeconfig may have
+        been replaced by another cluster's, where objects of the same names are not the ones meant.
+        """
+        try:
+            read = self.log_in()
+        except OSError as error:
+            raise Unanswered(f"the credentials cannot be read: {error}") from error
+        if read.host != self.credentials.host:
+            raise Unanswered(f"the credentials are now for {read.host}, not for {self.credentials.host}")
+        if read.headers or not self.credentials.headers:
+            self.credentials = read
+
+
 @dataclass(frozen=True, slots=True)
 class _Request:
     """What is sent, apart from the credentials."""
@@ -70,9 +95,8 @@ class ApiServer:
 
     def __init__(self, log_in: Callable[[], _Credentials], namespace: str, timeout: float = 10) -> None:
         self.namespace = namespace
-        self._log_in = log_in
-        self._timeout = timeout
-        self._credentials = log_in()
+        self._timeout, self._budget = timeout, 0.0
+        self._login = _Login(log_in)
 
     def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
         """Read an object or a list."""
@@ -113,9 +137,15 @@ class ApiServer:
         finally:
             response.close()
 
+    def patient(self, seconds: float) -> ApiServer:
+        """The same cluster over the same connections, which retries each request for so many seconds."""
+        same = copy.copy(self)
+        same._budget = seconds  # noqa: SLF001 - our own
+        return same
+
     def spare(self) -> ApiServer:
         """The same cluster over connections of its own."""
-        return ApiServer(self._log_in, self.namespace, self._timeout)
+        return ApiServer(self._login.log_in, self.namespace, self._timeout)
 
     def _json(
         self,
@@ -125,7 +155,13 @@ class ApiServer:
         body: Mapping[str, Any] | None = None,
         accept: str = _JSON,
     ) -> dict[str, Any]:
-        response = self._answer(_Request(method, path, query, body, accept), self._timeout)
+        request = _Request(method, path, query, body, accept)
+        return (
+            with_retries(lambda: self._once(request), self._budget) if self._budget else self._once(request)
+        )
+
+    def _once(self, request: _Request) -> dict[str, Any]:
+        response = self._answer(request, self._timeout)
         try:
             content = response.read(_LONGEST_ANSWER)
             answer = json.loads(content)
@@ -144,30 +180,14 @@ class ApiServer:
         response = self._send(request, read_timeout)
         if response.status == HTTPStatus.UNAUTHORIZED:
             response.drain_conn()
-            self._log_in_again()
+            self._login.again()
             response = self._send(request, read_timeout)
         if response.status >= 400:  # noqa: PLR2004 - HTTP's limit between success and error
             raise _refusal(response)
         return response
 
-    def _log_in_again(self) -> None:
-        """Read the credentials again; a half-written token is read once more after the next refusal.
-
-        While a token file is being written it is empty, and a request without a token is anonymous: it would
-        be answered with 403, which is final, in place of 401, which is retried. And a kubeconfig may have
-        been replaced by another cluster's, where objects of the same names are not the ones meant.
-        """
-        try:
-            read = self._log_in()
-        except OSError as error:
-            raise Unanswered(f"the credentials cannot be read: {error}") from error
-        if read.host != self._credentials.host:
-            raise Unanswered(f"the credentials are now for {read.host}, not for {self._credentials.host}")
-        if read.headers or not self._credentials.headers:
-            self._credentials = read
-
     def _send(self, request: _Request, read_timeout: float) -> urllib3.BaseHTTPResponse:
-        credentials = self._credentials
+        credentials = self._login.credentials
         query = f"?{urlencode(request.query)}" if request.query else ""
         kind = {"Content-Type": _MERGE_PATCH} if request.method == "PATCH" else {}
         try:

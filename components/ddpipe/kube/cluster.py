@@ -46,7 +46,10 @@ class Refused(ApiError):
 
 
 class Cluster(Protocol):
-    """What launching needs from an API server; every method raises `Unanswered` or `Refused`."""
+    """What launching needs from an API server; every method raises `Unanswered` or `Refused`.
+
+    The one who calls decides how long a request is retried: by itself a cluster answers once, at once.
+    """
 
     @property
     def namespace(self) -> str:
@@ -98,6 +101,14 @@ class Cluster(Protocol):
             path: As of `lines`.
             query: As of `lines`.
             idle: As of `lines`.
+        """
+
+    def patient(self, seconds: float) -> Cluster:
+        """The same cluster, which retries each request while the server is away or busy.
+
+        Args:
+            seconds: After so long a request raises `ClusterUnreachable` or `Forbidden`. Streams are not
+                retried: see `retrying.reconnected`.
         """
 
     def spare(self) -> Cluster:

@@ -1,17 +1,16 @@
-"""Surviving an API server that is away or overloaded: retries, back-off, reconnecting streams, turns."""
+"""Surviving an API server that is away or overloaded: retries, back-off, reconnected streams, rate limit."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ddpipe.errors import ClusterUnreachable, Forbidden, LaunchError, PodRefused
-from ddpipe.kube.cluster import ApiError, Cluster, Query, Refused, Unanswered
+from ddpipe.kube.cluster import ApiError, Cluster, Refused, Unanswered
 
 T = TypeVar("T")
 # 401 is over when the token is rotated; the rest is load, a restart, or a proxy in between.
@@ -41,7 +40,8 @@ def backoff(longest: float = 2) -> Iterator[float]:
 def with_retries(request: Callable[[], T], budget: float) -> T:
     """The result of `request`, which is retried while the server is away or busy, for `budget` seconds.
 
-    For one request at a time: of several in one function, each failure would repeat them all.
+    A `Cluster` that is `patient` does so itself. This is for a request whose error has to be judged before it
+    is retried; of several requests in one function, each failure would repeat them all.
     """
     began = time.monotonic()
     for pause in backoff():
@@ -55,60 +55,6 @@ def with_retries(request: Callable[[], T], budget: float) -> T:
                 raise given_up(error, budget) from error
         time.sleep(pause)
     raise AssertionError  # `backoff` never ends
-
-
-@dataclass(frozen=True, slots=True)
-class Patient:
-    """A `Cluster` whose every request is retried on its own, for `budget` seconds; streams are not.
-
-    Attributes:
-        cluster: The cluster.
-        budget: Seconds for each request.
-    """
-
-    cluster: Cluster
-    budget: float
-
-    @property
-    def namespace(self) -> str:
-        """The default namespace."""
-        return self.cluster.namespace
-
-    def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
-        """Read an object or a list."""
-        return with_retries(lambda: self.cluster.get(path, query), self.budget)
-
-    def get_metadata(self, path: str, query: Query | None = None) -> dict[str, Any]:
-        """Read a list whose objects have nothing but their metadata."""
-        return with_retries(lambda: self.cluster.get_metadata(path, query), self.budget)
-
-    def create(self, path: str, body: Mapping[str, Any], query: Query | None = None) -> dict[str, Any]:
-        """Create an object; a retry of a request that did succeed is refused with 409."""
-        return with_retries(lambda: self.cluster.create(path, body, query), self.budget)
-
-    def annotate(self, path: str, uid: str, annotations: Mapping[str, str]) -> None:
-        """Add these annotations to the object if it still has this uid."""
-        with_retries(lambda: self.cluster.annotate(path, uid, annotations), self.budget)
-
-    def replace(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Replace the object; a retry of a request that did succeed is refused with 409."""
-        return with_retries(lambda: self.cluster.replace(path, body), self.budget)
-
-    def delete(self, path: str, uid: str) -> None:
-        """Delete the object if it still has this uid; what it owns is deleted in the background."""
-        with_retries(lambda: self.cluster.delete(path, uid), self.budget)
-
-    def lines(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
-        """A watch or a log, line by line."""
-        return self.cluster.lines(path, query, idle)
-
-    def pieces(self, path: str, query: Query, idle: float) -> Iterator[bytes]:
-        """The same as bytes, in pieces as they arrive."""
-        return self.cluster.pieces(path, query, idle)
-
-    def spare(self) -> Patient:
-        """The same cluster over connections of its own."""
-        return Patient(self.cluster.spare(), self.budget)
 
 
 def reconnected(
@@ -141,7 +87,7 @@ def reconnected(
         wait(max(next(pauses), error.retry_after if error else 0))
 
 
-class Turns:
+class RateLimiter:
     """Lets a few requests of many threads pass at once, and the others one after the other.
 
     Args:
@@ -162,8 +108,8 @@ class Turns:
         self._clock, self._wait = clock, wait
         self._lock, self._taken = Lock(), float("-inf")
 
-    def take(self) -> None:
-        """Wait for a turn."""
+    def wait(self) -> None:
+        """Return at once, or when enough time has passed since the requests before."""
         with self._lock:
             now = self._clock()
             self._taken = max(self._taken, now - self._saved) + self._pause
@@ -172,10 +118,10 @@ class Turns:
             self._wait(delay)
 
 
-def delete(cluster: Cluster, path: str, uid: str, budget: float) -> None:
+def delete(cluster: Cluster, path: str, uid: str) -> None:
     """Delete just this object; no error if it is gone already, or if another one has its name."""
     try:
-        with_retries(lambda: cluster.delete(path, uid), budget)
+        cluster.delete(path, uid)
     except Refused as error:
         if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
             raise
@@ -198,10 +144,10 @@ def given_up(error: ApiError, budget: float) -> LaunchError:
     )
 
 
-def answered(request: Callable[[], T], which: str, budget: float = 30) -> T:
+def answered(request: Callable[[], T], which: str) -> T:
     """The result of `request`, or the error that a user gets."""
     try:
-        return with_retries(request, budget)
+        return request()
     except Refused as error:
         raise refused(error, which) from error
 

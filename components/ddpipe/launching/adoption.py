@@ -32,7 +32,7 @@ from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import ApiError, Refused
 from ddpipe.kube.discovery import spec_schema
 from ddpipe.kube.resources import Object
-from ddpipe.kube.retrying import Patient, with_retries
+from ddpipe.kube.retrying import with_retries
 from ddpipe.launching import diagnosis, elastic, preflight
 from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.nodes import pods_that_fit
@@ -80,7 +80,7 @@ def adopt_or_create(attempt: Attempt, unseen: int | None = None) -> tuple[Object
 
 def _surroundings(attempt: Attempt) -> tuple[Object | None, list[dict[str, Any]]]:
     """What the cluster's CRD knows, and the job's owners: the cluster deletes the job with its run."""
-    cluster, backend = Patient(attempt.cluster, attempt.job.limits.outage), attempt.backend
+    cluster, backend = attempt.patient, attempt.backend
     schema = spec_schema(cluster, backend.resource, needed=backend.needs_schema)
     return schema, owner_references(cluster, attempt.job.namespace)
 

@@ -11,7 +11,6 @@ from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.kube.api import Cluster, Refused
 from ddpipe.kube.resources import Object
-from ddpipe.kube.retrying import with_retries
 from ddpipe.launching import diagnosis, elastic, preflight
 
 
@@ -43,6 +42,11 @@ class Attempt:
         return self.requested.min_nodes or self.requested.nodes
 
     @property
+    def patient(self) -> Cluster:
+        """The cluster, which retries each request for as long as the API server may be away."""
+        return self.cluster.patient(self.job.limits.outage)
+
+    @property
     def path(self) -> str:
         """The job's path in the API."""
         return self.backend.resource.path(self.job.namespace, self.job.name)
@@ -63,7 +67,7 @@ class Attempt:
     def find(self) -> Object | None:
         """The job on the cluster; None if there is none."""
         try:
-            return with_retries(lambda: self.cluster.get(self.path), self.job.limits.outage)
+            return self.patient.get(self.path)
         except Refused as error:
             if error.status == HTTPStatus.NOT_FOUND:
                 return None

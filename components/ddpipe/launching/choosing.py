@@ -11,7 +11,6 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.labels import owner_of
 from ddpipe.kube.cluster import Cluster
 from ddpipe.kube.discovery import is_served, readable, spec_schema
-from ddpipe.kube.retrying import Patient
 from ddpipe.launching.preflight import missing_rights
 from ddpipe.parameters import AUTO
 
@@ -42,7 +41,7 @@ def choose(
     """
     if job.backend != AUTO:
         return kinds[job.backend]
-    cluster = Patient(cluster, job.limits.outage)
+    cluster = cluster.patient(job.limits.outage)
     served = {name: kind for name, kind in kinds.items() if is_served(cluster, kind.resource)}
     for name, kind in served.items():
         if _was_used(cluster, job, kind):

@@ -14,7 +14,7 @@ from ddpipe.errors import NameTaken
 from ddpipe.jobs.backend import Companion
 from ddpipe.kube.api import Cluster, Refused
 from ddpipe.kube.resources import Object, owns
-from ddpipe.kube.retrying import backoff, with_retries
+from ddpipe.kube.retrying import backoff
 from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.ownership import reference
 
@@ -34,9 +34,8 @@ def _ensure(attempt: Attempt, job: Object, companion: Companion) -> None:
     metadata = {**companion.manifest["metadata"], "ownerReferences": [owner]}
     body = {**companion.manifest, "metadata": metadata}
     until = time.monotonic() + _COLLECTION_SECONDS
-    outage = attempt.job.limits.outage
     for pause in backoff():
-        there = with_retries(lambda: _created_or_found(attempt.cluster, companion, body), outage)
+        there = _created_or_found(attempt.patient, companion, body)
         if there and owns(job, there):
             return
         if there and (not _was_owned(there, owner) or time.monotonic() > until):

@@ -227,7 +227,7 @@ def _follow(attempt: Attempt, found: Object, logs: Logs, limits: Limits, *, adop
 def _left(attempt: Attempt, uid: str) -> str | None:
     """Remove the job; why it is still there, if it is."""
     try:
-        delete(attempt.cluster, attempt.path, uid, min(attempt.job.limits.outage, _CLEAN_UP_SECONDS))
+        delete(attempt.cluster.patient(min(attempt.job.limits.outage, _CLEAN_UP_SECONDS)), attempt.path, uid)
     except (Refused, LaunchError) as error:
         cause = error.seen if isinstance(error, LaunchError) else str(error)
         return f"{attempt.title} could not be removed: {cause}"

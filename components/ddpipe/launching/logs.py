@@ -17,7 +17,7 @@ from typing import Any
 from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.status import Replica, Stage
 from ddpipe.kube.cluster import ApiError, Cluster, Query
-from ddpipe.kube.retrying import Turns, is_transient, reconnected
+from ddpipe.kube.retrying import RateLimiter, is_transient, reconnected
 from ddpipe.launching.loglines import Line, lines_of, metrics_of
 from ddpipe.launching.podlog import TAIL, OpenLog, PodLog, Take
 from ddpipe.spelling import option
@@ -45,7 +45,7 @@ class Logs:
         cluster: Where they are read.
         pods: The path of the namespace's pods.
         metrics: The latest number of each name in progress lines.
-        turns: Of the logs that are opened to be followed.
+        limiter: Of the logs that are opened to be followed.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Logs:
         self._followed: dict[str, PodLog] = {}
         self._failed: dict[str, _LastLines] = {}
         self._has_master = self._is_limited = False
-        self.turns = Turns(_OPENED_AT_ONCE, _OPENED_PER_SECOND)
+        self.limiter = RateLimiter(_OPENED_AT_ONCE, _OPENED_PER_SECOND)
 
     def see(self, replicas: Iterable[Replica]) -> None:
         """Follow these pods' logs as far as they are chosen; pods no longer among them are gone."""
@@ -118,7 +118,7 @@ class Logs:
         return tuple(reader.rank for reader in behind)
 
     def _in_turn(self, replica: Replica, query: Query) -> Iterator[bytes]:
-        self.turns.take()
+        self.limiter.wait()
         return self._pieces(replica, query)
 
     def _pieces(self, replica: Replica, query: Query) -> Iterator[bytes]:

@@ -20,7 +20,6 @@ from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.discovery import readable
 from ddpipe.kube.listing import pages
 from ddpipe.kube.resources import Object
-from ddpipe.kube.retrying import Patient
 
 T = TypeVar("T")
 _NODES, _ALL_PODS = "/api/v1/nodes", "/api/v1/pods"
@@ -45,7 +44,7 @@ def nodes_of(cluster: Cluster, job: TrainingJob, backend: Backend) -> capacity.F
 
 def pods_that_fit(cluster: Cluster, job: TrainingJob, backend: Backend) -> int | None:
     """How many of the job's pods the nodes can take at this moment; None if that cannot be seen."""
-    patient, pod = Patient(cluster, job.limits.outage), backend.pod(job)["spec"]
+    patient, pod = cluster.patient(job.limits.outage), backend.pod(job)["spec"]
     nodes = _nodes(patient, job)
     usage = None if nodes is None else _usage(patient, pod)
     if nodes is None or usage is None:

@@ -20,7 +20,7 @@ from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.discovery import is_served
 from ddpipe.kube.listing import pages
 from ddpipe.kube.resources import Object, Resource
-from ddpipe.kube.retrying import Patient, delete
+from ddpipe.kube.retrying import delete
 from ddpipe.launching.ownership import run_of, runs_over
 
 # Seconds for which a request is retried while the server is busy or away.
@@ -134,14 +134,14 @@ def sweep(
     most: int | None = None,
 ) -> Swept:
     """Remove orphans; each request is retried for a while if the server is busy."""
-    patient = Patient(cluster, _PATIENCE)
+    patient = cluster.patient(_PATIENCE)
     swept = Swept([], [])
     for job in list_jobs(patient, namespace, pipeline=pipeline, run=run, most=most):
         if job.kept or (run is None and job.run_over is not True):
             continue
         title = f"{job.kind} {namespace}/{job.name}"
         try:
-            delete(cluster, job.path, job.uid, _PATIENCE)
+            delete(patient, job.path, job.uid)
         except (Refused, LaunchError) as error:
             cause = error.seen if isinstance(error, LaunchError) else str(error)
             swept.problems.append(f"{title} of run {job.owner.run_id}: {cause}")

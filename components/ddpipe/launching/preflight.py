@@ -20,7 +20,7 @@ from ddpipe.kube.cluster import Cluster, Refused
 from ddpipe.kube.discovery import is_served, readable
 from ddpipe.kube.quantities import quantity
 from ddpipe.kube.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, SNAPSHOTS, Resource
-from ddpipe.kube.retrying import Patient, with_retries
+from ddpipe.kube.retrying import with_retries
 from ddpipe.kube.rights import may, needed
 from ddpipe.launching.diagnosis import name_of, webhook_silent
 from ddpipe.launching.nodes import PRIORITY_CLASSES, nodes_of
@@ -33,7 +33,7 @@ Problem = str
 
 def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mapping[str, Any]) -> list[str]:
     """What the user should know before `job` is created; each request is retried while the server is away."""
-    patient = Patient(cluster, job.limits.outage)
+    patient = cluster.patient(job.limits.outage)
     _check_installed(patient, job, backend)
     nodes = nodes_of(patient, job, backend)
     problems = [
@@ -51,7 +51,7 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
 
 def check_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> None:
     """Check that this account has all rights that launching needs."""
-    problems = list(missing_rights(Patient(cluster, job.limits.outage), job, backend))
+    problems = list(missing_rights(cluster.patient(job.limits.outage), job, backend))
     if problems:
         raise _failed(job, backend, problems)
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from ddpipe.errors import LaunchError
 from ddpipe.kube.cluster import ApiError, Cluster
 from ddpipe.kube.resources import Object
-from ddpipe.kube.retrying import with_retries
 
 # So many times in all: an operator that passes one job over must not be waited for forever.
 _MOST_LOOKS = 5
@@ -38,7 +37,7 @@ class Queue:
         self._looks += 1
         before = max(self._latest, found["metadata"].get("creationTimestamp", ""))
         try:
-            jobs = with_retries(lambda: cluster.get(path, {"limit": str(_MOST_JOBS)}), _BUDGET)["items"]
+            jobs = cluster.patient(_BUDGET).get(path, {"limit": str(_MOST_JOBS)})["items"]
         except (ApiError, LaunchError):
             return False
         others = [job for job in jobs if job["metadata"]["uid"] != found["metadata"]["uid"]]

@@ -6,7 +6,7 @@ import time
 
 from ddpipe.errors import NameTaken
 from ddpipe.kube.resources import PODS, Object
-from ddpipe.kube.retrying import backoff, delete, with_retries
+from ddpipe.kube.retrying import backoff, delete
 from ddpipe.launching import diagnosis, preflight
 from ddpipe.launching.attempt import Attempt
 
@@ -19,7 +19,7 @@ _SHOWN_PODS = 5
 
 def remove(attempt: Attempt, found: Object) -> None:
     """Delete a job, and wait until its name, the names of its pods and its quota are free."""
-    delete(attempt.cluster, attempt.path, found["metadata"]["uid"], attempt.job.limits.outage)
+    delete(attempt.patient, attempt.path, found["metadata"]["uid"])
     await_free_names(attempt)
     _await_free_quota(attempt)
 
@@ -56,8 +56,7 @@ def await_free_names(attempt: Attempt) -> None:
 
 def _left_over(attempt: Attempt) -> list[Object]:
     path, selector = PODS.path(attempt.job.namespace), attempt.backend.selector(attempt.job)
-    ask, outage = {"labelSelector": selector}, attempt.job.limits.outage
-    found: list[Object] = with_retries(lambda: attempt.cluster.get(path, ask)["items"], outage)
+    found: list[Object] = attempt.patient.get(path, {"labelSelector": selector})["items"]
     return found
 
 
@@ -66,9 +65,7 @@ def _await_free_quota(attempt: Attempt) -> None:
     job = attempt.job
     until = time.monotonic() + _QUOTA_SECONDS
     for tried, pause in enumerate(backoff()):
-        problems = with_retries(
-            lambda: list(preflight.beyond_quota(attempt.cluster, job, attempt.backend)), job.limits.outage
-        )
+        problems = list(preflight.beyond_quota(attempt.patient, job, attempt.backend))
         if not problems or time.monotonic() > until:
             return
         if not tried:

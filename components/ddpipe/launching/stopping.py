@@ -23,7 +23,7 @@ from ddpipe.jobs.owner import Owner
 from ddpipe.jobs.status import condition
 from ddpipe.kube.api import ApiError, Cluster, Refused, Unanswered
 from ddpipe.kube.resources import Object
-from ddpipe.kube.retrying import Patient, is_transient
+from ddpipe.kube.retrying import is_transient
 from ddpipe.launching.ownership import run_of, runs_over
 
 EXIT_CODE = 143
@@ -173,7 +173,7 @@ def _is_terminated(cluster: Cluster, target: Target) -> bool:
         16:00:01  the run is terminated: Argo marks the workflow, and deletes the pod as one that never ran
         16:00:01  SIGTERM: the pod has a deletion time, as in a drain, but no next attempt will come
     """
-    patient = Patient(cluster, _ANSWERED)
+    patient = cluster.patient(_ANSWERED)
     for path in filter(None, (target.launcher, target.path)):
         with suppress(ApiError, LaunchError):
             found = patient.get(path)

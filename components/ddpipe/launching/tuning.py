@@ -14,7 +14,6 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.kube.api import Cluster
 from ddpipe.kube.discovery import spec_schema
 from ddpipe.kube.resources import Object
-from ddpipe.kube.retrying import Patient
 from ddpipe.launching.launcher import Outcome, launch
 
 
@@ -62,7 +61,7 @@ def tune(
     """Run an Experiment and wait for its end; see `launch`, whose guarantees it has."""
 
     def kind(inner: Backend) -> Backend:
-        patient = Patient(cluster, job.limits.outage)
+        patient = cluster.patient(job.limits.outage)
         return experiment(plan, inner, spec_schema(patient, inner.resource, needed=inner.needs_schema))
 
     ending = _Ending(f"{RESOURCE.kind} {job.namespace}/{job.name}")

@@ -33,7 +33,7 @@ from ddpipe.errors import (
 from ddpipe.jobs import LOCAL
 from ddpipe.kube.api import Cluster, Refused, connect
 from ddpipe.kube.resources import Object
-from ddpipe.kube.retrying import Patient, answered, delete
+from ddpipe.kube.retrying import answered, delete
 from ddpipe.launching.adoption import adopt, adopt_or_create
 from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.launcher import launch
@@ -94,14 +94,14 @@ def main() -> None:
 def remove_jobs(launched: Launch, cluster: Cluster) -> None:
     """Delete what is on the cluster of a launch that has no launcher any more."""
     namespace = launched.namespace or cluster.namespace
-    patient = Patient(cluster, _PATIENCE)
+    patient = cluster.patient(_PATIENCE)
 
     def remove() -> None:
         for job in list_jobs(patient, namespace, pipeline=PIPELINE, run=launched.name):
             if not job.kept:
-                delete(cluster, job.path, job.uid, _PATIENCE)
+                delete(patient, job.path, job.uid)
 
-    answered(remove, f"the job of launch {launched.name} in namespace {namespace}", _PATIENCE)
+    answered(remove, f"the job of launch {launched.name} in namespace {namespace}")
 
 
 def _run(launched: Launch, folder: Store, known: Secrets, *, adopting: bool) -> dict[str, float]:

@@ -18,7 +18,7 @@ from ddpipe.errors import DeployFailed, LaunchError, ParameterError
 from ddpipe.kube.cluster import ApiError, Cluster, Refused
 from ddpipe.kube.discovery import is_served, readable
 from ddpipe.kube.resources import PODS, SERVICES
-from ddpipe.kube.retrying import Patient, delete, refused
+from ddpipe.kube.retrying import delete, refused
 from ddpipe.model.package import FORMAT
 from ddpipe.serve.manifests import INFERENCE_SERVICES, MODEL, PORT, DeployOptions, Object, objects
 from ddpipe.serve.probe import Probe, probe
@@ -73,9 +73,8 @@ def deploy(
 ) -> Deployed:
     """Serve a model, and wait until every pod answers with it."""
     _check(model)
-    patient = Patient(cluster, OUTAGE)
     try:
-        return _deploy(options, model, patient, pause, clock)
+        return _deploy(options, model, cluster.patient(OUTAGE), pause, clock)
     except Refused as error:
         raise refused(error, f"{cluster.namespace}/{options.service}") from error
 
@@ -98,7 +97,7 @@ def _check(model: str) -> None:
 def _deploy(
     options: DeployOptions,
     model: str,
-    cluster: Patient,
+    cluster: Cluster,
     pause: Callable[[float], object],
     clock: Callable[[], float],
 ) -> Deployed:
@@ -121,7 +120,7 @@ def _deploy(
             seen=state.seen if is_lost else f"after {options.deadline:g} s: {state.seen}",
             do=f"{restored} Remove the cause, then deploy again.",
         )
-    tested = _tested(Patient(cluster.cluster, TEST), options, model, made, kserve=kserve)
+    tested = _tested(cluster.patient(TEST), options, model, made, kserve=kserve)
     if tested.same is False:
         restored = _restore(cluster, main, before, made, previous)
         raise DeployFailed(
@@ -215,7 +214,7 @@ def _restore(
     if now is None or now["metadata"]["uid"] != made["metadata"]["uid"]:
         return "Somebody else has removed or replaced it meanwhile."
     if before is None:
-        delete(cluster, path, made["metadata"]["uid"], OUTAGE)
+        delete(cluster, path, made["metadata"]["uid"])
         return "There was no model before: it is removed."
     if now["spec"] != made["spec"]:
         return "Somebody else has changed it meanwhile: it is left as it is."

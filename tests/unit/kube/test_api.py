@@ -248,6 +248,38 @@ def test_a_busy_server_says_how_long_to_wait(server: Server) -> None:
         assert caught.value.retry_after == seconds
 
 
+def test_a_patient_client_repeats_one_request_at_a_time(server: Server) -> None:
+    """Every second request is answered with 429: each one is sent again, and none of those before it."""
+    patient = server.reached().patient(5)
+    for number in range(5):
+        server.answers = [(429, b"{}"), (200, b'{"ok": true}')]
+        assert patient.get(f"/pods/{number}") == {"ok": True}
+    assert [path for _, path, *_ in server.asked] == [f"/pods/{number}" for number in range(5) for _ in "ab"]
+
+
+def test_a_patient_client_gives_up_after_its_budget(server: Server) -> None:
+    server.answers = [(503, b'{"message": "overloaded"}')]
+    with pytest.raises(ClusterUnreachable, match="HTTP 503 overloaded, for 0 s"):
+        server.reached().patient(0.2).delete("/pods/a", "u")
+    with pytest.raises(Refused, match="overloaded"):
+        server.reached().delete("/pods/a", "u")
+
+
+def test_what_is_refused_for_good_is_not_repeated(server: Server) -> None:
+    server.answers = [(404, b"{}")]
+    with pytest.raises(Refused, match="404"):
+        server.reached().patient(5).get("/pods/a")
+    assert len(server.asked) == 1
+
+
+def test_a_token_that_one_view_has_read_again_is_used_by_all(server: Server) -> None:
+    server.answers = [(401, b"{}"), (200, b"{}")]
+    client = server.reached()
+    client.patient(5).get("/pods/a")
+    client.get("/pods/b")
+    assert [token for *_, token, _ in server.asked] == ["Bearer first", "Bearer second", "Bearer second"]
+
+
 @pytest.mark.parametrize(
     "body", [b'["no", "object"]', b'"text"', b"null", b'{"details": "none"}', b"[" * 9999]
 )
@@ -317,8 +349,8 @@ def test_a_connection_that_nobody_takes_is_given_up() -> None:
 def test_a_kubeconfig_says_where_and_who(tmp_path: Path) -> None:
     client = connect(a_kubeconfig(tmp_path, namespace="team-a"))
     assert client.namespace == "team-a"
-    assert client._credentials.host == "http://127.0.0.1:9"
-    assert client._credentials.headers == {"Authorization": "Bearer mine"}
+    assert client._login.credentials.host == "http://127.0.0.1:9"
+    assert client._login.credentials.headers == {"Authorization": "Bearer mine"}
     assert connect(a_kubeconfig(tmp_path)).namespace == "default"
 
 
@@ -331,14 +363,14 @@ def test_a_context_that_is_switched_moves_no_running_client(tmp_path: Path) -> N
     config["contexts"].append({"name": "there", "context": {"cluster": "there", "user": "me"}})
     config["current-context"] = "there"
     Path(path).write_text(json.dumps(config))
-    client._log_in_again()
+    client._login.again()
     for one in (client, client.spare()):
-        assert one._credentials.host == "http://127.0.0.1:9"
-        assert one._credentials.headers == {"Authorization": "Bearer rotated"}
+        assert one._login.credentials.host == "http://127.0.0.1:9"
+        assert one._login.credentials.headers == {"Authorization": "Bearer rotated"}
     config["contexts"] = config["contexts"][1:]
     Path(path).write_text(json.dumps(config))
     with pytest.raises(Unanswered, match="the credentials cannot be read"):
-        client._log_in_again()
+        client._login.again()
 
 
 def test_a_kubeconfig_may_be_named_after_the_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,13 +394,13 @@ def test_in_a_pod_the_account_s_files_suffice(tmp_path: Path, monkeypatch: pytes
     monkeypatch.delenv("KUBECONFIG", raising=False)
     client = connect()
     assert client.namespace == "team-b"
-    assert client._credentials.host == "https://[fd00::1]:6443"
-    assert client._credentials.headers == {"Authorization": "Bearer of-pod"}
+    assert client._login.credentials.host == "https://[fd00::1]:6443"
+    assert client._login.credentials.headers == {"Authorization": "Bearer of-pod"}
     (tmp_path / "token").write_text("rotated")
-    assert client.spare()._credentials.headers == {"Authorization": "Bearer rotated"}
+    assert client.spare()._login.credentials.headers == {"Authorization": "Bearer rotated"}
     (tmp_path / "token").write_text("")
-    client._log_in_again()
-    assert client._credentials.headers == {"Authorization": "Bearer of-pod"}
+    client._login.again()
+    assert client._login.credentials.headers == {"Authorization": "Bearer of-pod"}
     (tmp_path / "token").unlink()
     with pytest.raises(Unanswered, match="the credentials cannot be read"):
-        client._log_in_again()
+        client._login.again()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import count, islice
+from itertools import islice
 from time import monotonic
 from typing import Any
 
 import pytest
-from fake_api import FakeApiServer
 
 from ddpipe.errors import ClusterUnreachable, Forbidden, PodRefused
 from ddpipe.kube import retrying
 from ddpipe.kube.api import ApiError, Refused, Unanswered
-from ddpipe.kube.resources import CONFIGS
-from ddpipe.kube.retrying import Patient, Turns, answered, backoff, is_transient, reconnected, with_retries
+from ddpipe.kube.retrying import RateLimiter, answered, backoff, is_transient, reconnected, with_retries
 
 
 def giving(*answers: Any) -> Any:
@@ -86,28 +84,6 @@ def test_a_server_that_asks_for_patience_gets_it() -> None:
         with_retries(giving(Refused(429, "", "", retry_after=60)), budget=5)
 
 
-def test_a_patient_cluster_repeats_one_request_at_a_time() -> None:
-    """Thirty requests of which every third is answered with 429 take 45, not a multiple."""
-    server = FakeApiServer()
-    server.serve(CONFIGS)
-    requests = count(1)
-    server.fail(lambda _: next(requests) % 3 == 0, Refused(429, "TooManyRequests", "busy"))
-    patient = Patient(server, budget=5)
-    for number in range(10):
-        patient.create(CONFIGS.path("team"), {"metadata": {"name": f"m{number}", "uid": "u"}})
-        patient.annotate(f"{CONFIGS.path('team')}/m{number}", "u", {"a": "1"})
-        patient.get(f"{CONFIGS.path('team')}/m{number}")
-    assert 40 <= len(server.asked) <= 46
-    assert patient.namespace == patient.spare().namespace == "team"
-
-
-def test_a_patient_cluster_gives_up_after_its_budget() -> None:
-    server = FakeApiServer()
-    server.fail(lambda _: True, Unanswered("connection refused"))
-    with pytest.raises(ClusterUnreachable, match="connection refused, for 0 s"):
-        Patient(server, budget=0.2).delete("/x", "u")
-
-
 def over_after(number: int) -> Any:
     """The end of a stream that is over after so many connections; the errors it saw."""
     seen: list[ApiError | None] = []
@@ -158,14 +134,14 @@ def test_a_stream_waits_as_long_as_the_server_asks() -> None:
 
 def test_a_few_requests_pass_at_once_and_the_others_in_turn() -> None:
     now, waited = [1000.0], list[float]()
-    turns = Turns(at_once=3, per_second=2, clock=lambda: now[0], wait=waited.append)
+    limiter = RateLimiter(at_once=3, per_second=2, clock=lambda: now[0], wait=waited.append)
     for _ in range(6):
-        turns.take()
+        limiter.wait()
     assert waited == [0.5, 1.0, 1.5], "three did not wait"
     now[0] += 2
-    turns.take()
+    limiter.wait()
     assert len(waited) == 3, "all turns so far are over"
     now[0] += 1000
     for _ in range(4):
-        turns.take()
+        limiter.wait()
     assert waited[3:] == [0.5], "a quiet time saves no more than three"

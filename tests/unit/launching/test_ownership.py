@@ -13,7 +13,6 @@ from launch_samples import PODS
 from ddpipe.kube.api import Refused, Unanswered
 from ddpipe.kube.resources import JOBS, WORKFLOWS
 from ddpipe.kube.resources import PODS as POD_KIND
-from ddpipe.kube.retrying import Patient
 from ddpipe.launching import ownership
 from ddpipe.launching.ownership import own_pod_path, owner_references, run_of, runs_over
 
@@ -75,7 +74,7 @@ def test_a_busy_server_does_not_mean_that_there_is_no_owner(
     with pytest.raises(Refused):
         owner_references(server, "team")
     server.fail(lambda _: True, error, times=1)
-    assert len(owner_references(Patient(server, budget=5), "team")) == 1
+    assert len(owner_references(server.patient(5), "team")) == 1
 
 
 def a_run(kind: str, name: str = "run", uid: str = "") -> dict[str, Any]:
