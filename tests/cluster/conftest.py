@@ -64,6 +64,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
                 terminalreporter.write_line(f"\n{name}\n    " + str(text).replace("\n", "\n    "))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def surroundings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The caller's: it says where the cluster, its store and its engine are."""
+    return tmp_path_factory.mktemp("place")
+
+
+@pytest.fixture(autouse=True)
+def _own_place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of its own; home and settings stay the caller's."""
+    monkeypatch.setenv("DDPIPE_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
 @pytest.fixture(scope="session")
 def admin() -> ApiServer:
     """The cluster of KUBECONFIG, with the rights of the user who runs the tests."""

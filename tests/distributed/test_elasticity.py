@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from elastic_rank import ALONE, TOGETHER
-from processes import until
-from training_runs import RECIPE, digits, free_port, losses, record, trained
+from processes import free_port, until
+from training_runs import RECIPE, digits, losses, record, trained
 
 EVERY_STEP = replace(RECIPE, checkpoint_minutes=1e-9)
 SUPPORT = Path(__file__).parents[1] / "support"

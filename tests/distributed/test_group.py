@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from group_ranks import come_as_rank
-from training_runs import PROCESSES, environment_of_rank, free_port
+from processes import free_port
+from training_runs import PROCESSES, environment_of_rank
 
 from ddpipe.errors import ParameterError, TrainingError
 

@@ -215,7 +215,7 @@ class FakeApiServer:
             self._generation += 1
             self._changed.notify_all()
 
-    def awaited(self, which: Which, seconds: float = 10) -> Request:
+    def awaited(self, which: Which, seconds: float = 60) -> Request:
         """Wait for such a request."""
         with self._changed:
             came = self._changed.wait_for(lambda: any(map(which, self.asked)), seconds)

@@ -1,14 +1,19 @@
-"""Waiting for other processes, and finding them."""
+"""Waiting for other processes, finding them, and a port where they meet."""
 
 from __future__ import annotations
 
 import contextlib
+import random
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 PATIENCE = 120
+"""Seconds after which a test gives up on something that has to happen; no machine is that busy."""
+
+_TAKEN: list[socket.socket] = []
 
 
 @dataclass(frozen=True)
@@ -34,3 +39,22 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
         time.sleep(0.05)
+
+
+def free_port() -> int:
+    """A port for a process that binds it later, and that nobody else gets in the meantime.
+
+    It is below those that the system gives to connections, and a name that only one process can have, of a
+    socket that is not a file, keeps other tests from it.
+    """
+    for port in random.sample(range(20_000, 32_000), 1_000):
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            name.bind(f"\0ddpipe-port-{port}")
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            name.close()
+            continue
+        _TAKEN.append(name)  # as long as this process lives
+        return port
+    raise AssertionError("no port is free")

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import http.client
 import os
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -52,38 +50,34 @@ class Server:
         urllib.request.urlopen(request).close()  # noqa: S310
 
 
+_SERVE = """
+import sys
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+app = DomainDispatcherApplication(create_backend_app)
+server = make_server(sys.argv[1], 0, app, threaded=True, request_handler=MotoRequestHandler)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
 @contextmanager
 def running(host: str = HOST) -> Iterator[Server]:
     """Start one that listens on this address of this machine, and end it."""
-    port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", host, "-p", str(port)]
     # Pods call it by a service's name, whose first part it would take for a bucket.
     environment = {**os.environ, "S3_IGNORE_SUBDOMAIN_BUCKETNAME": "true"}
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=quiet, stderr=quiet, env=environment) as process:
+    command = [sys.executable, "-c", _SERVE, host]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment, text=True
+    ) as process:
+        assert process.stdout
         try:
-            _await_port(port, process)
+            # The port is bound before it is known here: nobody else gets it, and requests may come at once.
+            port = process.stdout.readline().strip()
+            assert port, "the S3 server ended at once"
             yield Server(f"http://{HOST}:{port}")
         finally:
             process.kill()
-
-
-def free_port() -> int:
-    with socket.create_server((HOST, 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def _await_port(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            socket.create_connection((HOST, port), timeout=1).close()
-        except OSError:
-            assert process.poll() is None, "the S3 server ended at once"
-            assert time.monotonic() < deadline, "the S3 server does not come up"
-            time.sleep(0.05)
-        else:
-            return
 
 
 @dataclass

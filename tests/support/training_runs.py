@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from processes import free_port
 from recipes import plain
 from samples import a_manifest, a_split, written
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -129,13 +129,6 @@ def environment_of_rank(rank: int, ranks: int, port: int, error_file: Path) -> d
     group |= {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": ranks}
     own = {"TORCHELASTIC_ERROR_FILE": str(error_file)}
     return {**os.environ, **own, **({name: str(value) for name, value in group.items()} if ranks > 1 else {})}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _equal(one: object, other: object) -> bool:

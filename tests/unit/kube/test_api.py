@@ -88,7 +88,7 @@ def serving(server: Server) -> Iterator[Server]:
             if server.stalls:
                 if not self.connection.recv(1):
                     server.closed.set()
-                server.over.wait(10)
+                server.over.wait(60)
             self.close_connection = server.cut
 
         do_POST = do_PATCH = do_DELETE = do_GET  # noqa: N815
@@ -232,7 +232,7 @@ def test_a_stream_that_is_left_closes_its_connection(server: Server) -> None:
     assert next(lines) == b"one"
     assert not server.closed.is_set()
     del lines
-    assert server.closed.wait(5)
+    assert server.closed.wait(60)
 
 
 def test_a_last_line_that_has_no_end_is_not_passed_on() -> None:

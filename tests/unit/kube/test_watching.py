@@ -52,12 +52,12 @@ def pod(rank: int) -> dict[str, object]:
 def test_every_change_gives_a_picture() -> None:
     server = a_server(None, pod(0))
     with watched(server) as messages:
-        assert names(messages.get(timeout=5)) == {"0"}
+        assert names(messages.get(timeout=60)) == {"0"}
         server.put(PODS, pod(1))
-        assert names(messages.get(timeout=5)) == {"0", "1"}
+        assert names(messages.get(timeout=60)) == {"0", "1"}
         server.put(PODS, {"metadata": {"name": "somebody-else"}})
         server.drop(f"{PODS}/{a_job().name}-worker-0")
-        last = messages.get(timeout=5)
+        last = messages.get(timeout=60)
         assert names(last) == {"1"}
         assert isinstance(last, Picture)
         assert last.gone is not None
@@ -66,7 +66,7 @@ def test_every_change_gives_a_picture() -> None:
 
 def test_an_open_watch_does_not_keep_its_process_alive() -> None:
     with watched(a_server(None, pod(0))) as messages:
-        messages.get(timeout=5)
+        messages.get(timeout=60)
         running = [thread for thread in threading.enumerate() if thread.name == "watch pods"]
         assert running
         assert all(thread.daemon for thread in running)
@@ -75,22 +75,22 @@ def test_an_open_watch_does_not_keep_its_process_alive() -> None:
 def test_a_cut_watch_sees_what_it_missed() -> None:
     server = a_server(None, pod(0))
     with watched(server) as messages:
-        assert names(messages.get(timeout=5)) == {"0"}
+        assert names(messages.get(timeout=60)) == {"0"}
         server.awaited(a_watch)
         server.fail(a_watch, Unanswered("cut"), times=1)
         server.put(PODS, pod(1))
-        assert isinstance(messages.get(timeout=5), Trouble)
-        assert names(messages.get(timeout=5)) == {"0", "1"}
+        assert isinstance(messages.get(timeout=60), Trouble)
+        assert names(messages.get(timeout=60)) == {"0", "1"}
 
 
 def test_an_expired_watch_is_listed_again_without_trouble() -> None:
     server = a_server(None, pod(0))
     with watched(server) as messages:
-        assert names(messages.get(timeout=5)) == {"0"}
+        assert names(messages.get(timeout=60)) == {"0"}
         server.awaited(a_watch)
         server.put(PODS, {"metadata": {"name": "somebody-else"}})
         server.forget()
-        assert names(messages.get(timeout=5)) == {"0"}
+        assert names(messages.get(timeout=60)) == {"0"}
 
 
 def test_a_watch_that_ends_by_itself_is_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,11 +98,11 @@ def test_a_watch_that_ends_by_itself_is_resumed(monkeypatch: pytest.MonkeyPatch)
     server = a_server(None, pod(0))
     listed = server.get(PODS)["metadata"]["resourceVersion"]
     with watched(server) as messages:
-        messages.get(timeout=5)
+        messages.get(timeout=60)
         server.awaited(lambda request: a_watch(request) and request.query["resourceVersion"] == listed)
         server.end_watches()
         server.put(PODS, pod(1))
-        assert names(messages.get(timeout=5)) == {"0", "1"}
+        assert names(messages.get(timeout=60)) == {"0", "1"}
         latest = server.get(PODS)["metadata"]["resourceVersion"]
         server.end_watches()
         server.awaited(lambda request: a_watch(request) and request.query["resourceVersion"] == latest)
@@ -115,10 +115,10 @@ def test_a_watch_that_ends_by_itself_is_resumed(monkeypatch: pytest.MonkeyPatch)
 def test_a_watch_that_ends_at_once_is_trouble_not_a_loop() -> None:
     server = a_server(None, pod(0))
     with watched(server) as messages:
-        messages.get(timeout=5)
+        messages.get(timeout=60)
         server.awaited(a_watch)
         server.end_watches()
-        trouble = messages.get(timeout=5)
+        trouble = messages.get(timeout=60)
     assert isinstance(trouble, Trouble)
     assert "ended as soon as it began" in str(trouble.error)
 
@@ -145,8 +145,8 @@ def test_an_error_in_a_watch_is_trouble() -> None:
     error = {"type": "ERROR", "object": {"code": 500, "message": "etcdserver: no leader"}}
     server.lines = lambda *_: iter([json.dumps(error).encode()])  # type: ignore[method-assign]
     with watched(server) as messages:
-        messages.get(timeout=5)
-        trouble = messages.get(timeout=5)
+        messages.get(timeout=60)
+        trouble = messages.get(timeout=60)
     assert isinstance(trouble, Trouble)
     assert str(trouble.error) == "HTTP 500 etcdserver: no leader"
 
@@ -155,8 +155,8 @@ def test_an_optional_source_that_is_away_is_retried() -> None:
     server = a_server(None, pod(0))
     server.fail(lambda request: request.path == PODS, Unanswered("cut"), times=1)
     with watched(server, Source(name="pods", path=PODS, select={}, optional=True)) as messages:
-        assert isinstance(messages.get(timeout=5), Trouble)
-        assert names(messages.get(timeout=5)) == {"0"}
+        assert isinstance(messages.get(timeout=60), Trouble)
+        assert names(messages.get(timeout=60)) == {"0"}
 
 
 def test_an_optional_source_that_is_forbidden_is_left() -> None:
@@ -189,13 +189,13 @@ def test_a_line_that_is_no_event_is_trouble_not_the_end(line: bytes) -> None:
     lines = server.lines
     server.lines = lambda *query: answers.pop() if answers else lines(*query)  # type: ignore[method-assign]
     with watched(server) as messages:
-        assert names(messages.get(timeout=5)) == {"0"}
-        trouble = messages.get(timeout=5)
+        assert names(messages.get(timeout=60)) == {"0"}
+        trouble = messages.get(timeout=60)
         assert isinstance(trouble, Trouble)
         assert is_transient(trouble.error)
-        assert names(messages.get(timeout=5)) == {"0"}
+        assert names(messages.get(timeout=60)) == {"0"}
         server.put(PODS, pod(1))
-        assert names(messages.get(timeout=5)) == {"0", "1"}
+        assert names(messages.get(timeout=60)) == {"0", "1"}
 
 
 def test_an_object_without_a_uid_is_trouble_not_the_end() -> None:
@@ -206,8 +206,8 @@ def test_an_object_without_a_uid_is_trouble_not_the_end() -> None:
     server.get = lambda *query: answers.pop() if answers else get(*query)  # type: ignore[method-assign]
     with watched(server) as messages:
         for _ in range(2):
-            assert isinstance(messages.get(timeout=5), Trouble)
-        assert names(messages.get(timeout=5)) == {"0"}
+            assert isinstance(messages.get(timeout=60), Trouble)
+        assert names(messages.get(timeout=60)) == {"0"}
 
 
 @pytest.mark.parametrize("error", [Refused(410, "Expired", "too old"), Unanswered("cut")])
@@ -230,15 +230,15 @@ def test_a_change_that_does_not_concern_a_source_posts_nothing() -> None:
         return bool(found["metadata"]["name"].endswith("-1"))
 
     with watched(server, Source(name="pods", path=PODS, select={}, concerns=is_odd)) as messages:
-        assert names(messages.get(timeout=5)) == set()
+        assert names(messages.get(timeout=60)) == set()
         server.awaited(a_watch)
         for _ in range(100):
             server.put(PODS, pod(0))
         server.put(PODS, pod(1))
-        assert names(messages.get(timeout=5)) == {"1"}
+        assert names(messages.get(timeout=60)) == {"1"}
         server.drop(f"{PODS}/{a_job().name}-worker-0")
         server.put(PODS, pod(1))
-        again = messages.get(timeout=5)
+        again = messages.get(timeout=60)
     assert isinstance(again, Picture)
     assert again.gone is None
 
@@ -249,7 +249,7 @@ def test_a_picture_leaves_out_who_set_which_field() -> None:
     server = a_server(None, managed)
     with watched(server) as messages:
         for _ in range(2):
-            message = messages.get(timeout=5)
+            message = messages.get(timeout=60)
             assert isinstance(message, Picture)
             (found,) = message.objects.values()
             assert "managedFields" not in found["metadata"]

@@ -86,7 +86,7 @@ def test_a_bar_is_shown_before_its_epoch_ends(monkeypatch: pytest.MonkeyPatch) -
     with serving(epoch) as server:
         logs = Logs(server.client(), PODS, write)
         logs.see([replica(over=False)])
-        assert shown.wait(10)
+        assert shown.wait(60)
         assert "10%|#" in written[0]
         logs.see([replica(over=True)])
         logs.finish()

@@ -187,7 +187,7 @@ def test_a_long_log_is_read_to_its_end() -> None:
 def test_a_log_that_is_stuck_is_given_up_and_named() -> None:
     server = a_server([line("01", "a")])
     stuck = Event()
-    logs = Logs(server, PODS, lambda _: stuck.wait(10))
+    logs = Logs(server, PODS, lambda _: stuck.wait(60))
     logs.see([seen(a_pod(JOB, phase="Succeeded", state=ended(0)))])
     assert logs.finish(silence=0.1) == ("worker-0",)
     stuck.set()

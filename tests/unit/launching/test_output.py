@@ -16,7 +16,7 @@ class Stuck(io.StringIO):
         self.free = Event()
 
     def write(self, text: str) -> int:
-        self.free.wait(10)
+        self.free.wait(60)
         return super().write(text)
 
 
@@ -38,7 +38,7 @@ def test_the_last_line_is_shown_at_once() -> None:
             shown.set()
 
     Output(Terminal()).say("a")
-    assert shown.wait(10)
+    assert shown.wait(60)
 
 
 def test_a_closed_stream_is_no_error() -> None:
@@ -72,6 +72,6 @@ def test_a_log_waits_for_a_slow_reader() -> None:
     writer.join(0.2)
     assert writer.is_alive()
     out.free.set()
-    writer.join(10)
+    writer.join(60)
     output.finish()
     assert out.getvalue().splitlines() == [str(number) for number in range(MOST_LINES + 500)]

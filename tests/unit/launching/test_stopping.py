@@ -223,7 +223,7 @@ def test_afterwards_signals_are_as_before_and_nothing_is_left_open() -> None:
         (guard,) = (one for one in set(threading.enumerate()) - others if one.name == "stopping")
         server.awaited(lambda request: request.path == PATH)
         files = set(Path("/proc/self/fd").iterdir())
-    guard.join(5)
+    guard.join(60)
     assert not guard.is_alive()
     assert state() == before
     assert len(files - set(Path("/proc/self/fd").iterdir())) >= 2, "both ends of its pipe"
@@ -271,7 +271,7 @@ def test_a_process_that_is_done_waits_for_the_deletion() -> None:
         assert process.stdout.read(6) == b"ready "
         process.send_signal(signal.SIGTERM)
         assert process.stdout.read() == f"deleted {PATH}".encode()
-        assert process.wait(10) == 143
+        assert process.wait(60) == 143
 
 
 def test_a_signal_deletes_the_job_although_nobody_listens() -> None:
@@ -284,4 +284,4 @@ def test_a_signal_deletes_the_job_although_nobody_listens() -> None:
         assert process.stdout.read(6) == b"ready "
         process.send_signal(signal.SIGTERM)
         assert process.stdout.read() == f"deleted {PATH}".encode()
-        assert process.wait(10) == 143
+        assert process.wait(60) == 143

@@ -18,6 +18,12 @@ LOCK = threading.Lock()
 FACTOR = 3
 
 
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory has this file, as a notebook's has the modules that nobody installed."""
+    monkeypatch.chdir(Path(__file__).parent)
+
+
 def tripled(number: int) -> int:
     return FACTOR * number
 

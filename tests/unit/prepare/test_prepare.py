@@ -332,7 +332,7 @@ def test_a_kill_at_any_point_leaves_no_half_version(toys: PrepareSpec) -> None:
 
 def test_two_prepares_at_once_agree(toys: PrepareSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """In step: each object is written by both of them at the same moment."""
-    both, real, written = Barrier(2, timeout=30), FileStore.write, Counter[str]()
+    both, real, written = Barrier(2, timeout=60), FileStore.write, Counter[str]()
 
     def in_step(self: FileStore, key: str, data: bytes) -> None:
         written[key.partition("/")[0] if key.startswith("claims/") else key] += 1

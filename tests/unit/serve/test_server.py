@@ -214,7 +214,7 @@ def test_slow_clients_do_not_keep_their_place(model: Model, monkeypatch: pytest.
     monkeypatch.setattr(server_module, "SLOWEST_BODY", 0.2)
     for url in _running(Server(Work(model, "toys", queue=1))):
         host, port = url.removeprefix("http://").split(":")
-        connection = HTTPConnection(host, int(port), timeout=30)
+        connection = HTTPConnection(host, int(port), timeout=60)
         connection.putrequest("POST", "/predict")
         connection.putheader("Content-Length", "1000")
         connection.endheaders()

@@ -112,7 +112,7 @@ def test_a_paused_holder_learns_that_another_took_over(tmp_path: Path) -> None:
         holder.send_signal(signal.SIGSTOP)
         with lease(store, renewal=0.05, patience=0.3):
             holder.send_signal(signal.SIGCONT)
-            output, _ = holder.communicate(timeout=30)
+            output, _ = holder.communicate(timeout=60)
             assert len(leases(store)) == 1
     assert holder.returncode == ParameterError.exit_code
     assert "another process may be working on the run" in output
@@ -171,7 +171,7 @@ def test_a_lease_lost_in_a_thread_fails_in_the_end(tmp_path: Path) -> None:
 
 
 def _await(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -221,7 +221,7 @@ def test_the_holder_renews_until_it_is_done(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     with lease(store, **SOON):
         (key,) = leases(store)
-        began, until = store.read(key), time.monotonic() + 10
+        began, until = store.read(key), time.monotonic() + 60
         while store.read(key) == began:
             assert time.monotonic() < until
             time.sleep(0.01)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import s3_server
+from processes import free_port
 from s3_server import BUCKET, Proxy, Server
 
 from ddpipe.errors import (
@@ -418,7 +418,7 @@ def test_wrong_credentials_are_reported(method: str, s3: Server, tmp_path: Path)
 def test_an_unreachable_server_is_reported_within_the_retry_time(
     s3: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("S3_ENDPOINT", f"http://127.0.0.1:{s3_server.free_port()}")
+    monkeypatch.setenv("S3_ENDPOINT", f"http://127.0.0.1:{free_port()}")
     with pytest.raises(Unreachable, match="Connection refused"):
         open_store(f"s3://{BUCKET}").read("a")
 

@@ -121,7 +121,7 @@ def test_an_interrupted_search_stops_its_trials(tmp_path: Path) -> None:
     process = begun(tmp_path, 50, "none")
     until_journal(tmp_path, 3)
     os.kill(process.pid, signal.SIGTERM)
-    process.wait(30)
+    process.wait(60)
     until(lambda: not any(is_trial(path, tmp_path) for path in Path("/proc").glob("[0-9]*/cmdline")))
 
 
