@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ddpipe.notebook.folder import Launch
 from ddpipe.notebook.machine import Machine, Secrets
-from ddpipe.notebook.record import Launch
 from ddpipe.storage import Store
 
 KEY_OF_LAUNCH = "ab" * 32

@@ -38,9 +38,8 @@ from ddpipe.launching.adoption import adopt, adopt_or_create
 from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.launcher import launch
 from ddpipe.launching.orphans import list_jobs
+from ddpipe.notebook.folder import KEY, OUTCOME, PIPELINE, Launch, check_ranks, ended_early
 from ddpipe.notebook.machine import Machine, Secrets
-from ddpipe.notebook.record import OUTCOME, PIPELINE, Launch
-from ddpipe.notebook.result import KEY, check_ranks, ended_early
 from ddpipe.processes.local import run_local
 from ddpipe.storage import Store, exists, open_store
 

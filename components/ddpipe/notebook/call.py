@@ -10,8 +10,8 @@ from io import TextIOWrapper
 from pathlib import Path
 
 from ddpipe.distributed import rank, run_rank
+from ddpipe.notebook.folder import CALL, KEY, OUTPUTS, RANKS, publish
 from ddpipe.notebook.packing import packed_value, run
-from ddpipe.notebook.result import CALL, KEY, OUTPUTS, RANKS, publish
 from ddpipe.storage import Store, open_store
 
 

@@ -1,4 +1,4 @@
-"""A handle on a launch, for notebooks.
+"""A launch as its user sees it: status, log, result, and the live picture in a notebook's cell.
 
     handle = ddpipe.launch(train, nodes=2, args={"epochs": 3}, runs="s3://bucket/runs", image="…")
     handle.wait()                     # shows the progress
@@ -11,42 +11,34 @@ A handle is a thin layer: a separate process (background.py) launches the job, b
 
 from __future__ import annotations
 
+import html
+import importlib
 import json
-import re
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ddpipe.errors import (
-    CorruptObject,
-    DdpipeError,
-    Interrupted,
-    JobDeleted,
-    NoSuchObject,
-    ParameterError,
-    from_dict,
-)
+from ddpipe.errors import CorruptObject, DdpipeError, Interrupted, JobDeleted, NoSuchObject, from_dict
 from ddpipe.jobs import LOCAL
-from ddpipe.jobs.options import JobOptions
 from ddpipe.kube.api import connect
 from ddpipe.launching.loglines import metrics_of
 from ddpipe.notebook.background import remove_jobs
-from ddpipe.notebook.display import Display, html_of
-from ddpipe.notebook.machine import Machine, Secrets
-from ddpipe.notebook.packing import Work, packed, unpacked_value
-from ddpipe.notebook.record import OUTCOME, PRIVATE, RECORD, Launch
-from ddpipe.notebook.result import CALL, SOURCE, Result, verified
-from ddpipe.parameters import AUTO, declared, refuse
-from ddpipe.runs import Run
-from ddpipe.storage import Store, open_store
+from ddpipe.notebook.folder import OUTCOME, Launch, Result, verified
+from ddpipe.notebook.machine import Machine
+from ddpipe.notebook.packing import unpacked_value
+from ddpipe.parameters import refuse
+from ddpipe.storage import Store
 
 _PAUSE = 0.2
 _CELL_LINES = 12
 _REMARK = "[launch] "
-_LOCAL_OPTIONS = {"backend", "nodes", "processes"}
+_INTERVAL = 1.0
+"""Seconds between two updates of a cell."""
+
+_COLORS = {"succeeded": "#1a7f37", "failed": "#cf222e", "stopped": "#9a6700", "lost": "#9a6700"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,92 +62,6 @@ class Status:
     def is_over(self) -> bool:
         """Whether the launch has ended."""
         return self.phase != "running"
-
-
-def launch(
-    work: Work,
-    options: Mapping[str, Any],
-    *,
-    args: Mapping[str, object],
-    name: str = "",
-    runs: str = "runs",
-    namespace: str = "",
-) -> Handle:
-    """Launch a function or a script without waiting for it: see `ddpipe.launch`.
-
-    Args:
-        work: A function, or the path of a script.
-        options: Options of the job by name; "local" is a backend, too.
-        args: The function's arguments by name.
-        name: Name of the launch; empty for one made of the function's name and the time.
-        runs: URI of the folder of all runs.
-        namespace: Namespace of the job; empty for the account's own.
-
-    Raises:
-        ParameterError: The function cannot be shipped, an option is wrong, or the name is taken.
-        StoreError: The folder cannot be written to.
-    """
-    call = packed(work, args)
-    chosen, backend = _checked(options)
-    public = {} if backend == LOCAL else chosen.to_dict()
-    private = {key: public.pop(key) for key in PRIVATE if public.get(key)}
-    launched = Launch(
-        name=name or f"{_readable(call.name)}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}",
-        work=call.name,
-        sha256=call.sha256,
-        backend=backend,
-        nodes=chosen.nodes,
-        processes=chosen.processes,
-        namespace=namespace,
-        options=public,
-        private=tuple(private),
-    )
-    folder = open_store(Run.named(runs, launched.name).uri)
-    if folder.exists(RECORD):
-        raise ParameterError(
-            what="this cannot be launched",
-            which=folder.uri,
-            seen="a launch of this name exists",
-            do=f"Choose another name, or attach to it: ddpipe.attach({launched.name!r}, runs={runs!r}).",
-        )
-    folder.write(CALL, call.content)
-    folder.write(SOURCE, call.source.encode())
-    launched.write(folder)
-    machine = Machine(folder.uri)
-    machine.keep(Secrets(options=private))
-    machine.start()
-    return Handle(launched, folder, machine)
-
-
-def attach(name: str, runs: str = "runs", *, key: str = "") -> Handle:
-    """Return the handle of an earlier launch: see `ddpipe.attach`.
-
-    Args:
-        name: Name of the launch.
-        runs: The same folder as for the launch.
-        key: Key of the result's seal; empty on the machine of the launch, which has it.
-
-    Raises:
-        ParameterError: There is no such launch.
-        StoreError: The folder cannot be read.
-    """
-    folder = open_store(Run.named(runs, name).uri)
-    try:
-        launched = Launch.read(folder)
-    except NoSuchObject as error:
-        raise ParameterError(
-            what="there is nothing to attach to",
-            which=folder.uri,
-            seen=f"it has no {RECORD}: nothing was launched under this name",
-            do="Check the name, and that runs is the same as for the launch.",
-        ) from error
-    machine = Machine(folder.uri)
-    if key and not machine.secrets().key:
-        machine.keep(Secrets(_checked_key(key)))
-    handle = Handle(launched, folder, machine)
-    if handle.status().phase == "lost" and launched.backend != LOCAL:
-        machine.start("adopt")
-    return handle
 
 
 class Handle:
@@ -314,41 +220,40 @@ class Handle:
         return remark, metrics
 
 
-def _readable(name: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "work"
-
-
-def _checked(options: Mapping[str, Any]) -> tuple[JobOptions, str]:
-    """The options of the job, and the backend, which may be "local".
-
-    Raises:
-        ParameterError: They cannot work; all problems are listed.
-    """
-    backend = options.get("backend", AUTO)
-    if backend != LOCAL:
-        return JobOptions.from_dict(options), backend
-    local = {name: value for name, value in options.items() if name in _LOCAL_OPTIONS - {"backend"}}
-    defaults = {item.name: item.default for item in declared(JobOptions)}
-    problems = [
-        f"{name} is for the pods of a job"
-        for name, value in options.items()
-        if name not in _LOCAL_OPTIONS and _plain(value) != defaults.get(name)
-    ]
-    found = [item.problem(local[item.name]) for item in declared(JobOptions) if item.name in local]
-    refuse(f"this cannot be launched with backend={LOCAL!r}", [*problems, *filter(None, found)])
-    return JobOptions(**local), LOCAL
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _checked_key(key: str) -> str:
-    if re.fullmatch(r"[0-9a-f]{64}", key):
-        return key
-    raise ParameterError(
-        what="this is not the key of a launch",
-        which="key",
-        seen=f"{len(key)} characters, not 64 hexadecimal digits",
-        do="Print handle.key on the machine of the launch.",
+def html_of(name: str, uri: str, status: Status, lines: Sequence[str]) -> str:
+    """A launch as HTML: its phase, its numbers, and its error or last lines; all text is escaped."""
+    numbers = ", ".join(f"{key} {value:g}" for key, value in status.metrics.items())
+    text = str(status.error) if status.error else "\n".join(lines)
+    color = _COLORS.get(status.phase, "#0969da")
+    return (
+        f'<div style="font-family: system-ui, sans-serif"><b>{html.escape(name)}</b> '
+        f'<b style="color: {color}">{html.escape(status.phase)}</b> '
+        f"<small>{html.escape(status.remark)}</small><br>"
+        f"<small>{html.escape(uri)}</small>"
+        + (f"<br>{html.escape(numbers)}" if numbers else "")
+        + f'<pre style="max-height: 20em; overflow: auto; font-size: 85%">{html.escape(text)}</pre></div>'
     )
+
+
+class Display:
+    """One output of a cell, updated in place; nothing is shown outside a notebook."""
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+        self._next = 0.0
+
+    def show(self, picture: Callable[[], str], *, last: bool = False) -> None:
+        """Update the output, at most once a second."""
+        if not _in_notebook() or (time.monotonic() < self._next and not last):
+            return
+        shell: Any = importlib.import_module("IPython.display")  # only notebooks have it
+        self._next = time.monotonic() + _INTERVAL
+        if self._shown is None:
+            self._shown = shell.display(shell.HTML(picture()), display_id=True)
+        else:
+            self._shown.update(shell.HTML(picture()))
+
+
+def _in_notebook() -> bool:
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return shell is not None and hasattr(shell, "kernel")

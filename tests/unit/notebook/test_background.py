@@ -15,8 +15,8 @@ from notebook_launches import KEY_OF_LAUNCH, a_launch
 from ddpipe.errors import Interrupted, NameTaken, ReplicaFailed
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.notebook import background
+from ddpipe.notebook.folder import publish
 from ddpipe.notebook.machine import Machine, Secrets
-from ddpipe.notebook.result import publish
 from ddpipe.storage import Store
 
 FAILED = ReplicaFailed(what="the job failed", which="rank 1", seen="exit code 3", do="look")

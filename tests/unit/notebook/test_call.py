@@ -10,8 +10,8 @@ import pytest
 
 from ddpipe.errors import ReplicaFailed
 from ddpipe.notebook.call import _run, _uploaded
+from ddpipe.notebook.folder import CALL, KEY, OUTPUTS, check_ranks, publish, verified
 from ddpipe.notebook.packing import packed, unpacked_value
-from ddpipe.notebook.result import CALL, KEY, OUTPUTS, check_ranks, publish, verified
 from ddpipe.storage import open_store
 
 

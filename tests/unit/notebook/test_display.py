@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from ddpipe.notebook.display import Display
+from ddpipe.notebook.handle import Display
 
 
 class Shown:

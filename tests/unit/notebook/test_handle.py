@@ -17,10 +17,9 @@ from ddpipe.errors import ClusterUnreachable, CorruptObject, Forbidden, Paramete
 from ddpipe.jobs.pytorchjob import RESOURCE
 from ddpipe.kube.api import Refused
 from ddpipe.notebook import background, handle
+from ddpipe.notebook.folder import KEY, Launch, publish, verified
 from ddpipe.notebook.handle import Handle
 from ddpipe.notebook.machine import Machine
-from ddpipe.notebook.record import Launch
-from ddpipe.notebook.result import KEY, publish, verified
 from ddpipe.storage import Store, open_store
 
 SECRET = "s3cr3t-value"  # noqa: S105

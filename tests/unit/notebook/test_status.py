@@ -14,12 +14,10 @@ from notebook_launches import KEY_OF_LAUNCH, a_launch
 import ddpipe
 from ddpipe.errors import Interrupted, JobDeleted, ParameterError, ReplicaFailed
 from ddpipe.notebook import handle as module
-from ddpipe.notebook.display import html_of
-from ddpipe.notebook.handle import Handle, Status
+from ddpipe.notebook.folder import Launch, publish
+from ddpipe.notebook.handle import Handle, Status, html_of
 from ddpipe.notebook.machine import Machine, Secrets
 from ddpipe.notebook.packing import packed_value
-from ddpipe.notebook.record import Launch
-from ddpipe.notebook.result import publish
 from ddpipe.storage import Store, open_store
 
 
