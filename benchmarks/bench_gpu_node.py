@@ -25,7 +25,7 @@ from sklearn.datasets import load_sample_images
 
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.distributed import World
-from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.classifier import Classifier, build
 from ddpipe.train.batches import epoch_batches
 from ddpipe.train.recipe import AUGMENTATIONS
 

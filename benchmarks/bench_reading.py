@@ -204,7 +204,7 @@ def training(folder: Path) -> str:
     from photographs import table  # noqa: PLC0415
     from torchvision.models import resnet18  # noqa: PLC0415
 
-    from ddpipe.model.architectures import build  # noqa: PLC0415
+    from ddpipe.model.classifier import build  # noqa: PLC0415
     from ddpipe.prepare.prepare import prepare  # noqa: PLC0415
     from ddpipe.prepare.spec import PrepareSpec  # noqa: PLC0415
 

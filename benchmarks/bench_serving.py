@@ -123,7 +123,7 @@ def _cropped(file: Path) -> np.ndarray:
 def _network(package: Path):  # noqa: ANN202 - torch is not imported yet
     from safetensors.torch import load_file  # noqa: PLC0415
 
-    from ddpipe.model.architectures import Classifier, build  # noqa: PLC0415
+    from ddpipe.model.classifier import Classifier, build  # noqa: PLC0415
     from ddpipe.model.package import load_package  # noqa: PLC0415
 
     signature = load_package(str(package)).signature

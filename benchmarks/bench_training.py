@@ -220,8 +220,8 @@ def of_views(data: Data, output: Path, views: str) -> float:
 
     from ddpipe.data.reader import open_split  # noqa: PLC0415
     from ddpipe.model.checkpoint import latest  # noqa: PLC0415
+    from ddpipe.model.classifier import classifier_of  # noqa: PLC0415
     from ddpipe.model.scoring import with_views  # noqa: PLC0415
-    from ddpipe.model.trained import classifier_of  # noqa: PLC0415
     from ddpipe.storage import open_store  # noqa: PLC0415
 
     checkpoint, split = latest(open_store(str(output))), open_split(data.manifest, "validation")

@@ -14,7 +14,7 @@ import hypothesis
 import pytest
 import s3_server
 
-from ddpipe.processes.process import search_rarely
+from ddpipe.processes.machine import search_rarely
 
 # What a person, a pipeline's pod, torchrun or a Git hook sets; a test that needs one of them sets it itself.
 _PERSONAL = re.compile(

@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import load as load_weights
 from torchvision import transforms
 
-from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.classifier import Classifier, build
 from ddpipe.model.package import load_package
 
 

@@ -14,7 +14,7 @@ import sys
 import click
 
 from ddpipe.errors import DdpipeError, ParameterError
-from ddpipe.processes.process import clean_up_and_leave, search_rarely
+from ddpipe.processes.machine import clean_up_and_leave, search_rarely
 from ddpipe.spelling import as_option, spelled
 
 COMMANDS = (

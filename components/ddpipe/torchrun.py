@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
 
-from ddpipe.processes.process import clean_up_and_leave, is_alive, search_rarely
+from ddpipe.processes.machine import clean_up_and_leave, is_alive, search_rarely
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _LOOK_SECONDS = 1.0

@@ -262,11 +262,11 @@ def _warn_of_other_options(origin: Run, package: ModelPackage, spec: ExportSpec 
 def _promoted(run: Run, dataset: str, package: ModelPackage) -> dict[str, Any]:
     """Make the package a version of its model and, if the gate says so, the champion."""
     from ddpipe.data.manifest import store_of
-    from ddpipe.model.history import Model
+    from ddpipe.model.history import NamedModel
     from ddpipe.model.verdict import load_verdict
 
     verdict, _ = load_verdict(run.gate)
-    model = Model(store_of(dataset), verdict.model)
+    model = NamedModel(store_of(dataset), verdict.model)
     version = model.publish(package, {"run": run.uri, "decision": verdict.decision, "reason": verdict.reason})
     if verdict.promoted:
         model.promote(version, against=verdict.champion or None, reason=verdict.reason, run=run.uri)
@@ -311,6 +311,6 @@ def _publish_report(run: Run, *, exported: bool = False, gated: bool = False) ->
 
 def training_record(run: Run) -> dict[str, Any]:
     """The record that the finished training of a run wrote (training.json)."""
-    from ddpipe.model import record
+    from ddpipe.model import training_record as stored
 
-    return record.training_record(run.training)
+    return stored.training_record(run.training)

@@ -10,7 +10,7 @@ import pytest
 from model_registry import ModelRegistry
 from onnx_packages import a_small_package
 
-from ddpipe.model.history import Model
+from ddpipe.model.history import NamedModel
 from ddpipe.serve.registration import entry_of
 from ddpipe.serve.registry import register
 from ddpipe.storage import open_store
@@ -24,7 +24,7 @@ def test_registry_has_the_version_once_with_its_scores_and_run(tmp_path: Path) -
     if "MODEL_REGISTRY" not in os.environ:
         pytest.skip("no registry: set MODEL_REGISTRY to the URL of a Kubeflow Model Registry")
     url, name = os.environ["MODEL_REGISTRY"].rstrip("/"), f"toys-{uuid.uuid4().hex[:8]}"
-    model = Model(open_store(str(tmp_path / "store")), name)
+    model = NamedModel(open_store(str(tmp_path / "store")), name)
     origin = {"run": "s3://bucket/runs/night-7", "decision": "promote", "reason": "it is better"}
     version = model.publish(a_small_package(str(tmp_path / "package")), origin)
     entry = entry_of(version.uri)

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from promotions import one_wins
 
-from ddpipe.model.history import Model
+from ddpipe.model.history import NamedModel
 from ddpipe.storage import open_store
 
 pytestmark = pytest.mark.cluster
@@ -79,4 +79,4 @@ def test_the_store_replaces_only_what_was_read(root: str) -> None:
 
 def test_one_of_two_concurrent_promotions_wins_each_round(root: str, tmp_path: Path) -> None:
     for turn in range(3):
-        one_wins(Model(open_store(root), f"toys-{turn}"), tmp_path / str(turn))
+        one_wins(NamedModel(open_store(root), f"toys-{turn}"), tmp_path / str(turn))

@@ -16,8 +16,8 @@ from ddpipe.data.reader import open_split
 from ddpipe.errors import CheckpointError, DatasetError, Diverged, ParameterError
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.model.classifier import load_model
 from ddpipe.model.evaluation import Evaluation, load_evaluation
-from ddpipe.model.trained import load_model
 from ddpipe.processes.local import run_local
 
 SAMPLES = 37

@@ -35,8 +35,7 @@ from training_runs import (
 
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, Interrupted, ParameterError
-from ddpipe.model.architectures import build
-from ddpipe.model.trained import classifier_of
+from ddpipe.model.classifier import build, classifier_of
 from ddpipe.storage import open_store
 from ddpipe.train.recipe import Recipe
 from ddpipe.train.train import train

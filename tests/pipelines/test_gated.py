@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddpipe.errors import GateFailed
-from ddpipe.model.history import Model
+from ddpipe.model.history import NamedModel
 from ddpipe.storage import open_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -46,7 +46,7 @@ def page(folder: Path, name: str) -> str:
 def test_a_first_and_a_better_model_are_promoted(runs: Any) -> None:
     folder, done = runs
     assert [done[name][1]["gate"]["decision"] for name in ("short", "long")] == ["promote", "promote"]
-    history = Model(open_store(str(folder / "store")), "digits").history()
+    history = NamedModel(open_store(str(folder / "store")), "digits").history()
     assert [Path(one.run).name for one in history.promotions] == ["short", "long"]
     assert "This model replaces the champion:" in page(folder, "long")
     assert done["long"][1]["gate"]["champion"] == history.promotions[0].version
@@ -71,7 +71,7 @@ def test_a_rejected_model_ends_the_run_with_its_reason(runs: Any) -> None:
 
 def test_a_promotion_that_came_too_late_is_an_error(runs: Any) -> None:
     folder, _ = runs
-    model = Model(open_store(str(folder / "store")), "digits")
+    model = NamedModel(open_store(str(folder / "store")), "digits")
     assert gated(folder, "late", "--epochs", "9", "--gate-gain", "-1")[1]["gate"]["decision"] == "promote"
     dataset = json.loads((folder / "runs/late/steps/prepare.json").read_text())["facts"]["dataset"]
     first, *_, last = model.history().promotions

@@ -20,8 +20,8 @@ from ddpipe.evaluate.mistakes import Mistake, wrong_answers
 from ddpipe.evaluate.report import RunRecord, drawn
 from ddpipe.export.export import export
 from ddpipe.export.spec import ExportSpec
-from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import RECORD, Checkpoint, claim
+from ddpipe.model.classifier import Classifier, build
 from ddpipe.model.evaluation import Evaluation, Subject, publish
 from ddpipe.model.package import ModelPackage
 from ddpipe.model.tasks import TASKS, FloatArray, IntArray

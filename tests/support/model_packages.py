@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.evaluate.metrics import measure
-from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.classifier import Classifier, build
 from ddpipe.model.package import Signature, publish
 from ddpipe.storage import open_store
 from ddpipe.storage.sealed import sha256

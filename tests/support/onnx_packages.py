@@ -9,9 +9,8 @@ from evaluation_runs import some_logits
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from ddpipe.evaluate.metrics import measure
-from ddpipe.model.package import INPUT, OUTPUT, ModelPackage, Signature, publish
+from ddpipe.model.package import INPUT, OUTPUT, ModelPackage, Signature, pattern_of, publish
 from ddpipe.model.preprocessing import Preprocessing
-from ddpipe.model.reference import pattern_of
 from ddpipe.model.session import Session
 from ddpipe.storage import open_store
 

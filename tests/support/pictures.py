@@ -19,7 +19,7 @@ from ddpipe.data.index import open_index
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.export.export import export
-from ddpipe.model.architectures import Classifier
+from ddpipe.model.classifier import Classifier
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.tasks import TASKS
 from ddpipe.prepare.prepare import prepare

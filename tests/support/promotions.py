@@ -9,15 +9,15 @@ from pathlib import Path
 from model_packages import a_package
 from samples import a_manifest
 
-from ddpipe.model.history import Model, ModelVersion
+from ddpipe.model.history import ModelVersion, NamedModel
 from ddpipe.model.package import load_package
 
 PROMOTER = """
 import sys
 from ddpipe.errors import PromotionLost
-from ddpipe.model.history import Model
+from ddpipe.model.history import NamedModel
 from ddpipe.storage import open_store
-model = Model(open_store(sys.argv[1]), sys.argv[2])
+model = NamedModel(open_store(sys.argv[1]), sys.argv[2])
 version = model.find(sys.argv[3])
 model.history()
 print("ready", flush=True)
@@ -30,12 +30,12 @@ except PromotionLost:
 """
 
 
-def a_version(model: Model, folder: Path, classes: tuple[str, ...] = ("ball", "kite")) -> ModelVersion:
+def a_version(model: NamedModel, folder: Path, classes: tuple[str, ...] = ("ball", "kite")) -> ModelVersion:
     uri = a_package(str(folder / "-".join(classes)), a_manifest(classes=classes))
     return model.publish(load_package(uri), {"run": "runs/first"})
 
 
-def one_wins(model: Model, folder: Path) -> None:
+def one_wins(model: NamedModel, folder: Path) -> None:
     """Let both promote, and check that the history has the winner only."""
     versions = [a_version(model, folder), a_version(model, folder, ("a", "b"))]
     processes = [

@@ -27,9 +27,9 @@ from ddpipe.data.seen import hashed, to_bytes
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.export.spec import ExportSpec
 from ddpipe.jobs.owner import Owner
+from ddpipe.model.classifier import load_model
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.package import ModelPackage, Signature, load_package, publish
-from ddpipe.model.trained import load_model
 from ddpipe.prepare.prepare import prepare as prepare_dataset
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run

@@ -14,9 +14,9 @@ from ddpipe.data.manifest import SPLITS
 from ddpipe.data.versions import address
 from ddpipe.errors import ModelError
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.model.history import Model, ModelVersion, Promotion, models
+from ddpipe.model.history import ModelVersion, NamedModel, Promotion, models
 from ddpipe.model.package import ModelPackage, load_package
-from ddpipe.model.record import RECORD
+from ddpipe.model.training_record import RECORD
 from ddpipe.serve.naming import package_uri
 from ddpipe.storage import open_store, write_uri
 from ddpipe.train.recipe import as_today
@@ -47,7 +47,7 @@ def list_command(name: str | None, store: str) -> None:
     """List the versions of the model NAME, or of all models, the newest last."""
     place = open_store(store)
     facts, lines = [], []
-    for model in [Model(place, name)] if name else models(place):
+    for model in [NamedModel(place, name)] if name else models(place):
         champion = model.history().champion
         for version in model.versions():
             is_champion = champion is not None and champion.version == version.version
@@ -113,7 +113,7 @@ def promote_command(version: str, reason: str, store: str) -> None:
 @json_option
 def rollback_command(name: str, reason: str, store: str) -> None:
     """Make the previous champion of the model NAME the champion again."""
-    made = Model(open_store(store), name).rollback(reason)
+    made = NamedModel(open_store(store), name).rollback(reason)
     print_result({"name": name, **asdict(made)}, f"{name}@{made.version} is the champion again")
 
 
@@ -192,9 +192,9 @@ def remove_command(version: str, store: str) -> None:
     print_result({"removed": found.uri}, f"removed {found.uri}")
 
 
-def _found(version: str, store: str) -> tuple[Model, ModelVersion]:
+def _found(version: str, store: str) -> tuple[NamedModel, ModelVersion]:
     name, _, wanted = version.partition("@")
-    model = Model(open_store(store), name)
+    model = NamedModel(open_store(store), name)
     return model, model.find(wanted or "champion")
 
 

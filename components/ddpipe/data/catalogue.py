@@ -16,7 +16,7 @@ from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, load_mani
 from ddpipe.data.shards import object_key
 from ddpipe.data.versions import versions
 from ddpipe.errors import CorruptObject, NoSuchObject
-from ddpipe.processes.process import cpus
+from ddpipe.processes.machine import cpus
 from ddpipe.storage import ObjectInfo, Store
 
 SCRATCH = "scratch/"

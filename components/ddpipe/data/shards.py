@@ -25,7 +25,7 @@ from ddpipe.data import npy
 from ddpipe.data.manifest import ColumnRef, ShardRef
 from ddpipe.data.mapping import mapped
 from ddpipe.errors import DatasetError
-from ddpipe.processes.process import cpus
+from ddpipe.processes.machine import cpus
 
 Images = NDArray[np.uint8]
 """Shape (samples, height, width, channels)."""

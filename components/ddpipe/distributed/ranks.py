@@ -30,7 +30,7 @@ import torch
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, start_processes
 
 from ddpipe.errors import DdpipeError, ParameterError, TrainingError
-from ddpipe.processes.process import leave
+from ddpipe.processes.machine import leave
 
 _MOST = 2000
 """Characters of a traceback in an error file: Kubernetes keeps 4096 bytes of a termination message."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from ddpipe.processes.process import keep_memory, search_rarely
+from ddpipe.processes.machine import keep_memory, search_rarely
 
 
 @click.command()

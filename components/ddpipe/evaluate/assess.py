@@ -24,12 +24,12 @@ from ddpipe.evaluate.slice_table import sliced
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.evaluate.temperature import fitted
 from ddpipe.evaluate.warnings import rough
+from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Subject
 from ddpipe.model.package import FORMAT, ONNX, Signature, load_package, seen_by
-from ddpipe.model.record import training_record
 from ddpipe.model.scoring import Answer, answers_to, logits_by, with_views
 from ddpipe.model.tasks import TASKS, FloatArray, Thresholds
-from ddpipe.model.trained import load_model, samples_seen
+from ddpipe.model.training_record import training_record
 from ddpipe.parameters import AUTO
 from ddpipe.storage import open_store
 

@@ -20,7 +20,7 @@ from ddpipe.data.reduced import working_shape
 from ddpipe.errors import CorruptObject, ModelError, NoSuchObject, ParameterError
 from ddpipe.model.evaluation import FORMAT as EVALUATION
 from ddpipe.model.evaluation import corrupt, load_evaluation
-from ddpipe.model.history import Model, Promotion
+from ddpipe.model.history import NamedModel, Promotion
 from ddpipe.model.package import FORMAT, ONNX, ModelPackage, Signature, load_package
 from ddpipe.model.scoring import answers_to
 from ddpipe.model.session import Session
@@ -47,7 +47,7 @@ class Champion:
     package: ModelPackage
 
 
-def champion_of(model: Model, promotion: Promotion, manifest: DatasetManifest) -> Champion:
+def champion_of(model: NamedModel, promotion: Promotion, manifest: DatasetManifest) -> Champion:
     """The package of a promotion, if it answers the question of this dataset."""
     name = f"{model.name}@{promotion.version}"
     fix = f"roll back (`ddpipe models rollback {model.name}`) or promote another version"

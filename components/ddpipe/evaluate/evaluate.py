@@ -25,11 +25,11 @@ from ddpipe.evaluate.temperature import fitted
 from ddpipe.evaluate.warnings import rough, warnings_about
 from ddpipe.model import VIEWS
 from ddpipe.model.checkpoint import Checkpoint
+from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation
-from ddpipe.model.record import training_record
 from ddpipe.model.scoring import Averaged, Compared, logits_of, with_views
 from ddpipe.model.tasks import TASKS, Task
-from ddpipe.model.trained import load_model, samples_seen
+from ddpipe.model.training_record import training_record
 from ddpipe.parameters import AUTO
 from ddpipe.storage import open_store
 

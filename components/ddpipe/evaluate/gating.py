@@ -25,14 +25,14 @@ from ddpipe.evaluate.gate import compare, decide, first, metric_of
 from ddpipe.evaluate.gate_spec import ALWAYS, GateSpec
 from ddpipe.evaluate.metrics import Answers
 from ddpipe.evaluate.paired import METRICS
+from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, load_evaluation
-from ddpipe.model.history import Model
+from ddpipe.model.history import NamedModel
 from ddpipe.model.onnx import NotExportable, to_onnx
 from ddpipe.model.package import Signature, seen_by
 from ddpipe.model.scoring import with_views
 from ddpipe.model.session import Session
 from ddpipe.model.tasks import TASKS, BoolArray
-from ddpipe.model.trained import load_model, samples_seen
 from ddpipe.model.verdict import Comparison, Cost, Verdict, publish
 from ddpipe.spelling import option
 from ddpipe.storage import Store, open_store
@@ -68,7 +68,7 @@ def gate(
             option("slice_table"),
         )
     store = store_of(manifest_uri)
-    model, task = Model(store, spec.gate), TASKS[manifest.task]
+    model, task = NamedModel(store, spec.gate), TASKS[manifest.task]
     metric = metric_of(spec, task)
     split = evaluation.subject.split
     samples = open_split((manifest, store), split)

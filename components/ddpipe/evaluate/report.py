@@ -21,9 +21,9 @@ from ddpipe.evaluate.mistakes import Mistake, worst_mistakes
 from ddpipe.model import VIEWS
 from ddpipe.model.evaluation import Evaluation, Metrics, load_evaluation
 from ddpipe.model.package import ModelPackage, load_package
-from ddpipe.model.record import training_record
 from ddpipe.model.slices import FEWEST, worst_first
 from ddpipe.model.tasks import TITLES
+from ddpipe.model.training_record import training_record
 from ddpipe.templates import environment
 
 MATRIX_CLASSES = 20

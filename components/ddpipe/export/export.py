@@ -27,16 +27,15 @@ from ddpipe.export.speed import speed_of
 from ddpipe.export.variants import variants
 from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
+from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, load_evaluation
 from ddpipe.model.onnx import OPSET, NotExportable, to_onnx
-from ddpipe.model.package import ModelPackage, Signature, publish, surroundings
+from ddpipe.model.package import ModelPackage, Signature, pattern_of, publish, surroundings
 from ddpipe.model.preprocessing import Preprocessing
-from ddpipe.model.reference import pattern_of
 from ddpipe.model.scoring import Answer, answers_to, logits_by, with_views
 from ddpipe.model.session import Session
 from ddpipe.model.slices import worst_first
 from ddpipe.model.tasks import TASKS, TITLES
-from ddpipe.model.trained import load_model, samples_seen
 from ddpipe.storage import open_store
 from ddpipe.templates import environment
 

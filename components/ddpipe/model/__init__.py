@@ -1,6 +1,6 @@
 """The model format, shared by its writer (train) and its readers (evaluate, export).
 
-Names of networks are known here, so that a recipe can be checked where there is no torch; `architectures`
+Names of networks are known here, so that a recipe can be checked where there is no torch; `classifier`
 builds them.
 """
 

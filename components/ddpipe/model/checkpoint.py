@@ -30,7 +30,6 @@ from uuid import uuid4
 import torch
 
 from ddpipe.errors import CheckpointError, NoSuchObject
-from ddpipe.model.record import RECORD
 from ddpipe.model.tensors import (
     Piece,
     Rows,
@@ -42,6 +41,7 @@ from ddpipe.model.tensors import (
     read_shares,
     read_tensors,
 )
+from ddpipe.model.training_record import RECORD
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 
@@ -65,7 +65,7 @@ class Checkpoint:
         epoch: Epochs finished.
         recipe: The hyperparameters, with the seed.
         dataset_id: Of the dataset version trained on.
-        network: `name`, `shape` (H, W, C) and `classes`, as `architectures.build` takes them.
+        network: `name`, `shape` (H, W, C) and `classes`, as `classifier.build` takes them.
         world_size: Processes that trained. Another number may resume; bits are equal at the same number only.
         states: State dicts of "model" and "optimizer", and what else the training loop keeps, on the CPU.
         history: One record for each finished epoch.

@@ -97,7 +97,7 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class NamedModel:
     """One model of a store.
 
     Attributes:
@@ -286,26 +286,26 @@ def _promotions(values: Mapping[str, Any]) -> tuple[Promotion, ...]:
     return promotions
 
 
-def models(store: Store) -> list[Model]:
+def models(store: Store) -> list[NamedModel]:
     """The models of a store that have a version or a champion, by name."""
     parts = (info.key.split("/") for info in store.list("models/"))
     names = {one[1] for one in parts if len(one) > 2 and NAME.fullmatch(one[1])}  # noqa: PLR2004 - models/NAME/…
-    return [Model(store, name) for name in sorted(names)]
+    return [NamedModel(store, name) for name in sorted(names)]
 
 
 def address(reference: str, store: str) -> str | None:
     """The URI of the package that NAME, NAME@champion or NAME@VERSION names; None for other text."""
     if not (named := _REFERENCE.fullmatch(reference)):
         return None
-    return Model(open_store(store), named["name"]).find(named["version"] or "champion").uri
+    return NamedModel(open_store(store), named["name"]).find(named["version"] or "champion").uri
 
 
-def version_at(uri: str) -> tuple[Model, str] | None:
+def version_at(uri: str) -> tuple[NamedModel, str] | None:
     """The model and the version whose package is at a URI; None for another package."""
     store, _, rest = uri.rstrip("/").rpartition("/models/")
     match rest.split("/"):
         case [name, "versions", version] if store and NAME.fullmatch(name) and _VERSION.fullmatch(version):
-            return Model(open_store(store), name), version
+            return NamedModel(open_store(store), name), version
     return None
 
 

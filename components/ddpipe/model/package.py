@@ -3,7 +3,7 @@
 <package>/model.onnx          uint8 images (batch, H, W, C) -> logits, preprocessing inside, any batch size;
                               not there for a function of the user's own that ONNX cannot express
 <package>/trained_on.npy      hashes of the ids that it was trained on, see data/seen.py
-<package>/model.safetensors   weights of `architectures.Classifier`
+<package>/model.safetensors   weights of `classifier.Classifier`
 <package>/signature.json      Signature
 <package>/metrics.json        evaluation.Metrics
 <package>/reference.json      what it answers to a test pattern, see reference.py
@@ -15,15 +15,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
+
+import numpy as np
 
 from ddpipe.data.seen import TRAINED_ON, Hashes, from_bytes, to_bytes
 from ddpipe.model import VIEWS, ModelNames
 from ddpipe.model.evaluation import Metrics, corrupt, read_json
 from ddpipe.model.preprocessing import LARGEST_SIDE, Preprocessing
-from ddpipe.model.reference import FILE as REFERENCE
 from ddpipe.model.tasks import TASKS, FloatArray
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store
@@ -43,7 +45,7 @@ class Signature:
     """What goes in, what comes out, and how to read it.
 
     Attributes:
-        architecture: Name of the network, as `architectures.build` takes it.
+        architecture: Name of the network, as `classifier.build` takes it.
         shape: Height, width and channels of an image.
         classes: Names, in the order of the logits.
         task: "multiclass": softmax, the largest wins; "multilabel": sigmoid, and every label that
@@ -229,3 +231,29 @@ SURROUNDINGS = {
 def surroundings(environment: Mapping[str, str]) -> dict[str, str]:
     """Run, job, image and volumes of this process, as far as the environment names them."""
     return {name: environment[key] for name, key in SURROUNDINGS.items() if environment.get(key)}
+
+
+REFERENCE = "reference.json"
+
+
+def answer_from(values: object) -> tuple[float, ...]:
+    """The recorded probabilities of the classes, empty in older packages; raises ValueError for no record.
+
+    Packages of before 0.1.0 also describe the training images there.
+    """
+    found = values.get("pattern", []) if isinstance(values, Mapping) else None
+    if not isinstance(found, list) or not all(type(one) is float and math.isfinite(one) for one in found):
+        raise ValueError("it has no probabilities of the test pattern")
+    return tuple(found)
+
+
+def pattern_of(shape: tuple[int, int, int]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """A test pattern that every program can make: value i, counted row by row, is 37 i modulo 251.
+
+    Args:
+        shape: Height, width and channels.
+
+    Returns:
+        uint8, shape (1, height, width, channels).
+    """
+    return (np.arange(math.prod(shape)) * 37 % 251).astype(np.uint8).reshape(1, *shape)

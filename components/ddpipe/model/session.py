@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnxruntime
 
 from ddpipe.model.package import INPUT, OUTPUT, Signature
-from ddpipe.processes.process import cpus
+from ddpipe.processes.machine import cpus
 
 NOWHERE = f"{os.devnull}/nowhere"
 """A folder that cannot exist: where weights in files of their own are looked for."""

@@ -29,7 +29,7 @@ from ddpipe.data.manifest import ShardRef, shard_ref
 from ddpipe.data.npy import array_of
 from ddpipe.data.shards import shard_key
 from ddpipe.errors import CorruptObject, NoSuchObject
-from ddpipe.processes.process import cpus
+from ddpipe.processes.machine import cpus
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)

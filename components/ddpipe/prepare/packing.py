@@ -32,7 +32,7 @@ from ddpipe.errors import NoSuchObject
 from ddpipe.prepare.encoding import Encoding, Moments
 from ddpipe.prepare.entries import DIGEST, Entry, Members, write_entry
 from ddpipe.prepare.planning import Known, Plan, Stored, Take
-from ddpipe.processes.process import cpus, give_memory_back, keep_memory
+from ddpipe.processes.machine import cpus, give_memory_back, keep_memory
 from ddpipe.processes.progress import progress_bar
 from ddpipe.sources import Source, Survey, Unreadable
 from ddpipe.sources.images import Probed, probe

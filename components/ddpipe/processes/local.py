@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
-from ddpipe.processes.process import LAUNCHED, cpus
+from ddpipe.processes.machine import LAUNCHED, cpus
 from ddpipe.processes.signals import first_killed, on_stop
 
 _TORCHRUN = (sys.executable, "-m", "ddpipe.torchrun", "--standalone")

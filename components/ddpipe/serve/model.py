@@ -25,7 +25,7 @@ from ddpipe.errors import ParameterError
 from ddpipe.model.evaluation import corrupt, read_json
 from ddpipe.model.package import FORMAT, ONNX, SIGNATURE, Signature
 from ddpipe.model.session import Session
-from ddpipe.processes.process import cpus
+from ddpipe.processes.machine import cpus
 from ddpipe.serve.files import File
 from ddpipe.serve.prediction import Prediction, answers
 from ddpipe.sources.base import Unreadable

@@ -18,8 +18,7 @@ import numpy as np
 from ddpipe.errors import LaunchError
 from ddpipe.kube.cluster import ApiError, Cluster, Refused
 from ddpipe.model.evaluation import read_json
-from ddpipe.model.package import FORMAT, INPUT, SIGNATURE, Signature
-from ddpipe.model.reference import FILE, answer_from, pattern_of
+from ddpipe.model.package import FORMAT, INPUT, REFERENCE, SIGNATURE, Signature, answer_from, pattern_of
 
 TOLERANCE = 1e-3
 """In a probability: more than another processor's rounding."""
@@ -44,7 +43,7 @@ class Probe:
 def probe(cluster: Cluster, target: str, name: str, model: str) -> Probe:
     """Ask a service, or a pod of it, for the probabilities of the test pattern."""
     folder = FORMAT.open(model)
-    expected = read_json(folder, FILE, answer_from, FORMAT) if FILE in folder.sha256 else ()
+    expected = read_json(folder, REFERENCE, answer_from, FORMAT) if REFERENCE in folder.sha256 else ()
     if not expected:
         return Probe(None, "its package does not say what it answers to the test pattern: export it again")
     signature = read_json(folder, SIGNATURE, Signature.from_dict, FORMAT)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ddpipe.errors import CorruptObject, ParameterError
-from ddpipe.model.history import ORIGIN, Model, version_at
+from ddpipe.model.history import ORIGIN, NamedModel, version_at
 from ddpipe.model.package import FORMAT, ONNX, load_package
 from ddpipe.storage import open_store
 
@@ -120,7 +120,7 @@ def _origin(uri: str) -> Mapping[str, Any]:
     return found
 
 
-def _promotions(model: Model, version: str) -> int:
+def _promotions(model: NamedModel, version: str) -> int:
     """How often the version became the champion."""
     return sum(one.version == version for one in model.history().promotions)
 

@@ -15,7 +15,7 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from ddpipe.processes.process import cpus
+from ddpipe.processes.machine import cpus
 from ddpipe.serve.model import Given, Model
 from ddpipe.serve.prediction import Prediction
 from ddpipe.serve.protocol import WrongRequest

@@ -31,7 +31,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from ddpipe.errors import ParameterError, StoreError
-from ddpipe.processes.process import is_alive
+from ddpipe.processes.machine import is_alive
 from ddpipe.spelling import option
 from ddpipe.storage.base import Store
 

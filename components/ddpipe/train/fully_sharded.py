@@ -31,7 +31,7 @@ from ddpipe.data.manifest import Shape
 from ddpipe.errors import ParameterError
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.tensors import Share, rows_of
-from ddpipe.processes.process import return_memory
+from ddpipe.processes.machine import return_memory
 from ddpipe.train.constants import LARGE_TENSOR, SMALLEST_UNIT
 from ddpipe.train.strategies import State, Strategy
 

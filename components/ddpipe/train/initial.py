@@ -18,14 +18,13 @@ from ddpipe.data.reduced import working_shape
 from ddpipe.distributed import rank
 from ddpipe.errors import ParameterError, listed
 from ddpipe.model import is_own_function
-from ddpipe.model.architectures import Classifier, InitializedFromImages, build
+from ddpipe.model.classifier import Classifier, InitializedFromImages, build, versioned
 from ddpipe.model.evaluation import corrupt
 from ddpipe.model.own import try_training
 from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import WEIGHTS, ModelPackage, Signature, load_package
 from ddpipe.model.tensors import first_line
 from ddpipe.model.torchvision_models import is_finite, load_pretrained
-from ddpipe.model.trained import versioned
 from ddpipe.train.batches import permutation, resized
 from ddpipe.train.constants import INITIAL_SAMPLES
 from ddpipe.train.fully_sharded import LargeInFiles, LargeOnMeta
@@ -37,7 +36,7 @@ Weights = dict[str, Tensor]
 
 
 def network_facts(recipe: Recipe, manifest: DatasetManifest) -> dict[str, Any]:
-    """What rebuilds the network without its weights: the arguments of `architectures.build`."""
+    """What rebuilds the network without its weights: the arguments of `classifier.build`."""
     return {
         "name": recipe.model,
         "shape": working_shape(manifest.shape, recipe.resolution),

@@ -27,7 +27,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from ddpipe.distributed import World
-from ddpipe.processes.process import cpus
+from ddpipe.processes.machine import cpus
 from ddpipe.storage import Store
 from ddpipe.train.constants import NEXT_REPORT, SLOW_IN_A_ROW, SLOW_RATIO, SLOW_SECONDS
 from ddpipe.train.saver import Uploads
@@ -152,7 +152,7 @@ def summarized(
     }
 
 
-class Usage:
+class ResourceUsage:
     """Of this process, from one epoch to the next."""
 
     def __init__(self, device: torch.device) -> None:

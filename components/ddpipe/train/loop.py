@@ -32,7 +32,7 @@ from ddpipe.train.constants import (
     SAMPLES_NAMED,
 )
 from ddpipe.train.initial import Backbone, check_resolution, initial_classifier, network_facts
-from ddpipe.train.journal import Journal, Record, Usage
+from ddpipe.train.journal import Journal, Record, ResourceUsage
 from ddpipe.train.objective import training_objective, validate
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.recipe import AUGMENTATIONS, Recipe
@@ -107,7 +107,7 @@ class Trainer:
         )
         self._backbone = Backbone(self.classifier.network)  # of the weights that the strategy has left
         self._metrics = self._no_metrics()
-        self._usage = Usage(world.device)
+        self._usage = ResourceUsage(world.device)
         self._epoch_began = time.monotonic()
 
     @property

@@ -20,9 +20,9 @@ from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint, Saved, finished, load, newest
 from ddpipe.model.package import FORMAT as PACKAGE
 from ddpipe.model.package import load_package, seen_by
-from ddpipe.model.record import RECORD
 from ddpipe.model.tensors import rows_of
 from ddpipe.model.torchvision_models import look_up
+from ddpipe.model.training_record import RECORD
 from ddpipe.parameters import AUTO
 from ddpipe.spelling import option
 from ddpipe.storage import Store

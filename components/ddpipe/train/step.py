@@ -24,7 +24,7 @@ from torch.utils import deterministic
 
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
-from ddpipe.model.architectures import Classifier
+from ddpipe.model.classifier import Classifier
 from ddpipe.train.batches import Batch, resized, resolution, seed_of_step
 from ddpipe.train.journal import Pace
 from ddpipe.train.objective import Objective

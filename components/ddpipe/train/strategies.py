@@ -30,8 +30,7 @@ from torch.optim import Optimizer
 from ddpipe.data.manifest import Shape
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
-from ddpipe.model.architectures import Classifier
-from ddpipe.model.trained import versioned
+from ddpipe.model.classifier import Classifier, versioned
 from ddpipe.train.recipe import Strategies
 
 

@@ -28,7 +28,7 @@ from ddpipe.distributed import World, process_group, rank
 from ddpipe.errors import Diverged
 from ddpipe.model.checkpoint import claim
 from ddpipe.model.package import load_package, surroundings
-from ddpipe.model.record import RECORD
+from ddpipe.model.training_record import RECORD
 from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store
 from ddpipe.train.auto import ChosenRecipe

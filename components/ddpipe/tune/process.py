@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from ddpipe.errors import DdpipeError, NoSuchObject, ReplicaFailed, from_dict
-from ddpipe.processes.process import cpus
+from ddpipe.processes.machine import cpus
 from ddpipe.runs import Run
 from ddpipe.storage import open_store
 from ddpipe.train.recipe import Recipe

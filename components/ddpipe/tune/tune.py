@@ -7,7 +7,7 @@ import time
 from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.errors import ParameterError
 from ddpipe.model.tasks import TASKS
-from ddpipe.processes.process import cpus
+from ddpipe.processes.machine import cpus
 from ddpipe.search.options import SearchOptions
 from ddpipe.search.space import checked, parsed
 from ddpipe.search.winner import winner_json

@@ -24,7 +24,7 @@ from ddpipe.evaluate.metrics import Answers
 from ddpipe.evaluate.paired import gain, mcnemar, score
 from ddpipe.export.export import export
 from ddpipe.model.evaluation import load_evaluation
-from ddpipe.model.history import Model
+from ddpipe.model.history import NamedModel
 from ddpipe.model.package import load_package
 from ddpipe.model.tasks import TASKS, BoolArray, IntArray
 from ddpipe.model.verdict import Cost, Verdict, load_verdict
@@ -185,9 +185,9 @@ def _run(folder: Path, dataset: str, name: str, **training: object) -> tuple[str
     return trained, str(folder / name / "evaluation")
 
 
-def _champion(folder: Path, dataset: str, trained: str, evaluation: str) -> Model:
+def _champion(folder: Path, dataset: str, trained: str, evaluation: str) -> NamedModel:
     export(trained, dataset, evaluation, str(folder / "champion"))
-    model = Model(open_store(str(folder / "store")), "toys")
+    model = NamedModel(open_store(str(folder / "store")), "toys")
     version = model.publish(load_package(str(folder / "champion")), {})
     champion = model.history().champion
     model.promote(version, against=champion.version if champion else None, reason="first")

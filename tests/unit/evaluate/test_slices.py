@@ -29,7 +29,7 @@ from ddpipe.evaluate.slices import slice_scores
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.export.export import export
 from ddpipe.model.evaluation import load_evaluation
-from ddpipe.model.history import Model
+from ddpipe.model.history import NamedModel
 from ddpipe.model.slices import Slicing, slicing_of, worst_first
 from ddpipe.model.tasks import TASKS
 from ddpipe.model.verdict import Cost
@@ -347,7 +347,7 @@ def test_the_gate_compares_the_slices_of_the_evaluation(tmp_path: Path) -> None:
         verdict = gate(training, dataset, str(run / "evaluation"), str(run / "gate"), GateSpec(gate="toys"))
         if verdict.comparison is None:
             package = export(training, dataset, str(run / "evaluation"), str(run / "model"))
-            model = Model(open_store(str(tmp_path / "store")), "toys")
+            model = NamedModel(open_store(str(tmp_path / "store")), "toys")
             version = model.publish(package, {"decision": verdict.decision})
             model.promote(version, against=None, reason="first", run="a")
     assert verdict.comparison

@@ -23,12 +23,11 @@ from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.export.export import BATCH_SIZES, check, export, made_by
 from ddpipe.export.rounding import SHARE, tolerance
-from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.classifier import Classifier, build, load_model
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.onnx import to_onnx
 from ddpipe.model.package import Signature, load_package
 from ddpipe.model.session import Session
-from ddpipe.model.trained import load_model
 
 SIGNATURE = Signature(architecture="digits-cnn", shape=SHAPE, classes=("ball", "kité"))
 

@@ -18,7 +18,7 @@ from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.export.agreement import PROBABILITY
 from ddpipe.export.export import export
 from ddpipe.model import ARCHITECTURES
-from ddpipe.model.architectures import Classifier
+from ddpipe.model.classifier import Classifier
 
 SIDES = (8, 28, 64, 224)
 STEPS = 4

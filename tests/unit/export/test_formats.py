@@ -18,8 +18,7 @@ from ddpipe.export import variants as making
 from ddpipe.export.export import export
 from ddpipe.export.spec import FORMATS, ExportSpec
 from ddpipe.export.speed import speed_of
-from ddpipe.model.package import load_package
-from ddpipe.model.reference import answer_from, pattern_of
+from ddpipe.model.package import answer_from, load_package, pattern_of
 from ddpipe.model.scoring import Answer
 from ddpipe.model.session import Session
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from ddpipe.data.manifest import Shape
 from ddpipe.errors import ParameterError
 from ddpipe.model import ARCHITECTURES, ModelNames, networks
-from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.classifier import Classifier, build
 from ddpipe.model.onnx import to_onnx
 from ddpipe.model.package import Signature
 from ddpipe.model.scoring import with_views

@@ -15,9 +15,8 @@ import pytest
 import torch
 
 from ddpipe.errors import CheckpointError
-from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import Checkpoint, Saved, claim, latest, load, newest
-from ddpipe.model.trained import load_model
+from ddpipe.model.classifier import Classifier, build, load_model
 from ddpipe.storage import ObjectInfo, Store, open_store
 
 

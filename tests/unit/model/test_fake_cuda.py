@@ -15,7 +15,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ddpipe.model import VIEWS
-from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.classifier import Classifier, build
 from ddpipe.model.scoring import with_views
 
 CLASSES = 3

@@ -17,16 +17,16 @@ from samples import a_manifest
 
 from ddpipe.__main__ import cli
 from ddpipe.errors import DatasetError, ModelError, ParameterError, PromotionLost
-from ddpipe.model.history import Model, ModelVersion, address, leftovers, needed
+from ddpipe.model.history import ModelVersion, NamedModel, address, leftovers, needed
 from ddpipe.model.package import load_package
 from ddpipe.storage import open_store, write_uri
 
 
-def _model(store_uri: str) -> Model:
-    return Model(open_store(store_uri), "toys")
+def _model(store_uri: str) -> NamedModel:
+    return NamedModel(open_store(store_uri), "toys")
 
 
-def _promoted(model: Model, *versions: ModelVersion) -> None:
+def _promoted(model: NamedModel, *versions: ModelVersion) -> None:
     for version in versions:
         champion = model.history().champion
         model.promote(version, against=champion.version if champion else None, reason="better")
@@ -121,7 +121,7 @@ def test_a_vanished_champion_is_named(store_uri: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["", "../up", "a/b", "Ä", "x" * 64])
 def test_a_name_that_leads_elsewhere_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(ParameterError, match="name of the model"):
-        Model(open_store(str(tmp_path)), name)
+        NamedModel(open_store(str(tmp_path)), name)
 
 
 def test_files_of_half_published_versions_are_garbage(store_uri: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
 from ddpipe.errors import CheckpointError, ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.model.architectures import build
+from ddpipe.model.classifier import build
 from ddpipe.model.own import build_own, try_training
 from ddpipe.model.package import load_package
 from ddpipe.runs import Run

@@ -18,7 +18,7 @@ from safetensors.torch import save as to_safetensors
 from torch import nn
 
 from ddpipe.errors import NoSuchObject, ParameterError, Unreachable
-from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.classifier import Classifier, build
 from ddpipe.model.torchvision_models import load_pretrained, look_up
 from ddpipe.storage import write_uri
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddpipe.errors import CorruptObject
-from ddpipe.model.record import training_record
+from ddpipe.model.training_record import training_record
 
 RECORD: dict[str, Any] = {
     "recipe": {},

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from ddpipe.errors import CheckpointError
-from ddpipe.model.architectures import Classifier, build
 from ddpipe.model.checkpoint import Checkpoint, claim
-from ddpipe.model.trained import load_model
+from ddpipe.model.classifier import Classifier, build, load_model
 from ddpipe.storage import open_store
 
 SHAPE, CLASSES = (8, 8, 1), 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpipe.processes.process import cpus
+from ddpipe.processes.machine import cpus
 
 HERE = len(os.sched_getaffinity(0))
 

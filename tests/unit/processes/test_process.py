@@ -18,7 +18,7 @@ def ran(program: str) -> subprocess.CompletedProcess[str]:
 FAULTS = f"""
 import resource
 import numpy as np
-from ddpipe.processes.process import keep_memory
+from ddpipe.processes.machine import keep_memory
 {{call}}
 def pages():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -41,7 +41,7 @@ def test_memory_that_is_free_is_returned_at_once() -> None:
     program = """
 from pathlib import Path
 import numpy as np
-from ddpipe.processes.process import keep_memory, return_memory
+from ddpipe.processes.machine import keep_memory, return_memory
 keep_memory()
 return_memory()
 def pages():
@@ -60,7 +60,7 @@ print(pages() - before)
 def test_leaving_program_flushes_output_and_runs_exit_handlers() -> None:
     program = """
 import atexit, sys
-from ddpipe.processes.process import clean_up_and_leave
+from ddpipe.processes.machine import clean_up_and_leave
 atexit.register(print, "removed")
 sys.stdout.write("said, ")
 clean_up_and_leave(3)
@@ -71,7 +71,7 @@ print("never")
 
 
 def test_program_that_leaves_does_not_mind_that_nobody_listens() -> None:
-    program = "import sys; from ddpipe.processes.process import leave; sys.stdout.write('x' * 10); leave(0)"
+    program = "import sys; from ddpipe.processes.machine import leave; sys.stdout.write('x' * 10); leave(0)"
     with subprocess.Popen(
         [sys.executable, "-c", f"import sys; sys.stdin.read(); {program}"],
         env={**os.environ, "PYTHONUNBUFFERED": ""},

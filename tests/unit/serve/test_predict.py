@@ -18,7 +18,6 @@ from pictures import KINDS, Evaluated, evaluated, some_shapes
 import ddpipe
 from ddpipe.__main__ import cli
 from ddpipe.errors import NoSuchObject, ParameterError, UnreadableImages
-from ddpipe.model.history import Model
 from ddpipe.model.package import load_package
 from ddpipe.serve.files import File, found
 from ddpipe.serve.model import load_model
@@ -150,7 +149,7 @@ def test_model_is_a_folder_a_uri_or_a_run(pngs: Evaluated, tmp_path: Path, store
     package, place = Path(pngs.package), open_store(f"{store_uri}/runs/first/model")
     for path in package.iterdir():
         place.write(path.name, path.read_bytes())
-    history = Model(open_store(store_uri), "toys")
+    history = NamedModel(open_store(store_uri), "toys")
     history.promote(history.publish(load_package(place.uri), {}), against=None, reason="first")
     for arguments in (
         [place.uri],

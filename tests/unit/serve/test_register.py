@@ -14,7 +14,7 @@ from registry_server import Registry, a_registry
 
 from ddpipe.__main__ import cli
 from ddpipe.errors import CorruptObject, NotRegistered, ParameterError
-from ddpipe.model.history import ORIGIN, Model
+from ddpipe.model.history import ORIGIN, NamedModel
 from ddpipe.serve.registration import entry_of
 from ddpipe.serve.registry import PAUSES, Registered, register
 from ddpipe.storage import open_store
@@ -25,7 +25,7 @@ REASON = "accuracy 0.9 is better than 0.8"
 @pytest.fixture
 def version(tmp_path: Path) -> str:
     """URI of the champion of `toys`."""
-    model = Model(open_store(str(tmp_path / "store")), "toys")
+    model = NamedModel(open_store(str(tmp_path / "store")), "toys")
     package = a_small_package(str(tmp_path / "package"))
     origin = {"run": "s3://bucket/runs/night-7", "decision": "promote", "reason": REASON}
     made = model.publish(package, origin)

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from ddpipe.distributed import World
 from ddpipe.model import ARCHITECTURES
-from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.classifier import Classifier, build
 from ddpipe.model.scoring import with_views
 from ddpipe.train.batches import Batch
 from ddpipe.train.journal import Pace

@@ -25,7 +25,7 @@ from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
 from ddpipe.errors import CheckpointError, DatasetError, Diverged, StoreError, Unreachable
 from ddpipe.model.checkpoint import Saved, claim, finished, latest, newest
-from ddpipe.model.trained import load_model
+from ddpipe.model.classifier import load_model
 from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
 from ddpipe.train import loop

@@ -14,7 +14,7 @@ from torch import nn
 
 from ddpipe.distributed import World
 from ddpipe.errors import ParameterError
-from ddpipe.model.architectures import Classifier, build
+from ddpipe.model.classifier import Classifier, build
 from ddpipe.train.batches import Batch, resized, resolution
 from ddpipe.train.initial import Backbone, check_resolution, head_of
 from ddpipe.train.objective import CrossEntropy

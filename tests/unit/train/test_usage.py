@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddpipe.train import journal
-from ddpipe.train.journal import Usage, summarized
+from ddpipe.train.journal import ResourceUsage, summarized
 
 CPU = torch.device("cpu")
 
@@ -27,7 +27,7 @@ def test_share_of_time_waiting_for_data_is_reported_per_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock(monkeypatch)
-    measured = Usage(CPU)
+    measured = ResourceUsage(CPU)
 
     def batches(wait: float) -> itertools.count[int]:
         for number in range(3):
@@ -47,13 +47,13 @@ def clock_moves(clock: Clock) -> bool:
 
 def test_the_share_of_the_cpus_is_of_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    measured = Usage(CPU)
+    measured = ResourceUsage(CPU)
     clock_moves(clock)
     assert measured.epoch()["cpu"] == 0.5
 
 
 def test_memory_is_in_bytes_and_without_gpus_where_there_are_none() -> None:
-    used = Usage(CPU).epoch()
+    used = ResourceUsage(CPU).epoch()
     assert 50e6 < used["memory"] < 1e12
     assert "gpu_memory" not in used
 

@@ -13,7 +13,7 @@ from safetensors.torch import save
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError
-from ddpipe.model.architectures import Classifier
+from ddpipe.model.classifier import Classifier
 from ddpipe.train.initial import warm_weights
 
 
