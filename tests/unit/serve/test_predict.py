@@ -18,6 +18,7 @@ from pictures import KINDS, Evaluated, evaluated, some_shapes
 import ddpipe
 from ddpipe.__main__ import cli
 from ddpipe.errors import NoSuchObject, ParameterError, UnreadableImages
+from ddpipe.model.history import NamedModel
 from ddpipe.model.package import load_package
 from ddpipe.serve.files import File, found
 from ddpipe.serve.model import load_model
