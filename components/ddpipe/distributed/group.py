@@ -120,7 +120,7 @@ class World:
 
     def barrier(self) -> None:
         """Wait until every rank has reached this point."""
-        self.max(0)
+        self.max(0)  # a reduction of any value waits for all
 
 
 JOIN = 900.0

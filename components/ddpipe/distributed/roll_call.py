@@ -75,7 +75,7 @@ class _Host:
             if problems:
                 self._channel.set("verdict", json.dumps(problems))
                 time.sleep(2 * POLL)  # this process may hold the store that the others read it from
-                raise _refused(0, self._size, problems)
+                raise _error_for_mismatch(0, self._size, problems)
             if not missing:
                 self._channel.set("verdict", "[]")
                 return RollCall(self._channel, 0, self._size)
@@ -102,16 +102,16 @@ def _enter(store: Store, rank: int, size: int, facts: Mapping[str, str], deadlin
         store.wait([f"answer/{token}"], _until(deadline))
         channel = PrefixStore(store.get(f"answer/{token}").decode(), store)
         if channel.add(f"place/{rank}", 1) > 1:
-            raise _refused(rank, size, [f"there is another rank {rank}"])
+            raise _error_for_mismatch(rank, size, [f"there is another rank {rank}"])
         channel.set(f"facts/{rank}", json.dumps(dict(facts)))
         problems = _differences(facts, rank, json.loads(channel.get("facts/0")), 0)
         if not problems:
             channel.wait(["verdict"], _until(deadline + ANSWER))
             problems = json.loads(channel.get("verdict"))
     except DistError as error:
-        raise _refused(rank, size, ["rank 0 did not join, or has left"]) from error
+        raise _error_for_mismatch(rank, size, ["rank 0 did not join, or has left"]) from error
     if problems:
-        raise _refused(rank, size, problems)
+        raise _error_for_mismatch(rank, size, problems)
     return RollCall(channel, rank, size)
 
 
@@ -123,7 +123,7 @@ def _differences(own: Mapping[str, str], rank: int, facts: Mapping[str, str], ot
     ]
 
 
-def _refused(rank: int, size: int, problems: list[str]) -> TrainingError:
+def _error_for_mismatch(rank: int, size: int, problems: list[str]) -> TrainingError:
     return TrainingError(
         what="the processes do not match",
         which=f"rank {rank} of {size}",

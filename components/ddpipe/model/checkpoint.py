@@ -101,7 +101,7 @@ class Checkpoint:
         try:
             shares = read_shares(store, self.pieces, self.shapes, wanted)
         except UnreadableError as problem:
-            raise _refused(store, str(problem)) from problem
+            raise _error_for_unreadable(store, str(problem)) from problem
         return replace(self, states=joined(self.states, shares))
 
 
@@ -164,6 +164,7 @@ class Attempt:
             checkpoint.step,
             best,
         )
+        # Content, pointer, then what no pointer names any more: whenever this ends, the pointer is right.
         self._store.write(new.file, data)
         self.saved = self._kept(new)
         self.point()
@@ -220,6 +221,7 @@ def claim(store: Store, start: Saved | None, keep: int = 2) -> Attempt:
     number = max((number for number, _ in _attempts(stored)), default=0) + 1
     kept = _up_to(start, store, stored) if start else ()
     attempt = Attempt(store, f"{number:04d}-{uuid4().hex[:8]}", kept, keep)
+    # The pointer is what others see of a claim: an earlier attempt gives up before its next save.
     attempt.point()
     return attempt
 
@@ -249,7 +251,7 @@ def newest(store: Store, *, whole: bool = True) -> tuple[Saved, Checkpoint] | No
             problems[saved.file] = f"{saved.file}: {problem}"
             _log.warning("skipping a checkpoint: %s/%s", store.uri, problems[saved.file])
     if problems:
-        raise _refused(store, "; ".join(problems.values()))
+        raise _error_for_unreadable(store, "; ".join(problems.values()))
     return None
 
 
@@ -309,7 +311,7 @@ def _entries(store: Store, key: str) -> list[Saved]:
     except NoSuchObject:
         return []
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _refused(store, f"{key} is malformed ({error!r})") from error
+        raise _error_for_unreadable(store, f"{key} is malformed ({error!r})") from error
 
 
 def _as_saved(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -341,7 +343,7 @@ def _load(store: Store, saved: Saved, *, whole: bool = True) -> Checkpoint:
     return replace(checkpoint, states=states, shapes={}, pieces=[])
 
 
-def _refused(store: Store, seen: str) -> CheckpointError:
+def _error_for_unreadable(store: Store, seen: str) -> CheckpointError:
     return CheckpointError(
         what="no checkpoint can be read",
         which=f"{store.uri}/checkpoints",

@@ -222,7 +222,7 @@ def _check_shapes(weights: Mapping[str, Tensor], name: str, shape: Shape, classe
     if name.startswith("regnet_"):
         return  # computes its widths with tensors, which have no values there; only `classes` sizes it
     try:
-        with torch.device("meta"):
+        with torch.device("meta"):  # shapes without memory
             empty = Classifier(build(name, shape, classes), [0.0] * shape[2], [1.0] * shape[2])
     except ParameterError as error:
         raise _malformed(origin, f"{error.seen}") from error

@@ -184,7 +184,7 @@ class NamedModel:
             for key in package.folder.sha256:
                 place.write(key, package.folder.read(key))
             place.write(ORIGIN, to_json({"package": sha256(seal), **origin}))
-            place.write(FORMAT.seal, seal)
+            place.write(FORMAT.seal, seal)  # last: a version without it does not exist
         return self.find(version)
 
     def promote(
@@ -211,6 +211,7 @@ class NamedModel:
         )
         kept = (*before.promotions, made)[-MOST_PROMOTIONS:]
         content = to_json({"schema": SCHEMA, "promotions": [asdict(one) for one in kept]})
+        # Two gates may have compared with the same champion: only the first swap of what both read succeeds.
         same = (current.version if current else None) == against
         if not (same and self.folder.swap(CHAMPION, before.content, content)):
             now = self.history().champion

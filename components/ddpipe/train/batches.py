@@ -231,6 +231,7 @@ def _shifted(
 ) -> Images:
     """Cut from the images, with a mirrored margin around them."""
     height, width = images.shape[1:3]
+    # Mirrored, not black: an edge that no photograph has would be the easiest thing to learn.
     padded = np.pad(images, ((0, 0), (rows, rows), (columns, columns), (0, 0)), mode="reflect")
     shifted = np.empty_like(images)
     tops, lefts = _places(down, 2 * rows), _places(right, 2 * columns)

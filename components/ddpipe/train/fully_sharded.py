@@ -51,6 +51,7 @@ class FullyShardedStrategy(Strategy):
         _check_untied(self._classifier)
         mesh = init_device_mesh(self._world.device.type, (self._world.size,))
         values = dict(_tensors(self._classifier)) if self._world.is_main else {}
+        # From here on no rank has the whole model: shards are made empty, then filled tensor by tensor.
         self._classifier.to("meta")
         for unit in units(self._classifier.network):
             fully_shard(unit, mesh=mesh)

@@ -53,7 +53,7 @@ def initial_classifier(
     sharded_for: int | None = None,
 ) -> Classifier:
     """The classifier before its first step, on the CPU: the same for the same recipe and dataset."""
-    torch.manual_seed(recipe.seed)
+    torch.manual_seed(recipe.seed)  # the same weights on all ranks, and in each attempt
     facts = network_facts(recipe, manifest)
     has_values = not sharded_for
     with _placing(sharded_for):

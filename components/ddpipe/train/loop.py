@@ -132,6 +132,7 @@ class Trainer:
         self.timetable.resume(checkpoint.step, checkpoint.schedule)
         self._training_step.steps = self.steps
         per_epoch = self._steps_per_epoch
+        # A file from a bucket: its counts must belong together before anything is sized by them.
         inside = self.step - len(self.history) * per_epoch
         is_cut = self.step == self.steps and -per_epoch < inside < 0  # a budget ended the last epoch
         if not (is_cut or 0 <= inside <= per_epoch):
@@ -142,7 +143,7 @@ class Trainer:
             evaluated = states.pop("model")
             own = {name: evaluated[name] for name in average.weights}
             average.load(strategy.shares(own, average.weights))
-            del evaluated, own
+            del evaluated, own  # each copy of a large model counts
         strategy.load_model(states.pop("training_model" if average else "model"))
         strategy.load_optimizer(self._training_step.optimizer, states.pop("optimizer"))
         if "scaler" in states:
@@ -300,6 +301,7 @@ class Trainer:
             journal.epoch(self.history, (sums[:, 0] / sizes).tolist(), rates, epochs)
         self._metrics = self._no_metrics()
         self._epoch_began = time.monotonic()
+        # Saved after the history has this epoch: a resumed training begins with the next one.
         self._save(best=best_epoch(self.history, self._metric) == len(self.history) - 1)
 
     def _validate(self) -> dict[str, float]:
@@ -323,7 +325,7 @@ class Trainer:
 
     def _save(self, *, best: bool = False) -> None:
         """Write a checkpoint of the last step; only of a state whose losses are numbers."""
-        self._check_loss()
+        self._check_loss()  # sums the metrics over the ranks, too: a checkpoint holds no rank's own
         states, shares = parted(self._states())
         pieces = self._shared_saver.write(self.step, shares)
         if not self._saver:

@@ -87,6 +87,7 @@ class WeightAverage:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Include the weights after a step, counted from 0."""
+        # Early steps count less: the first weights are random, and would stay in the average for long.
         decay = min(self._decay, (1 + step) / (10 + step))
         for name, value in self._current().items():
             self.weights[name].lerp_(value, 1 - decay)
@@ -186,6 +187,7 @@ def orthogonal(matrix: Tensor) -> Tensor:
     first, third, fifth = _COEFFICIENTS
     tall = matrix.shape[0] > matrix.shape[1]
     found = (matrix.T if tall else matrix).bfloat16()
+    # The iteration needs singular values of at most 1; the norm is at least the largest of them.
     found = found / found.norm().clamp(min=_TINY)
     for _ in range(_ITERATIONS):
         square = found @ found.T

@@ -181,7 +181,7 @@ class Uploads:
             self._changed.wait_for(lambda: self._waiting or self._closed)
             if self._closed:
                 return None
-            kind = next(iter(self._waiting))
+            kind = next(iter(self._waiting))  # the one that waits longest
             self._busy = True
             return kind, self._waiting.pop(kind)
 
@@ -193,6 +193,7 @@ class Uploads:
                     _log.warning("the store is available again: %s written", kind)
                 self._away_since = None
             elif isinstance(failure, StoreError) and self._may_wait(failure):
+                # Unless a newer one of its kind has come meanwhile: that one replaces it.
                 if kind not in self._waiting:
                     self._waiting = {kind: write, **self._waiting}
             else:

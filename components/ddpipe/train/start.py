@@ -95,7 +95,7 @@ def _start(
     saved, checkpoint = newest(store, whole=whole) or (None, None)
     if checkpoint:
         _check_same(checkpoint, choice, manifest, store)
-    store.check_writable()
+    store.check_writable()  # before the first epoch, not at its end
     if not checkpoint:
         _record_samples(store, recipe, manifest, data)
         keep(store, choice, given, manifest)

@@ -75,22 +75,24 @@ class TrainingStep:
             The objective's `totals` over the share: float64, shape (len(objective.sums),).
         """
         recipe, world, optimizer = self._recipe, self._world, self.optimizer
+        # Dropout differs between ranks, as their samples do, and is the same in a resumed training.
         _seed(seed_of_step(recipe.seed, step, world.rank), world.device)
         set_learning_rate(optimizer, learning_rate(recipe, step, self.steps))
         images = resized(batch.images, resolution(recipe, step, self.steps))
         optimizer.zero_grad()
         with self.pace.working(), self.autocast():
             logits = self.strategy.model(images)
-        logits = logits.float()
+        logits = logits.float()  # losses are summed in full precision, whatever the network computes in
         losses = self._objective.losses(logits, batch.labels)
         # Ranks average their gradients: so this is the mean over the global batch, even if the ranks' shares
         # differ in size.
         torch.autograd.backward(self.scaler.scale(losses.sum() * world.size / batch.size))
         if recipe.clip_norm:
-            self.scaler.unscale_(optimizer)
+            self.scaler.unscale_(optimizer)  # the norm is that of the true gradients
             clip_grad_norm_(self._parameters, recipe.clip_norm)
         self.scaler.step(optimizer)
         self.scaler.update()
+        # After the update: no gradient depends on them, and the average below includes them.
         self._running_statistics.average()
         if self.average:
             self.average.update(step)

@@ -159,9 +159,10 @@ class Timetable:
         """Note that so many steps have been taken, and decide how many there are, if it is time to."""
         here = step - self._start
         if here == 1:
-            self._mark(step)
+            self._mark(step)  # not before: the first step of a process prepares kernels
         if self._budget and here > 1 and step >= self._next_decision():  # before, the pace is not known
             self._mark(step)
+            # Clocks of ranks differ, and all must take the same number of steps: rank 0 decides.
             steps = world.decided(lambda: self._decided(step, world))
             self.schedule.append([step, steps])
         if here == STEPS_BEFORE_FIRST_DECISION and world.is_main and step < self.steps:
@@ -266,7 +267,7 @@ class Watch:
 
     def _orphaned(self) -> bool:
         """Whether torchrun was killed before it could forward a signal."""
-        return os.getppid() != self._parent
+        return os.getppid() != self._parent  # an orphan is adopted by another process
 
 
 @contextmanager
