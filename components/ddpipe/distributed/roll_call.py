@@ -133,11 +133,7 @@ def _error_for_mismatch(rank: int, size: int, problems: list[str]) -> TrainingEr
 
 
 class RollCall:
-    """The ranks of one process group, as they are known through the store.
-
-    Attributes:
-        store: What the ranks of this start alone share.
-    """
+    """The ranks of one process group, as they are known through the store that these ranks alone share."""
 
     def __init__(self, store: Store, rank: int, size: int) -> None:
         """For `meet`."""

@@ -40,14 +40,7 @@ _REFERENCE = re.compile(rf"(?P<name>{DATASET.pattern})(@(?P<version>champion|[0-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelVersion:
-    """A published version of a model.
-
-    Attributes:
-        name: Of the model.
-        version: Of this version, 12 hex digits.
-        uri: Of the package's folder.
-        published: When its package was complete.
-    """
+    """A complete version of a model: 12 hex digits, and the folder of its package."""
 
     name: str
     version: str
@@ -80,12 +73,7 @@ class Promotion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The promotions of a model.
-
-    Attributes:
-        promotions: The oldest first.
-        content: Of champion.json as it was read; None if there is none.
-    """
+    """The promotions of a model, the oldest first; `content` is champion.json as it was read."""
 
     promotions: tuple[Promotion, ...] = ()
     content: bytes | None = None
@@ -98,15 +86,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class NamedModel:
-    """One model of a store.
-
-    Attributes:
-        store: The dataset store, which also holds the models.
-        name: Of the model.
-
-    Raises:
-        ParameterError: The name cannot be a part of a path.
-    """
+    """One model of a dataset store."""
 
     store: Store
     name: str

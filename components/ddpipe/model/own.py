@@ -30,10 +30,7 @@ TRIAL_BATCH = 2
 def build_own(name: str, shape: Shape, classes: int) -> nn.Module:
     """The network that the user's function returns.
 
-    Args:
-        name: `package.module:function`, as the user wrote it; it is imported, so never take it from a file.
-        shape: Of the images.
-        classes: Number of logits.
+    Its name is what the user wrote: it is imported, so it must never come from a file.
     """
     module, _, function = name.partition(":")
     with _reported(name):
@@ -50,10 +47,7 @@ def build_own(name: str, shape: Shape, classes: int) -> nn.Module:
 def try_training(network: nn.Module, name: str, shape: Shape) -> None:
     """Take two images forward and backward, as training will, before any data is read.
 
-    Args:
-        network: From `build_own`; its weights and statistics are left as they were.
-        name: Of its function.
-        shape: Of the images.
+    The weights and statistics of the network are left as they were.
     """
     if not any(weights.requires_grad for weights in network.parameters()):
         raise cannot_build(

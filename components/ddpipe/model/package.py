@@ -142,14 +142,7 @@ _SIGNED = ("architecture", "classes", "task", "thresholds", "views", "temperatur
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPackage:
-    """A published model.
-
-    Attributes:
-        signature: How to call it.
-        metrics: How good it is.
-        lineage: What it was made from, and with.
-        folder: Where it lies; its `sha256` names every file.
-    """
+    """A model package that was read; the `sha256` of its folder names every file."""
 
     signature: Signature
     metrics: Metrics

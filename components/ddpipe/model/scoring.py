@@ -133,11 +133,7 @@ class Averaged(nn.Module):
 
 
 class Compared(nn.Module):
-    """The mean of a classifier's logits over views, and next to it the logits of the image as it is.
-
-    Args:
-        averaged: The classifier with its views.
-    """
+    """The mean of a classifier's logits over views, and next to it the logits of the image as it is."""
 
     def __init__(self, averaged: Averaged) -> None:
         super().__init__()

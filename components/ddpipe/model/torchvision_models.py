@@ -38,12 +38,7 @@ PATIENCE = 3
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Whether a network's pretrained weights can be had.
-
-    Attributes:
-        found: They are in the cache, or their server answers.
-        seen: Where they were looked for, and what was seen.
-    """
+    """Whether a network's pretrained weights can be had: in the cache or from their server."""
 
     found: bool
     seen: str
@@ -195,13 +190,7 @@ SMALL = 64
 
 
 def build_torchvision(name: str, shape: tuple[int, int, int], classes: int) -> nn.Module:
-    """The model called `name` with fresh weights.
-
-    Args:
-        name: As `torchvision.models.list_models` has it.
-        shape: Height, width and channels of the images.
-        classes: Number of logits.
-    """
+    """The model that torchvision calls `name`, with fresh weights, for images of this shape."""
     names = torchvision.models.list_models(module=torchvision.models)
     if name not in names:
         near = difflib.get_close_matches(name, names, n=3, cutoff=0) if name else names

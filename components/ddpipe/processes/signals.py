@@ -45,12 +45,7 @@ _KILLED = re.compile(r"rank\s*: (\d+).*\n\s*exitcode\s*: -(\d+) .*\n\s*error_fil
 
 
 class Killed(NamedTuple):
-    """A rank that a signal ended.
-
-    Attributes:
-        rank: Which.
-        signal: Its name.
-    """
+    """A rank that a signal ended."""
 
     rank: int
     signal: str

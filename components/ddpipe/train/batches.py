@@ -52,20 +52,12 @@ def images_seen(step: int, samples: int, batch_size: int) -> int:
 
 
 def permutation(seed: int, epoch: int, samples: int) -> Indices:
-    """All indices below `samples`, in the order of this epoch.
-
-    Returns:
-        int64, shape (samples,).
-    """
+    """All indices below `samples` in the order of this epoch: int64, shape (samples,)."""
     return np.random.default_rng([seed, epoch]).permutation(samples)
 
 
 def global_batch(order: Indices, batch: int, batch_size: int) -> Indices:
-    """The samples of one batch of an epoch, over all ranks.
-
-    Returns:
-        int64, shape (batch_size,); shorter for the last batch of an epoch.
-    """
+    """The samples of one batch of an epoch, over all ranks: int64, shape (batch_size,) or less."""
     return order[batch * batch_size : (batch + 1) * batch_size]
 
 
@@ -136,10 +128,7 @@ class _Copies:
     def begun(self, pixels: NDArray[np.uint8], targets: NDArray[np.int64], size: int) -> Copy:
         """A batch whose copy has begun, and the event of its end; called in the thread that reads.
 
-        Args:
-            pixels: Shape (n, H, W, C).
-            targets: Shape (n,), or of a multilabel dataset (n, classes).
-            size: Of the global batch.
+        Pixels have shape (n, H, W, C), targets (n,) or (n, classes); `size` is that of the global batch.
         """
         images, labels = torch.from_numpy(pixels), torch.from_numpy(targets)
         if labels.ndim > 1:

@@ -106,14 +106,7 @@ def _try_export(classifier: Classifier, facts: dict[str, Any], manifest: Dataset
 
 
 def warm_weights(uri: str, classifier: Classifier, manifest: DatasetManifest, shape: Shape) -> Weights:
-    """The weights of the package at `uri`, with the normalization of their own training.
-
-    Args:
-        uri: Of a model package.
-        classifier: That is to take them up.
-        manifest: What it is going to be trained on.
-        shape: Of the images as the network sees them.
-    """
+    """The weights of the package at `uri`, with the normalization of their own training, if they fit."""
     package = load_package(uri)
     try:
         weights = load(package.folder.read(WEIGHTS))
@@ -183,13 +176,7 @@ class Backbone:
 
 @torch.no_grad()
 def check_resolution(classifier: Classifier, shape: Shape, recipe: Recipe) -> None:
-    """Reject smaller images for a network that accepts only one size, or only larger ones.
-
-    Args:
-        classifier: Runs once, in evaluation mode; afterwards it is in training mode.
-        shape: Height, width and channels of the dataset's images.
-        recipe: Defines the share of their sides in the first step.
-    """
+    """Reject smaller images for a network that accepts only one size, or only larger ones."""
     if recipe.initial_resolution == 1:
         return
     smallest = resized(torch.zeros(1, *shape, dtype=torch.uint8), recipe.initial_resolution)

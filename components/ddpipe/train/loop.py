@@ -53,14 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """A model in training, from where a checkpoint left it.
-
-    Attributes:
-        classifier: The model.
-        step: Steps taken.
-        timetable: How many steps to take, unless training stops early.
-        history: One record for each finished epoch.
-    """
+    """A model in training, from where a checkpoint left it; `history` has a record for each epoch."""
 
     def __init__(
         self,

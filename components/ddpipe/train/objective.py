@@ -22,11 +22,7 @@ from ddpipe.train.recipe import Recipe
 
 
 class Objective(Protocol):
-    """A loss, and what is added up over the steps of an epoch.
-
-    Attributes:
-        sums: What `totals` adds up.
-    """
+    """A loss, and what is added up over the steps of an epoch: `sums` names what `totals` adds."""
 
     sums: ClassVar[tuple[str, ...]]
 
@@ -126,21 +122,18 @@ def training_objective(
 
 
 def class_weights(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
-    """Inverse frequency of each class, scaled so that the average sample weighs 1; 0 for an absent class.
+    """Inverse frequency of each class of `labels`, shape (samples,).
 
-    Args:
-        labels: Shape (samples,).
-        classes: How many there are.
+    The average sample weighs 1, an absent class 0.
     """
     counts = np.bincount(labels, minlength=classes)
     return np.where(counts > 0, len(labels) / (np.count_nonzero(counts) * counts.clip(1)), 0.0)
 
 
 def positive_weights(labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Absent over present samples for each label; 1 for a label that no sample, or every one, has.
+    """Absent over present samples of each label of `labels`, 0 or 1, shape (samples, classes).
 
-    Args:
-        labels: 0 or 1, shape (samples, classes).
+    1 for a label that no sample, or every one, has.
     """
     present = labels.sum(0)
     absent = len(labels) - present

@@ -41,13 +41,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a training begins.
-
-    Attributes:
-        choice: The complete recipe, and why.
-        saved: The checkpoint to resume, as its store names it; None for a new training.
-        checkpoint: Its content.
-    """
+    """Where a training begins: its recipe, and the checkpoint to resume, which a new training has not."""
 
     choice: ChosenRecipe
     saved: Saved | None

@@ -43,12 +43,7 @@ State = dict[str, Any]
 
 
 class Strategy:
-    """One process and one device; the others differ in what they override.
-
-    Attributes:
-        model: What a training step calls.
-        fused_optimizer: Whether one kernel may update all weights.
-    """
+    """One process and one device; the others differ in what they override. A step calls `model`."""
 
     fused_optimizer: ClassVar[bool] = True
 

@@ -49,14 +49,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TrainingWork:
-    """What a training consists of.
-
-    Attributes:
-        images: In the training split.
-        batch_size: Of the global batch.
-        validation: Images that are scored after each epoch.
-        initial: Share of the images' sides in the first steps.
-    """
+    """What a training consists of; `initial` is the share of the images' sides in the first steps."""
 
     images: int
     batch_size: int
@@ -118,8 +111,7 @@ def scored_later(test: int, validation: int, views: str) -> int:
 class Timetable:
     """The number of steps of a training, and the time that they take in this process.
 
-    Attributes:
-        schedule: The decisions so far: from which step on, how many steps.
+    `schedule` has the decisions so far: from which step on, how many steps.
     """
 
     def __init__(
