@@ -96,7 +96,7 @@ GATED = replace(
     last=_owned(TRAINING.last, f"{NAME}-gated"),
     defaults={
         **TRAINING.defaults,
-        "gate": "digits",
+        "gate_model": "digits",
         "service": "",
         "registry": "",
         "serve_image": image_named(steps.Image.PREDICTOR),

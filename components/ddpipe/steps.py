@@ -293,7 +293,7 @@ GATE = Step(
     name="gate",
     command=("gate",),
     image=Image.TRAINER,
-    groups=(DatasetOptions, RunOptions, GateSpec, NetworkOptions, StoreOptions),
+    groups=(DatasetOptions, RunOptions, GateSpec, StoreOptions),
     results=(
         Result("decision", Kind.TEXT, "promote or keep; the step fails if the model is rejected."),
         Result("to_export", Kind.TEXT, "yes if the model is to be exported, otherwise no."),

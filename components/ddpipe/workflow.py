@@ -196,19 +196,19 @@ def evaluate(run: Run, dataset: str, spec: EvaluateSpec, network: str = "") -> E
     return evaluation
 
 
-def gate(run: Run, dataset: str, spec: GateSpec, network: str = "") -> Verdict:
+def gate(run: Run, dataset: str, spec: GateSpec) -> Verdict:
     """Decide whether the run's model is to replace the champion, and write the report on the run so far."""
     evaluated = run.origin("evaluate")
     with run.step("gate") as facts:
         from ddpipe.evaluate.gating import gate as step
 
-        verdict = step(run.origin("train").training, dataset, evaluated.evaluation, run.gate, spec, network)
+        verdict = step(run.origin("train").training, dataset, evaluated.evaluation, run.gate, spec)
         facts.update(
             model=verdict.model,
             decision=verdict.decision,
             reason=verdict.reason,
             champion=verdict.champion,
-            export=verdict.export,
+            export=verdict.promoted,
         )
         _publish_report(run, gated=True)
         if verdict.decision == "fail":

@@ -149,7 +149,7 @@ def test_two_pods_train_on_xrays_with_several_labels_each(submit: Submit, root: 
 def test_a_gated_run_deploys_a_better_model_only(start: Submit, admin: ApiServer, root: str) -> None:
     service = f"ddpipe-test-{uuid.uuid4().hex[:8]}"
     deployed = {"service": service, "kserve": "no", "serve_cpu": "200m", "serve_memory": "512Mi"}
-    given = {**SMALL, **deployed, "gate": "toys", "runs": f"{root}/gated", "store": f"{root}/store"}
+    given = {**SMALL, **deployed, "gate_model": "toys", "runs": f"{root}/gated", "store": f"{root}/store"}
     path, models = DEPLOYMENTS.path(NAMESPACE, service), []
     try:
         for epochs, decision, later in ((6, "promote", "SUCCEEDED"), (1, "keep", None)):

@@ -235,7 +235,7 @@ def test_a_gated_run_deploys_a_better_model_only(place: Place, root: str) -> Non
         "backend": "indexedjob",
         "runs": f"{root}/gated",
         "store": f"{root}/store",
-        "gate": "toys",
+        "gate_model": "toys",
     }
     models = []
     for epochs, decision, later in ((6, "promote", "Succeeded"), (1, "keep", None)):

@@ -25,7 +25,7 @@ def ddpipe(folder: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def gated(folder: Path, name: str, *options: str) -> tuple[int, dict[str, Any]]:
-    return ddpipe(folder, "run", "--run", name, "--gate", "digits", *options)
+    return ddpipe(folder, "run", "--run", name, "--gate-model", "digits", *options)
 
 
 @pytest.fixture(scope="module")
@@ -78,4 +78,4 @@ def test_a_promotion_that_came_too_late_is_an_error(runs: Any) -> None:
     model.promote(model.find(first.version), against=last.version, reason="meanwhile")
     code, error = ddpipe(folder, "export", "--run", "late", "--dataset", dataset)
     assert (code, error["error"]) == (37, "PromotionLost")
-    assert ddpipe(folder, "gate", "--run", "late", "--dataset", dataset, "--gate", "digits")[0] == 0
+    assert ddpipe(folder, "gate", "--run", "late", "--dataset", dataset, "--gate-model", "digits")[0] == 0

@@ -160,9 +160,9 @@ def test_options_that_a_reused_package_lacks_are_logged(
 ) -> None:
     second = go(runs, toys, "second")
     assert "as it was exported" not in caplog.text
-    spec = ExportSpec(license="mit", export_formats=["int8"])
+    spec = ExportSpec(license="mit", intended_use="digits")
     workflow.export(second, second.facts("prepare")["dataset"], spec=spec)
-    assert "reused as it was exported, without this run's license, export_formats" in caplog.text
+    assert "reused as it was exported, without this run's license, intended_use" in caplog.text
     assert "if_unchanged=train" in caplog.text
 
 

@@ -18,7 +18,7 @@ from ddpipe.storage import read_uri
 def gate_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
     """Run the step; its declaration describes it."""
     run = RunOptions.picked(given).required
-    verdict = workflow.gate(run, dataset, GateSpec.picked(given), given["network"])
+    verdict = workflow.gate(run, dataset, GateSpec.picked(given))
     compared = verdict.comparison
     scores = {"candidate": compared.candidate, "champion": compared.champion} if compared else {}
     facts = {
@@ -26,14 +26,13 @@ def gate_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the s
         "reason": verdict.reason,
         "model": verdict.model,
         "champion": verdict.champion,
-        "export": verdict.export,
         "excluded": verdict.excluded,
         **scores,
     }
     return Outcome(
         facts,
         f"{verdict.decision}: {verdict.reason}",
-        values={"decision": verdict.decision, "to_export": "yes" if verdict.export else "no"},
+        values={"decision": verdict.decision, "to_export": "yes" if verdict.promoted else "no"},
         shown={
             "gate_metrics": Scores({f"{name}_{verdict.metric}": value for name, value in scores.items()}),
             "gate_report": Page(read_uri(run.report).decode()),

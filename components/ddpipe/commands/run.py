@@ -220,6 +220,6 @@ def _all_steps(
         dataset = workflow.prepare(run, data).manifest_uri
     workflow.train(run, dataset, recipe, options, Owner(), reuse=reuse)
     workflow.evaluate(run, dataset, evaluation, recipe.model)
-    if gate.gate and not workflow.gate(run, dataset, gate, recipe.model).export:
+    if gate.gate_model and not workflow.gate(run, dataset, gate).promoted:
         return
     workflow.export(run, dataset, recipe.model, exported)

@@ -60,8 +60,8 @@ def champion_of(model: NamedModel, promotion: Promotion, manifest: DatasetManife
         raise NotComparable(f"the champion {name} is not the package that was promoted: {fix}")
     if problems := list(differences_to(package.signature, manifest)):
         raise NotComparable(
-            f"the champion {name} is for another task ({'; '.join(problems)}): if the new model is to "
-            f"replace it, export it with gate_export always and promote it with `ddpipe models promote`"
+            f"the champion {name} is for another task ({'; '.join(problems)}): give the new model another "
+            "name with gate, or export it without a gate and promote it with `ddpipe models promote`"
         )
     return Champion(promotion.version, package)
 

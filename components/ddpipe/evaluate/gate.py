@@ -1,6 +1,6 @@
 """The gate's rules: what is known of two models -> promote, keep or fail, with a reason. Pure functions.
 
-fail      the new model does not meet a requirement: a minimum, a latency, a size; or it cannot be
+fail      the new model does not meet a requirement: a minimum; or it cannot be
 compared, as the champion is gone or has another task
 keep      it is good enough, but not certainly better than the champion, or a class or slice got much worse
 promote   it is certainly better, or there is no champion
@@ -16,7 +16,7 @@ from ddpipe.evaluate.metrics import Answers
 from ddpipe.evaluate.paired import by_class, gain, mcnemar, score
 from ddpipe.model.slices import FEWEST
 from ddpipe.model.tasks import BoolArray, IntArray, Task
-from ddpipe.model.verdict import FAIL, KEEP, PROMOTE, ClassPair, Comparison, Cost, Verdict
+from ddpipe.model.verdict import FAIL, KEEP, PROMOTE, ClassPair, Comparison, Verdict
 from ddpipe.parameters import AUTO
 
 
@@ -98,21 +98,19 @@ def decide(
     *,
     metric: str,
     value: float,
-    cost: Cost,
     champion: str,
     comparison: Comparison | None,
     trouble: str = "",
 ) -> Verdict:
     """The verdict, and why in one sentence."""
-    decision, reason = _decided(spec, metric, value, cost, champion, comparison, trouble)
+    decision, reason = _decided(spec, metric, value, champion, comparison, trouble)
     return Verdict(
-        model=spec.gate,
+        model=spec.gate_model,
         decision=decision,
         reason=reason,
         metric=metric,
         score=value if value == value else None,  # noqa: PLR0124 - NaN is no JSON
         champion=champion,
-        cost=cost,
         comparison=comparison,
     )
 
@@ -121,12 +119,11 @@ def _decided(
     spec: GateSpec,
     metric: str,
     value: float,
-    cost: Cost,
     champion: str,
     comparison: Comparison | None,
     trouble: str,
 ) -> tuple[str, str]:
-    if missed := list(_missed(spec, metric, value, cost)):
+    if missed := list(_missed(spec, metric, value)):
         return FAIL, "; ".join(missed)
     if trouble:
         return FAIL, trouble
@@ -140,17 +137,11 @@ def _decided(
     return KEEP, f"{moved}: not certainly more than {spec.gate_gain:g}" if comparison.gain > 0 else moved
 
 
-def _missed(spec: GateSpec, metric: str, value: float, cost: Cost) -> Iterator[str]:
+def _missed(spec: GateSpec, metric: str, value: float) -> Iterator[str]:
     """The requirements for any model that this one does not meet."""
     if not value >= spec.gate_minimum:  # also NaN
         seen = f"{value:.4f}" if value == value else "undefined on these images"  # noqa: PLR0124 - NaN
         yield f"{metric} is {seen}, but at least {spec.gate_minimum:g} is required"
-    if (spec.gate_latency or spec.gate_size) and cost.milliseconds is None:
-        yield "its size and latency cannot be measured, as ONNX cannot express it"
-    if spec.gate_latency and cost.milliseconds is not None and cost.milliseconds > spec.gate_latency:
-        yield f"an image takes {cost.milliseconds:.2f} ms, but at most {spec.gate_latency:g} are allowed"
-    if spec.gate_size and cost.megabytes is not None and cost.megabytes > spec.gate_size:
-        yield f"the model has {cost.megabytes:.2f} MB, but at most {spec.gate_size:g} are allowed"
 
 
 def _worse(spec: GateSpec, comparison: Comparison) -> str:

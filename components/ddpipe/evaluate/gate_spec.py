@@ -10,8 +10,6 @@ from ddpipe.data.names import DATASET
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
 from ddpipe.spelling import option
 
-PROMOTED, ALWAYS = "promoted", "always"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateSpec(Parameters):
@@ -21,11 +19,10 @@ class GateSpec(Parameters):
     heading: ClassVar[str] = "Gate"
     others: ClassVar[str] = "gate_options"
 
-    gate: str = parameter(
+    gate_model: str = parameter(
         "",
         "Model of the store that a new version is compared with and may replace, such as digits; empty means "
         "no gate.",
-        form="gate_model",
     )
     gate_metric: str = parameter(
         AUTO,
@@ -34,12 +31,12 @@ class GateSpec(Parameters):
         OneOf((AUTO, "accuracy", "macro_f1", "macro_auc", "macro_average_precision")),
     )
     gate_minimum: float = parameter(
-        0.0, "Least score of a new model; below it the step fails.", Between(0, 1)
+        0.0, "Minimum score of a new model; below it the step fails.", Between(0, 1)
     )
     gate_gain: float = parameter(
         0.0,
-        "Least gain over the champion: the whole confidence interval of the gain must lie above it. Negative "
-        "values accept a model that is certainly not worse by more than that.",
+        "Minimum gain over the champion: the whole confidence interval of the gain must lie above it. "
+        "Negative values accept a model that is certainly not worse by more than that.",
         Between(-1, 1),
     )
     gate_confidence: float = parameter(
@@ -47,34 +44,19 @@ class GateSpec(Parameters):
     )
     gate_class_loss: float = parameter(
         1.0,
-        "Most that the recall of a class (the AUC of a label) may lose against the champion, for classes "
-        "with at least 20 images; 1 means any loss.",
+        "Maximum drop of a class's recall (a label's AUC) against the champion, for classes with at least 20 "
+        "images; 1 accepts any drop.",
         Between(0, 1),
     )
     gate_slice_loss: float = parameter(
         1.0,
-        "Most that the score of a slice may lose against the champion, for slices with at least 20 images; "
-        "1 means any loss. Slices come from the evaluation's slice_columns.",
+        "Maximum drop of a slice's score against the champion, for slices with at least 20 images; 1 accepts "
+        "any drop. Slices come from the evaluation's slice_columns.",
         Between(0, 1),
-    )
-    gate_latency: float = parameter(
-        0.0,
-        "Longest median time for one image in milliseconds, of the ONNX model on the CPUs of this step; 0 "
-        "means no limit.",
-        Between(0, 1e6),
-    )
-    gate_size: float = parameter(
-        0.0, "Largest size of the ONNX model in megabytes; 0 means no limit.", Between(0, 1e6)
-    )
-    gate_export: str = parameter(
-        PROMOTED,
-        "When the model is exported after the gate: promoted (only if it becomes the champion), or always.",
-        OneOf((PROMOTED, ALWAYS)),
     )
 
     def conflicts(self) -> Iterator[str]:
         """A name that cannot be a part of a path."""
-        if self.gate and not DATASET.fullmatch(self.gate):
-            yield (
-                f"{option('gate')} is {self.gate!r}, not a name of lower-case letters, digits, '.', '_', '-'"
-            )
+        if self.gate_model and not DATASET.fullmatch(self.gate_model):
+            name = f"{option('gate_model')} is {self.gate_model!r}"
+            yield f"{name}, not a name of lower-case letters, digits, '.', '_', '-'"

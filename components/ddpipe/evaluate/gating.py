@@ -8,10 +8,8 @@ champion of the store ─┘
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -22,26 +20,20 @@ from ddpipe.data.seen import Hashes, are_in
 from ddpipe.errors import ParameterError
 from ddpipe.evaluate.champion import Champion, NotComparable, champion_of, logits_of_champion
 from ddpipe.evaluate.gate import compare, decide, first, metric_of
-from ddpipe.evaluate.gate_spec import ALWAYS, GateSpec
+from ddpipe.evaluate.gate_spec import GateSpec
 from ddpipe.evaluate.metrics import Answers
 from ddpipe.evaluate.paired import METRICS
-from ddpipe.model.classifier import load_model, samples_seen
+from ddpipe.model.classifier import samples_seen
 from ddpipe.model.evaluation import Evaluation, load_evaluation
 from ddpipe.model.history import NamedModel
-from ddpipe.model.onnx import NotExportable, to_onnx
-from ddpipe.model.package import Signature, seen_by
-from ddpipe.model.scoring import with_views
-from ddpipe.model.session import Session
+from ddpipe.model.package import seen_by
 from ddpipe.model.tasks import TASKS, BoolArray
-from ddpipe.model.verdict import Comparison, Cost, Verdict, publish
+from ddpipe.model.verdict import Comparison, Verdict, publish
 from ddpipe.spelling import option
-from ddpipe.storage import Store, open_store
+from ddpipe.storage import open_store
 
 SHOWN = 24
 """Images of each kind that the report shows."""
-
-WARM_UP, TIMED = 5, 30
-"""Runs of the ONNX model with one image."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +44,6 @@ def gate(
     evaluation_uri: str,
     output_uri: str,
     spec: GateSpec,
-    network: str = "",
 ) -> Verdict:
     """Decide whether a model replaces the champion, and publish the verdict. Nothing is promoted here."""
     spec = spec.validated()
@@ -68,7 +59,7 @@ def gate(
             option("slice_table"),
         )
     store = store_of(manifest_uri)
-    model, task = NamedModel(store, spec.gate), TASKS[manifest.task]
+    model, task = NamedModel(store, spec.gate_model), TASKS[manifest.task]
     metric = metric_of(spec, task)
     split = evaluation.subject.split
     samples = open_split((manifest, store), split)
@@ -102,7 +93,6 @@ def gate(
         spec,
         metric=metric,
         value=first(own, metric) if unseen.any() else float("nan"),
-        cost=_cost(spec, training_uri, manifest, evaluation, store, network),
         champion=promotion.version if promotion else "",
         comparison=comparison,
         trouble=trouble,
@@ -113,7 +103,6 @@ def gate(
         excluded=int((~unseen).sum()),
         unknown=f"{' and '.join(unknown)} do not say what they were trained on" if unknown else "",
         source=source,
-        export=verdict.promoted or spec.gate_export == ALWAYS,
     )
     publish(open_store(output_uri), verdict, _differences(own, rival, np.flatnonzero(unseen)))
     _log.info("%s: %s", verdict.decision, verdict.reason)
@@ -123,7 +112,7 @@ def gate(
 def _check(spec: GateSpec, manifest: DatasetManifest, evaluation: Evaluation, manifest_uri: str) -> None:
     task = TASKS[manifest.task]
     problems = {
-        "no model is named: give its name as parameter gate": not spec.gate,
+        "no model is named: give its name as parameter gate": not spec.gate_model,
         f"the evaluation used dataset version {evaluation.subject.dataset_id}": (
             evaluation.subject.dataset_id != manifest.dataset_id
         ),
@@ -162,47 +151,6 @@ def _slices(evaluation: Evaluation, kept: BoolArray) -> dict[str, BoolArray]:
         return {}
     named = zip(evaluation.metrics.slices, slicing.each(), strict=True)
     return {one.name: mask[kept] for one, (_, _, mask) in named}
-
-
-def _cost(
-    spec: GateSpec,
-    training_uri: str,
-    manifest: DatasetManifest,
-    evaluation: Evaluation,
-    data: Store,
-    network: str,
-) -> Cost:
-    """Size and latency of the ONNX model, if one of them is limited."""
-    if not (spec.gate_latency or spec.gate_size):
-        return Cost()
-    classifier, checkpoint = load_model(training_uri, network=network)
-    signature = Signature(
-        architecture=checkpoint.network["name"],
-        shape=checkpoint.network["shape"],
-        classes=manifest.classes,
-        task=manifest.task,
-        thresholds=() if TASKS[manifest.task].exclusive else evaluation.metrics.thresholds,
-        views=evaluation.subject.views,
-    )
-    try:
-        model = to_onnx(with_views(classifier, signature.views).eval(), signature)
-    except NotExportable:
-        return Cost()
-    samples = open_split((manifest, data), evaluation.subject.split, shape=signature.shape)
-    session, image = Session(model), samples.images([0])
-    for _ in range(WARM_UP):
-        session(image)
-    return Cost(megabytes=len(model) / 1e6, milliseconds=1000 * median(_times(session, image)))
-
-
-def _times(session: Session, image: npt.NDArray[np.uint8]) -> list[float]:
-    """Seconds of each run."""
-    taken = []
-    for _ in range(TIMED):
-        started = time.perf_counter()
-        session(image)
-        taken.append(time.perf_counter() - started)
-    return taken
 
 
 def _differences(own: Answers, rival: Answers | None, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

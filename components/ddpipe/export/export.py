@@ -24,7 +24,6 @@ from ddpipe.export.agreement import PROBABILITY, agreement, same_decisions, spre
 from ddpipe.export.rounding import tolerance
 from ddpipe.export.spec import ExportSpec
 from ddpipe.export.speed import speed_of
-from ddpipe.export.variants import variants
 from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.classifier import load_model, samples_seen
@@ -74,13 +73,10 @@ def export(
         ),
     )
     evaluated = with_views(classifier, signature.views).eval()
-    samples, training = (
-        open_split((manifest, store_of(manifest_uri)), split, shape=signature.shape)
-        for split in (evaluation.subject.split, "train")
-    )
+    data = (manifest, store_of(manifest_uri))
+    samples = open_split(data, evaluation.subject.split, shape=signature.shape)
     model, checks = _onnx(evaluated, signature, samples, evaluation)
     answers = logits_by(evaluated) if model is None else Session(model, torch.get_num_threads())
-    further = variants(spec.export_formats, model, evaluated, samples, training, evaluation, spec.export_loss)
     lineage = {
         "dataset": {"id": manifest.dataset_id, "name": manifest.name, "uri": manifest_uri},
         "training": {
@@ -97,7 +93,6 @@ def export(
         },
         "checks": checks,
         "speed": speed_of(_timed(model, answers, evaluated), samples.images(range(min(64, len(samples))))),
-        "formats": {one.name: one.facts for one in further},
         "license": spec.license,
         "intended_use": spec.intended_use,
         "made_by": {**checkpoint.lineage, **made_by(os.environ)},
@@ -113,7 +108,6 @@ def export(
         card=_card(signature, manifest, evaluation, lineage),
         seen=samples_seen(training_uri),
         pattern=signature.probabilities(answers(pattern_of(signature.shape)))[0].tolist(),
-        others={one.facts["file"]: one.data for one in further if one.is_published},
     )
 
 

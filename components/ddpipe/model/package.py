@@ -7,10 +7,11 @@
 <package>/signature.json      Signature
 <package>/metrics.json        evaluation.Metrics
 <package>/reference.json      what it answers to a test pattern, see reference.py
-<package>/model.fp16.onnx     and model.int8.onnx, model.pt2 (torch.export): further formats, if asked for
 <package>/lineage.json        what it was made from, and with
 <package>/README.md           the model card
 <package>/package.json        the seal, written last
+
+Packages of before may hold further formats (model.fp16.onnx and others); they are verified, and not used.
 """
 
 from __future__ import annotations
@@ -166,7 +167,6 @@ def publish(
     card: str,
     seen: Hashes | None = None,
     pattern: Sequence[float] | None = None,
-    others: Mapping[str, bytes] | None = None,
 ) -> ModelPackage:
     """Write a package into a folder of its own."""
     files = {
@@ -178,7 +178,6 @@ def publish(
         CARD: card.encode(),
         **({} if seen is None else {TRAINED_ON: to_bytes(seen)}),
         **({} if pattern is None else {REFERENCE: to_json({"pattern": list(pattern)})}),
-        **(others or {}),
     }
     folder = FORMAT.publish(store, files, facts={"dataset_id": lineage["dataset"]["id"]})
     return ModelPackage(signature=signature, metrics=metrics, lineage=lineage, folder=folder)

@@ -50,19 +50,6 @@ class ClassPair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """What a model costs to serve; None if it was not measured.
-
-    Attributes:
-        megabytes: Size of the ONNX model.
-        milliseconds: Median time for one image.
-    """
-
-    megabytes: float | None = None
-    milliseconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """Candidate and champion on the same images.
 
@@ -117,12 +104,10 @@ class Verdict:
         metric: Name of the score that decides.
         score: Of the new model; None if the images do not define it.
         champion: Version of the champion that it was compared with; empty if there is none.
-        cost: What the new model costs to serve.
         comparison: With the champion; None without one.
         excluded: Images left out because either model was trained on them.
         unknown: Which of the models does not say what it was trained on, in a clause; empty if both do.
         source: Where the champion's answers come from, in a clause.
-        export: Whether the model is exported: it is promoted, or is exported always.
     """
 
     model: str
@@ -131,16 +116,14 @@ class Verdict:
     metric: str
     score: float | None
     champion: str = ""
-    cost: Cost = Cost()
     comparison: Comparison | None = None
     excluded: int = 0
     unknown: str = ""
     source: str = ""
-    export: bool = False
 
     @property
     def promoted(self) -> bool:
-        """Whether the new model is to be the champion."""
+        """Whether the new model is exported and becomes the champion."""
         return self.decision == PROMOTE
 
 
@@ -172,7 +155,13 @@ def load_verdict(uri: str) -> tuple[Verdict, npt.NDArray[np.int64]]:
     return verdict, differences
 
 
+_FORMER = ("cost", "export")
+"""Fields of verdicts of before, which nothing reads any more."""
+
+
 def _verdict(values: Any) -> Verdict:  # noqa: ANN401 - JSON
+    if isinstance(values, dict):
+        values = {name: value for name, value in values.items() if name not in _FORMER}
     verdict = typed(Verdict, values)
     if verdict.decision not in {PROMOTE, KEEP, FAIL}:
         raise ValueError(f"{verdict.decision!r} is not a decision")

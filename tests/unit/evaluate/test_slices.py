@@ -32,7 +32,6 @@ from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.history import NamedModel
 from ddpipe.model.slices import Slicing, slicing_of, worst_first
 from ddpipe.model.tasks import TASKS
-from ddpipe.model.verdict import Cost
 from ddpipe.storage import open_store
 
 IDS = ("cat/a.png", "cat/b.png", "dog/c.png", "dog/d.png")
@@ -315,9 +314,9 @@ def test_the_gate_judges_slices(most: float, decision: str) -> None:
     new, old = (
         Answers.of(task, 4.0 * (one[:, None] == np.arange(4)), labels, [None] * 4) for one in said.values()
     )
-    spec = GateSpec(gate="toys", gate_slice_loss=most)
+    spec = GateSpec(gate_model="toys", gate_slice_loss=most)
     compared = compare(new, old, "abcd", task, spec, slices={"site = N": site, "site = S": ~site})
-    verdict = decide(spec, metric="accuracy", value=0.9, cost=Cost(), champion="0" * 12, comparison=compared)
+    verdict = decide(spec, metric="accuracy", value=0.9, champion="0" * 12, comparison=compared)
     assert verdict.decision == decision, verdict.reason
     assert ("slice 'site = N' fell from 0.9667 to 0.5000" in verdict.reason) == (decision == "keep")
 
@@ -330,7 +329,7 @@ def test_a_limit_on_slices_that_do_not_exist_is_warned_of(
     evaluate(training, dataset, str(tmp_path / "evaluation"))
     for most, warned in ((1.0, False), (0.1, True)):
         caplog.clear()
-        spec = GateSpec(gate="toys", gate_slice_loss=most)
+        spec = GateSpec(gate_model="toys", gate_slice_loss=most)
         gate(training, dataset, str(tmp_path / "evaluation"), str(tmp_path / "gate"), spec)
         assert ("has no slices, so that none is judged" in caplog.text) == warned
 
@@ -344,7 +343,9 @@ def test_the_gate_compares_the_slices_of_the_evaluation(tmp_path: Path) -> None:
         run = tmp_path / str(seed)
         training = a_training(str(run / "training"), dataset, seed=seed)
         evaluate(training, dataset, str(run / "evaluation"), spec)
-        verdict = gate(training, dataset, str(run / "evaluation"), str(run / "gate"), GateSpec(gate="toys"))
+        verdict = gate(
+            training, dataset, str(run / "evaluation"), str(run / "gate"), GateSpec(gate_model="toys")
+        )
         if verdict.comparison is None:
             package = export(training, dataset, str(run / "evaluation"), str(run / "model"))
             model = NamedModel(open_store(str(tmp_path / "store")), "toys")
