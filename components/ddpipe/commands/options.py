@@ -155,6 +155,8 @@ def as_option(item: Parameter, heading: str, *, common: bool = True) -> Callable
         return click.option(name, type=bool, is_flag=False, flag_value=True, default=default, **shared)
     names = list(filter(None, item.allowed.names)) if isinstance(item.allowed, OneOf) else []
     metavar = "|".join(names) if 0 < len(names) <= FEW else None
+    if item.may_be_auto:
+        metavar = f"NUMBER|{AUTO}"
     return click.option(
         name,
         type=_NumberOrAuto(item.kind) if item.may_be_auto else item.kind,
