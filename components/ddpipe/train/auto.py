@@ -242,20 +242,19 @@ def _batch(builder: _RecipeBuilder) -> None:
 
 
 def _optimizer(builder: _RecipeBuilder) -> None:
-    family, data, name = builder.family, builder.data, builder.recipe.model
-    builder.set("optimizer", "sgd" if builder.has_weights else family.optimizer, f"suits {name}")
+    family, data, network = builder.family, builder.data, builder.recipe.model
+    builder.set("optimizer", "sgd" if builder.has_weights else family.optimizer, f"suits {network}")
     how, batch = builder.recipe.optimizer, builder.recipe.batch_size
     rate = family.rates[how] * (batch / family.batch) ** (family.power if how == "sgd" else 0.5)
     if builder.has_weights:
         rate *= constants.PRETRAINED_RATE
-    given = f"{how}, {name} and batches of {batch}"
+    given = f"{how}, {network} and batches of {batch}"
     builder.set("learning_rate", float(f"{rate:.2g}"), f"suits {given}")
-    builder.set("momentum", constants.MOMENTA[how], f"suits {how}")
-    builder.set("weight_decay", constants.DECAYS[how], f"suits {how}")
-    builder.set("schedule", "linear" if how == "muon" else "cosine", f"suits {how}")
+    for name in ("momentum", "weight_decay", "schedule"):
+        builder.set(name, family.values(how)[name], f"suits {how}")
     smoothing = family.smoothing if data.task == "multiclass" else 0.0
     builder.set(
-        "label_smoothing", smoothing, f"suits {name}" if smoothing else f"none for {data.task} {name}"
+        "label_smoothing", smoothing, f"suits {network}" if smoothing else f"none for {data.task} {network}"
     )
 
 

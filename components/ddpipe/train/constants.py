@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ddpipe.model import is_own_function
 
@@ -59,6 +60,14 @@ PRETRAINED_PASSES = {"cpu": 5, "cuda": 15}
 """Passes at most: pretrained weights learn new classes in a few."""
 
 
+DECAYS = {"sgd": 5e-4, "adamw": 0.02, "muon": 0.0}
+"""Weight decay by optimizer: Muon keeps weights at one length and needs none."""
+MOMENTA = {"sgd": 0.9, "adamw": 0.9, "muon": 0.6}
+"""By optimizer: Muon's updates are all as long, and a long memory makes them lag."""
+WARMUPS = {"sgd": 0.1, "adamw": 0.1, "muon": 0.0}
+"""Share of all steps by optimizer: Muon's first updates are as well scaled as its later ones."""
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """Networks that train alike, from random weights.
@@ -78,6 +87,19 @@ class Family:
     power: float = 1.0
     smoothing: float = 0.1
     grows: bool = False
+
+    def values(self, optimizer: str = "") -> dict[str, Any]:
+        """What goes together in a recipe, by the names of its hyperparameters."""
+        how = optimizer or self.optimizer
+        return {
+            "optimizer": how,
+            "learning_rate": self.rates[how],
+            "schedule": "linear" if how == "muon" else "cosine",
+            "momentum": MOMENTA[how],
+            "weight_decay": DECAYS[how],
+            "warmup_fraction": WARMUPS[how],
+            "label_smoothing": self.smoothing,
+        }
 
 
 FAST = Family(
@@ -105,13 +127,6 @@ def family_of(network: str) -> Family:
     found = (family for start, family in FAMILIES.items() if network.startswith(start))
     return ATTENTION if is_own_function(network) else next(found, RESIDUAL)
 
-
-DECAYS = {"sgd": 5e-4, "adamw": 0.02, "muon": 0.0}
-"""Weight decay by optimizer: Muon keeps weights at one length and needs none."""
-MOMENTA = {"sgd": 0.9, "adamw": 0.9, "muon": 0.6}
-"""By optimizer: Muon's updates are all as long, and a long memory makes them lag."""
-WARMUPS = {"sgd": 0.1, "adamw": 0.1, "muon": 0.0}
-"""Share of all steps by optimizer: Muon's first updates are as well scaled as its later ones."""
 
 # Progressive resizing: augment.py
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from ddpipe.errors import ParameterError
 from ddpipe.parameters import OneOf, Parameters, parameter
 from ddpipe.spelling import option
+from ddpipe.train.constants import FAST, NORMALIZED, RESIDUAL
 from ddpipe.train.recipe import NONE, Recipe
 
 
@@ -34,13 +35,7 @@ _PLAIN: Mapping[str, Any] = {
     "resolution": 0,
     "epochs": 15,
     "batch_size": 64,
-    "optimizer": "sgd",
-    "learning_rate": 0.1,
-    "schedule": "cosine",
-    "momentum": 0.9,
-    "weight_decay": 5e-4,
-    "warmup_fraction": 0.1,
-    "label_smoothing": 0.0,
+    **NORMALIZED.values(),
     "class_weights": "none",
     "augmentation": "none",
     "initial_resolution": 1.0,
@@ -50,14 +45,8 @@ _PLAIN: Mapping[str, Any] = {
 
 _FAST: Mapping[str, Any] = {
     **_PLAIN,
+    **FAST.values(),
     "batch_size": 500,
-    "optimizer": "muon",
-    "learning_rate": 0.15,
-    "momentum": 0.6,
-    "weight_decay": 0.0,
-    "warmup_fraction": 0.0,
-    "schedule": "linear",
-    "label_smoothing": 0.2,
     "augmentation": "shift-alternating-flip",
     "precision": "auto",
 }
@@ -108,10 +97,9 @@ PRESETS: Mapping[str, Preset] = {
             "pretrained": "torchvision",
             "epochs": 10,
             "frozen_epochs": 1,
-            "batch_size": 64,
+            **RESIDUAL.values(),
             "learning_rate": 0.01,
             "weight_decay": 1e-4,
-            "label_smoothing": 0.1,
             "augmentation": "photo",
         },
     ),
