@@ -92,7 +92,7 @@ def test_a_stuck_rank_is_shown_where_it_is_stuck(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_never_comes_is_named(tmp_path: Path) -> None:
-    with ranks(tmp_path, ["come along"] * 2, sizes=[4, 4], join=3) as processes:
+    with ranks(tmp_path, ["come along"] * 2, sizes=[4, 4], join=8) as processes:
         assert "ranks 2, 3 did not join" in error_of(tmp_path, processes, 0)["seen"]
         assert "ranks 2, 3 did not join" in error_of(tmp_path, processes, 1)["seen"]
 

@@ -113,10 +113,12 @@ def v2_command(container: dict[str, Any], values: dict[str, Any], folder: Path) 
 
 
 def v1_command(template: dict[str, Any], values: dict[str, Any]) -> list[str]:
+    """Its results go to the working directory: on this machine, /tmp/outputs may be somebody else's."""
+
     def filled(part: str) -> str:
         if match := re.fullmatch(r"\{\{inputs\.parameters\.([\w-]+)\}\}", part):
             return written(values[re.sub("^(prepare|tune|export)-", "", match[1])])
-        return part
+        return part.removeprefix("/tmp/outputs/")  # noqa: S108 - a container's
 
     return [filled(part) for part in template["container"]["command"]]
 

@@ -38,26 +38,16 @@ TILES = [("digits-cnn", (160, 200), WAYS[1])]
 """Tiles of photographs, which were rejected for a difference of 0.0043 in logits."""
 
 WHOLE = "DDPIPE_WHOLE_MATRIX" in os.environ
-USUAL = (
-    *ARCHITECTURES,
-    *(
-        "alexnet",
-        "convnext_tiny",
-        "densenet121",
-        "efficientnet_b0",
-        "googlenet",
-        "mnasnet0_5",
-        "mobilenet_v2",
-    ),
-)
-"""Networks that are always tried, with every size in one way; the whole matrix takes half an hour."""
+_OFTEN = ("alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "mnasnet0_5", "mobilenet_v2")
+USUAL = {**dict.fromkeys(ARCHITECTURES, SIDES), **dict.fromkeys(_OFTEN, (64,)), "googlenet": (224,)}
+"""Networks and sizes that are always tried, in one way; the whole matrix takes half an hour."""
 
 ALL = TILES + [
     (name, (side, side), WAYS[way])
     for (row, name), (column, side), way in product(enumerate(FAMILIES), enumerate(SIDES), range(len(WAYS)))
     if side >= side_of(name)
     and (name, (side, side), WAYS[way]) not in FAST
-    and (WHOLE or name == "lenet" or (name in USUAL and way == (row + column) % len(WAYS)))
+    and (WHOLE or name == "lenet" or (side in USUAL.get(name, ()) and way == (row + column) % len(WAYS)))
 ]
 
 
