@@ -133,11 +133,8 @@ class StepComponent(ContainerComponent):  # type: ignore[misc]
         if Owner not in self._step.groups:
             identity.pop("pipeline", None)  # clean_up also removes the jobs of nested pipelines
         # KFP has no type for a number or a word: such an input is text, and users give numbers.
-        text = {
-            name: str(value)
-            for name, value in given.items()
-            if name in inputs and inputs[name].type == "STRING" and type(value) in {int, float}
-        }
+        either = {item.name for item in self._step.parameters if item.may_be_auto} & given.keys()
+        text = {name: str(given[name]) for name in either if type(given[name]) in {int, float}}
         return super().__call__(*args, **{**defaults, **identity, **given, **text})
 
 

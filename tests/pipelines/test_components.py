@@ -109,6 +109,17 @@ def test_an_identity_that_is_given_stays() -> None:
     assert inputs_of(task).items() >= own.items()
 
 
+def test_numbers_that_may_be_auto_are_given_as_they_are() -> None:
+    @dsl.pipeline
+    def mine(rate: str = "auto") -> None:
+        components.train(dataset="a", image="mine:1", epochs=3, learning_rate=rate)
+
+    (task,) = mine.pipeline_spec.root.dag.tasks.values()
+    assert task.inputs.parameters["epochs"].runtime_value.constant.string_value == "3"
+    assert task.inputs.parameters["batch_size"].runtime_value.constant.string_value == "auto"
+    assert task.inputs.parameters["learning_rate"].component_input_parameter == "rate"
+
+
 def test_a_job_without_identity_is_rejected_by_the_step() -> None:
     """As of a component file, for which Python does not fill in placeholders."""
     given = json.dumps({"inputs": {"parameterValues": {}}, "outputs": {}})

@@ -323,6 +323,7 @@ class Recipe(Parameters):
             _log.warning(
                 "%s %s of a stored recipe is not used: it is always %s", name, values[name], FORMER[name]
             )
+        # With slots, the decorator makes another class, which super() without arguments would not find.
         return super(Recipe, cls).from_dict({name: values[name] for name in values if name not in FORMER})
 
     def conflicts(self) -> Iterator[str]:

@@ -98,14 +98,11 @@ def _trained(context: _Context, start: Start) -> bool:
     choice, recipe = start.choice, start.choice.recipe
     shape = working_shape(manifest.shape, recipe.resolution)
     splits = {name: open_split((manifest, store_of(context.dataset)), name, shape=shape) for name in SPLITS}
-    how, compiled = (
-        Determinism(recipe.deterministic),
-        recipe.compile and world.device.type in COMPILED_DEVICES,
-    )
+    compiled = recipe.compile and world.device.type in COMPILED_DEVICES
     may_restart = "learning_rate" in choice.reasons and not choice.restarted
     with (
         uploading(patience_for(store)) if world.is_main else nullcontext() as uploads,
-        determinism(how, recipe.model, compiled=compiled),
+        determinism(Determinism(recipe.deterministic), recipe.model, compiled=compiled),
     ):
         launch = time.time() - context.began - context.lost
         before = world.decided(lambda: _prepared_in(store)) + launch + context.lost
@@ -119,19 +116,7 @@ def _trained(context: _Context, start: Start) -> bool:
         )
         if start.checkpoint:
             trainer.restore(start.checkpoint)
-        else:
-            for line in choice.lines():
-                _log_once("chosen: %s", line)
-            if recipe.minutes and "epochs" not in choice.reasons:
-                _log_once("epochs %d is not used: %g minutes decide", recipe.epochs, recipe.minutes)
-            if choice.advice:
-                _log_once("%s", choice.advice)
-        _log_once(
-            "training %s on %s (%d images, %d classes), processes: %d, device: %s, from step %d of %s%d",
-            *(recipe.model, manifest.name, len(splits["train"]), len(manifest.classes)),
-            *(world.size, world.device.type, trainer.step),
-            *("at most " if trainer.step == 0 and recipe.minutes else "", trainer.steps),
-        )
+        _log_start(start, manifest, world, trainer)
         done = trainer.timetable.done(trainer.step)
         with keep_journal(store, uploads, step=trainer.step, done=done) as journal:
             try:
@@ -146,6 +131,24 @@ def _trained(context: _Context, start: Start) -> bool:
             record = _record(context.dataset, manifest, choice, world=world, trainer=trainer, saver=saver)
             uploads.put(RECORD, partial(_conclude, store, saver, record))
     return True
+
+
+def _log_start(start: Start, manifest: DatasetManifest, world: World, trainer: Trainer) -> None:
+    """Log what was chosen, unless an earlier attempt has, and what is trained from where."""
+    choice, recipe = start.choice, start.choice.recipe
+    if not start.checkpoint:
+        for line in choice.lines():
+            _log_once("chosen: %s", line)
+        if recipe.minutes and "epochs" not in choice.reasons:
+            _log_once("epochs %d is not used: %g minutes decide", recipe.epochs, recipe.minutes)
+        if choice.advice:
+            _log_once("%s", choice.advice)
+    _log_once(
+        "training %s on %s (%d images, %d classes), processes: %d, device: %s, from step %d of %s%d",
+        *(recipe.model, manifest.name, manifest.splits["train"].count, len(manifest.classes)),
+        *(world.size, world.device.type, trainer.step),
+        *("at most " if trainer.step == 0 and recipe.minutes else "", trainer.steps),
+    )
 
 
 def _lower(choice: ChosenRecipe) -> ChosenRecipe:
