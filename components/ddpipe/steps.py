@@ -14,8 +14,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from ddpipe.errors import ParameterError
-from ddpipe.evaluate.gate_spec import GateSpec
-from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export.spec import ExportSpec
 from ddpipe.jobs import ALONE, BACKENDS, LOCAL
 from ddpipe.jobs.options import JobOptions, LaunchOptions, Restart

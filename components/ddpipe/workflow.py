@@ -23,8 +23,7 @@ from ddpipe.storage import exists, open_store, write_uri
 
 if TYPE_CHECKING:
     from ddpipe.data.manifest import DatasetManifest
-    from ddpipe.evaluate.gate_spec import GateSpec
-    from ddpipe.evaluate.spec import EvaluateSpec
+    from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
     from ddpipe.export.spec import ExportSpec
     from ddpipe.jobs.options import JobOptions
     from ddpipe.jobs.owner import Owner
@@ -200,7 +199,7 @@ def gate(run: Run, dataset: str, spec: GateSpec) -> Verdict:
     """Decide whether the run's model is to replace the champion, and write the report on the run so far."""
     evaluated = run.origin("evaluate")
     with run.step("gate") as facts:
-        from ddpipe.evaluate.gating import gate as step
+        from ddpipe.evaluate.gate import gate as step
 
         verdict = step(run.origin("train").training, dataset, evaluated.evaluation, run.gate, spec)
         facts.update(

@@ -13,8 +13,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
-from ddpipe.errors import CheckpointError, DatasetError, Diverged, ParameterError
-from ddpipe.evaluate.evaluate import evaluate
+from ddpipe.errors import CheckpointError, DatasetError, Diverged
+from ddpipe.evaluate.evaluate import BATCH_SIZE, evaluate
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.classifier import load_model
 from ddpipe.model.evaluation import Evaluation, load_evaluation
@@ -25,22 +25,21 @@ SAMPLES = 37
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("made", "processes", "batch_size"),
+    ("made", "processes", "count"),
     [
-        pytest.param(a_dataset, 2, 8, id="five batches, the last of five samples"),
-        pytest.param(a_multilabel_dataset, 2, 64, id="several labels, fewer batches than ranks"),
-        pytest.param(a_multilabel_dataset, 3, 8, id="several labels, three ranks"),
+        pytest.param(a_dataset, 2, 4 * BATCH_SIZE + 5, id="five batches, the last of five samples"),
+        pytest.param(a_multilabel_dataset, 2, SAMPLES, id="several labels, fewer batches than ranks"),
+        pytest.param(a_multilabel_dataset, 3, 4 * BATCH_SIZE + 5, id="several labels, three ranks"),
     ],
 )
 def test_several_processes_see_what_one_sees_bit_for_bit(
-    tmp_path: Path, made: Callable[..., str], processes: int, batch_size: int
+    tmp_path: Path, made: Callable[..., str], processes: int, count: int
 ) -> None:
-    dataset = made(str(tmp_path / "store"), test=SAMPLES)
+    dataset = made(str(tmp_path / "store"), test=count)
     training, output = a_training(str(tmp_path / "training"), dataset), str(tmp_path / "several")
-    spec = EvaluateSpec(evaluation_batch_size=batch_size)
-    one = evaluate(training, dataset, str(tmp_path / "one"), spec)
+    one = evaluate(training, dataset, str(tmp_path / "one"))
     arguments = ["--training", training, "--dataset", dataset, "--output", output]
-    run_local("ddpipe.evaluate", [*arguments, "--spec", spec.to_json()], processes=processes)
+    run_local("ddpipe.evaluate", arguments, processes=processes)
     several = load_evaluation(output)
     assert several.subject.processes == processes
     assert one.metrics == several.metrics
@@ -102,18 +101,14 @@ def test_flips_are_averaged_and_reported(tmp_path: Path) -> None:
     np.testing.assert_allclose(flipped.predictions()[0], np.mean(both, axis=0), rtol=1e-4, atol=1e-6)
 
 
-def test_a_batch_size_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="evaluation_batch_size is 0"):
-        evaluate("training", "dataset", str(tmp_path), EvaluateSpec(evaluation_batch_size=0))
-
-
 @pytest.mark.parametrize("batch_size", [1, 8, 37, 128])
-def test_every_sample_is_scored_exactly_once_and_in_its_row(tmp_path: Path, batch_size: int) -> None:
+def test_every_sample_is_scored_exactly_once_and_in_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_size: int
+) -> None:
+    monkeypatch.setattr("ddpipe.evaluate.evaluate.BATCH_SIZE", batch_size)
     dataset = a_dataset(str(tmp_path / "store"), test=SAMPLES)
     training = a_training(str(tmp_path / "training"), dataset)
-    evaluation = evaluate(
-        training, dataset, str(tmp_path / "evaluation"), EvaluateSpec(evaluation_batch_size=batch_size)
-    )
+    evaluation = evaluate(training, dataset, str(tmp_path / "evaluation"))
     logits, labels = evaluation.predictions()
     samples, (classifier, _) = open_split(dataset, "test"), load_model(training)
     with torch.inference_mode():

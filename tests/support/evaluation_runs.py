@@ -15,7 +15,7 @@ from torch import nn
 
 from ddpipe.data.manifest import SPLITS, load_manifest
 from ddpipe.evaluate.evaluate import evaluate
-from ddpipe.evaluate.metrics import best_thresholds, measure
+from ddpipe.evaluate.measure import best_thresholds, measure
 from ddpipe.evaluate.mistakes import Mistake, wrong_answers
 from ddpipe.evaluate.report import RunRecord, drawn
 from ddpipe.export.export import export

@@ -10,7 +10,7 @@ from evaluation_runs import some_logits
 from safetensors.torch import save
 
 from ddpipe.data.manifest import DatasetManifest
-from ddpipe.evaluate.metrics import measure
+from ddpipe.evaluate.measure import measure
 from ddpipe.model.classifier import Classifier, build
 from ddpipe.model.package import Signature, publish
 from ddpipe.storage import open_store

@@ -8,7 +8,7 @@ import numpy as np
 from evaluation_runs import some_logits
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from ddpipe.evaluate.metrics import measure
+from ddpipe.evaluate.measure import measure
 from ddpipe.model.package import INPUT, OUTPUT, ModelPackage, Signature, pattern_of, publish
 from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.model.session import Session

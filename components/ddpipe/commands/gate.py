@@ -8,7 +8,7 @@ from ddpipe import workflow
 from ddpipe.commands.results import Outcome
 from ddpipe.commands.shown import Page, Scores
 from ddpipe.commands.step import step_command
-from ddpipe.evaluate.gate_spec import GateSpec
+from ddpipe.evaluate.spec import GateSpec
 from ddpipe.runs import RunOptions
 from ddpipe.steps import GATE
 from ddpipe.storage import read_uri

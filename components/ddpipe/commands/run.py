@@ -16,8 +16,7 @@ from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
 from ddpipe.data.versions import address
 from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError
-from ddpipe.evaluate.gate_spec import GateSpec
-from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export.spec import ExportSpec
 from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import Between, Parameters, parameter, refuse
@@ -186,7 +185,7 @@ def run_here(
         for folder in written:
             open_store(folder).check_writable()
         if evaluation.slice_columns:
-            from ddpipe.evaluate.slice_table import rows_of  # noqa: PLC0415 - numpy
+            from ddpipe.evaluate.slices import rows_of  # noqa: PLC0415 - numpy
 
             rows_of(evaluation)  # what is wrong with the table is found before the training
         with on_stop(stop), lease(open_store(run.uri)):

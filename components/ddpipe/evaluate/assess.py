@@ -18,12 +18,10 @@ from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.data.seen import Hashes, are_in
 from ddpipe.errors import DatasetError, DdpipeError, Diverged, ParameterError
 from ddpipe.evaluate.champion import BATCH, differences_to, session_of
-from ddpipe.evaluate.details import publish_in_detail
-from ddpipe.evaluate.metrics import best_thresholds, measure
-from ddpipe.evaluate.slice_table import sliced
+from ddpipe.evaluate.evaluate import rough
+from ddpipe.evaluate.measure import best_thresholds, fitted, measure
+from ddpipe.evaluate.slices import publish_in_detail, sliced
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.evaluate.temperature import fitted
-from ddpipe.evaluate.warnings import rough
 from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Subject
 from ddpipe.model.package import FORMAT, ONNX, Signature, load_package, seen_by
@@ -99,12 +97,12 @@ def assess(
     samples = open_split(data, split, shape=judged.signature.shape)
     slicing = sliced(spec, samples.sample_ids) if spec.slice_columns else None
     started = time.monotonic()
-    logits = _logits(judged, samples, spec)
+    logits = _logits(judged, samples)
     seconds = time.monotonic() - started
     temperature, thresholds = (
         (judged.signature.temperature, judged.signature.thresholds)
         if judged.is_whole
-        else _calibrated(judged, open_split(data, VALIDATION, shape=judged.signature.shape), spec)
+        else _calibrated(judged, open_split(data, VALIDATION, shape=judged.signature.shape))
     )
     task = TASKS[manifest.task]
     metrics = measure(
@@ -205,8 +203,8 @@ def _trained_on(
     return manifest, (warning,)
 
 
-def _logits(judged: Judged, samples: SplitReader, spec: EvaluateSpec) -> npt.NDArray[np.float32]:
-    logits = answers_to(samples, judged.answer, min(BATCH, spec.evaluation_batch_size))
+def _logits(judged: Judged, samples: SplitReader) -> npt.NDArray[np.float32]:
+    logits = answers_to(samples, judged.answer, BATCH)
     if broken := int((~np.isfinite(logits)).any(axis=1).sum()):
         raise Diverged(
             what="a model cannot be evaluated",
@@ -217,12 +215,12 @@ def _logits(judged: Judged, samples: SplitReader, spec: EvaluateSpec) -> npt.NDA
     return logits
 
 
-def _calibrated(judged: Judged, samples: SplitReader, spec: EvaluateSpec) -> tuple[float, Thresholds]:
+def _calibrated(judged: Judged, samples: SplitReader) -> tuple[float, Thresholds]:
     """Temperature and thresholds of a training, from the validation split."""
     task, classes = TASKS[judged.signature.task], len(judged.signature.classes)
     if not len(samples):
         return 1.0, judged.signature.thresholds
-    logits, truth = _logits(judged, samples, spec), task.truth(samples.labels, classes)
+    logits, truth = _logits(judged, samples), task.truth(samples.labels, classes)
     temperature = fitted(logits, truth, task)
     scaled: FloatArray = logits / np.float32(temperature)
     return temperature, () if task.exclusive else best_thresholds(task.probabilities(scaled), truth)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +19,9 @@ from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.data.seen import counted, held_out_seen
 from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
-from ddpipe.evaluate.details import publish_in_detail
-from ddpipe.evaluate.metrics import best_thresholds, measure
-from ddpipe.evaluate.slice_table import sliced
+from ddpipe.evaluate.measure import best_thresholds, fitted, measure
+from ddpipe.evaluate.slices import publish_in_detail, sliced
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.evaluate.temperature import fitted
-from ddpipe.evaluate.warnings import rough, warnings_about
 from ddpipe.model import VIEWS
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.classifier import load_model, samples_seen
@@ -35,11 +34,20 @@ from ddpipe.storage import open_store
 
 SPLIT = "test"
 
+BATCH_SIZE = 128
+"""Samples per forward pass; fewer where the images are large."""
+
 VALIDATION = "validation"
 """Where temperature and thresholds are chosen and views are compared: the test split would flatter all."""
 
 CALIBRATED = ("log_loss", "calibration_error")
 """The scores that a temperature changes."""
+
+FEW = 100
+"""Test images; with fewer, the 95 % interval of an accuracy is up to a fifth wide."""
+
+WORSE_EPOCH = 0.05
+"""Largest drop of the headline score, from the best epoch to the evaluated one, without a warning."""
 
 _log = logging.getLogger(__name__)
 
@@ -90,9 +98,7 @@ def evaluate(
             world.decided(lambda: sliced(spec, splits[SPLIT].sample_ids)) if spec.slice_columns else None
         )
         started = time.monotonic()
-        answers, plain = score_views(
-            classifier, views, splits, world, len(manifest.classes), spec.evaluation_batch_size
-        )
+        answers, plain = score_views(classifier, views, splits, world, len(manifest.classes), BATCH_SIZE)
         if world.is_main:
             _check_finite(answers, training_uri)
             subject = Subject(
@@ -272,3 +278,34 @@ def _check_finite(answers: Mapping[str, Scored], training_uri: str) -> None:
                 seen=f"it outputs NaN or infinity for {broken} of {len(seen.logits)} {split} samples",
                 do="Train again with a smaller learning rate.",
             )
+
+
+def rough(samples: int, metric: str, split: str = "test") -> Iterator[str]:
+    """A warning that scores on so few images are a guess."""
+    if samples < FEW:
+        share = f", so each is worth {100 / samples:.1f} points of accuracy" if metric == "accuracy" else ""
+        yield f"the scores are a rough guess: there are only {samples} {split} images{share}"
+
+
+def warnings_about(
+    views: Mapping[str, float], history: Sequence[Mapping[str, Any]], metric: str, images: int
+) -> Iterator[str]:
+    """Warnings about test-time views and the choice of the epoch, judged on the validation split.
+
+    A difference that so few images make by chance is no reason for a warning.
+    """
+    chance = 1 / math.sqrt(max(1, images))  # half the 95 % interval of an accuracy, where it is widest
+    for name, score in views.items():
+        if views["plain"] - score > chance:
+            yield (
+                f"test_time_views {name} make the model worse: validation {metric} {score:.4f} instead of "
+                f"{views['plain']:.4f}; evaluate with test_time_views plain"
+            )
+    key = f"validation_{metric}"
+    scores = [(record[key], record.get("epoch")) for record in history if isinstance(record.get(key), float)]
+    best = max(scores, key=lambda one: one[0], default=(0.0, None))
+    if scores and best[0] - scores[-1][0] > max(WORSE_EPOCH, chance):
+        yield (
+            f"the evaluated epoch is much worse than the best: validation {metric} {scores[-1][0]:.4f} in "
+            f"epoch {scores[-1][1]}, {best[0]:.4f} in epoch {best[1]}; train with model_selection best"
+        )

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from ddpipe.evaluate.curves import PrecisionRecall
-from ddpipe.model.evaluation import CalibrationBin, Curve
-from ddpipe.model.tasks import TITLES
+from ddpipe.model.evaluation import Curve
+from ddpipe.model.metrics import TITLES
+from ddpipe.model.scores import CalibrationBin
 
 INK, MUTED, GRID, QUIET = "#1a1f26", "#5c6672", "#e2e6ea", "#c3cad2"
 TRAIN, VALIDATION = "#2563c9", "#c2570c"

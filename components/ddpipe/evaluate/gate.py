@@ -1,27 +1,192 @@
-"""The gate's rules: what is known of two models -> promote, keep or fail, with a reason. Pure functions.
+"""The gate: compare a trained and evaluated model with the champion on the same images, and decide.
 
-fail      the new model does not meet a requirement: a minimum; or it cannot be
-compared, as the champion is gone or has another task
+evaluation of the run ──┐
+├──▶ images that neither was trained on ──▶ rules ──▶ verdict
+champion of the store ──┘
+
+fail      the new model is below the minimum; or it cannot be compared, as the champion is gone or has
+another task
 keep      it is good enough, but not certainly better than the champion, or a class or slice got much worse
 promote   it is certainly better, or there is no champion
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from ddpipe.evaluate.gate_spec import GateSpec
-from ddpipe.evaluate.metrics import Answers
-from ddpipe.evaluate.paired import by_class, gain, mcnemar, score
+import numpy as np
+import numpy.typing as npt
+
+from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
+from ddpipe.data.reader import SplitReader, open_split
+from ddpipe.data.seen import Hashes, are_in
+from ddpipe.errors import ParameterError
+from ddpipe.evaluate.champion import NotComparable, champion_of, logits_of_champion
+from ddpipe.evaluate.resampling import CONFIDENCE, gain, mcnemar
+from ddpipe.evaluate.spec import GateSpec
+from ddpipe.model.classifier import samples_seen
+from ddpipe.model.evaluation import Evaluation, load_evaluation
+from ddpipe.model.history import NamedModel, Promotion
+from ddpipe.model.metrics import DECIDING, METRICS, Answers
+from ddpipe.model.package import seen_by
 from ddpipe.model.slices import FEWEST
-from ddpipe.model.tasks import BoolArray, IntArray, Task
-from ddpipe.model.verdict import FAIL, KEEP, PROMOTE, ClassPair, Comparison, Verdict
+from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task
+from ddpipe.model.verdict import FAIL, KEEP, PROMOTE, ClassPair, Comparison, Verdict, publish
 from ddpipe.parameters import AUTO
+from ddpipe.storage import open_store
+
+SHOWN = 24
+"""Images of each kind that the report shows."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rival:
+    """The champion's side of a comparison.
+
+    Attributes:
+        version: Of the model; empty if there is no champion.
+        answers: To the images of the split; None if it cannot answer.
+        source: Where the answers come from, in a clause.
+        trouble: Why it cannot answer, in a clause.
+        seen: Hashes of what it was trained on; None if it does not say.
+    """
+
+    version: str = ""
+    answers: Answers | None = None
+    source: str = ""
+    trouble: str = ""
+    seen: Hashes | None = None
+
+
+def gate(
+    training_uri: str, manifest_uri: str, evaluation_uri: str, output_uri: str, spec: GateSpec
+) -> Verdict:
+    """Decide whether a model replaces the champion, and publish the verdict. Nothing is promoted here."""
+    spec = spec.validated()
+    manifest, evaluation = load_manifest(manifest_uri), load_evaluation(evaluation_uri)
+    _check(spec, manifest, evaluation, manifest_uri)
+    task, split = TASKS[manifest.task], evaluation.subject.split
+    samples = open_split((manifest, store_of(manifest_uri)), split)
+    logits, labels = evaluation.calibrated()
+    own = Answers.of(task, logits, labels, evaluation.metrics.thresholds)
+    promotion = NamedModel(store_of(manifest_uri), spec.gate_model).history().champion
+    rival = _rival(spec, promotion, manifest, manifest_uri, split, labels) if promotion else Rival()
+    seen = {"the new model": samples_seen(training_uri)}
+    if rival.answers:
+        seen[f"the champion {rival.version}"] = rival.seen
+    unseen = _unseen(samples, seen.values())
+    own, theirs = own.of_samples(unseen), rival.answers and rival.answers.of_samples(unseen)
+    comparison, trouble = None, rival.trouble
+    if not unseen.any():
+        trouble = trouble or "there is no image that neither model was trained on: add new test images"
+    elif theirs:
+        groups = None if samples.groups is None else samples.groups[unseen]
+        comparison = compare(own, theirs, manifest.classes, task, spec, groups, _slices(evaluation, unseen))
+    verdict = decide(
+        spec,
+        metric=metric_of(spec, task),
+        value=METRICS[metric_of(spec, task)].of(own) if unseen.any() else math.nan,
+        champion=rival.version,
+        comparison=comparison,
+        trouble=trouble,
+    )
+    unknown = [name for name, hashes in seen.items() if hashes is None]
+    verdict = replace(
+        verdict,
+        excluded=int((~unseen).sum()),
+        unknown=f"{' and '.join(unknown)} do not say what they were trained on" if unknown else "",
+        source=rival.source,
+    )
+    publish(open_store(output_uri), verdict, _differences(own, theirs, np.flatnonzero(unseen)))
+    _log.info("%s: %s", verdict.decision, verdict.reason)
+    return verdict
+
+
+def _rival(
+    spec: GateSpec,
+    promotion: Promotion,
+    manifest: DatasetManifest,
+    manifest_uri: str,
+    split: str,
+    labels: IntArray,
+) -> Rival:
+    """The champion's answers to the split, or why there are none."""
+    store, task = store_of(manifest_uri), TASKS[manifest.task]
+    try:
+        champion = champion_of(NamedModel(store, spec.gate_model), promotion, manifest)
+        signature = champion.package.signature
+        samples = open_split((manifest, store), split, shape=signature.shape)
+        logits, source = logits_of_champion(champion, manifest, samples, split)
+    except NotComparable as problem:
+        return Rival(version=promotion.version, trouble=str(problem))
+    thresholds = [None] * len(signature.classes) if task.exclusive else signature.thresholds
+    return Rival(
+        version=promotion.version,
+        answers=Answers.of(task, logits, labels, thresholds),
+        source=source,
+        seen=seen_by(champion.package.folder),
+    )
+
+
+def _check(spec: GateSpec, manifest: DatasetManifest, evaluation: Evaluation, manifest_uri: str) -> None:
+    task = TASKS[manifest.task]
+    problems = {
+        "no model is named: give its name as parameter gate_model": not spec.gate_model,
+        f"the evaluation used dataset version {evaluation.subject.dataset_id}": (
+            evaluation.subject.dataset_id != manifest.dataset_id
+        ),
+        f"a {task.name} dataset has no {spec.gate_metric}; it has "
+        f"{', '.join(name for name in task.scores if name in DECIDING)}": (
+            metric_of(spec, task) not in task.scores
+        ),
+    }
+    if wrong := [text for text, is_so in problems.items() if is_so]:
+        raise ParameterError(
+            what="the gate cannot decide",
+            which=manifest_uri,
+            seen="; ".join(wrong),
+            do="Correct the parameters of the gate, or evaluate on this dataset version first.",
+        )
+
+
+def _unseen(samples: SplitReader, seen: Iterable[Hashes | None]) -> BoolArray:
+    """Which samples no model was trained on, shape (samples,)."""
+    unseen: BoolArray = np.ones(len(samples), bool)
+    for hashes in seen:
+        if hashes is not None:
+            unseen &= ~are_in(samples.sample_ids.column, hashes)
+    return unseen
+
+
+def _slices(evaluation: Evaluation, kept: BoolArray) -> dict[str, BoolArray]:
+    """The slices of an evaluation by name: of the samples that are kept, which ones each has."""
+    slicing = evaluation.slicing()
+    if slicing is None:
+        return {}
+    named = zip(evaluation.metrics.slices, slicing.each(), strict=True)
+    return {one.name: mask[kept] for one, (_, _, mask) in named}
+
+
+def _differences(own: Answers, rival: Answers | None, places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The images that one model gets right and the other wrong, the largest difference first."""
+    if rival is None:
+        return np.empty((0, 2), np.int64)
+    apart = np.abs(((own.probabilities - rival.probabilities) * own.truth).sum(axis=1))
+    rows = []
+    for better, which in ((1, own.right & ~rival.right), (0, rival.right & ~own.right)):
+        chosen = np.flatnonzero(which)
+        chosen = chosen[np.argsort(-apart[chosen], kind="stable")][:SHOWN]
+        rows += [(int(places[one]), better) for one in chosen]
+    return np.array(rows, np.int64).reshape(-1, 2)
 
 
 def metric_of(spec: GateSpec, task: Task) -> str:
-    """The score that decides; raises no error, as every task has an accuracy or an AUC."""
+    """The score that decides."""
     return task.scores[0] if spec.gate_metric == AUTO else spec.gate_metric
 
 
@@ -41,18 +206,18 @@ def compare(
         champion: To the same samples, in the same order.
         classes: Names, in the order of the columns.
         task: Of the dataset.
-        spec: The score that decides, and with which confidence.
+        spec: The score that decides.
         groups: Shape (samples,): equal numbers belong together; None: each sample is on its own.
         slices: By name, which samples each has, shape (samples,).
     """
     metric = metric_of(spec, task)
-    found = gain(candidate, champion, metric, spec.gate_confidence, groups)
+    found = gain(candidate, champion, metric, groups)
     right, was_right = candidate.right, champion.right
     pairs = zip(
         classes,
         candidate.truth.sum(axis=0).tolist(),
-        by_class(candidate, exclusive=task.exclusive),
-        by_class(champion, exclusive=task.exclusive),
+        _by_class(candidate),
+        _by_class(champion),
         strict=True,
     )
     return Comparison(
@@ -60,7 +225,7 @@ def compare(
         champion=found.champion,
         low=found.low,
         high=found.high,
-        confidence=spec.gate_confidence,
+        confidence=CONFIDENCE,
         p_value=mcnemar(right, was_right) if groups is None else None,
         both_right=int((right & was_right).sum()),
         only_candidate=int((right & ~was_right).sum()),
@@ -82,15 +247,19 @@ def compare(
     )
 
 
+def _by_class(answers: Answers) -> tuple[float | None, ...]:
+    """What each class is judged by: recall of an exclusive class, AUC of a label; None where undefined."""
+    if not answers.task.exclusive:
+        return answers.aucs
+    hits: FloatArray = (answers.truth & answers.decisions).sum(axis=0)
+    support: FloatArray = answers.truth.sum(axis=0)
+    return tuple(float(hit / count) if count else None for hit, count in zip(hits, support, strict=True))
+
+
 def _score_of(answers: Answers, metric: str) -> float | None:
     """A score of some samples; None where they define none."""
-    value = score(answers, metric) if len(answers.truth) else math.nan
+    value = METRICS[metric].of(answers) if len(answers.truth) else math.nan
     return value if math.isfinite(value) else None
-
-
-def first(answers: Answers, metric: str) -> float:
-    """The score of a model that has no champion to be compared with; NaN if the split does not define it."""
-    return score(answers, metric)
 
 
 def decide(
@@ -103,32 +272,28 @@ def decide(
     trouble: str = "",
 ) -> Verdict:
     """The verdict, and why in one sentence."""
-    decision, reason = _decided(spec, metric, value, champion, comparison, trouble)
+    is_known = math.isfinite(value)
+    if not value >= spec.gate_minimum:  # also NaN
+        seen = f"{value:.4f}" if is_known else "undefined on these images"
+        decision, reason = FAIL, f"{metric} is {seen}, but at least {spec.gate_minimum:g} is required"
+    elif trouble:
+        decision, reason = FAIL, trouble
+    elif comparison is None:
+        decision, reason = PROMOTE, f"there is no champion yet, and {metric} is {value:.4f}"
+    else:
+        decision, reason = _compared(spec, metric, champion, comparison)
     return Verdict(
         model=spec.gate_model,
         decision=decision,
         reason=reason,
         metric=metric,
-        score=value if value == value else None,  # noqa: PLR0124 - NaN is no JSON
+        score=value if is_known else None,  # NaN is no JSON
         champion=champion,
         comparison=comparison,
     )
 
 
-def _decided(
-    spec: GateSpec,
-    metric: str,
-    value: float,
-    champion: str,
-    comparison: Comparison | None,
-    trouble: str,
-) -> tuple[str, str]:
-    if missed := list(_missed(spec, metric, value)):
-        return FAIL, "; ".join(missed)
-    if trouble:
-        return FAIL, trouble
-    if comparison is None:
-        return PROMOTE, f"there is no champion yet, and {metric} is {value:.4f}"
+def _compared(spec: GateSpec, metric: str, champion: str, comparison: Comparison) -> tuple[str, str]:
     moved = _moved(metric, champion, comparison)
     if worse := _worse(spec, comparison):
         return KEEP, f"{worse}, although {moved}" if comparison.gain > 0 else f"{worse}, and {moved}"
@@ -137,32 +302,21 @@ def _decided(
     return KEEP, f"{moved}: not certainly more than {spec.gate_gain:g}" if comparison.gain > 0 else moved
 
 
-def _missed(spec: GateSpec, metric: str, value: float) -> Iterator[str]:
-    """The requirements for any model that this one does not meet."""
-    if not value >= spec.gate_minimum:  # also NaN
-        seen = f"{value:.4f}" if value == value else "undefined on these images"  # noqa: PLR0124 - NaN
-        yield f"{metric} is {seen}, but at least {spec.gate_minimum:g} is required"
-
-
 def _worse(spec: GateSpec, comparison: Comparison) -> str:
     """The class, or else the slice, that lost most, if that is more than it may."""
-    kinds = (
-        ("class", comparison.classes, spec.gate_class_loss),
-        ("slice", comparison.slices, spec.gate_slice_loss),
-    )
-    for kind, pairs, most in kinds:
+    for kind, pairs in (("class", comparison.classes), ("slice", comparison.slices)):
         judged = [one for one in pairs if one.support >= FEWEST]
         one = max(judged, key=lambda one: one.loss, default=None)
-        if one and one.loss > most:
+        if one and one.loss > spec.gate_drop:
             return f"{kind} {one.name!r} fell from {one.champion:.4f} to {one.candidate:.4f}"
     return ""
 
 
 def _disagree(spec: GateSpec, metric: str, comparison: Comparison) -> bool:
     """Accuracy of single images also has to pass McNemar's test, which is exact where few answers differ."""
-    if metric != "accuracy" or spec.gate_gain < 0 or comparison.p_value is None:
+    if not METRICS[metric].is_share or spec.gate_gain < 0 or comparison.p_value is None:
         return True
-    return comparison.p_value <= 1 - spec.gate_confidence + 1e-12
+    return comparison.p_value <= 1 - CONFIDENCE + 1e-12
 
 
 def _moved(metric: str, champion: str, comparison: Comparison) -> str:

@@ -15,14 +15,13 @@ from PIL import Image
 from ddpipe.data.catalogue import per_class
 from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest
 from ddpipe.evaluate.curves import ClassCurves, class_curves
-from ddpipe.evaluate.differences import Gate, gate_of
 from ddpipe.evaluate.figures import learning_curves, precision_recall_curves, reliability, roc_curves
-from ddpipe.evaluate.mistakes import Mistake, worst_mistakes
+from ddpipe.evaluate.mistakes import Gate, Mistake, gate_of, worst_mistakes
 from ddpipe.model import VIEWS
 from ddpipe.model.evaluation import Evaluation, Metrics, load_evaluation
+from ddpipe.model.metrics import METRICS, TITLES
 from ddpipe.model.package import ModelPackage, load_package
 from ddpipe.model.slices import FEWEST, worst_first
-from ddpipe.model.tasks import TITLES
 from ddpipe.model.training_record import training_record
 from ddpipe.templates import environment
 
@@ -209,13 +208,13 @@ def percent(share: float, digits: int = 1) -> str:
 
 
 def score(value: float, name: str) -> str:
-    """A score by its name: accuracy in percent, the others as they are."""
-    return percent(value) if name == "accuracy" else f"{value:.4f}"
+    """A score by its name: a share in percent, the others as they are."""
+    return percent(value) if METRICS[name].is_share else f"{value:.4f}"
 
 
 def change(value: float, name: str) -> str:
-    """A difference of scores with its sign: accuracy in percentage points, the others as they are."""
-    return f"{100 * value:+.1f} points" if name == "accuracy" else f"{value:+.4f}"
+    """A difference of scores with its sign: of shares in percentage points, of others as it is."""
+    return f"{100 * value:+.1f} points" if METRICS[name].is_share else f"{value:+.4f}"
 
 
 def ratio(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""How to evaluate: parameters that the model does not depend on."""
+"""How to evaluate, and what the gate asks of a new model: parameters that neither of them depends on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ddpipe.data.names import DATASET
 from ddpipe.model import VIEWS
+from ddpipe.model.metrics import DECIDING
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
 from ddpipe.spelling import option
 
@@ -22,9 +24,6 @@ class EvaluateSpec(Parameters):
     heading: ClassVar[str] = "Evaluation"
     others: ClassVar[str] = "evaluate_options"
 
-    evaluation_batch_size: int = parameter(
-        128, "Samples per forward pass; fewer where the images are large.", Between(1, 1_000_000)
-    )
     test_time_views: str = parameter(
         AUTO,
         "Views of each image whose logits are averaged, also by the exported model: plain (one), flips "
@@ -51,3 +50,42 @@ class EvaluateSpec(Parameters):
             yield f"{columns} and {table} need each other, but only one of them is given"
         if len(self.slice_columns) > MOST_COLUMNS or len({*self.slice_columns}) < len(self.slice_columns):
             yield f"{columns} has {len(self.slice_columns)} names: at most {MOST_COLUMNS}, each once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSpec(Parameters):
+    """When a new model replaces the champion."""
+
+    what: ClassVar[str] = "the gate cannot decide"
+    heading: ClassVar[str] = "Gate"
+    others: ClassVar[str] = "gate_options"
+
+    gate_model: str = parameter(
+        "",
+        "Model of the store that a new version is compared with and may replace, such as digits; empty means "
+        "no gate.",
+    )
+    gate_metric: str = parameter(
+        AUTO, "Score that decides; auto is accuracy, or macro_auc of labels.", OneOf((AUTO, *DECIDING))
+    )
+    gate_minimum: float = parameter(
+        0.0, "Minimum score of a new model; below it the step fails.", Between(0, 1)
+    )
+    gate_gain: float = parameter(
+        0.0,
+        "Minimum gain over the champion: the whole confidence interval of the gain must lie above it. "
+        "Negative values accept a model that is certainly not worse by more than that.",
+        Between(-1, 1),
+    )
+    gate_drop: float = parameter(
+        1.0,
+        "Maximum drop against the champion of a class's recall (a label's AUC) or of a slice's score, where "
+        "there are at least 20 images; 1 accepts any drop. Slices come from the evaluation's slice_columns.",
+        Between(0, 1),
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        """A name that cannot be a part of a path."""
+        if self.gate_model and not DATASET.fullmatch(self.gate_model):
+            name = f"{option('gate_model')} is {self.gate_model!r}"
+            yield f"{name}, not a name of lower-case letters, digits, '.', '_', '-'"

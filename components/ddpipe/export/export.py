@@ -28,13 +28,14 @@ from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, load_evaluation
+from ddpipe.model.metrics import TITLES
 from ddpipe.model.onnx import OPSET, NotExportable, to_onnx
 from ddpipe.model.package import ModelPackage, Signature, pattern_of, publish, surroundings
 from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.model.scoring import Answer, answers_to, logits_by, with_views
 from ddpipe.model.session import Session
 from ddpipe.model.slices import worst_first
-from ddpipe.model.tasks import TASKS, TITLES
+from ddpipe.model.tasks import TASKS
 from ddpipe.storage import open_store
 from ddpipe.templates import environment
 

@@ -24,9 +24,11 @@ import numpy.typing as npt
 from ddpipe.data.npy import array_of
 from ddpipe.errors import CorruptObject
 from ddpipe.model import VIEWS
+from ddpipe.model.metrics import TITLES
+from ddpipe.model.scores import CalibrationBin
 from ddpipe.model.slices import FILE as SLICES
 from ddpipe.model.slices import SliceScore, Slicing, slicing_of
-from ddpipe.model.tasks import TASKS, TITLES
+from ddpipe.model.tasks import TASKS
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Folder, Format, to_json
@@ -83,21 +85,6 @@ class Curve:
     false_positive_rate: tuple[float, ...]
     true_positive_rate: tuple[float, ...]
     threshold: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationBin:
-    """What became of the model's claims of about the same probability.
-
-    Attributes:
-        confidence: Mean probability that was claimed.
-        frequency: How often it came true.
-        count: Claims in this bin.
-    """
-
-    confidence: float
-    frequency: float
-    count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

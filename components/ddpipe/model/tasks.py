@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+
+from ddpipe.model.metrics import METRICS, MULTICLASS, MULTILABEL, Answers, metrics_of
 
 FloatArray = npt.NDArray[np.floating[Any]]
 IntArray = npt.NDArray[np.int64]
@@ -21,17 +23,6 @@ BoolArray = npt.NDArray[np.bool_]
 
 Thresholds = Sequence[float | None]
 """One per label; None where none could be chosen."""
-
-
-TITLES = {
-    "accuracy": "accuracy",
-    "macro_f1": "macro F1",
-    "log_loss": "log loss",
-    "macro_auc": "macro AUC",
-    "macro_average_precision": "macro average precision",
-    "calibration_error": "calibration error",
-}
-"""Names of the scores in text."""
 
 
 class Task(ABC):
@@ -65,9 +56,11 @@ class Task(ABC):
     def losses(self, probabilities: FloatArray, truth: BoolArray) -> FloatArray:
         """Cross-entropy of each sample in nats, shape (samples,); clipped as scikit-learn does."""
 
-    @abstractmethod
     def headline(self, logits: FloatArray, truth: BoolArray) -> float:
         """The first of `scores`, the larger the better; of finite logits, shape (samples, classes)."""
+        # Logits have the order of the probabilities, which in float64 are all 1 from a logit of 37 on.
+        answers = Answers.judged(self, logits, truth, [None] * logits.shape[1])
+        return METRICS[self.scores[0]].measured(answers)
 
     def validation(self, logits: FloatArray, labels: IntArray) -> dict[str, float]:
         """How good a model is after an epoch: its loss and headline score.
@@ -97,10 +90,10 @@ class Task(ABC):
 class Multiclass(Task):
     """Exactly one class for each image."""
 
-    name = "multiclass"
+    name = MULTICLASS
     activation = "softmax"
     exclusive = True
-    scores = ("accuracy", "macro_f1", "log_loss", "macro_auc", "calibration_error")
+    scores = metrics_of(MULTICLASS)
 
     def probabilities(self, logits: FloatArray) -> FloatArray:
         """Softmax over the classes."""
@@ -122,10 +115,6 @@ class Multiclass(Task):
         """Of the true class."""
         return _nats(probabilities[truth])
 
-    def headline(self, logits: FloatArray, truth: BoolArray) -> float:
-        """Accuracy."""
-        return float(truth[np.arange(len(logits)), logits.argmax(axis=1)].mean())
-
     def claims(self, probabilities: FloatArray, truth: BoolArray) -> tuple[FloatArray, BoolArray]:
         """The probability of the predicted class, and whether it was right."""
         chosen = probabilities.argmax(axis=1)
@@ -136,10 +125,10 @@ class Multiclass(Task):
 class Multilabel(Task):
     """Any number of labels for each image, each a question of its own."""
 
-    name = "multilabel"
+    name = MULTILABEL
     activation = "sigmoid"
     exclusive = False
-    scores = ("macro_auc", "macro_average_precision", "macro_f1", "log_loss", "calibration_error")
+    scores = metrics_of(MULTILABEL)
 
     def probabilities(self, logits: FloatArray) -> FloatArray:
         """Sigmoid of each label."""
@@ -161,37 +150,9 @@ class Multilabel(Task):
         losses: FloatArray = _nats(np.where(truth, probabilities, 1 - probabilities)).mean(axis=1)
         return losses
 
-    def headline(self, logits: FloatArray, truth: BoolArray) -> float:
-        """Macro AUC over the labels that have an AUC."""
-        return macro_auc(class_aucs(logits, truth))
-
     def claims(self, probabilities: FloatArray, truth: BoolArray) -> tuple[FloatArray, BoolArray]:
         """Every label of every sample."""
         return probabilities.ravel(), truth.ravel()
-
-
-def class_aucs(scores: FloatArray, truth: BoolArray) -> tuple[float | None, ...]:
-    """Area under the ROC curve of each class against all others.
-
-    Args:
-        scores: Logits or probabilities, finite, shape (samples, classes).
-        truth: Which classes each sample shows, of the same shape.
-
-    Returns:
-        One value per class; None for a class that no sample shows, or every one.
-    """
-    from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - takes a second to import; not all need it
-
-    return tuple(
-        float(roc_auc_score(shows, column)) if shows.any() and not shows.all() else None
-        for column, shows in zip(scores.T, truth.T, strict=True)
-    )
-
-
-def macro_auc(aucs: Iterable[float | None]) -> float:
-    """The mean over the classes that have an AUC (see `class_aucs`); NaN if none has."""
-    known = [auc for auc in aucs if auc is not None]
-    return float(np.mean(known)) if known else math.nan
 
 
 def _nats(probabilities: FloatArray) -> FloatArray:

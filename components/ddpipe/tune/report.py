@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddpipe.evaluate.report import duration, percent
-from ddpipe.model.tasks import TITLES
+from ddpipe.model.metrics import TITLES
 from ddpipe.templates import environment
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune.figures import learning_curves, parallel_coordinates, scores

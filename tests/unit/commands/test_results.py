@@ -13,7 +13,7 @@ from ddpipe.__main__ import cli
 from ddpipe.commands import kfp_v1, kfp_v2
 from ddpipe.commands.shown import Classification, Document, EventFiles, Page, Scores
 from ddpipe.errors import NotWritable, ParameterError
-from ddpipe.model.tasks import TITLES
+from ddpipe.model.metrics import TITLES
 
 METRIC_NAME = r"[a-zA-Z]([-_a-zA-Z0-9]{0,62}[a-zA-Z0-9])?"
 CLASSES = ("cat, big", 'the "dog"')

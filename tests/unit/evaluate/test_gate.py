@@ -16,16 +16,15 @@ from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
 from ddpipe.data.seen import hashed, to_bytes
 from ddpipe.errors import ParameterError
-from ddpipe.evaluate.differences import gate_of
 from ddpipe.evaluate.evaluate import evaluate
-from ddpipe.evaluate.gate import compare, decide
-from ddpipe.evaluate.gate_spec import GateSpec
-from ddpipe.evaluate.gating import gate
-from ddpipe.evaluate.metrics import Answers
-from ddpipe.evaluate.paired import gain, mcnemar, score
+from ddpipe.evaluate.gate import compare, decide, gate
+from ddpipe.evaluate.mistakes import gate_of
+from ddpipe.evaluate.resampling import gain, mcnemar
+from ddpipe.evaluate.spec import GateSpec
 from ddpipe.export.export import export
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.history import NamedModel
+from ddpipe.model.metrics import DECIDING, METRICS, Answers
 from ddpipe.model.package import load_package
 from ddpipe.model.tasks import TASKS, BoolArray, IntArray
 from ddpipe.model.verdict import FORMAT, Verdict, load_verdict
@@ -77,7 +76,7 @@ ONE_CLASS_WORSE = (
         ({"gate_gain": -0.05}, SAME, {}, "promote", "accuracy stayed"),
         ({"gate_gain": -0.05}, WORSE, {}, "keep", "accuracy fell"),
         ({"gate_minimum": 0.95}, BETTER, {}, "fail", "at least 0.95 is required"),
-        ({"gate_class_loss": 0.1}, ONE_CLASS_WORSE, {}, "keep", "class 'd' fell from 1.0000 to 0.0000"),
+        ({"gate_drop": 0.1}, ONE_CLASS_WORSE, {}, "keep", "class 'd' fell from 1.0000 to 0.0000"),
         ({}, ONE_CLASS_WORSE, {}, "promote", "accuracy rose"),
         ({}, None, {"champion": "0123", "trouble": "the champion cannot be read"}, "fail", "cannot be read"),
     ],
@@ -96,7 +95,7 @@ def test_rules_of_the_gate(
 def test_a_class_with_few_images_does_not_decide() -> None:
     labels = np.r_[np.zeros(400, int), np.full(19, 3)]
     pair = _answers(labels, labels == 0), _answers(labels, (labels == 3) | (np.arange(419) < 200))
-    verdict = _verdict(dataclasses.replace(SPEC, gate_class_loss=0.1), pair)
+    verdict = _verdict(dataclasses.replace(SPEC, gate_drop=0.1), pair)
     assert verdict.decision == "promote"
 
 
@@ -106,28 +105,28 @@ def test_mcnemar_is_the_exact_test_of_the_images_that_differ() -> None:
     assert mcnemar(candidate, candidate) == 1.0
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "macro_auc", "macro_average_precision"])
+@pytest.mark.parametrize("metric", DECIDING)
 def test_equal_models_have_no_gain_in_any_metric(metric: str) -> None:
     labels = some_labels(200, 3)
     logits = some_logits(labels, 3)
     answers = Answers.of(TASKS["multilabel"], logits, labels, [0.5] * 3)
-    found = gain(answers, answers, metric, 0.95)
+    found = gain(answers, answers, metric)
     assert (found.value, found.low, found.high) == (0, 0, 0)
 
 
 def test_the_interval_is_that_of_a_plain_bootstrap() -> None:
     candidate, champion = BETTER
-    found = gain(candidate, champion, "accuracy", 0.9)
+    found = gain(candidate, champion, "accuracy")
     apart = candidate.right.astype(float) - champion.right
     random = np.random.default_rng(5)
     drawn = [apart[random.integers(0, 500, 500)].mean() for _ in range(4000)]
-    assert (found.low, found.high) == pytest.approx(np.percentile(drawn, (5, 95)), abs=0.003)
+    assert (found.low, found.high) == pytest.approx(np.percentile(drawn, (2.5, 97.5)), abs=0.003)
     assert found.value == pytest.approx(apart.mean())
 
 
 def test_a_macro_score_is_over_the_classes_that_occur() -> None:
     labels = np.zeros(10, int)
-    assert score(_answers(labels, labels == 0), "macro_f1") == 1.0
+    assert METRICS["macro_f1"].of(_answers(labels, labels == 0)) == 1.0
 
 
 def _promoted_share(draws: int, accuracies: Sequence[float], samples: int) -> float:
@@ -161,10 +160,10 @@ def test_groups_are_drawn_as_wholes() -> None:
     one = _answers(labels, np.arange(40) < 30), _answers(labels, (np.arange(40) < 22) | (np.arange(40) >= 38))
     many = [_answers(np.repeat(labels, 10), np.repeat(each.right, 10)) for each in one]
     groups = np.repeat(np.arange(40), 10)
-    alone, together = gain(*one, "accuracy", 0.95), gain(*many, "accuracy", 0.95, groups)
+    alone, together = gain(*one, "accuracy"), gain(*many, "accuracy", groups)
     assert (together.low, together.high) == pytest.approx((alone.low, alone.high))
     assert compare(*many, "abcd", MULTICLASS, SPEC, groups).p_value is None
-    assert gain(*many, "accuracy", 0.95).low > alone.low
+    assert gain(*many, "accuracy").low > alone.low
 
 
 # The step

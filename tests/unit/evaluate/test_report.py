@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 from evaluation_runs import a_dataset, a_record, a_subject, a_training_record, some_logits
 
-from ddpipe.evaluate.differences import Gate
 from ddpipe.evaluate.figures import learning_curves
-from ddpipe.evaluate.metrics import measure
-from ddpipe.evaluate.mistakes import worst_mistakes, wrong_answers
+from ddpipe.evaluate.measure import measure
+from ddpipe.evaluate.mistakes import Gate, worst_mistakes, wrong_answers
 from ddpipe.evaluate.report import RunRecord, duration, gather, render
 from ddpipe.model.evaluation import Evaluation, publish
 from ddpipe.model.package import ModelPackage

@@ -17,19 +17,16 @@ from sklearn import metrics as sklearn
 
 from ddpipe.errors import CorruptObject, DdpipeError, ParameterError
 from ddpipe.evaluate.curves import MOST_CLASSES, class_curves, precision_recall
-from ddpipe.evaluate.details import publish_in_detail
 from ddpipe.evaluate.evaluate import evaluate
-from ddpipe.evaluate.gate import compare, decide
-from ddpipe.evaluate.gate_spec import GateSpec
-from ddpipe.evaluate.gating import gate
-from ddpipe.evaluate.metrics import Answers, measure
+from ddpipe.evaluate.gate import compare, decide, gate
+from ddpipe.evaluate.measure import measure
 from ddpipe.evaluate.report import render
-from ddpipe.evaluate.slice_table import MOST_VALUES, sliced
-from ddpipe.evaluate.slices import slice_scores
-from ddpipe.evaluate.spec import EvaluateSpec
+from ddpipe.evaluate.slices import MOST_VALUES, publish_in_detail, slice_scores, sliced
+from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export.export import export
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.history import NamedModel
+from ddpipe.model.metrics import Answers
 from ddpipe.model.slices import Slicing, slicing_of, worst_first
 from ddpipe.model.tasks import TASKS
 from ddpipe.storage import open_store
@@ -314,24 +311,11 @@ def test_the_gate_judges_slices(most: float, decision: str) -> None:
     new, old = (
         Answers.of(task, 4.0 * (one[:, None] == np.arange(4)), labels, [None] * 4) for one in said.values()
     )
-    spec = GateSpec(gate_model="toys", gate_slice_loss=most)
+    spec = GateSpec(gate_model="toys", gate_drop=most)
     compared = compare(new, old, "abcd", task, spec, slices={"site = N": site, "site = S": ~site})
     verdict = decide(spec, metric="accuracy", value=0.9, champion="0" * 12, comparison=compared)
     assert verdict.decision == decision, verdict.reason
     assert ("slice 'site = N' fell from 0.9667 to 0.5000" in verdict.reason) == (decision == "keep")
-
-
-def test_a_limit_on_slices_that_do_not_exist_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    dataset = a_dataset(str(tmp_path / "store"))
-    training = a_training(str(tmp_path / "training"), dataset)
-    evaluate(training, dataset, str(tmp_path / "evaluation"))
-    for most, warned in ((1.0, False), (0.1, True)):
-        caplog.clear()
-        spec = GateSpec(gate_model="toys", gate_slice_loss=most)
-        gate(training, dataset, str(tmp_path / "evaluation"), str(tmp_path / "gate"), spec)
-        assert ("has no slices, so that none is judged" in caplog.text) == warned
 
 
 def test_the_gate_compares_the_slices_of_the_evaluation(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from evaluation_runs import a_training, some_labels, some_logits
 from samples import published, some_images
 
 from ddpipe.evaluate.evaluate import evaluate
-from ddpipe.evaluate.metrics import measure
-from ddpipe.evaluate.temperature import LOWEST, fitted
+from ddpipe.evaluate.measure import LOWEST, fitted, measure
 from ddpipe.export.export import export
 from ddpipe.model.evaluation import Metrics
 from ddpipe.model.tasks import TASKS

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from evaluation_runs import a_record
 
+from ddpipe.evaluate.evaluate import FEW, rough, warnings_about
 from ddpipe.evaluate.report import render
-from ddpipe.evaluate.warnings import FEW, rough, warnings_about
 
 
 def history(*scores: float) -> list[dict[str, float]]:

@@ -10,7 +10,7 @@ import pytest
 from evaluation_runs import an_evaluation, some_logits
 
 from ddpipe.errors import CorruptObject, NoSuchObject, NotWritable, ParameterError
-from ddpipe.evaluate.metrics import measure
+from ddpipe.evaluate.measure import measure
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.package import ModelPackage, Signature, load_package, publish
 from ddpipe.storage import Store, open_store

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from ddpipe.data.manifest import TASK_NAMES
 from ddpipe.data.reader import open_split
 from ddpipe.distributed import World
+from ddpipe.model.scores import average, class_aucs
 from ddpipe.model.scoring import logits_of
-from ddpipe.model.tasks import TASKS, class_aucs, macro_auc
+from ddpipe.model.tasks import TASKS
 from ddpipe.storage import open_store
 
 GENERATOR = np.random.default_rng(0)
@@ -56,7 +57,7 @@ def test_macro_auc_averages_the_labels_that_have_an_auc() -> None:
     aucs = class_aucs(LOGITS, truth)
     assert aucs[1] is None
     expected = [roc_auc_score(truth[:, one], LOGITS[:, one]) for one in (0, 2)]
-    assert macro_auc(aucs) == pytest.approx(np.mean(expected))
+    assert average(aucs) == pytest.approx(np.mean(expected))
 
 
 class Counting(nn.Module):

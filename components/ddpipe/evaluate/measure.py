@@ -1,0 +1,162 @@
+"""Logits and labels -> how good the model is: pure functions.
+
+For both tasks a split becomes three tables of one row per sample and one column per class: what is true, what
+the model thinks probable, what it decides (model/metrics.py). A score that a split does not define, because a
+class does not occur in it, is named instead of guessed.
+
+Logits are divided by a temperature that is fitted on the validation split. Decisions of a multiclass model
+and all AUCs stay the same, as the order of probabilities does.
+
+Sources: Guo et al., On Calibration of Modern Neural Networks, ICML 2017 (temperature, ECE); Platt, in
+Advances in Large Margin Classifiers (1999), section 2.2 (targets that are not quite certain: without them, a
+model that gets all validation samples right would be claimed to be certain of everything).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from sklearn import metrics as sklearn
+
+from ddpipe.evaluate.curves import roc
+from ddpipe.evaluate.resampling import intervals
+from ddpipe.model.evaluation import ClassScores, Estimate, Metrics
+from ddpipe.model.metrics import METRICS, Answers
+from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task, Thresholds
+
+FEWEST = 50
+"""Validation samples, below which the temperature stays 1."""
+
+LOWEST, HIGHEST = 0.2, 10.0
+"""Bounds of a temperature."""
+
+
+def measure(
+    logits: FloatArray,
+    labels: IntArray,
+    classes: Sequence[str],
+    *,
+    task: str = "multiclass",
+    thresholds: Thresholds | None = None,
+    groups: IntArray | None = None,
+    seed: int = 0,
+) -> Metrics:
+    """Everything that we say about a model on one split.
+
+    Args:
+        logits: Shape (samples, classes), finite.
+        labels: Multiclass: shape (samples,), values in 0..classes-1. Multilabel: 0 or 1, shape
+            (samples, classes).
+        classes: Names, in the order of the logits' columns.
+        task: "multiclass" or "multilabel".
+        thresholds: Multilabel: of each label, as `best_thresholds` chose them on another split.
+        groups: Shape (samples,): samples with equal numbers belong together; None: each is on its own.
+        seed: Of the bootstrap; the same seed gives the same intervals.
+    """
+    kind, cuts = TASKS[task], thresholds or [None] * len(classes)
+    answers = Answers.of(kind, logits, labels, cuts)
+    undefined = {name: reason for name in kind.scores if (reason := METRICS[name].missing(answers, classes))}
+    defined = [name for name in kind.scores if name not in undefined]
+    found = intervals(answers, defined, groups, seed)
+    return Metrics(
+        task=task,
+        samples=len(labels),
+        scores={name: Estimate(METRICS[name].measured(answers), *found[name]) for name in defined},
+        undefined=undefined,
+        classes=_class_scores(answers, classes, cuts),
+        confusion_matrix=_confusion_matrix(answers) if kind.exclusive else (),
+        roc=roc(answers.truth.ravel(), answers.probabilities.ravel()),
+        calibration=answers.bins,
+        groups=0 if groups is None else len(np.unique(groups)),
+    )
+
+
+def _class_scores(
+    answers: Answers, classes: Sequence[str], thresholds: Thresholds
+) -> tuple[ClassScores, ...]:
+    columns = zip(answers.truth.T, answers.decisions.T, answers.uncut, strict=True)
+    return tuple(
+        ClassScores(
+            name=name,
+            support=int(shows.sum()),
+            auc=auc,
+            average_precision=precision,
+            threshold=threshold,
+            **({} if uncut else _decided(shows, said)),
+        )
+        for name, threshold, auc, precision, (shows, said, uncut) in zip(
+            classes, thresholds, answers.aucs, answers.average_precisions, columns, strict=True
+        )
+    )
+
+
+def _decided(shows: BoolArray, said: BoolArray) -> dict[str, float | None]:
+    """Precision, recall and F1 of one class."""
+    hits, occurrences, said_so = int((shows & said).sum()), int(shows.sum()), int(said.sum())
+    return {
+        "precision": hits / said_so if said_so else None,
+        "recall": hits / occurrences if occurrences else None,
+        "f1": 2 * hits / (occurrences + said_so) if occurrences + said_so else None,
+    }
+
+
+def _confusion_matrix(answers: Answers) -> tuple[tuple[int, ...], ...]:
+    true, predicted = answers.truth.argmax(axis=1), answers.decisions.argmax(axis=1)
+    counts = sklearn.confusion_matrix(true, predicted, labels=range(answers.truth.shape[1]))
+    return tuple(tuple(map(int, row)) for row in counts)
+
+
+def best_thresholds(probabilities: FloatArray, truth: BoolArray) -> tuple[float | None, ...]:
+    """For each label the threshold with the best F1, halfway to the next lower probability of a sample.
+
+    None for a label that no sample shows: any threshold is as good there.
+
+    Args:
+        probabilities: Of a split that the model is not judged by, shape (samples, labels).
+        truth: Of the same shape.
+    """
+    return tuple(
+        _best_threshold(column, shows) if shows.any() else None
+        for column, shows in zip(probabilities.T, truth.T, strict=True)
+    )
+
+
+def _best_threshold(probabilities: FloatArray, shows: BoolArray) -> float:
+    precision, recall, levels = sklearn.precision_recall_curve(shows, probabilities)
+    product, total = 2 * precision[:-1] * recall[:-1], precision[:-1] + recall[:-1]
+    best = int(np.divide(product, total, out=np.zeros_like(total), where=total > 0).argmax())
+    return float((levels[best] + (levels[best - 1] if best else 0)) / 2)
+
+
+def fitted(logits: FloatArray, truth: BoolArray, task: Task) -> float:
+    """The temperature with the least cross-entropy; 1 with too few samples, or where none is better.
+
+    Args:
+        logits: Of the validation split, shape (samples, classes), finite.
+        truth: Which classes each sample shows, of the same shape.
+        task: How probabilities follow from logits.
+    """
+    samples, classes = logits.shape
+    if samples < FEWEST or classes < 2:  # noqa: PLR2004 - nothing to distribute
+        return 1.0
+    doubt = 1 / (samples + 2)
+    others = doubt / (classes - 1) if task.exclusive else doubt
+    targets = np.where(truth, 1 - doubt, others)
+
+    def loss(exponent: float) -> float:
+        probabilities = task.probabilities(logits / math.exp(exponent))
+        losses = targets * _log(probabilities)
+        if not task.exclusive:
+            losses = losses + (1 - targets) * _log(1 - probabilities)
+        return -float(losses.sum(axis=1).mean())
+
+    found = minimize_scalar(loss, bounds=(math.log(LOWEST), math.log(HIGHEST)), method="bounded")
+    return round(math.exp(found.x), 4) if found.fun < loss(0.0) else 1.0
+
+
+def _log(probabilities: FloatArray) -> FloatArray:
+    logs: FloatArray = np.log(np.clip(probabilities, np.finfo(np.float64).tiny, None))
+    return logs
