@@ -1,8 +1,13 @@
-"""What a person at a terminal, and a program that reads the log, see of a training."""
+"""What a person at a terminal, and a program that reads the log, see of a training.
+
+Which rank keeps the others waiting.
+What an epoch used of the machine.
+"""
 
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import logging
 import sys
@@ -10,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from ddpipe.distributed import World
 from ddpipe.storage import open_store
+from ddpipe.train import journal
 from ddpipe.train.batches import images_seen
-from ddpipe.train.journal import keep_journal
+from ddpipe.train.journal import Pace, ResourceUsage, keep_journal, slowest, summarized
 from ddpipe.train.saver import uploading
 
 LOG_PANEL = 75
@@ -109,3 +117,117 @@ def test_a_rank_that_writes_nothing_has_no_journal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("step", "images"), [(0, 0), (1, 4), (2, 8), (3, 10), (4, 14), (6, 20)])
 def test_the_last_batch_of_an_epoch_counts_what_it_holds(step: int, images: int) -> None:
     assert images_seen(step, SAMPLES, BATCH) == images
+
+
+@pytest.mark.parametrize(
+    ("seconds", "slow"),
+    [
+        ([0.05, 0.05, 0.31], 2),
+        ([0.31, 0.05], 0),
+        ([0.05, 0.05, 0.07], None),  # not much slower
+        ([0.001, 0.001, 0.01], None),  # nothing that matters
+        ([0.3, 0.3, 0.3, 0.3], None),
+        ([0.0], None),
+    ],
+)
+def test_a_rank_is_slow_next_to_most(seconds: list[float], slow: int | None) -> None:
+    assert slowest(seconds) == slow
+
+
+class Peers(World):
+    """Three ranks, of which this one is rank 0 and as fast as rank 1; rank 2 takes this many seconds."""
+
+    seconds = 0.3
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        own = float(values[0])
+        return torch.tensor([own, own, own + self.seconds])
+
+
+def test_a_slow_rank_is_reported_less_and_less_often(caplog: pytest.LogCaptureFixture) -> None:
+    pace = Pace(Peers(0, 3, torch.device("cpu")))
+    reported = []
+    with caplog.at_level(logging.WARNING):
+        for _ in range(250):
+            pace.compare()
+            reported.append(len(caplog.records))
+    assert [reported.index(count) + 1 for count in (1, 2, 3)] == [2, 20, 200]
+    assert "rank 2" in caplog.messages[0]
+
+
+def test_a_rank_that_is_slow_once_is_not_reported(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pace = Pace(Peers(0, 3, torch.device("cpu")))
+    for seconds in (0.3, 0.0, 0.3, 0.0):
+        monkeypatch.setattr(Peers, "seconds", seconds)
+        pace.compare()
+    assert not caplog.records
+
+
+def test_reading_and_working_count() -> None:
+    pace = Pace(World(0, 1, torch.device("cpu")))
+    for _ in pace.reading(iter(range(4))):
+        with pace.working():
+            torch.zeros(1)
+    assert 0 < pace._mean() < 1
+    assert pace._mean() == 0, "each window is measured by itself"
+
+
+CPU = torch.device("cpu")
+
+
+class Clock:
+    """Two clocks that somebody else moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.cpu = 0.0
+        monkeypatch.setattr(journal.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(journal.time, "process_time", lambda: self.cpu)
+        monkeypatch.setattr(journal, "cpus", lambda: 4)
+
+
+def test_share_of_time_waiting_for_data_is_reported_per_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock(monkeypatch)
+    measured = ResourceUsage(CPU)
+
+    def batches(wait: float) -> itertools.count[int]:
+        for number in range(3):
+            clock.now += wait
+            yield number
+
+    for wait, share in ((1.0, 0.25), (3.0, 0.5)):
+        assert [number for number in measured.waiting(batches(wait)) if clock_moves(clock)] == [0, 1, 2]
+        assert measured.epoch()["data_wait"] == share
+
+
+def clock_moves(clock: Clock) -> bool:
+    """A step of training: three seconds, on two of the four CPUs."""
+    clock.now, clock.cpu = clock.now + 3, clock.cpu + 6
+    return True
+
+
+def test_the_share_of_the_cpus_is_of_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    measured = ResourceUsage(CPU)
+    clock_moves(clock)
+    assert measured.epoch()["cpu"] == 0.5
+
+
+def test_memory_is_in_bytes_and_without_gpus_where_there_are_none() -> None:
+    used = ResourceUsage(CPU).epoch()
+    assert 50e6 < used["memory"] < 1e12
+    assert "gpu_memory" not in used
+
+
+def test_a_summary_adds_up_all_attempts() -> None:
+    history = [{"data_wait": 0.1, "cpu": 0.5, "memory": 10}, {"data_wait": 0.3, "cpu": 0.7, "memory": 30}]
+    attempts = [{"nodes": 2, "seconds": 1800}, {"nodes": 1, "seconds": 3600}]
+    assert summarized(history, attempts) == {
+        "node_hours": 2,
+        "data_wait": 0.2,
+        "cpu": 0.6,
+        "memory": 30,
+    }

@@ -1,7 +1,12 @@
-"""Saving while training continues: what is written is the state when saving was requested."""
+"""Saving while training continues: what is written is the state when saving was requested.
+
+Writes behind training's back: one at a time, the newest of each kind, to a store that may be away.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +14,16 @@ from typing import cast
 
 import pytest
 import torch
+from s3_server import BUCKET, Server
 from torch import Tensor
 
+from ddpipe.errors import CheckpointError, NotWritable, StoreError, Unreachable
 from ddpipe.model.checkpoint import Checkpoint, claim, latest
 from ddpipe.storage import Store, open_store
+from ddpipe.train import saver
 from ddpipe.train import saver as module
-from ddpipe.train.saver import Saver, Uploads
+from ddpipe.train.constants import STORE_PATIENCE
+from ddpipe.train.saver import Saver, Uploads, patience_for, uploading
 
 
 class Later:
@@ -126,3 +135,163 @@ def test_record_of_a_training_is_kept_and_extended(store: Store, later: Later) -
     saver.save(a_checkpoint(2, torch.ones(1)))
     later.finish()
     assert written(store).lineage == saver.lineage
+
+
+AWAY = Unreachable(what="the store", which="s3://a", seen="503", do="Wait.")
+
+FOREVER = 10**6
+
+
+class Away:
+    """A write that fails so many times."""
+
+    def __init__(self, times: int) -> None:
+        self.left, self.done = times, False
+
+    def __call__(self) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise AWAY
+        self.done = True
+
+
+def test_all_that_was_put_is_written_in_the_end() -> None:
+    written: list[int] = []
+    with uploading() as uploads:
+        for number in range(3):
+            uploads.put(f"kind {number}", lambda number=number: written.append(number))
+    assert written == [0, 1, 2]
+
+
+def test_uploads_keep_the_newest_waiting_write_of_a_kind() -> None:
+    began, finish = threading.Event(), threading.Event()
+    written: list[str] = []
+
+    def slow() -> None:
+        began.set()
+        assert finish.wait(60)
+        written.append("first")
+
+    with uploading() as uploads:
+        uploads.put("checkpoint", slow)
+        assert began.wait(60)
+        for name in ("second", "third"):
+            uploads.put("checkpoint", lambda name=name: written.append(name))
+        uploads.put("metrics", lambda: written.append("metrics"))
+        assert not written
+        finish.set()
+    assert written == ["first", "third", "metrics"]
+
+
+def test_writes_are_in_the_order_in_which_they_were_put() -> None:
+    """A checkpoint of step 400 that replaces one of step 200 is written after the best, of step 300.
+
+    Else the pieces of step 300 would count as those of a step that is no longer kept.
+    """
+    failed, away = threading.Event(), threading.Event()
+    written: list[int] = []
+
+    def write(step: int) -> None:
+        if not away.is_set():
+            failed.set()
+            assert away.wait(60)
+            raise AWAY
+        written.append(step)
+
+    with uploading(pause=0) as uploads:
+        uploads.put("a checkpoint", lambda: write(200))
+        assert failed.wait(60)
+        for step, kind in ((250, "a checkpoint"), (300, "the best"), (400, "a checkpoint")):
+            uploads.put(kind, lambda step=step: write(step))
+        away.set()
+    assert written == [300, 400]
+
+
+def test_a_store_that_was_away_is_ridden_out_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    write = Away(5)
+    with caplog.at_level(logging.WARNING), uploading(pause=0) as uploads:
+        uploads.put("checkpoint", write)
+        uploads.check()
+    assert write.done
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "not written, retrying for up to 600 s",
+        "the store is available again",
+    ]
+    assert "503" in caplog.records[0].message
+
+
+def test_a_write_that_fails_makes_way_for_the_newer_one() -> None:
+    failed, old, new = threading.Event(), Away(FOREVER), Away(0)
+
+    def failing() -> None:
+        failed.set()
+        old()
+
+    with uploading(pause=0.05) as uploads:
+        uploads.put("checkpoint", failing)
+        assert failed.wait(60)
+        uploads.put("checkpoint", new)
+    assert new.done
+
+
+def test_a_store_that_is_away_for_too_long_ends_the_training() -> None:
+    with pytest.raises(StoreError, match="503"), uploading(patience=0.05, pause=0.01) as uploads:
+        uploads.put("checkpoint", Away(FOREVER))
+
+
+@pytest.mark.timeout(60)
+def test_a_local_store_fails_at_once(tmp_path: Path) -> None:
+    """Nobody frees a full disk while training waits, and what was trained would be lost after 600 s."""
+    (tmp_path / "file").touch()
+    store = open_store(str(tmp_path / "file" / "run"))
+    with pytest.raises(NotWritable), uploading(patience_for(store)) as uploads:
+        uploads.put("checkpoint", lambda: store.write("a", b""))
+
+
+def test_a_bucket_may_come_back(s3: Server) -> None:
+    assert patience_for(open_store(f"s3://{BUCKET}/runs")) == STORE_PATIENCE
+
+
+def test_an_error_that_waiting_cannot_fix_is_raised_at_the_next_call() -> None:
+    def superseded() -> None:
+        raise CheckpointError(what="taken over", which="a", seen="b", do="c")
+
+    uploads = Uploads()
+    uploads.put("checkpoint", superseded)
+    with pytest.raises(CheckpointError, match="taken over"):
+        uploads.finish()
+    with pytest.raises(CheckpointError, match="taken over"):
+        uploads.check()
+    with pytest.raises(CheckpointError, match="taken over"):
+        uploads.put("checkpoint", superseded)
+
+
+def test_failed_training_writes_what_waits_and_raises_its_error() -> None:
+    write = Away(1)
+
+    def training() -> None:
+        with uploading(pause=0) as uploads:
+            uploads.put("checkpoint", write)
+            raise ValueError("diverged")
+
+    with pytest.raises(ValueError, match="diverged"):
+        training()
+    assert write.done
+
+
+def test_outages_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two outages, each shorter than the patience, both together longer."""
+    now = [0.0]
+    monkeypatch.setattr(saver.time, "monotonic", lambda: now[0])
+
+    def failing(seconds: float) -> None:
+        now[0] += seconds
+        if seconds:
+            raise AWAY
+
+    with uploading(patience=600, pause=0) as uploads:
+        for _ in range(3):
+            seconds = iter((0.1, 400.0, 0.0))
+            uploads.put("checkpoint", lambda seconds=seconds: failing(next(seconds)))
+            uploads.finish()
+    assert now[0] > 2 * 600 / 2

@@ -1,8 +1,13 @@
-"""How long a training takes, and how many steps fit into a budget of minutes, on a machine of known speed."""
+"""How long a training takes, and how many steps fit into a budget of minutes, on a machine of known speed.
+
+When a training saves and when it stops.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -12,14 +17,27 @@ import torch
 from ddpipe.distributed import World
 from ddpipe.model import PASSES, VIEWS
 from ddpipe.model.scoring import with_views
+from ddpipe.train import timetable
 from ddpipe.train.batches import images_seen
 from ddpipe.train.constants import MOST_EPOCHS, MOST_STEPS, SCORING_WORK, STEPS_BEFORE_FIRST_DECISION
 from ddpipe.train.recipe import Recipe
-from ddpipe.train.timetable import Budget, Timetable, TrainingWork, duration, scored_later
+from ddpipe.train.timetable import (
+    Budget,
+    Timetable,
+    TrainingRequest,
+    TrainingWork,
+    Watch,
+    duration,
+    scored_later,
+    watching,
+)
 
 ALONE = World(rank=0, size=1, device=torch.device("cpu"))
+
 IMAGES, BATCH = 10_000, 100
+
 PER_EPOCH = 100
+
 WORK = TrainingWork(IMAGES, BATCH, validation=1000)
 
 
@@ -217,3 +235,58 @@ def test_the_work_is_that_of_the_recipe() -> None:
 )
 def test_a_duration_is_in_words(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(timetable.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_checkpoint_is_asked_for_so_many_minutes_after_the_last_one(clock: list[float]) -> None:
+    watch = Watch(2)
+    asked = []
+    for clock[0] in (1000.0, 1119.0, 1120.0, 1121.0):
+        asked.append(watch.agreed(ALONE))
+    assert asked == [
+        TrainingRequest.CONTINUE,
+        TrainingRequest.CONTINUE,
+        TrainingRequest.SAVE,
+        TrainingRequest.SAVE,
+    ]
+    watch.saved()
+    assert watch.agreed(ALONE) is TrainingRequest.CONTINUE
+    clock[0] += 120
+    assert watch.agreed(ALONE) is TrainingRequest.SAVE
+
+
+def test_a_stop_request_takes_effect_at_any_time(clock: list[float]) -> None:
+    watch = Watch(1)
+    watch.request_stop()
+    clock[0] += 3600
+    assert watch.agreed(ALONE) is TrainingRequest.STOP
+    watch.saved()
+    assert watch.agreed(ALONE) is TrainingRequest.STOP
+
+
+def test_of_several_ranks_the_most_urgent_decides() -> None:
+    assert max(TrainingRequest) is TrainingRequest.STOP
+    assert sorted(TrainingRequest) == [TrainingRequest.CONTINUE, TrainingRequest.SAVE, TrainingRequest.STOP]
+
+
+def test_a_rank_whose_parent_is_gone_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(1)
+    assert watch.agreed(ALONE) is TrainingRequest.CONTINUE
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    assert watch.agreed(ALONE) is TrainingRequest.STOP
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_heard_inside_and_as_before_outside(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with watching(1) as watch:
+        assert watch.agreed(ALONE) is TrainingRequest.CONTINUE
+        os.kill(os.getpid(), number)
+        assert watch.agreed(ALONE) is TrainingRequest.STOP
+    assert signal.getsignal(number) is before

@@ -1,18 +1,80 @@
-"""Augmentation: random, but a function of seed, epoch and sample alone."""
+"""The order of samples: what every rank relies on without asking the others.
+
+Augmentation: random, but a function of seed, epoch and sample alone.
+Batches on their way to a GPU, on a machine without one.
+"""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from samples import some_images
 
-from ddpipe.train.batches import GRAY, augmented, draws
+from ddpipe.train.batches import (
+    GRAY,
+    _Copies,
+    augmented,
+    batch_sizes,
+    draws,
+    global_batch,
+    permutation,
+    seed_of_step,
+    share_of,
+    steps_per_epoch,
+)
 from ddpipe.train.recipe import AUGMENTATIONS, Augmentation
 
+
+def test_order_of_an_epoch_holds_every_sample_once() -> None:
+    order = permutation(3, 1, 100)
+    assert sorted(order) == list(range(100))
+    assert order.tolist() == permutation(3, 1, 100).tolist()
+
+
+def test_the_order_of_a_published_seed_never_changes() -> None:
+    """A checkpoint written by one version of ddpipe is resumed by the next."""
+    assert permutation(0, 0, 8).tolist() == [2, 4, 3, 6, 5, 0, 1, 7]
+
+
+def test_seeds_and_epochs_each_give_another_order() -> None:
+    orders = {tuple(permutation(seed, epoch, 50)) for seed in range(5) for epoch in range(5)}
+    assert len(orders) == 25
+
+
+@pytest.mark.parametrize(("samples", "batch_size"), [(10, 3), (9, 3), (2, 5), (1, 1), (1405, 64)])
+def test_the_batches_of_an_epoch_hold_every_sample_once(samples: int, batch_size: int) -> None:
+    order = permutation(0, 0, samples)
+    batches = [
+        global_batch(order, number, batch_size) for number in range(steps_per_epoch(samples, batch_size))
+    ]
+    assert np.concatenate(batches).tolist() == order.tolist()
+    assert [len(batch) for batch in batches] == batch_sizes(samples, batch_size).tolist()
+    assert all(len(batch) == batch_size for batch in batches[:-1])
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 20])
+def test_ranks_share_a_batch_evenly_and_without_overlap(ranks: int) -> None:
+    batch = permutation(0, 0, 13)
+    shares = [share_of(batch, rank, ranks) for rank in range(ranks)]
+    assert sorted(np.concatenate(shares)) == sorted(batch)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_every_step_of_every_rank_draws_its_own_random_numbers() -> None:
+    keys = {seed_of_step(seed, step, rank) for seed in range(4) for step in range(40) for rank in range(4)}
+    assert len(keys) == 640
+    assert all(0 <= key < 2**64 for key in keys)
+
+
 IMAGES = some_images(64, (32, 32, 3))
+
 SAMPLES = np.arange(64)
+
 ALL = AUGMENTATIONS["shift-flip-cutout"]
 
 
@@ -112,3 +174,31 @@ def test_a_shift_reaches_every_position_up_to_the_last() -> None:
         moved = augmented(images.copy(), Augmentation(shift=1 / 8), 7, 0, np.arange(4096))
         middle = moved.take(16, axis=axis)[:, 16, 0].astype(int)
         assert set((middle - 16).tolist()) == set(range(-4, 5))
+
+
+def test_a_copy_to_a_gpu_is_pinned_and_overlaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only pinned memory is copied while the GPU computes, and only without waiting for the copy."""
+    calls: list[tuple[str, object]] = []
+    stream = SimpleNamespace(record_event=lambda: "copied")
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        calls.append(("pinned", tensor.dtype))
+        return tensor
+
+    def to(tensor: torch.Tensor, device: torch.device, *, non_blocking: bool) -> torch.Tensor:
+        calls.append((f"{device} {non_blocking}", tensor.dtype))
+        return tensor
+
+    monkeypatch.setattr(torch.cuda, "Stream", lambda _device: stream)
+    monkeypatch.setattr(torch.cuda, "stream", nullcontext)
+    copies = _Copies(torch.device("cuda", 0))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    batch, event = copies.begun(np.zeros((2, 4, 4, 1), np.uint8), np.zeros(2, np.int64), 2)
+    assert calls == [
+        ("pinned", torch.uint8),
+        ("pinned", torch.int64),
+        ("cuda:0 True", torch.uint8),
+        ("cuda:0 True", torch.int64),
+    ]
+    assert (batch.size, event) == (2, "copied")
