@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import pickle
-import socket
 import sys
 import tempfile
 import time
@@ -27,6 +26,7 @@ from typing import NoReturn, TypeVar
 
 import cloudpickle
 import torch
+from torch.distributed import TCPStore
 from torch.multiprocessing import ProcessExitedException, ProcessRaisedException, start_processes
 
 from ddpipe.errors import DdpipeError, ParameterError, TrainingError
@@ -100,8 +100,10 @@ def spawn(work: Callable[..., T], processes: int, *arguments: object) -> T:
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as name:
         folder = Path(name)
         (folder / "work").write_bytes(cloudpickle.dumps((work, arguments)))
+        # It listens before a rank is told where: a free port may be taken by the time that rank 0 binds it.
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         group = start_processes(
-            _rank, (processes, _free_port(), folder), nprocs=processes, join=False, start_method="spawn"
+            _rank, (processes, store.port, folder), nprocs=processes, join=False, start_method="spawn"
         )
         try:
             while not group.join():
@@ -121,6 +123,7 @@ def _rank(rank: int, processes: int, port: int, folder: Path) -> None:
         LOCAL_WORLD_SIZE=str(processes),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
+        TORCHELASTIC_USE_AGENT_STORE="True",
     )
     torch.set_num_threads(max(1, torch.get_num_threads() // processes))
     log_as_rank()
@@ -165,10 +168,3 @@ def _cause(folder: Path, ended: ProcessRaisedException | ProcessExitedException)
         seen=f"{name} ended it" if name else "it left without an error",
         do="SIGKILL mostly means out of memory: see `dmesg`.",
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
