@@ -96,7 +96,7 @@ lock: $(INSTALLED) ## resolve the dependencies in pyproject.toml again into requ
 	@$(UV_COMPILE) pyproject.toml --upgrade --extra all --group dev --output-file requirements.txt
 	@$(UV_COMPILE) pyproject.toml --extra pipelines --extra register --constraint requirements.txt \
 		--output-file requirements-launcher.txt
-	@$(UV_COMPILE) pyproject.toml --extra train --extra score --extra register --extra pipelines --constraint requirements.txt \
+	@$(UV_COMPILE) pyproject.toml --extra train --extra register --extra pipelines --constraint requirements.txt \
 		--output-file requirements-trainer.txt
 	@$(UV_COMPILE) pyproject.toml --extra serve --constraint requirements.txt --output-file requirements-predictor.txt
 	@printf 'torch\ntorchvision\n' | $(UV_COMPILE) - --constraint requirements.txt --output-file requirements-torch.txt

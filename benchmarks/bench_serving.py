@@ -135,7 +135,7 @@ def _network(package: Path):  # noqa: ANN202 - torch is not imported yet
 
 def ours(package: Path, files: list[Path]) -> float:
     """Images per processor second of `load_model(...).predict`."""
-    from ddpipe.serve.model import load_model  # noqa: PLC0415
+    from ddpipe.serve.predictor import load_model  # noqa: PLC0415
 
     model = load_model(package, threads=1)
     started = processor_seconds()

@@ -200,7 +200,11 @@ def _stub() -> Iterator[str]:
     yield "# ruff: noqa: PYI021 - editors show the docstrings of a stub"
     yield from ("", "from collections.abc import Mapping, Sequence", "from os import PathLike")
     yield from ("from typing import Any", "", "from ddpipe.notebook.handle import Handle")
-    yield from ("from ddpipe.notebook.packing import Work", "from ddpipe.serve.model import Model", "")
+    yield from (
+        "from ddpipe.notebook.packing import Work",
+        "from ddpipe.serve.predictor import Predictor",
+        "",
+    )
     for name in vars(ddpipe)["PUBLIC"]:
         function = getattr(ddpipe, name)
         signature = inspect.signature(function)

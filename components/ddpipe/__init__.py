@@ -14,7 +14,7 @@ from typing import Any
 PUBLIC = {
     "launch": "ddpipe.notebook.entry",
     "attach": "ddpipe.notebook.entry",
-    "load_model": "ddpipe.serve.model",
+    "load_model": "ddpipe.serve.predictor",
 }
 """What `import ddpipe` offers, and the module of each: imported when it is used, as most processes do not."""
 

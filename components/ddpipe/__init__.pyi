@@ -7,7 +7,7 @@ from typing import Any
 
 from ddpipe.notebook.handle import Handle
 from ddpipe.notebook.packing import Work
-from ddpipe.serve.model import Model
+from ddpipe.serve.predictor import Predictor
 
 def launch(
     work: Work,
@@ -140,7 +140,7 @@ def attach(
 def load_model(
     uri: str | PathLike[str],
     threads: int = 0,
-) -> Model:
+) -> Predictor:
     """The model of a package.
 
     Args:

@@ -23,8 +23,7 @@ from ddpipe.parameters import AUTO, Between, OneOf, Parameter, Parameters, decla
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
 from ddpipe.search.options import SearchOptions
-from ddpipe.serve.manifests import DeployOptions
-from ddpipe.serve.spec import ModelOptions, RegisterOptions, ScoreOptions
+from ddpipe.serve.settings import DeployOptions, ModelOptions, PredictOptions, RegisterOptions
 from ddpipe.spelling import option
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
@@ -331,20 +330,21 @@ DEPLOY = Step(
 )
 PREDICT = Step(
     name="predict",
-    command=("score",),
+    command=("predict",),
     image=Image.TRAINER,
-    groups=(ModelOptions, ScoreOptions, StoreOptions),
+    groups=(ModelOptions, PredictOptions, StoreOptions),
     results=(
-        Result("predicted", Kind.TEXT, "Folder with predictions.csv, predictions.parquet and summary.json."),
+        Result("predicted", Kind.TEXT, "Folder with predictions.csv and summary.json."),
         Result("prediction_metrics", Kind.METRICS, "Numbers of images, and of unreadable ones."),
         Result("predictions_page", Kind.PAGE, "HTML page with shares and the least sure answers."),
     ),
-    help="Predict many images: tables of predictions, and a page that shows them.",
+    help="Predict images: one line for each, or with a table a folder of all predictions and a page. Images "
+    "that cannot be read are listed, the others answered, and the exit code is 15.",
     subject="model",
 )
 REGISTER = Step(
     name="register",
-    command=("register",),
+    command=("models", "register"),
     image=Image.LAUNCHER,
     groups=(ModelOptions, RegisterOptions, StoreOptions),
     results=(

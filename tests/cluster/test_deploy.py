@@ -29,9 +29,9 @@ from ddpipe.errors import DeployFailed
 from ddpipe.kube.api import ApiServer, connect
 from ddpipe.kube.discovery import is_served
 from ddpipe.kube.resources import PODS
-from ddpipe.serve.deploy import deploy
-from ddpipe.serve.manifests import APP, INFERENCE_SERVICES, DeployOptions
-from ddpipe.serve.model import load_model
+from ddpipe.serve.deploy import APP, INFERENCE_SERVICES, deploy
+from ddpipe.serve.predictor import load_model
+from ddpipe.serve.settings import DeployOptions
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
 
@@ -70,7 +70,6 @@ def _options(environment: dict[str, str], kserve: str) -> DeployOptions:
         s3_secret=STORE_SECRET,
         s3_endpoint=environment["POD_S3_ENDPOINT"],
         kserve=kserve,
-        deadline=120,
     )
 
 

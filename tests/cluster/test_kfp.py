@@ -34,7 +34,8 @@ from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import DdpipeError
 from ddpipe.kube.api import ApiServer
 from ddpipe.pipelines.compile import COMPILED, PIPELINES
-from ddpipe.serve.manifests import DEPLOYMENTS, MODEL
+from ddpipe.serve.deploy import MODEL
+from ddpipe.serve.rollout import DEPLOYMENTS
 from ddpipe.storage import open_store, read_uri
 
 pytestmark = [pytest.mark.cluster, pytest.mark.alone, pytest.mark.timeout(1200)]

@@ -11,8 +11,7 @@ from model_registry import ModelRegistry
 from onnx_packages import a_small_package
 
 from ddpipe.model.history import NamedModel
-from ddpipe.serve.registration import entry_of
-from ddpipe.serve.registry import register
+from ddpipe.serve.registry import entry_of, register
 from ddpipe.storage import open_store
 
 pytestmark = pytest.mark.cluster

@@ -31,7 +31,8 @@ from ddpipe.kube.api import ApiError, ApiServer
 from ddpipe.pipelines.compile import COMPILED, compile_v1
 from ddpipe.pipelines.training import GATED, TRAINING
 from ddpipe.pipelines.wiring import Pipeline
-from ddpipe.serve.manifests import DEPLOYMENTS, MODEL
+from ddpipe.serve.deploy import MODEL
+from ddpipe.serve.rollout import DEPLOYMENTS
 from ddpipe.storage import open_store, read_uri
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]

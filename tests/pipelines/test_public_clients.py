@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from onnx_packages import SHAPE, a_small_package
 
-from ddpipe.serve.model import load_model
+from ddpipe.serve.predictor import load_model
 
 pytestmark = [pytest.mark.installs, pytest.mark.timeout(900)]
 

@@ -20,7 +20,7 @@ PUBLIC = (
     "kube/cluster.py",
     "model/tasks.py",
     "notebook/handle.py",
-    "serve/model.py",
+    "serve/predictor.py",
     "sources/base.py",
     "storage/base.py",
 )

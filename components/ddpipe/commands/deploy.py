@@ -9,8 +9,8 @@ from ddpipe.commands.results import Outcome
 from ddpipe.commands.step import step_command
 from ddpipe.kube.api import connect
 from ddpipe.serve.deploy import deploy
-from ddpipe.serve.manifests import DeployOptions
 from ddpipe.serve.naming import package_uri
+from ddpipe.serve.settings import DeployOptions
 from ddpipe.steps import DEPLOY
 
 

@@ -1,4 +1,4 @@
-"""`ddpipe models ls|show|promote|rollback|diff|evaluate|rm`: models of a store, versions, champions."""
+"""`ddpipe models ls|show|promote|rollback|diff|evaluate|register|rm`: models and their versions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import click
 
 from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import SectionedCommand, options
+from ddpipe.commands.results import Outcome
+from ddpipe.commands.shown import Document
+from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import SPLITS
 from ddpipe.data.versions import address
 from ddpipe.errors import ModelError
@@ -18,7 +21,10 @@ from ddpipe.model.history import ModelVersion, NamedModel, Promotion, models
 from ddpipe.model.package import ModelPackage, load_package
 from ddpipe.model.training_record import RECORD
 from ddpipe.serve.naming import package_uri
+from ddpipe.serve.settings import RegisterOptions
+from ddpipe.steps import REGISTER
 from ddpipe.storage import open_store, write_uri
+from ddpipe.storage.sealed import to_json
 from ddpipe.train.recipe import as_today
 
 SHOWN = 10
@@ -33,7 +39,7 @@ store_option = click.option(
 
 @click.group("models")
 def models_command() -> None:
-    """List, show, promote, roll back and compare the versions of models.
+    """List, show, promote, roll back, compare and register the versions of models.
 
     A version is given as NAME@VERSION (a unique prefix of it is enough), or as NAME for the champion.
     """
@@ -59,7 +65,11 @@ def list_command(name: str | None, store: str) -> None:
                 f"{version.name}@{version.version}  {version.published:%Y-%m-%d %H:%M}  {first}{version.uri}"
                 f"{mark}"
             )
-    print_result({"versions": facts}, "\n".join(lines) or "no versions")
+    print_result(
+        {"versions": facts},
+        "\n".join(lines)
+        or f"no versions in {store}: a run with a gate publishes them: `ddpipe run photos --gate photos`",
+    )
 
 
 @models_command.command("show")
@@ -172,6 +182,27 @@ def evaluate_command(model: str, dataset: str, **given: Any) -> None:  # noqa: A
     scores = evaluation.headline()
     lines = [f"{name:24} {value:.4f}" for name, value in scores.items()]
     print_result({"evaluation": output, "page": page, **scores}, "\n".join([*lines, page]))
+
+
+@step_command(REGISTER)
+def register_command(model: str, runs: str, store: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+    """Run the step; its declaration describes it."""
+    from ddpipe.serve.registry import entry_of, register  # noqa: PLC0415 - the registry's client is an extra
+
+    entry = entry_of(package_uri(model, runs, store))
+    found = register(entry, RegisterOptions.picked(given).registry)
+    return Outcome(
+        asdict(found),
+        f"{found.model}@{found.version} is registered in {found.registry} as version {found.version_id} of "
+        f"model {found.model_id}",
+        values={"version_id": found.version_id},
+        shown={
+            "registered_version": Document(to_json(asdict(entry)), {**entry.properties, "uri": entry.uri})
+        },
+    )
+
+
+models_command.add_command(register_command)
 
 
 @models_command.command("rm")

@@ -1,79 +1,70 @@
-"""`ddpipe predict MODEL IMAGE…`: image files -> classes with probabilities, without torch."""
+"""`ddpipe predict MODEL IMAGE…`: images -> classes with probabilities, printed or as a table."""
 
 from __future__ import annotations
 
-import csv
 import json
-import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
 
-from ddpipe.commands import JSON, json_option
-from ddpipe.commands.model import model_argument
-from ddpipe.commands.options import SectionedCommand, options
-from ddpipe.errors import UnreadableImages, listed
-from ddpipe.processes.progress import progress_bar
-from ddpipe.serve.files import found
-from ddpipe.serve.model import load_model
-from ddpipe.serve.prediction import Prediction, header
-from ddpipe.serve.spec import PredictOptions
+from ddpipe.commands import JSON
+from ddpipe.commands.results import Outcome, called_by_engine
+from ddpipe.commands.shown import Page, Scores
+from ddpipe.commands.step import step_command
+from ddpipe.errors import ParameterError
+from ddpipe.serve.images import images_at
+from ddpipe.serve.naming import package_uri
+from ddpipe.serve.predictor import load_model
+from ddpipe.serve.settings import PredictOptions
+from ddpipe.serve.tables import Tally, write_tables
+from ddpipe.spelling import option
+from ddpipe.steps import PREDICT
+from ddpipe.storage import open_store
 
-SHOWN = 20
-"""Unreadable images that the message lists; the output has all of them."""
 
-
-@click.command("predict", cls=SectionedCommand)
-@model_argument
-@click.argument("images", nargs=-1, required=True, metavar="IMAGE...")
-@options(PredictOptions)
-@click.option("--csv", "as_csv", is_flag=True, help="Print a CSV table with all probabilities.")
-@json_option
-def predict_command(model: str, images: tuple[str, ...], as_csv: bool, **given: Any) -> None:  # noqa: ANN401 - by their names
-    """Print which classes a model sees in images, one line per image.
-
-    MODEL is a model package (a folder or s3:// URI), the name of a run, or NAME@champion. IMAGE is a file, a
-    folder, a CSV file of paths, or an s3:// URI of these. With --json each line is a JSON object. Images that
-    cannot be read are listed and the others answered; the exit code is then 15.
-    """
-    chosen = PredictOptions.picked(given).validated()
-    loaded = load_model(model)
-    predictions = _counted(loaded.stream(found(images, chosen.image_column)))
-    if as_csv:
-        table = csv.writer(sys.stdout, lineterminator="\n")
-        table.writerow(header(loaded.signature.classes))
-        for one in predictions:
-            table.writerow(one.to_row(loaded.signature.classes))
+@step_command(PREDICT)
+@click.argument("places", nargs=-1, metavar="[IMAGE]...")
+def predict_command(
+    model: str,
+    runs: str,
+    store: str,
+    places: tuple[str, ...],
+    **given: Any,  # noqa: ANN401 - the step's parameters
+) -> Outcome | None:
+    """Run the step; its declaration describes it."""
+    chosen = PredictOptions.picked({**given, "images": [*given["images"], *places]})
+    if called_by_engine() and not chosen.table:
+        raise ParameterError(
+            what=PredictOptions.what,
+            which=option("table"),
+            seen="it is empty, and a pipeline has nobody to print to",
+            do="Give a folder that outlives the step, such as s3://bucket/predictions.",
+        )
+    table = open_store(chosen.table) if chosen.table else None
+    if table:
+        table.check_writable()
+    loaded, tally = load_model(package_uri(model, runs, store)), Tally()
+    predictions = tally.watched(loaded.stream(images_at(chosen.images, chosen.image_column)))
+    outcome = None
+    if table:
+        facts, page = write_tables(loaded, predictions, tally, table)
+        counts = {"images": tally.images, "unreadable": tally.unreadable}
+        summary = f"{tally.images:,} images, {tally.unreadable:,} of them unreadable"
+        outcome = Outcome(
+            {"predictions": table.uri, **counts, "shares": facts["shares"]},
+            f"{summary}\n{table.uri}/predictions.html",
+            summary,
+            values={"predicted": table.uri},
+            shown={
+                "prediction_metrics": Scores({name: float(value) for name, value in counts.items()}),
+                "predictions_page": Page(page),
+            },
+        )
     else:
         as_json = click.get_current_context().meta.get(JSON)
         for one in predictions:
             click.echo(json.dumps(one.to_dict(chosen.top)) if as_json else one.to_text(chosen.top))
-
-
-def _counted(predictions: Iterable[Prediction]) -> Iterator[Prediction]:
-    """The same, under a progress bar; afterwards what was unusual, and an error if some were unreadable."""
-    warnings: Counter[str] = Counter()
-    problems: list[str] = []
-    count = unreadable = 0
-    with progress_bar("predicting", None) as progress:
-        for one in predictions:
-            yield one
-            progress.update()
-            count += 1
-            warnings.update(one.warnings)
-            if one.problem:
-                unreadable += 1
-                if len(problems) < SHOWN:
-                    problems.append(f"{one.image}: {one.problem}")
-    for text, times in warnings.items():
-        click.secho(f"warning: {times:,} of {count:,} images are {text}", fg="yellow", err=True)
-    if unreadable:
-        more = [f"and {unreadable - SHOWN:,} more, in the output"] if unreadable > SHOWN else []
-        raise UnreadableImages(
-            what="some images cannot be predicted",
-            which=f"{unreadable:,} of {count:,} images",
-            seen=listed([*problems, *more], SHOWN + 1),
-            do="The other images are answered. Repair these files or leave them out.",
-        )
+    for text, times in tally.warnings.items():
+        click.secho(f"warning: {times:,} of {tally.images:,} images are {text}", fg="yellow", err=True)
+    tally.check_readable(chosen)
+    return outcome

@@ -9,13 +9,12 @@ from typing import Any
 import click
 import uvicorn
 
-from ddpipe.commands.model import model_argument
 from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.errors import ParameterError
-from ddpipe.serve.model import load_model
+from ddpipe.serve.naming import package_uri
+from ddpipe.serve.predictor import load_model
 from ddpipe.serve.server import Server
-from ddpipe.serve.spec import ServeOptions
-from ddpipe.serve.work import Work
+from ddpipe.serve.settings import ServeOptions
 from ddpipe.spelling import option
 
 BACKLOG = 2048
@@ -28,18 +27,20 @@ _log = logging.getLogger(__name__)
 
 
 @click.command("serve", cls=SectionedCommand)
-@model_argument
+@click.argument("model")
+@click.option("--runs", default="runs", help="URI of the folder that holds all runs.")
+@click.option("--store", default="store", help="URI of the store with the versions of models.")
 @options(ServeOptions)
-def serve_command(model: str, **given: Any) -> None:  # noqa: ANN401 - by their names
+def serve_command(model: str, runs: str, store: str, **given: Any) -> None:  # noqa: ANN401 - by their names
     """Answer requests for predictions over HTTP, until it is stopped.
 
     MODEL is a model package (a folder or s3:// URI), the name of a run, or NAME@champion. The server speaks
     the Open Inference Protocol v2, takes pixels or image files, and shows a page at / for dropping a picture.
     """
     chosen = ServeOptions.picked(given)
-    work = Work(load_model(model), chosen.name, chosen.queue)
+    server = Server(load_model(package_uri(model, runs, store)), chosen.name, chosen.queue)
     config = uvicorn.Config(
-        Server(work).app(),
+        server.app(),
         host=chosen.host,
         port=chosen.port,
         backlog=BACKLOG,

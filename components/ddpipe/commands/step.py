@@ -30,14 +30,14 @@ Checks = tuple[tuple[str, str], ...]
 def step_command(
     step: Step,
     **settings: Any,  # noqa: ANN401 - click's own
-) -> Callable[[Callable[..., Outcome]], click.Command]:
+) -> Callable[[Callable[..., Outcome | None]], click.Command]:
     """The command of a step, from a function of its parameters' values by name.
 
     All problems with the step's parameters, and with those of later steps given by --check, are reported
     together before the function is called. A parameter in --options counts as if it had its own option.
     """
 
-    def decorate(body: Callable[..., Outcome]) -> click.Command:
+    def decorate(body: Callable[..., Outcome | None]) -> click.Command:
         @click.command(step.command[-1], cls=SectionedCommand, help=step.help, **settings)
         @_subject_argument(step)
         @options(*step.groups, brief=True)
@@ -56,7 +56,8 @@ def step_command(
             _use_endpoint(values)
             if DatasetOptions in step.groups:
                 values["dataset"] = address(values["dataset"], values.pop("store"))
-            deliver(body(**values))
+            if outcome := body(**values):  # None: it has printed the results itself
+                deliver(outcome)
 
         command.__doc__ = step.help
         return command

@@ -3,6 +3,9 @@
 look at what is there ─▶ create or replace ─▶ follow ─▶ ready ─▶ send a test pattern ─▶ same answer
                                                 └─▶ failed or too late       └─▶ another answer
                                                       └─▶ restore what was there, say why ◀─┘
+
+The pods run `ddpipe serve` on the package itself, whose files are verified as they are read; credentials come
+from a secret, by its name only.
 """
 
 from __future__ import annotations
@@ -15,15 +18,29 @@ from http import HTTPStatus
 from typing import Any
 
 from ddpipe.errors import DeployFailed, LaunchError, ParameterError
+from ddpipe.jobs.options import NO_SECRET, S3Access
 from ddpipe.kube.cluster import ApiError, Cluster, Refused
 from ddpipe.kube.discovery import is_served, readable
-from ddpipe.kube.resources import PODS, SERVICES
+from ddpipe.kube.resources import PODS, SERVICES, Resource
 from ddpipe.kube.retrying import delete, refused
 from ddpipe.model.package import FORMAT
-from ddpipe.serve.manifests import INFERENCE_SERVICES, MODEL, PORT, DeployOptions, Object, objects
-from ddpipe.serve.probe import Probe, probe
-from ddpipe.serve.rollout import State, look, ready_pod
+from ddpipe.serve.rollout import CONTAINER, DEPLOYMENTS, ProbeResult, RolloutState, look, probe, ready_pod
+from ddpipe.serve.settings import DeployOptions
 from ddpipe.storage import open_store
+
+INFERENCE_SERVICES = Resource(
+    group="serving.kserve.io", version="v1beta1", plural="inferenceservices", kind="InferenceService"
+)
+
+APP = "app.kubernetes.io/name"
+MANAGER = "app.kubernetes.io/managed-by"
+MODEL = "ddpipe.io/model"
+"""Annotation with the URI of the package."""
+
+PORT = 8080
+"""Of the pods; their Service listens at 80."""
+
+USER = 1000
 
 PAUSE = 1.0
 """Seconds between two looks at the pods."""
@@ -33,6 +50,9 @@ LASTING = 10.0
 
 REPLACEMENTS = 5
 """Attempts to replace an object whose status changes meanwhile."""
+
+DEADLINE = 600.0
+"""Seconds until the pods must be ready, before the previous model is restored."""
 
 OUTAGE = 120.0
 """Seconds that the API server may be away."""
@@ -117,7 +137,7 @@ def _deploy(
         raise DeployFailed(
             what="the model did not become ready",
             which=f"{main.resource.kind} {namespace}/{name}, {model}",
-            seen=state.seen if is_lost else f"after {options.deadline:g} s: {state.seen}",
+            seen=state.seen if is_lost else f"after {DEADLINE:g} s: {state.seen}",
             do=f"{restored} Remove the cause, then deploy again.",
         )
     tested = _tested(cluster.patient(TEST), options, model, made, kserve=kserve)
@@ -138,7 +158,7 @@ def _deploy(
 
 def _tested(
     cluster: Cluster, options: DeployOptions, model: str, made: Mapping[str, Any], *, kserve: bool
-) -> Probe:
+) -> ProbeResult:
     """The test request; to a pod of a Deployment, as its Service may still choose an old one."""
     if kserve:
         target = SERVICES.path(cluster.namespace, f"{options.service}-predictor:80")
@@ -146,20 +166,20 @@ def _tested(
     try:
         pod = ready_pod(cluster, made)
     except (ApiError, LaunchError) as error:
-        return Probe(None, f"its pods could not be listed: {error}")
+        return ProbeResult(None, f"its pods could not be listed: {error}")
     if not pod:
-        return Probe(None, "none of its new pods is ready any more")
+        return ProbeResult(None, "none of its new pods is ready any more")
     return probe(cluster, PODS.path(cluster.namespace, f"{pod}:{PORT}"), options.service, model)
 
 
 def _followed(
-    look: Callable[[], State],
+    look: Callable[[], RolloutState],
     options: DeployOptions,
     pause: Callable[[float], object],
     clock: Callable[[], float],
-) -> tuple[State, bool]:
+) -> tuple[RolloutState, bool]:
     """The last state of a rollout, and whether it does not pass by itself."""
-    until, state = clock() + options.deadline, State(ready=False, seen="nothing yet")
+    until, state = clock() + DEADLINE, RolloutState(ready=False, seen="nothing yet")
     since: float | None = None
     while not state.ready and clock() < until:
         pause(PAUSE)
@@ -173,14 +193,14 @@ def _followed(
     return state, False
 
 
-def _create(cluster: Cluster, item: Object) -> None:
+def _create(cluster: Cluster, item: ServingObject) -> None:
     """An object that is the same for every model."""
     namespace, name = item.body["metadata"]["namespace"], item.body["metadata"]["name"]
     if readable(lambda: cluster.get(item.resource.path(namespace, name))) is None:
         cluster.create(item.resource.path(namespace), item.body)
 
 
-def _put(cluster: Cluster, item: Object, before: Mapping[str, Any] | None) -> dict[str, Any]:
+def _put(cluster: Cluster, item: ServingObject, before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Create the object, or replace the one that was seen, unless somebody else has changed it since."""
     namespace, name = item.body["metadata"]["namespace"], item.body["metadata"]["name"]
     if before is None:
@@ -205,7 +225,11 @@ def _at(body: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _restore(
-    cluster: Cluster, main: Object, before: Mapping[str, Any] | None, made: Mapping[str, Any], previous: str
+    cluster: Cluster,
+    main: ServingObject,
+    before: Mapping[str, Any] | None,
+    made: Mapping[str, Any],
+    previous: str,
 ) -> str:
     """Put back what was there, or remove what was made; what became of it, in a sentence."""
     metadata = main.body["metadata"]
@@ -220,5 +244,74 @@ def _restore(
         return "Somebody else has changed it meanwhile: it is left as it is."
     kept = {key: before["metadata"].get(key, {}) for key in ("labels", "annotations")}
     body = {**main.body, "metadata": {**metadata, **kept}, "spec": before["spec"]}
-    _put(cluster, Object(main.resource, body), now)
+    _put(cluster, ServingObject(main.resource, body), now)
     return f"The previous model serves: {previous or 'it has no name'}."
+
+
+@dataclass(frozen=True, slots=True)
+class ServingObject:
+    """An object of the cluster, and where it belongs."""
+
+    resource: Resource
+    body: Mapping[str, Any]
+
+
+def objects(options: DeployOptions, model: str, namespace: str, *, kserve: bool) -> tuple[ServingObject, ...]:
+    """Everything that serves a model; the one whose rollout is followed comes first."""
+    labels = {APP: options.service, MANAGER: "ddpipe"}
+    metadata = {
+        "name": options.service,
+        "namespace": namespace,
+        "labels": labels,
+        "annotations": {MODEL: model},
+    }
+    pod = _pod(options, model)
+    if kserve:
+        predictor = {**pod, "minReplicas": options.replicas, "maxReplicas": options.replicas}
+        return (_object(INFERENCE_SERVICES, metadata, {"predictor": predictor}),)
+    template = {"metadata": {"labels": labels, "annotations": {MODEL: model}}, "spec": pod}
+    deployment = {
+        "replicas": options.replicas,
+        "selector": {"matchLabels": {APP: options.service}},
+        "template": template,
+        # The old pods answer until the new ones do.
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+    }
+    ports = [{"name": "http", "port": 80, "targetPort": PORT}]
+    service = {"selector": {APP: options.service}, "ports": ports}
+    return _object(DEPLOYMENTS, metadata, deployment), _object(SERVICES, metadata, service)
+
+
+def _object(resource: Resource, metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> ServingObject:
+    body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, "spec": spec}
+    return ServingObject(resource, body)
+
+
+def _pod(options: DeployOptions, model: str) -> dict[str, Any]:
+    resources = {"cpu": options.serve_cpu, "memory": options.serve_memory}
+    arguments = ["serve", model, "--host", "0.0.0.0", "--port", str(PORT), "--name", options.service]  # noqa: S104 - of the pod
+    ready = {"path": "/v2/health/ready", "port": PORT}
+    secret = "" if options.s3_secret == NO_SECRET else options.s3_secret
+    container = {
+        "name": CONTAINER,
+        "image": options.serve_image,
+        "imagePullPolicy": "IfNotPresent",
+        "args": arguments,
+        "env": S3Access(secret=secret, endpoint=options.s3_endpoint).environment(),
+        "ports": [{"containerPort": PORT, "protocol": "TCP"}],
+        "readinessProbe": {"httpGet": ready, "periodSeconds": 2, "timeoutSeconds": 5},
+        "resources": {"limits": resources, "requests": resources},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    return {
+        "containers": [container],
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": 30,
+    }

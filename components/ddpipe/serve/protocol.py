@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.model.package import INPUT, Signature
-from ddpipe.serve.prediction import Prediction
+from ddpipe.serve.predictor import Prediction
 
 FILES, PROBABILITIES, ANSWER = "files", "probabilities", "answer"
 
@@ -45,7 +45,7 @@ class WrongRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class InferRequest:
     """What a client asks.
 
     Attributes:
@@ -57,7 +57,7 @@ class Request:
     images: Sequence[bytes] | NDArray[np.uint8]
 
 
-def parsed(body: bytes, signature: Signature, header: str | None = None) -> Request:
+def parsed(body: bytes, signature: Signature, header: str | None = None) -> InferRequest:
     """A request for inference."""
     with _explained(signature):
         length = int(header) if header else len(body)
@@ -67,7 +67,7 @@ def parsed(body: bytes, signature: Signature, header: str | None = None) -> Requ
         (tensor,) = values["inputs"]
         if header:
             tensor["data"] = body[length:]
-        return Request(str(values.get("id", ""))[:LONGEST_ID], _images(tensor, signature))
+        return InferRequest(str(values.get("id", ""))[:LONGEST_ID], _images(tensor, signature))
 
 
 @contextmanager
@@ -142,7 +142,7 @@ def _pixels(shape: Sequence[int], data: object, signature: Signature) -> NDArray
 
 
 def response(
-    request: Request, predictions: Sequence[Prediction], signature: Signature, name: str
+    request: InferRequest, predictions: Sequence[Prediction], signature: Signature, name: str
 ) -> Mapping[str, Any]:
     """The answer to a request."""
     if bad := [f"image {at}: {one.problem}" for at, one in enumerate(predictions) if one.problem]:

@@ -1,19 +1,34 @@
-"""Whether the pods of a service answer with a new model yet, and if not, why.
+"""Whether the pods of a service answer with a new model yet, and as it did when it was exported.
 
 The pods decide, not the status of an InferenceService: that stays ready through a rollout, as the previous
 pods still answer. So its Deployment has to run the new arguments in all replicas.
+
+The test request goes through the API server's proxy to the Service or one of its pods, so that it works from
+a pipeline's pod and from a person's machine alike, and takes the way of all requests to the model. The
+package holds the expected probabilities; no model is computed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
-from ddpipe.kube.cluster import Cluster
+import numpy as np
+
+from ddpipe.errors import LaunchError
+from ddpipe.kube.cluster import ApiError, Cluster, Refused
 from ddpipe.kube.discovery import readable
-from ddpipe.kube.resources import PODS
-from ddpipe.serve.manifests import CONTAINER, DEPLOYMENTS
+from ddpipe.kube.resources import PODS, Resource
+from ddpipe.model.evaluation import read_json
+from ddpipe.model.package import FORMAT, INPUT, REFERENCE, SIGNATURE, Signature, answer_from, pattern_of
+
+DEPLOYMENTS = Resource(group="apps", version="v1", plural="deployments", kind="Deployment")
+
+CONTAINER = "kserve-container"
+"""The name that KServe expects."""
 
 HOPELESS = {"ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError"}
 """Reasons of a waiting container that do not pass by themselves."""
@@ -27,9 +42,15 @@ LONGEST_TEXT = 2000
 MOST_REASONS = 3
 """That a line shows."""
 
+TOLERANCE = 1e-3
+"""In a probability: more than another processor's rounding."""
+
+ITS_OWN = {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABLE_ENTITY}
+"""Refusals of the server in the pod, if they are no Status of Kubernetes; others come from the way to it."""
+
 
 @dataclass(frozen=True, slots=True)
-class State:
+class RolloutState:
     """Of a rollout.
 
     Attributes:
@@ -43,24 +64,24 @@ class State:
     hopeless: bool = False
 
 
-def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> State:
+def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> RolloutState:
     """How far the pods are."""
     service = made["metadata"]["name"]
     name = f"{service}-predictor" if kserve else service
     found = readable(lambda: cluster.get(DEPLOYMENTS.path(cluster.namespace, name)))
     if found is None or _arguments(found["spec"]["template"]["spec"]) != _expected(made, kserve=kserve):
-        return State(ready=False, seen=_conditions(made) or "the controller has not made its pods yet")
+        return RolloutState(ready=False, seen=_conditions(made) or "the controller has not made its pods yet")
     status, wanted = found.get("status", {}), found["spec"]["replicas"]
     if status.get("observedGeneration", 0) < found["metadata"]["generation"]:
-        return State(ready=False, seen="the controller has not seen it yet")
+        return RolloutState(ready=False, seen="the controller has not seen it yet")
     updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
     if updated == available == status.get("replicas", 0) == wanted:
-        return State(ready=True, seen=f"{wanted} of {wanted} pods answer")
+        return RolloutState(ready=True, seen=f"{wanted} of {wanted} pods answer")
     new = _new_pods(cluster, made, kserve=kserve)
     causes = sorted(cause for pod in new for cause in _causes(pod))
     reasons = [*dict.fromkeys(cause.seen for cause in causes), *_failures(status)]
     seen = "; ".join([f"{sum(map(_is_ready, new))} of {wanted} new pods are ready", *reasons[:MOST_REASONS]])
-    return State(ready=False, seen=seen, hopeless=any(cause.hopeless for cause in causes))
+    return RolloutState(ready=False, seen=seen, hopeless=any(cause.hopeless for cause in causes))
 
 
 def ready_pod(cluster: Cluster, made: Mapping[str, Any]) -> str:
@@ -143,3 +164,61 @@ def _arguments(pod: Mapping[str, Any]) -> list[str] | None:
 def _expected(made: Mapping[str, Any], *, kserve: bool) -> list[str] | None:
     spec = made["spec"]
     return _arguments(spec["predictor"] if kserve else spec["template"]["spec"])
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """What came of a test request.
+
+    Attributes:
+        same: Whether the answer is the expected one; None if there was none to compare.
+        seen: What was seen, as a clause.
+    """
+
+    same: bool | None
+    seen: str
+
+
+def probe(cluster: Cluster, target: str, name: str, model: str) -> ProbeResult:
+    """Ask a service, or a pod of it, for the probabilities of the test pattern."""
+    folder = FORMAT.open(model)
+    expected = read_json(folder, REFERENCE, answer_from, FORMAT) if REFERENCE in folder.sha256 else ()
+    if not expected:
+        return ProbeResult(None, "its package holds no answer to the test pattern: export it again")
+    signature = read_json(folder, SIGNATURE, Signature.from_dict, FORMAT)
+    try:
+        answer = cluster.create(f"{target}/proxy/v2/models/{name}/infer", _request(signature))
+    except Refused as error:
+        is_answer = error.status in ITS_OWN and not error.reason
+        return ProbeResult(False if is_answer else None, f"the test request was refused: {error}")
+    except (ApiError, LaunchError) as error:
+        return ProbeResult(None, f"the test request was not answered: {error}")
+    return _compared(answer, expected, signature.classes)
+
+
+def _request(signature: Signature) -> Mapping[str, Any]:
+    pixels = pattern_of(signature.shape)
+    tensor = {
+        "name": INPUT,
+        "datatype": "UINT8",
+        "shape": list(pixels.shape),
+        "data": pixels.ravel().tolist(),
+    }
+    return {"inputs": [tensor]}
+
+
+def _compared(answer: Mapping[str, Any], expected: Sequence[float], classes: Sequence[str]) -> ProbeResult:
+    try:
+        outputs = {one["name"]: one["data"] for one in answer["outputs"]}
+        found = np.array(outputs["probabilities"], np.float64)
+        moved = np.abs(found - np.array(expected))
+    except (KeyError, TypeError, ValueError):
+        return ProbeResult(same=False, seen=f"its answer has no probabilities: {json.dumps(answer)[:200]}")
+    worst = int(moved.argmax())
+    if not moved.max() <= TOLERANCE:  # also NaN
+        return ProbeResult(
+            same=False,
+            seen=f"for the test pattern it gives {classes[worst]!r} {found[worst]:.4f}, the exported model "
+            f"{expected[worst]:.4f}",
+        )
+    return ProbeResult(same=True, seen=f"it answers the test pattern as exported, within {moved.max():.1g}")

@@ -7,18 +7,30 @@ among them, and queues without a bound. Requests that need work are counted befo
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from importlib.resources import files
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
+import anyio.to_thread
+from anyio import CapacityLimiter
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from ddpipe.processes.machine import cpus
 from ddpipe.serve import protocol
-from ddpipe.serve.work import LARGEST_BODY, RETRY_AFTER, Refused, Work
+from ddpipe.serve.predictor import Given, Prediction, Predictor
+
+LARGEST_BODY = 32 * 2**20
+"""Bytes of a request."""
+
+RETRY_AFTER = 1
+"""Seconds after which a rejected client should try again."""
 
 SLOWEST_BODY = 60.0
 """Seconds that a client may take to send one."""
@@ -29,13 +41,97 @@ POLICY = (
 )
 """What the page may load: nothing from elsewhere."""
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Rejected(Exception):
+    """A request without an answer, and HTTP's status code for it."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Requests:
+    """Those for one model that are under way: bounded in number, computed in threads, counted and measured.
+
+    Beyond `queue` of them a request is rejected at once, so that memory is bounded and nobody waits in
+    vain.
+    """
+
+    def __init__(self, model: Predictor, name: str, queue: int) -> None:
+        self.model, self.name, self.queue = model, name, queue
+        self._active = 0
+        self._threads = CapacityLimiter(cpus())
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "ddpipe_requests", "Requests for predictions.", ["status"], registry=self._registry
+        )
+        self._images = Counter("ddpipe_images", "Images that were answered.", registry=self._registry)
+        self._seconds = Histogram(
+            "ddpipe_request_seconds", "From a request's header to its answer.", registry=self._registry
+        )
+        waiting = Gauge("ddpipe_requests_active", "Requests under way or waiting.", registry=self._registry)
+        waiting.set_function(lambda: self._active)
+
+    @property
+    def version(self) -> str:
+        """Of the model, as clients know it."""
+        return self.model.version[:12]
+
+    def metrics(self) -> bytes:
+        """What was counted, as Prometheus reads it."""
+        return generate_latest(self._registry)
+
+    def check(self, name: str, version: str = "") -> None:
+        """Refuse a request for another model."""
+        if name != self.name or version not in {"", self.version}:
+            raise Rejected(404, f"there is no such model: this server has {self.name!r}")
+
+    @asynccontextmanager
+    async def admitted(self) -> AsyncIterator[None]:
+        """A request: counted with its status, and measured."""
+        status, started = 500, time.perf_counter()
+        try:
+            if self._active >= self.queue:
+                raise Rejected(  # noqa: TRY301 - counted below
+                    503, f"{self.queue} requests are waiting already: try again after {RETRY_AFTER} s"
+                )
+            self._active += 1
+            try:
+                yield
+            finally:
+                self._active -= 1
+            status = 200
+        except Rejected as rejected:
+            status = rejected.status
+            raise
+        finally:
+            self._requests.labels(status).inc()
+            self._seconds.observe(time.perf_counter() - started)
+
+    async def computed(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """What a function gives, in one of a few threads."""
+        try:
+            return await anyio.to_thread.run_sync(
+                lambda: function(*arguments, **named), limiter=self._threads
+            )
+        except protocol.WrongRequest as error:
+            raise Rejected(400, str(error)) from error
+
+    def predicted(self, images: Iterable[Given]) -> list[Prediction]:
+        """The model's answers, counted."""
+        found = self.model.predict(list(images))
+        self._images.inc(sum(not one.problem for one in found))
+        return found
+
 
 class Server:
     """Answers requests for one model over HTTP."""
 
-    def __init__(self, work: Work) -> None:
-        """Prepare to serve."""
-        self._work = work
+    def __init__(self, model: Predictor, name: str, queue: int) -> None:
+        self._work = Requests(model, name, queue)
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -58,7 +154,7 @@ class Server:
                     )
                 ),
             ],
-            exception_handlers={HTTPException: _error, Refused: _refused},
+            exception_handlers={HTTPException: _error, Rejected: _rejected},
         )
 
     async def _page(self, _request: Request) -> Response:
@@ -94,7 +190,7 @@ class Server:
         """The content of one image file, as it is."""
         (answer,) = await self._work.computed(self._work.predicted, [await _body(request)])
         if answer.problem:
-            raise Refused(400, f"the picture cannot be read: {answer.problem}")
+            raise Rejected(400, f"the picture cannot be read: {answer.problem}")
         return JSONResponse(answer.to_dict())
 
     def _of_model(self, endpoint: Endpoint) -> Endpoint:
@@ -107,7 +203,7 @@ class Server:
         return named
 
     def _counted(self, endpoint: Endpoint) -> Endpoint:
-        """Refused if too many requests are under way, and measured."""
+        """Rejected if too many requests are under way, and measured."""
 
         async def counted(request: Request) -> Response:
             async with self._work.admitted():
@@ -127,17 +223,17 @@ async def _body(request: Request) -> bytes:
             async for part in request.stream():
                 size += len(part)
                 if size > LARGEST_BODY:
-                    raise Refused(413, f"the request is larger than {LARGEST_BODY:,} bytes")
+                    raise Rejected(413, f"the request is larger than {LARGEST_BODY:,} bytes")
                 parts.append(part)
     except TimeoutError as error:
-        raise Refused(408, f"the request took longer than {SLOWEST_BODY:g} s to arrive") from error
+        raise Rejected(408, f"the request took longer than {SLOWEST_BODY:g} s to arrive") from error
     except ClientDisconnect as error:
-        raise Refused(400, "the client disconnected") from error
+        raise Rejected(400, "the client disconnected") from error
     return b"".join(parts)
 
 
-async def _refused(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, Refused):
+async def _rejected(_request: Request, error: Exception) -> Response:
+    if not isinstance(error, Rejected):
         raise error
     headers = {"Retry-After": str(RETRY_AFTER)} if error.status == 503 else None  # noqa: PLR2004 - HTTP's number
     return JSONResponse({"error": str(error)}, error.status, headers)

@@ -1,61 +1,157 @@
-"""Predictions as CSV and as Parquet, written while they are made: a few thousand rows are in memory."""
+"""Predictions of many images: a table, numbers, and a page with the answers that the model is least sure of.
+
+images ──▶ model ──▶ Tally ──▶ predictions.csv, summary.json, predictions.html
+
+Everything is written while it is made; what is counted and shown is of bounded size.
+"""
 
 from __future__ import annotations
 
+import base64
 import csv
+import heapq
+import io
+import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from pyarrow import parquet
+from PIL import Image, ImageOps
 
-from ddpipe.serve.prediction import Prediction, header
+from ddpipe.errors import ParameterError, UnreadableImages, listed
+from ddpipe.processes.progress import progress_bar
+from ddpipe.serve.images import ImageFile
+from ddpipe.serve.predictor import Prediction, Predictor
+from ddpipe.serve.settings import PredictOptions
+from ddpipe.sources.base import Unreadable
+from ddpipe.spelling import option
+from ddpipe.storage import Store
+from ddpipe.storage.sealed import to_json
+from ddpipe.templates import environment
 
-ROWS = 5_000
-"""Of a row group."""
+TABLE, SUMMARY, PAGE = "predictions.csv", "summary.json", "predictions.html"
 
-CSV, PARQUET = "predictions.csv", "predictions.parquet"
+UNSURE, PROBLEMS = 24, 20
+"""That the page shows."""
 
+SIDE = 160
+"""Longest side of a picture on the page, in pixels."""
 
-def written(predictions: Iterable[Prediction], classes: Sequence[str], folder: Path) -> Iterator[Prediction]:
-    """The same predictions, each of which is in both files when the last one was taken."""
-    schema = _schema(classes)
-    waiting: list[dict[str, Any]] = []
-    with (
-        (folder / CSV).open("w", encoding="utf-8", newline="") as text,
-        parquet.ParquetWriter(folder / PARQUET, schema) as rows,
-    ):
-        lines = csv.writer(text, lineterminator="\n")
-        lines.writerow(header(classes))
-        for one in predictions:
-            lines.writerow(one.to_row(classes))
-            waiting.append(_row(one, classes))
-            if len(waiting) == ROWS:
-                rows.write_table(pa.Table.from_pylist(waiting, schema))
-                waiting.clear()
-            yield one
-        rows.write_table(pa.Table.from_pylist(waiting, schema))
+LARGEST = 32 * 2**20
+"""Bytes of an image file that the page shows."""
 
 
-def _schema(classes: Sequence[str]) -> pa.Schema:
-    """The probabilities are one column of their own, so that a class may have any name."""
-    return pa.schema(
-        [
-            ("image", pa.string()),
-            ("answer", pa.list_(pa.string())),
-            ("probabilities", pa.struct([(name, pa.float32()) for name in classes])),
-            ("warnings", pa.list_(pa.string())),
-            ("problem", pa.string()),
-        ]
-    )
+@dataclass(slots=True)
+class Tally:
+    """What was predicted so far."""
+
+    images: int = 0
+    unreadable: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    warnings: Counter[str] = field(default_factory=Counter)
+    problems: list[Prediction] = field(default_factory=list)
+    unsure: list[tuple[float, int, Prediction]] = field(default_factory=list)
+
+    def watched(self, predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+        """The same predictions, counted, under a progress bar; an error if there is none."""
+        with progress_bar("predicting", None) as progress:
+            for one in predictions:
+                self._add(one)
+                yield one
+                progress.update()
+        if not self.images:
+            raise ParameterError(
+                what="there is no image to predict",
+                which=f"{option('images')} and the tables that it names",
+                seen="they name none",
+                do="Give image files, folders, s3:// URIs, or CSV files of paths.",
+            )
+
+    def _add(self, one: Prediction) -> None:
+        self.images += 1
+        self.warnings.update(one.warnings)
+        if one.problem:
+            self.unreadable += 1
+            self.problems += [one][: PROBLEMS - len(self.problems)]
+            return
+        self.counts.update(one.answer)
+        keep = heapq.heappush if len(self.unsure) < UNSURE else heapq.heappushpop
+        keep(self.unsure, (-_doubt(one), -self.images, one))
+
+    def check_readable(self, options: PredictOptions) -> None:
+        """Raise UnreadableImages if there are more unreadable images than allowed."""
+        if self.unreadable <= options.most_unreadable * self.images:
+            return
+        problems = [f"{one.image}: {one.problem}" for one in self.problems]
+        if more := self.unreadable - len(problems):
+            problems.append(f"and {more:,} more, in the output")
+        raise UnreadableImages(
+            what="some images cannot be predicted",
+            which=f"{self.unreadable:,} of {self.images:,} images",
+            seen=listed(problems, PROBLEMS + 1),
+            do=f"The other images are answered{options.table and f', in {options.table}'}. Repair these "
+            f"files, leave them out, or allow them with {option('most_unreadable')}.",
+        )
 
 
-def _row(one: Prediction, classes: Sequence[str]) -> dict[str, Any]:
-    return {
-        "image": one.image,
-        "answer": list(one.answer),
-        "probabilities": {name: one.probabilities[name] for name in classes} if one.probabilities else None,
-        "warnings": list(one.warnings),
-        "problem": one.problem or None,
+def _doubt(one: Prediction) -> float:
+    """How unsure the answer is: the largest probability that any class is wrongly in it, or not in it."""
+    return max(1 - value if name in one.answer else value for name, value in one.probabilities.items())
+
+
+def header(classes: Sequence[str]) -> list[str]:
+    """The table's columns."""
+    return ["image", "answer", *classes, "warnings", "problem"]
+
+
+def write_tables(
+    model: Predictor, predictions: Iterable[Prediction], tally: Tally, store: Store
+) -> tuple[dict[str, Any], str]:
+    """Write all predictions, which `tally` watches; returns what summary.json has, and the page."""
+    classes = model.signature.classes
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, TABLE)
+        with path.open("w", encoding="utf-8", newline="") as text:
+            lines = csv.writer(text, lineterminator="\n")
+            lines.writerow(header(classes))
+            lines.writerows(_row(one, classes) for one in predictions)
+        store.upload(path, TABLE)
+    answered = max(1, tally.images - tally.unreadable)
+    facts = {
+        "uri": store.uri,
+        "model": model.uri,
+        "images": tally.images,
+        "unreadable": tally.unreadable,
+        "shares": {name: tally.counts[name] / answered for name in classes},
     }
+    unsure = [one for *_, one in sorted(tally.unsure, reverse=True)]
+    shown = [(one, _picture(one.image)) for one in unsure]
+    template = environment("ddpipe.serve").get_template("predictions.html.j2")
+    page = template.render(**facts, shown=shown, problems=tally.problems)
+    store.write(PAGE, page.encode())
+    store.write(SUMMARY, to_json(facts))  # last: who sees it finds the others
+    return facts, page
+
+
+def _row(one: Prediction, classes: Sequence[str]) -> list[str]:
+    values = [f"{one.probabilities[name]:.6f}" if one.probabilities else "" for name in classes]
+    return [one.image, ";".join(one.answer), *values, "; ".join(one.warnings), one.problem]
+
+
+def _picture(name: str) -> str:
+    """A small PNG of an image as a data: URI; empty if it is none that a browser could show."""
+    try:
+        data = ImageFile.at(name).read()
+        if len(data) > LARGEST:
+            return ""
+        with Image.open(io.BytesIO(data)) as opened:
+            opened.draft("RGB", (SIDE, SIDE))
+            small = ImageOps.exif_transpose(opened)
+            small.thumbnail((SIDE, SIDE))
+            buffer = io.BytesIO()
+            small.convert("RGB").save(buffer, "PNG")
+    except (Unreadable, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return ""
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -17,14 +17,20 @@ from ddpipe.errors import DeployFailed, ParameterError, PodRefused
 from ddpipe.kube.cluster import Refused, Unanswered
 from ddpipe.kube.resources import PODS, SERVICES
 from ddpipe.serve import deploy as deploying
-from ddpipe.serve.deploy import Deployed, deploy
-from ddpipe.serve.manifests import CONTAINER, DEPLOYMENTS, INFERENCE_SERVICES, DeployOptions, objects
-from ddpipe.serve.model import load_model
+from ddpipe.serve.deploy import INFERENCE_SERVICES, Deployed, deploy, objects
+from ddpipe.serve.predictor import load_model
 from ddpipe.serve.protocol import parsed, response
+from ddpipe.serve.rollout import CONTAINER, DEPLOYMENTS
+from ddpipe.serve.settings import DeployOptions
 from ddpipe.storage import open_store
 
-OPTIONS = DeployOptions(service="photos", s3_secret="keys", s3_endpoint="minio:9000", deadline=30)  # noqa: S106 - its name
+OPTIONS = DeployOptions(service="photos", s3_secret="keys", s3_endpoint="minio:9000")  # noqa: S106 - its name
 READY = {"conditions": [{"type": "Ready", "status": "True"}]}
+
+
+@pytest.fixture(autouse=True)
+def deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploying, "DEADLINE", 30.0)
 
 
 @pytest.fixture
@@ -69,7 +75,7 @@ class Controllers:
         pod = pods[name if kind == "pods" else min(pods)]
         model = load_model(pod["spec"]["containers"][0]["args"][1], 1)
         request = parsed(json.dumps(body).encode(), model.signature)
-        return dict(response(request, model.predict(request.images), model.signature, "photos"))
+        return dict(response(request, model.predict(list(request.images)), model.signature, "photos"))
 
     def _pause(self, _seconds: float) -> None:
         """The controllers work while the command waits."""

@@ -14,8 +14,8 @@ from onnx import ModelProto, TensorProto
 from onnx_packages import ADDED, CLASSES, SHAPE, a_signature, a_small_package, an_onnx
 from samples import an_image
 
-from ddpipe.errors import CorruptObject, DdpipeError, NoSuchObject, ParameterError
-from ddpipe.serve.model import load_model
+from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError
+from ddpipe.serve.predictor import load_model
 from ddpipe.storage.sealed import sha256
 
 SECRET = np.array([1000, 0, 0], np.float32)
@@ -158,10 +158,3 @@ def test_model_that_gives_no_number_is_not_believed() -> None:
 def test_missing_or_unfinished_package_is_named(tmp_path: Path) -> None:
     with pytest.raises(NoSuchObject, match="no finished model package"):
         load_model("nothing")
-
-
-@pytest.mark.parametrize("pixels", [np.zeros((9, 8, 1), np.uint8), np.zeros(SHAPE, np.float32)])
-def test_pixels_of_another_shape_say_what_is_expected(pixels: Any) -> None:
-    a_small_package("model")
-    with pytest.raises(DdpipeError, match=r"Give uint8 of shape \(6, 8, 1\)"):
-        load_model("model").predict([pixels])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import subprocess
 import sys
@@ -13,15 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from onnx_packages import a_small_package
 from pictures import KINDS, Evaluated, evaluated, some_shapes
+from PIL import Image
 
 import ddpipe
 from ddpipe.__main__ import cli
 from ddpipe.errors import NoSuchObject, ParameterError, UnreadableImages
 from ddpipe.model.history import NamedModel
 from ddpipe.model.package import load_package
-from ddpipe.serve.files import File, found
-from ddpipe.serve.model import load_model
+from ddpipe.serve.images import ImageFile, images_at
+from ddpipe.serve.predictor import load_model
 from ddpipe.sources import Table, open_source
 from ddpipe.storage import open_store
 
@@ -98,16 +98,13 @@ def test_command_answers_for_folders_files_and_tables(pngs: Evaluated, tmp_path:
     ]
 
 
-def test_command_shows_text_json_and_csv(pngs: Evaluated) -> None:
+def test_command_shows_text_and_json(pngs: Evaluated) -> None:
     image, expected = _image(pngs), next(iter(pngs.probabilities.values()))
     best = pngs.classes[int(expected.argmax())]
     assert predict(pngs.package, image).stdout == f"{image}: {best} {expected.max():.4f}\n"
     assert predict(pngs.package, image, "--top", "2").stdout.count(".") == image.count(".") + 2
     found = json.loads(predict(pngs.package, image, "--json", "--top", "1").stdout)
     assert (found["answer"], list(found["probabilities"])) == ([best], [best])
-    (row,) = csv.DictReader(io.StringIO(predict(pngs.package, image, "--csv").stdout))
-    assert [float(row[name]) for name in pngs.classes] == pytest.approx(expected.tolist(), abs=1e-4)
-    assert (row["image"], row["answer"], row["problem"]) == (image, best, "")
 
 
 def test_unreadable_images_are_listed_and_others_answered(pngs: Evaluated, tmp_path: Path) -> None:
@@ -135,15 +132,50 @@ def test_unusual_images_are_counted_in_a_warning(pngs: Evaluated, tmp_path: Path
     assert "1 of 4 images are of unusual proportions" in stderr
 
 
-def test_nothing_to_predict_is_an_error_with_its_place(pngs: Evaluated, tmp_path: Path) -> None:
-    for place, seen in {
+def test_places_without_images_are_listed_and_the_others_answered(pngs: Evaluated, tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("path\n")
+    places = {
         str(tmp_path): "no name in this folder",
         str(tmp_path / "gone.png"): "there is no such file or folder",
-    }.items():
-        ended = predict(pngs.package, place)
-        assert ended.exit_code == ParameterError.exit_code
-        assert place in ended.stderr
-        assert seen in ended.stderr
+        str(tmp_path / "gone.csv"): "the table cannot be read",
+        str(tmp_path / "other.csv"): "it has no column 'name'",
+    }
+    ended = predict(pngs.package, *places, _image(pngs), "--image-column", "name")
+    assert ended.exit_code == UnreadableImages.exit_code
+    assert "4 of 5 images" in ended.stderr
+    assert ended.stdout.splitlines()[-1].startswith(f"{_image(pngs)}: ")
+    for place, seen in places.items():
+        assert f"{place}: {seen}" in ended.stderr
+
+
+def test_one_image_gives_one_prediction_however_it_is_given(pngs: Evaluated) -> None:
+    model, path = load_model(pngs.package), Path(_image(pngs))
+    expected = model.predict(str(path))
+    with Image.open(path) as opened:
+        opened.load()
+        pixels = np.asarray(opened.convert("RGB"))
+        forms = [path, path.read_bytes(), opened, pixels]
+        answers = [model.predict(form) for form in forms]
+        assert [model.predict([form])[0] for form in forms] == answers
+    for answer in answers:
+        assert answer.probabilities == pytest.approx(expected.probabilities)
+    assert [one.answer for one in model.predict(np.stack([pixels] * 3))] == [expected.answer] * 3
+    assert [one.answer for one in model.predict((path, pixels))] == [expected.answer] * 2
+
+
+def test_gray_pixels_need_no_axis_of_channels(tmp_path: Path) -> None:
+    model = load_model(a_small_package(str(tmp_path)).folder.store.uri)
+    for shape in ((6, 8), (12, 16)):  # the model's own, and one that is scaled
+        pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+        assert model.predict(pixels) == model.predict(pixels[:, :, None])
+        assert model.predict(pixels).answer
+
+
+@pytest.mark.parametrize("wrong", [7, [None], np.zeros((8, 8)), np.zeros((8, 8, 2), np.uint8)], ids=str)
+def test_what_is_no_image_is_rejected(tmp_path: Path, wrong: object) -> None:
+    model = load_model(a_small_package(str(tmp_path)).folder.store.uri)
+    with pytest.raises(ParameterError, match="Pillow image"):
+        model.predict(wrong)  # type: ignore[call-overload]
 
 
 def test_model_is_a_folder_a_uri_or_a_run(pngs: Evaluated, tmp_path: Path, store_uri: str) -> None:
@@ -167,7 +199,7 @@ def test_images_of_a_bucket_are_answered(pngs: Evaluated, store_uri: str) -> Non
     store = open_store(f"{store_uri}/some")
     for name in ("a/1.png", "b/2.png", "notes.txt"):
         store.write(name, Path(_image(pngs)).read_bytes())
-    answers = load_model(pngs.package).stream(found((f"{store_uri}/some",)))
+    answers = load_model(pngs.package).stream(images_at((f"{store_uri}/some",)))
     assert [answer.image for answer in answers] == [f"{store.uri}/a/1.png", f"{store.uri}/b/2.png"]
 
 
@@ -180,7 +212,7 @@ def test_memory_stays_flat_however_many_images(pngs: Evaluated) -> None:
         reads += 1
         return content
 
-    answers = load_model(pngs.package).stream(File(str(number), read) for number in range(1000))
+    answers = load_model(pngs.package).stream(ImageFile(str(number), read) for number in range(1000))
     for used, _ in enumerate(answers):
         longest = max(longest, reads - used)
     assert reads == 1000

@@ -15,8 +15,7 @@ from registry_server import Registry, a_registry
 from ddpipe.__main__ import cli
 from ddpipe.errors import CorruptObject, NotRegistered, ParameterError
 from ddpipe.model.history import ORIGIN, NamedModel
-from ddpipe.serve.registration import entry_of
-from ddpipe.serve.registry import PAUSES, Registered, register
+from ddpipe.serve.registry import PAUSES, Registered, entry_of, register
 from ddpipe.storage import open_store
 
 REASON = "accuracy 0.9 is better than 0.8"
@@ -107,7 +106,7 @@ def test_what_the_registry_answers_is_reported(
     with pytest.raises(NotRegistered, match=seen) as failed:
         registered(version, registry)
     assert "The model itself stands" in failed.value.do
-    assert f"ddpipe register {version} --registry {registry.url}" in failed.value.do
+    assert f"ddpipe models register {version} --registry {registry.url}" in failed.value.do
 
 
 def test_registry_that_is_away_fails_after_bounded_attempts(version: str) -> None:
@@ -146,13 +145,13 @@ def test_version_whose_origin_is_damaged_is_rejected(version: str) -> None:
 
 def test_command_takes_the_name_of_a_champion(version: str, registry: Registry, tmp_path: Path) -> None:
     store = str(tmp_path / "store")
-    wanted = ["register", "toys@champion", "--store", store, "--registry", registry.url, "--json"]
+    wanted = ["models", "register", "toys@champion", "--store", store, "--registry", registry.url, "--json"]
     result = CliRunner().invoke(cli, wanted)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["uri"] == version
     outputs = {"version_id": tmp_path / "id", "registered_version": tmp_path / "entry"}
     writing = [part for name, path in outputs.items() for part in ("--write", name, str(path))]
-    by_engine = ["register", "--model", version, "--registry", registry.url, *writing]
+    by_engine = ["models", "register", "--model", version, "--registry", registry.url, *writing]
     assert CliRunner().invoke(cli, by_engine).exit_code == 0
     (made,) = registry.all("model_version")
     assert outputs["version_id"].read_text() == made["id"]
@@ -160,6 +159,6 @@ def test_command_takes_the_name_of_a_champion(version: str, registry: Registry, 
 
 
 def test_command_lists_all_that_is_missing_or_wrong() -> None:
-    result = CliRunner().invoke(cli, ["register", "--registry", "minio:9000"])
+    result = CliRunner().invoke(cli, ["models", "register", "--registry", "minio:9000"])
     assert "--model is missing" in result.stderr
     assert "--registry is 'minio:9000', not an http:// or https:// URL" in result.stderr

@@ -24,21 +24,20 @@ from samples import an_image
 
 from ddpipe.errors import ParameterError
 from ddpipe.serve import server as server_module
-from ddpipe.serve.model import Model, load_model
-from ddpipe.serve.server import Server
-from ddpipe.serve.work import LARGEST_BODY, Work
+from ddpipe.serve.predictor import Predictor, load_model
+from ddpipe.serve.server import LARGEST_BODY, Server
 
 HTTP = urllib3.PoolManager(maxsize=64, timeout=60, retries=False)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
     return load_model(a_small_package(str(tmp_path_factory.mktemp("model"))).folder.store.uri)
 
 
 @pytest.fixture(scope="module")
-def url(model: Model) -> Iterator[str]:
-    yield from _running(Server(Work(model, "toys", queue=32)))
+def url(model: Predictor) -> Iterator[str]:
+    yield from _running(Server(model, "toys", queue=32))
 
 
 def _running(server: Server) -> Iterator[str]:
@@ -79,7 +78,7 @@ def probabilities(answer: dict[str, Any]) -> np.ndarray[Any, Any]:
     return np.reshape(found["data"], found["shape"])
 
 
-def test_tensors_and_files_get_the_answers_of_the_model(url: str, model: Model, tmp_path: Path) -> None:
+def test_tensors_and_files_get_the_answers_of_the_model(url: str, model: Predictor, tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 256, (3, *SHAPE), dtype=np.uint8)
     expected = [list(one.probabilities.values()) for one in model.predict(images)]
     status, answer = infer(url, pixels(images))
@@ -126,7 +125,7 @@ def test_data_may_follow_the_json_as_bytes(url: str, tmp_path: Path) -> None:
         assert (status, "shape [n, 6, 8, 1]" in answer["error"]) == (400, True)
 
 
-def test_metadata_says_how_to_call_the_model(url: str, model: Model) -> None:
+def test_metadata_says_how_to_call_the_model(url: str, model: Predictor) -> None:
     answer = HTTP.request("GET", f"{url}/v2/models/toys").json()
     assert answer["inputs"][0] == {"name": "images", "datatype": "UINT8", "shape": [-1, *SHAPE]}
     assert answer["parameters"]["classes"] == list(CLASSES)
@@ -192,9 +191,9 @@ def test_large_requests_are_rejected_without_reading_them(url: str) -> None:
     assert answer.status == 413
 
 
-def test_a_thousand_requests_at_once_all_get_an_answer(model: Model) -> None:
+def test_a_thousand_requests_at_once_all_get_an_answer(model: Predictor) -> None:
     body = json.dumps(pixels(np.zeros((64, *SHAPE), np.uint8))).encode()
-    for url in _running(Server(Work(model, "toys", queue=4))):
+    for url in _running(Server(model, "toys", queue=4)):
 
         def ask(_number: int, url: str = url) -> tuple[int, str | None]:
             answer = HTTP.request("POST", f"{url}/v2/models/toys/infer", body=body)
@@ -210,9 +209,9 @@ def test_a_thousand_requests_at_once_all_get_an_answer(model: Model) -> None:
         assert "ddpipe_requests_active 0.0" in metrics
 
 
-def test_slow_clients_do_not_keep_their_place(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_clients_do_not_keep_their_place(model: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "SLOWEST_BODY", 0.2)
-    for url in _running(Server(Work(model, "toys", queue=1))):
+    for url in _running(Server(model, "toys", queue=1)):
         host, port = url.removeprefix("http://").split(":")
         connection = HTTPConnection(host, int(port), timeout=60)
         connection.putrequest("POST", "/predict")

@@ -8,15 +8,14 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from ddpipe.errors import ParameterError
-from ddpipe.sources.base import IMAGES
+from ddpipe.errors import NoSuchObject
+from ddpipe.sources.base import IMAGES, Unreadable
 from ddpipe.sources.listing import read_file
-from ddpipe.spelling import option
 from ddpipe.storage import exists, open_store, read_uri
 
 ENDINGS = tuple(f".{ending}" for ending in IMAGES)
@@ -24,13 +23,8 @@ TABLE = ".csv"
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """An image file.
-
-    Attributes:
-        name: As results show it.
-        read: Returns its content; raises `Unreadable`.
-    """
+class ImageFile:
+    """An image file: its name in results, and what returns its content or raises `Unreadable`."""
 
     name: str
     read: Callable[[], bytes]
@@ -42,8 +36,8 @@ class File:
         return cls(uri, lambda: read_file(folder or ("/" if uri.startswith("/") else "."), key))
 
 
-def found(places: tuple[str, ...], image_column: str = "") -> Iterator[File]:
-    """The images at these places, in their order."""
+def images_at(places: Sequence[str], image_column: str = "") -> Iterator[ImageFile]:
+    """The images at these places, in their order; one that cannot be read stands for a place without any."""
     for place in places:
         if place.lower().endswith(TABLE):
             yield from _in_table(place, image_column)
@@ -52,12 +46,12 @@ def found(places: tuple[str, ...], image_column: str = "") -> Iterator[File]:
         elif Path(place).is_dir():
             yield from _in_folder(place)
         elif Path(place).exists():
-            yield File.at(place)
+            yield ImageFile.at(place)
         else:
-            raise _nothing(place, "there is no such file or folder")
+            yield _nothing(place, "there is no such file or folder")
 
 
-def _in_folder(root: str) -> Iterator[File]:
+def _in_folder(root: str) -> Iterator[ImageFile]:
     """Image files at any depth, folder by folder; hidden ones are ignored."""
     is_empty = True
     for folder, below, names in os.walk(root):
@@ -65,55 +59,55 @@ def _in_folder(root: str) -> Iterator[File]:
         for name in sorted(names):
             if name.lower().endswith(ENDINGS) and not name.startswith("."):
                 is_empty = False
-                yield File.at(str(Path(folder, name)))
+                yield ImageFile.at(str(Path(folder, name)))
     if is_empty:
-        raise _nothing(root, f"no name in this folder ends with one of {', '.join(ENDINGS)}")
+        yield _nothing(root, f"no name in this folder ends with one of {', '.join(ENDINGS)}")
 
 
-def _in_bucket(uri: str) -> Iterator[File]:
+def _in_bucket(uri: str) -> Iterator[ImageFile]:
     """One object, or all images below a prefix."""
     if exists(uri):
-        yield File.at(uri)
+        yield ImageFile.at(uri)
         return
     store, is_empty = open_store(uri), True
     for info in store.list():
         if info.key.lower().endswith(ENDINGS):
             is_empty = False
-            yield File.at(f"{store.uri}/{info.key}")
+            yield ImageFile.at(f"{store.uri}/{info.key}")
     if is_empty:
-        raise _nothing(uri, "there is no such object, and no image below this prefix")
+        yield _nothing(uri, "there is no such object, and no image below this prefix")
 
 
-def _in_table(uri: str, column: str) -> Iterator[File]:
+def _in_table(uri: str, column: str) -> Iterator[ImageFile]:
     """The files that a CSV file names; relative paths start at its own folder."""
     folder = uri.rpartition("/")[0]
-    with _lines(uri) as lines:
+    try:
+        lines = _lines(uri)
+    except (NoSuchObject, OSError, UnicodeDecodeError) as error:
+        yield _nothing(uri, f"the table cannot be read: {error}")
+        return
+    with lines:
         rows = csv.DictReader(lines)
         names = list(rows.fieldnames or ())
         if not names or (column and column not in names):
-            raise _nothing(uri, f"it has no column {column!r}: its columns are {', '.join(names) or 'none'}")
+            yield _nothing(uri, f"it has no column {column!r}: its columns are {', '.join(names) or 'none'}")
+            return
         for row in rows:
             path = (row[column or names[0]] or "").strip()
             is_whole = "://" in path or path.startswith("/") or not folder
             if path:
-                yield File.at(path if is_whole else f"{folder}/{path}")
+                yield ImageFile.at(path if is_whole else f"{folder}/{path}")
 
 
 def _lines(uri: str) -> io.TextIOBase:
     """A table's lines; of a local file only the current one is in memory."""
-    local = open_store(uri).local_path("")
-    try:
-        if local:
-            return local.open(encoding="utf-8-sig", newline="")
-        return io.StringIO(read_uri(uri).decode("utf-8-sig"), newline="")
-    except (OSError, UnicodeDecodeError) as error:
-        raise _nothing(uri, f"the table cannot be read: {error}") from error
+    if local := open_store(uri).local_path(""):
+        return local.open(encoding="utf-8-sig", newline="")
+    return io.StringIO(read_uri(uri).decode("utf-8-sig"), newline="")
 
 
-def _nothing(place: str, seen: str) -> ParameterError:
-    return ParameterError(
-        what="there is no image to predict",
-        which=place,
-        seen=seen,
-        do=f"Give image files, folders, s3:// URIs, or CSV files of paths ({option('image_column')}).",
-    )
+def _nothing(place: str, seen: str) -> ImageFile:
+    def read() -> bytes:
+        raise Unreadable(seen)
+
+    return ImageFile(place, read)
