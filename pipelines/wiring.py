@@ -12,9 +12,9 @@ from typing import Any
 
 from ddpipe import form, validation
 from ddpipe.components import image_of
+from ddpipe.form import as_option, spelled
 from ddpipe.jobs.options import NO_SECRET
 from ddpipe.parameters import Parameter, Parameters, declared, parameter
-from ddpipe.spelling import as_option, spelled
 from ddpipe.steps import Step
 
 HOUR, DAY = 3600, 24 * 3600
@@ -182,9 +182,8 @@ class Pipeline:
         values, wrong = form.read(self.open, {**defaults, **fields})
         settled = {name: "" for task in self.tasks for name in task.settled}
         groups = dict.fromkeys(group for task in self.tasks for group in task.step.groups)
-        with spelled(form.spelling(self.open)):
-            found = validation.problems(groups, {**settled, **values}, validation.set_in_form(values))
-        return [*wrong, *found]
+        found = validation.problems(groups, {**settled, **values}, validation.set_in_form(values))
+        return [*wrong, *(spelled(problem, form.as_field(self.open)) for problem in found)]
 
     @property
     def checked(self) -> tuple[Parameter, ...]:

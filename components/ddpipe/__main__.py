@@ -10,12 +10,15 @@ import importlib
 import json
 import logging
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
+from ddpipe.commands import JSON, SPELLING
 from ddpipe.errors import DdpipeError, ParameterError
+from ddpipe.form import as_option, spelled
 from ddpipe.processes.machine import clean_up_and_leave, search_rarely
-from ddpipe.spelling import as_option, spelled
 
 COMMANDS = (
     "run",
@@ -64,14 +67,14 @@ class CommandLine(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; print an expected error as text and, with --json, as an object."""
-        with spelled(as_option):
-            try:
-                return self._invoke(ctx)
-            except DdpipeError as error:
-                click.secho(str(error), fg="red", err=True)
-                if ctx.meta.get("json"):
-                    click.echo(json.dumps(error.as_dict()))
-                ctx.exit(error.exit_code)
+        try:
+            return self._invoke(ctx)
+        except DdpipeError as error:
+            click.secho(_spelled(str(error), ctx.meta), fg="red", err=True)
+            if ctx.meta.get(JSON):
+                texts = {part: _spelled(str(text), ctx.meta) for part, text in error.as_dict().items()}
+                click.echo(json.dumps({**texts, "exit_code": error.exit_code}))
+            ctx.exit(error.exit_code)
 
     def _invoke(self, ctx: click.Context) -> object:
         """Run the command, which imports its step's packages only now; some may not be installed."""
@@ -81,6 +84,22 @@ class CommandLine(click.Group):
             if _is_ours(error):
                 raise
             raise _missing_package(str(ctx.invoked_subcommand), str(error.name)) from error
+
+
+def _spelled(text: str, meta: Mapping[str, Any]) -> str:
+    return spelled(text, meta.get(SPELLING, as_option))
+
+
+class _Formatter(logging.Formatter):
+    """Log messages whose parameters are spelled as the caller does."""
+
+    def __init__(self, meta: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._meta = meta
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The message alone."""
+        return _spelled(super().format(record), self._meta)
 
 
 def _is_ours(error: ModuleNotFoundError) -> bool:
@@ -116,7 +135,9 @@ def _not_installed(name: str, package: str) -> click.Command:
 @click.version_option(package_name="ddpipe")
 def cli() -> None:
     """Distributed PyTorch training as Kubeflow Pipelines components."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(_Formatter(click.get_current_context().meta))
+    logging.basicConfig(level=logging.INFO, handlers=[shown])
 
 
 def main() -> None:

@@ -33,9 +33,9 @@ from kfp.dsl.container_component_class import ContainerComponent
 from kfp.dsl.pipeline_context import Pipeline
 
 from ddpipe import steps
+from ddpipe.form import as_option
 from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import Parameter
-from ddpipe.spelling import as_option
 from ddpipe.steps import TASK_CONFIG, Image, Kind, Result, Step
 
 REGISTRY, TAG = os.environ.get("DDPIPE_REGISTRY", "ghcr.io/ddpipe"), os.environ.get("DDPIPE_TAG", "0.1.0")

@@ -3,17 +3,26 @@
 A parameter that is often set has its own field, named in its declaration: `train_epochs` for epochs. The
 others of its group share an object field, by their own names: `train_options` = {"label_smoothing": 0.1}.
 Steps know only the parameters' own names; this module translates between names and fields.
+
+A message names a parameter in backticks, as it is declared. The entry point that shows the message spells it:
+
+    message                  `learning_rate` is -1
+    command line             --learning-rate is -1
+    form of a pipeline       train_learning_rate is -1
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from ddpipe.parameters import Parameter, refuse
-from ddpipe.spelling import Spelling
+from ddpipe.parameters import Parameter, is_declared, refuse
+
+Spelling = Callable[[str], str]
+"""From a parameter's name, as it is declared, to how the user writes it; `str` leaves it as it is."""
 
 
 def fields(items: Iterable[Parameter], defaults: Mapping[str, Any]) -> tuple[Parameter, ...]:
@@ -92,7 +101,17 @@ def unknown(name: str, names: Iterable[str]) -> str:
     return f"{name!r} is not a parameter here" + (f"; did you mean {close[0]}?" if close else "")
 
 
-def spelling(items: Iterable[Parameter]) -> Spelling:
+def as_option(name: str) -> str:
+    """An option of the command line: `--learning-rate`."""
+    return f"--{name.replace('_', '-')}"
+
+
+def as_field(items: Iterable[Parameter]) -> Spelling:
     """How the user of a form writes a parameter: as its field, or by its own name inside an object field."""
     fields_of = {item.name: item.form for item in items if item.alone}
     return lambda name: fields_of.get(name, name)
+
+
+def spelled(text: str, spelling: Spelling) -> str:
+    """A message with its parameters as the user writes them."""
+    return re.sub(r"`(\w+)`", lambda name: spelling(name[1]) if is_declared(name[1]) else name[0], text)

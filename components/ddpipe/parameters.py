@@ -20,7 +20,6 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, ClassVar, Protocol, Self, get_args, get_origin, get_type_hints
 
 from ddpipe.errors import ParameterError, listed
-from ddpipe.spelling import option
 
 
 class Allowed(Protocol):
@@ -188,7 +187,7 @@ class Parameter:
     def problem(self, value: object) -> str | None:
         """What is wrong with a value; None if it is valid."""
         if value is None and self.required:
-            return f"{option(self.name)} is missing"
+            return f"`{self.name}` is missing"
         # In Python, and only there, a bool is an int.
         fits = isinstance(value, _TYPES[self.kind]) and (self.kind is bool or not isinstance(value, bool))
         fits = fits or (self.may_be_auto and value == AUTO)
@@ -197,7 +196,7 @@ class Parameter:
         kind = _WORDS[self.kind] + (" of text" if self.items is str else "")
         allowed = "" if self.allowed is ANYTHING else str(self.allowed)
         wanted = " ".join(filter(None, [kind, allowed])) or "text"
-        return f"{option(self.name)} is {self._shown(value)}, not {wanted}"
+        return f"`{self.name}` is {self._shown(value)}, not {wanted}"
 
     def _shown(self, value: object) -> str:
         """A wrong value for a message; of an object only the names, because a value may be a password."""
@@ -273,6 +272,14 @@ def declared(group: type[Parameters]) -> tuple[Parameter, ...]:
     )
 
 
+def is_declared(name: str) -> bool:
+    """Whether a group of parameters that is in use declares this name."""
+    groups = [Parameters]
+    for group in groups:
+        groups += group.__subclasses__()
+    return any(name == item.name for group in groups for item in fields(group))
+
+
 @functools.cache
 def _hints(group: type) -> dict[str, Any]:
     return get_type_hints(group)
@@ -333,7 +340,7 @@ class Parameters:
     def problems_in(cls, values: Mapping[str, Any]) -> list[str]:
         """What is wrong with this group's parameters, out of those of a whole run."""
         missing = [item for item in declared(cls) if item.required and values.get(item.name) is None]
-        return [f"{option(item.name)} is missing" for item in missing] or list(cls._of(values).problems())
+        return [f"`{item.name}` is missing" for item in missing] or list(cls._of(values).problems())
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Self:

@@ -18,7 +18,6 @@ from typing import Any, ClassVar
 
 from ddpipe.errors import CorruptObject, DdpipeError, InputError, Interrupted, NoSuchObject, ParameterError
 from ddpipe.parameters import Parameters, parameter
-from ddpipe.spelling import option
 from ddpipe.storage import Store, open_store
 from ddpipe.storage.lease import LEASE
 
@@ -78,7 +77,7 @@ class Run:
                 what="the name of the run is not valid",
                 which=repr(name),
                 seen="a name consists of letters, digits, '.', '_' and '-' and starts with a letter or digit",
-                do=f"Choose another one with {option('run')}.",
+                do="Choose another one with `run`.",
             )
         return cls(f"{runs.rstrip('/')}/{name}")
 

@@ -24,7 +24,6 @@ from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
 from ddpipe.search.options import SearchOptions
 from ddpipe.serve.settings import DeployOptions, ModelOptions, PredictOptions, RegisterOptions
-from ddpipe.spelling import option
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
 
@@ -120,14 +119,14 @@ class EncodeOptions(Parameters):
     def conflicts(self) -> Iterator[str]:
         """What is wrong with the job's options."""
         if self.encode_job and not self.encode_nodes:
-            yield f"{option('encode_job')} is given, but {option('encode_nodes')} is 0"
+            yield "`encode_job` is given, but `encode_nodes` is 0"
         for name in {"nodes", "backend", "min_nodes"} & set(self.encode_job):
-            yield f"{option('encode_job')} has {name}, which {option('encode_nodes')} decides"
+            yield f"`encode_job` has {name}, which `encode_nodes` decides"
         if self.encode_nodes:
             try:
                 self.job.validated()
             except ParameterError as error:
-                yield f"{option('encode_job')}: {error.seen}"
+                yield f"`encode_job`: {error.seen}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

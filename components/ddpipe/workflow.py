@@ -17,7 +17,6 @@ from ddpipe.errors import GateFailed, ParameterError
 from ddpipe.jobs import LOCAL
 from ddpipe.parameters import AUTO
 from ddpipe.runs import Run
-from ddpipe.spelling import option
 from ddpipe.steps import TrainOptions
 from ddpipe.storage import exists, open_store, write_uri
 
@@ -110,7 +109,7 @@ def _check_same_dataset(run: Run, before: str | None, now: str) -> None:
             what="the run cannot be resumed",
             which=run.uri,
             seen=f"it was trained on another dataset version: {before}; this is {now}",
-            do=f"Give the new run another name with {option('run')}, or delete the folder to start again.",
+            do="Give the new run another name with `run`, or delete the folder to start again.",
         )
 
 
@@ -248,13 +247,12 @@ def export(run: Run, dataset: str, network: str = "", spec: ExportSpec | None = 
 
 def _warn_of_other_options(origin: Run, package: ModelPackage, spec: ExportSpec | None) -> None:
     """Log which options of an export have no effect, as the package is an earlier run's."""
-    if ignored := [option(name) for name in spec.missing_in(package.lineage)] if spec else []:
+    if ignored := [f"`{name}`" for name in spec.missing_in(package.lineage)] if spec else []:
         _log.warning(
             "the package %s of an earlier run is reused as it was exported, without this run's %s: to have "
-            "that, train again, with %s=train",
+            "that, train again, with `if_unchanged` train",
             origin.model,
             ", ".join(ignored),
-            option("if_unchanged"),
         )
 
 

@@ -162,8 +162,8 @@ def test_options_that_a_reused_package_lacks_are_logged(
     assert "as it was exported" not in caplog.text
     spec = ExportSpec(license="mit", intended_use="digits")
     workflow.export(second, second.facts("prepare")["dataset"], spec=spec)
-    assert "reused as it was exported, without this run's license, intended_use" in caplog.text
-    assert "if_unchanged=train" in caplog.text
+    assert "reused as it was exported, without this run's `license`, `intended_use`" in caplog.text
+    assert "`if_unchanged` train" in caplog.text
 
 
 def test_a_third_run_names_the_run_that_trained(runs: Path, toys: PrepareSpec) -> None:

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from ddpipe import validation
 from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
+from ddpipe.form import as_option, spelled
 from ddpipe.jobs.options import JobOptions
 from ddpipe.pipelines.compile import PIPELINES
-from ddpipe.spelling import as_option, spelled
 from ddpipe.steps import PresetOptions, TrainOptions
 from ddpipe.train.recipe import Recipe
 
@@ -37,14 +37,15 @@ def test_valid_values_have_no_problems() -> None:
 
 def test_values_of_a_preset_are_checked_with_those_given() -> None:
     (problem,) = problems_of(preset="fast-32", strategy="fsdp")
-    assert problem == "optimizer muon cannot be used with strategy fsdp: it needs whole weights"
+    assert problem == "`optimizer` muon cannot be used with `strategy` fsdp: it needs whole weights"
     assert problems_of(preset="fast-32", strategy="fsdp", optimizer="sgd") == []
 
 
 def test_options_are_spelled_as_the_command_line_does() -> None:
-    with spelled(as_option):
-        assert problems_of(learning_rate=-2.0)[0].startswith("--learning-rate is -2.0, not")
-    assert problems_of(learning_rate=-2.0)[0].startswith("learning_rate is -2.0, not")
+    (problem,) = problems_of(learning_rate=-2.0)
+    assert problem.startswith("`learning_rate` is -2.0, not")
+    assert spelled(problem, as_option).startswith("--learning-rate is -2.0, not")
+    assert spelled("see `dmesg`", as_option) == "see `dmesg`"
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import click
 
 JSON = "json"
 """Key of the context's `meta`: whether --json is given."""
+SPELLING = "spelling"
+"""Key of the context's `meta`: how the caller spells a parameter; without it, as an option."""
 
 
 def _remember(ctx: click.Context, _option: click.Parameter, value: bool) -> None:

@@ -18,11 +18,11 @@ from ddpipe.engine.endpoint import EndpointOptions, resolve
 from ddpipe.engine.package import Package, read_package, read_values
 from ddpipe.engine.runs import Request
 from ddpipe.engine.versions import publish
+from ddpipe.form import spelled
 from ddpipe.jobs.options import NO_SECRET
 from ddpipe.parameters import Parameter, Parameters, parameter, refuse
 from ddpipe.pipelines.compile import COMPILED, PIPELINES
 from ddpipe.pipelines.wiring import SECRET
-from ddpipe.spelling import as_name, spelled
 
 Command = Callable[..., None]
 
@@ -98,18 +98,17 @@ def _values(package: Package, from_file: Mapping[str, Any], assigned: tuple[str,
     declared = {**own, **fields, **({item.name: item for item in ours.parameters} if ours else {})}
     values: dict[str, Any] = {}
     problems: list[str] = []
-    with spelled(as_name):
-        for one in (from_file, _assigned(assigned, declared)):
-            problems += _name_problems(one, declared, own)
-            problems += filter(None, (declared[name].problem(one[name]) for name in one if name in declared))
-            values = _merged(values, {name: value for name, value in one.items() if name in fields})
-            plain = {name: value for name, value in one.items() if name in own and name not in fields}
-            values = _merged(values, ours.filled(plain) if ours else {})
-        required = [item.name for item in fields.values() if item.required and item.name not in values]
-        problems += [f"{name} is missing" for name in required]
-        if ours and not problems and fields.keys() == {item.name for item in ours.parameters}:
-            problems += ours.problems(values)
-    refuse(f"{package.name} cannot run", dict.fromkeys(problems))
+    for one in (from_file, _assigned(assigned, declared)):
+        problems += _name_problems(one, declared, own)
+        problems += filter(None, (declared[name].problem(one[name]) for name in one if name in declared))
+        values = _merged(values, {name: value for name, value in one.items() if name in fields})
+        plain = {name: value for name, value in one.items() if name in own and name not in fields}
+        values = _merged(values, ours.filled(plain) if ours else {})
+    required = [item.name for item in fields.values() if item.required and item.name not in values]
+    problems += [f"{name} is missing" for name in required]
+    if ours and not problems and fields.keys() == {item.name for item in ours.parameters}:
+        problems += ours.problems(values)
+    refuse(f"{package.name} cannot run", dict.fromkeys(spelled(problem, str) for problem in problems))
     # A field that also takes a word is text in the form.
     values = {
         name: str(value) if fields[name].kind is str and type(value) in {int, float} else value

@@ -22,7 +22,6 @@ from ddpipe.search.katib import METRICS, check, parameters, recipe_of, template
 from ddpipe.search.options import Pruning, SearchOptions
 from ddpipe.search.space import Space, checked, parsed
 from ddpipe.search.winner import FILE, recipe_text, winner_json
-from ddpipe.spelling import option
 from ddpipe.steps import TUNE
 from ddpipe.storage import write_uri
 from ddpipe.train.recipe import Recipe
@@ -62,7 +61,7 @@ def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, rest
     if search.pruning == Pruning.HALVING:
         raise ParameterError(
             what="the search cannot start",
-            which=f"{option('pruning')} {search.pruning}",
+            which=f"`pruning` {search.pruning}",
             seen="Katib stops trials by the median rule only",
             do=f"Choose {Pruning.MEDIAN} or {Pruning.NONE}.",
         )
@@ -85,9 +84,9 @@ def _options(given: dict[str, Any], plan: Plan) -> dict[str, Any]:
     if options.min_nodes:
         raise ParameterError(
             what="the search cannot start",
-            which=option("min_nodes"),
+            which="`min_nodes`",
             seen="the number of pods of a trial is fixed",
-            do=f"Leave out {option('min_nodes')}.",
+            do="Leave out `min_nodes`.",
         )
     # A trial that fails is counted by the Experiment, which continues.
     return {**options.to_dict(), "nodes": options.nodes * plan.parallel, "restart": Restart.ON_FAILURE}

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ddpipe import spelling
+from ddpipe.form import as_option
 from ddpipe.parameters import AUTO, OneOf, Parameter, Parameters, declared
 
 T = TypeVar("T", bound=Callable[..., object])
@@ -45,7 +45,7 @@ def options(
 
     def decorate(command: T) -> T:
         for heading, item in reversed(chosen.values()):
-            command = as_option(item, heading, common=item.common or not brief)(command)
+            command = declared_option(item, heading, common=item.common or not brief)(command)
         return command
 
     return decorate
@@ -139,9 +139,9 @@ def parsed(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the paramete
         return text
 
 
-def as_option(item: Parameter, heading: str, *, common: bool = True) -> Callable[[T], T]:
+def declared_option(item: Parameter, heading: str, *, common: bool = True) -> Callable[[T], T]:
     """One parameter as an option."""
-    name, default = spelling.as_option(item.name), item.default
+    name, default = as_option(item.name), item.default
     shared: dict[str, Any] = {
         "cls": SectionedOption,
         "heading": heading,

@@ -17,7 +17,6 @@ from ddpipe.serve.naming import package_uri
 from ddpipe.serve.predictor import load_model
 from ddpipe.serve.settings import PredictOptions
 from ddpipe.serve.tables import Tally, write_tables
-from ddpipe.spelling import option
 from ddpipe.steps import PREDICT
 from ddpipe.storage import open_store
 
@@ -36,7 +35,7 @@ def predict_command(
     if called_by_engine() and not chosen.table:
         raise ParameterError(
             what=PredictOptions.what,
-            which=option("table"),
+            which="`table`",
             seen="it is empty, and a pipeline has nobody to print to",
             do="Give a folder that outlives the step, such as s3://bucket/predictions.",
         )

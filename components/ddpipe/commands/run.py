@@ -23,7 +23,6 @@ from ddpipe.parameters import Between, Parameters, parameter, refuse
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.signals import on_stop
 from ddpipe.runs import Run, RunOptions, removed_if_rejected
-from ddpipe.spelling import option
 from ddpipe.steps import ReuseOptions, StoreOptions, TrainOptions
 from ddpipe.storage import open_store
 from ddpipe.storage.lease import lease
@@ -118,7 +117,7 @@ def with_path(path: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
         raise ParameterError(
             what="the run cannot start",
             which=path,
-            seen=f"{option('source_path')} names other data: {given['source_path']}",
+            seen=f"`source_path` names other data: {given['source_path']}",
             do="Give one of them.",
         )
     return {**given, **({"source_path": path} if path else {})}
@@ -131,7 +130,7 @@ def resumed_by(parameter: str, begun: Run, given: str) -> Iterator[None]:
         yield
     except (Interrupted, ReplicaFailed, StoreError) as error:
         if not given and _is_begun(begun):
-            named = f"{option(parameter)} {begun.name}"
+            named = f"`{parameter}` {begun.name}"
             more = f"Add {named} to the command; otherwise a new {parameter} begins."
             error.do = f"{error.do.rstrip('.')}. {more}"
         raise
@@ -154,7 +153,7 @@ def data_of(given: Mapping[str, Any]) -> PrepareSpec | str:
             what="the run cannot start",
             which=f"dataset {given['dataset']}",
             seen="options for preparing a dataset are given, too",
-            do=f"Leave out {option('dataset')}, or the options for preparing.",
+            do="Leave out `dataset`, or the options for preparing.",
         )
     return address(given["dataset"], spec.store)
 

@@ -15,7 +15,6 @@ from ddpipe.serve.naming import package_uri
 from ddpipe.serve.predictor import load_model
 from ddpipe.serve.server import Server
 from ddpipe.serve.settings import ServeOptions
-from ddpipe.spelling import option
 
 BACKLOG = 2048
 """Connections that the system keeps until the server takes them."""
@@ -63,6 +62,6 @@ def _listening(config: uvicorn.Config) -> socket:
             what=ServeOptions.what,
             which=f"{config.host}:{config.port}",
             seen="the server cannot listen there: the address is in use, or not one of this machine",
-            do=f"Choose another {option('port')} or {option('host')}.",
+            do="Choose another `port` or `host`.",
         ) from error
     return made

@@ -12,15 +12,14 @@ import click
 from click.core import ParameterSource
 
 from ddpipe import form, validation
-from ddpipe.commands import json_option, kfp_v2
-from ddpipe.commands.options import ENGINES, SectionedCommand, as_option, engine_option, options, parsed
+from ddpipe.commands import SPELLING, json_option, kfp_v2
+from ddpipe.commands.options import ENGINES, SectionedCommand, declared_option, engine_option, options, parsed
 from ddpipe.commands.presets import given_names
 from ddpipe.commands.results import EXECUTOR, WRITE, Outcome, check_writable, deliver, files_of
 from ddpipe.commands.task_config import with_task_config
 from ddpipe.data.versions import address
 from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import Parameter, Parameters, declared, refuse
-from ddpipe.spelling import as_name, option, respell
 from ddpipe.steps import LATER, DatasetOptions, Step
 
 Values = dict[str, Any]
@@ -49,7 +48,9 @@ def step_command(
         @functools.wraps(body)
         def command(options: Values, check: Checks, subject: str | None = None, **given: Any) -> None:  # noqa: ANN401 - by their names
             if check:
-                respell(form.spelling([*step.parameters, *_later_parameters()]))
+                click.get_current_context().meta[SPELLING] = form.as_field(
+                    [*step.parameters, *_later_parameters()]
+                )
             named = {step.subject: subject} if subject else {}
             values = with_task_config(_task_config(), {**given, **options, **named})
             refuse(f"{step.name} cannot start", _problems(step, values, options, dict(check)))
@@ -92,7 +93,7 @@ def _unidentified(step: Step, values: Values) -> list[str]:
     if not (click.get_current_context().meta.get(EXECUTOR) and Owner in step.groups) or values["run_id"]:
         return []
     fix = "use the component of ddpipe.components, or pass dsl.PIPELINE_JOB_ID_PLACEHOLDER"
-    return [f"{option('run_id')} is empty, so that a retry would start a second job: {fix}"]
+    return [f"`run_id` is empty, so that a retry would start a second job: {fix}"]
 
 
 def _misplaced(step: Step, options: Mapping[str, Any]) -> list[str]:
@@ -149,7 +150,7 @@ def _use_endpoint(given: Mapping[str, Any]) -> None:
         os.environ.setdefault("S3_ENDPOINT", given["s3_endpoint"])
 
 
-_more_option = as_option(
+_more_option = declared_option(
     Parameter(
         name="options",
         kind=dict,
@@ -175,7 +176,7 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]
         if key == WRITE:
             check_writable(value)
         if value:
-            respell(as_name)
+            ctx.meta[SPELLING] = str
         ctx.meta[key] = value
 
     return remember

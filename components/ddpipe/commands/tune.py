@@ -28,7 +28,6 @@ from ddpipe.processes.signals import on_stop
 from ddpipe.runs import Run, removed_if_rejected
 from ddpipe.search.options import Sampler, SearchOptions
 from ddpipe.search.space import checked, parsed
-from ddpipe.spelling import option
 from ddpipe.steps import StoreOptions, TrainOptions
 from ddpipe.storage import open_store
 from ddpipe.storage.lease import lease
@@ -82,7 +81,7 @@ def _check_sampler(sampler: Sampler) -> None:
     if sampler.needs_katib:
         raise ParameterError(
             what=SearchOptions.what,
-            which=f"{option('sampler')} {sampler}",
+            which=f"`sampler` {sampler}",
             seen="a search on this machine does not have it",
             do=f"Choose {Sampler.TPE} or {Sampler.RANDOM}, or search with ddpipe katib.",
         )

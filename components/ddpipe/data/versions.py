@@ -9,7 +9,6 @@ from pathlib import PurePosixPath
 
 from ddpipe.data.manifest import store_of
 from ddpipe.errors import DatasetError, NoSuchObject
-from ddpipe.spelling import option
 from ddpipe.storage import Store, open_store, split_uri
 
 _ID = re.compile(r"[0-9a-f]{1,64}")
@@ -56,7 +55,7 @@ def address(given: str, store: str) -> str:
         what=f"{'more than one' if found else 'no'} dataset version starts with {given} in {place.uri}",
         which=given,
         seen=", ".join(version.uri for version in found) or f"versions in the store: {len(every)}",
-        do=f"See `ddpipe data ls`; give a longer prefix, another {option('store')}, or the manifest's URI.",
+        do="See `ddpipe data ls`; give a longer prefix, another `store`, or the manifest's URI.",
     )
 
 

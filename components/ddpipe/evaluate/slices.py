@@ -27,7 +27,6 @@ from ddpipe.model.metrics import METRICS, Answers
 from ddpipe.model.slices import FILE, SliceScore, Slicing, worst_first
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task
 from ddpipe.sources.csv_file import parsed
-from ddpipe.spelling import option
 from ddpipe.storage import Store, read_uri
 from ddpipe.storage.sealed import to_json
 
@@ -138,10 +137,10 @@ def _abridged(values: Sequence[str]) -> tuple[str, ...]:
 def _unusable(spec: EvaluateSpec, seen: str) -> ParameterError:
     return ParameterError(
         what=EvaluateSpec.what,
-        which=f"{option('slice_table')} {spec.slice_table}",
+        which=f"`slice_table` {spec.slice_table}",
         seen=seen,
         do="Give a CSV file whose first column names the images as the dataset does, each once, and has "
-        f"the columns of {option('slice_columns')}.",
+        "the columns of `slice_columns`.",
     )
 
 

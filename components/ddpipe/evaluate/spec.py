@@ -10,7 +10,6 @@ from ddpipe.data.names import DATASET
 from ddpipe.model import VIEWS
 from ddpipe.model.metrics import DECIDING
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
-from ddpipe.spelling import option
 
 MOST_COLUMNS = 20
 """By which a split is sliced: each takes time, and a reader reads no more."""
@@ -45,7 +44,7 @@ class EvaluateSpec(Parameters):
 
     def conflicts(self) -> Iterator[str]:
         """Columns without a table, or too many of them."""
-        columns, table = option("slice_columns"), option("slice_table")
+        columns, table = "`slice_columns`", "`slice_table`"
         if bool(self.slice_columns) != bool(self.slice_table):
             yield f"{columns} and {table} need each other, but only one of them is given"
         if len(self.slice_columns) > MOST_COLUMNS or len({*self.slice_columns}) < len(self.slice_columns):
@@ -87,5 +86,5 @@ class GateSpec(Parameters):
     def conflicts(self) -> Iterator[str]:
         """A name that cannot be a part of a path."""
         if self.gate_model and not DATASET.fullmatch(self.gate_model):
-            name = f"{option('gate_model')} is {self.gate_model!r}"
+            name = f"`gate_model` is {self.gate_model!r}"
             yield f"{name}, not a name of lower-case letters, digits, '.', '_', '-'"

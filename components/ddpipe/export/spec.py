@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from ddpipe.data.names import printable
 from ddpipe.parameters import Parameters, parameter
-from ddpipe.spelling import option
 
 LONGEST_LICENSE, LONGEST_USE = 200, 2_000
 """Characters."""
@@ -37,6 +36,6 @@ class ExportSpec(Parameters):
             ("intended_use", self.intended_use, LONGEST_USE),
         ):
             if len(text) > most:
-                yield f"{option(name)} has {len(text):,} characters, at most {most:,} are allowed"
+                yield f"`{name}` has {len(text):,} characters, at most {most:,} are allowed"
             if printable(text.replace("\n", " ")):
-                yield f"{option(name)} has control characters"
+                yield f"`{name}` has control characters"

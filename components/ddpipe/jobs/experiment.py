@@ -20,7 +20,6 @@ from ddpipe.jobs.labels import annotate, metadata_of
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
 from ddpipe.kube.resources import JOBS, Object, Resource
-from ddpipe.spelling import option
 
 RESOURCE = Resource(group="kubeflow.org", version="v1beta1", plural="experiments", kind="Experiment")
 KATIB = Controller(
@@ -100,7 +99,7 @@ def _manifest(
             what="a trial cannot run in several pods of a Job",
             which=f"Experiment {job.namespace}/{job.name}",
             seen=f"{trial.nodes} pods need a service, which Katib does not create for a trial",
-            do=f"Choose one pod for each trial, or another {option('backend')}.",
+            do="Choose one pod for each trial, or another `backend`.",
         )
     made = inner.manifest(trial, schema)
     template = {

@@ -13,7 +13,6 @@ from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.volumes import VOLUME, Volume, VolumeKind
 from ddpipe.kube.quantities import quantity
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
-from ddpipe.spelling import option
 
 RUNTIME = "torch-distributed"
 """The training runtime that comes with Kubeflow Trainer."""
@@ -238,9 +237,9 @@ class JobOptions(Parameters):
     def conflicts(self) -> Iterator[str]:
         """What is wrong with values that have the right type: quantities, volumes, deadlines."""
         if not self.image:
-            yield f"{option('image')} is empty"
+            yield "`image` is empty"
         if self.min_nodes > self.nodes:
-            yield f"{option('min_nodes')} is {self.min_nodes}, more than {option('nodes')} ({self.nodes})"
+            yield f"`min_nodes` is {self.min_nodes}, more than `nodes` ({self.nodes})"
         yield from self._bad_quantities()
         yield from self._bad_volumes()
         yield from self._bad_deadlines()
@@ -254,9 +253,9 @@ class JobOptions(Parameters):
             text = getattr(self, name)
             try:
                 if quantity(text) <= 0:
-                    yield f"{option(name)} is {text}, must be more than 0"
+                    yield f"`{name}` is {text}, must be more than 0"
             except ValueError:
-                yield f"{option(name)} is {text!r}, not a Kubernetes quantity such as 500m or 4Gi"
+                yield f"`{name}` is {text!r}, not a Kubernetes quantity such as 500m or 4Gi"
 
     def _bad_volumes(self) -> Iterator[str]:
         paths: set[str] = set()
@@ -265,21 +264,21 @@ class JobOptions(Parameters):
             try:
                 volume = Volume.parsed(text)
             except ValueError as error:
-                yield f"{option('volumes')}: {error}"
+                yield f"`volumes`: {error}"
             else:
                 path = volume.path.rstrip("/")
                 if path in paths:
-                    yield f"{option('volumes')}: two are mounted at {path}"
+                    yield f"`volumes`: two are mounted at {path}"
                 paths.add(path)
                 if sizes.setdefault((volume.kind, volume.name), volume.size) != volume.size:
-                    yield f"{option('volumes')}: {volume.kind} {volume.name} has two sizes"
+                    yield f"`volumes`: {volume.kind} {volume.name} has two sizes"
 
     def _bad_deadlines(self) -> Iterator[str]:
         for stage, seconds in self.deadlines.items():
             if stage not in STAGES:
-                yield f"{option('deadlines')}: {stage!r} is not a stage; choose from {', '.join(STAGES)}"
+                yield f"`deadlines`: {stage!r} is not a stage; choose from {', '.join(STAGES)}"
             elif not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
-                yield f"{option('deadlines')}: {stage} is {seconds!r}, not a number of seconds greater than 0"
+                yield f"`deadlines`: {stage} is {seconds!r}, not a number of seconds greater than 0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

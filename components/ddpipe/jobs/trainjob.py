@@ -32,7 +32,6 @@ from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
 from ddpipe.kube.resources import Object, Resource
 from ddpipe.kube.schema import fitted, misfits, within
-from ddpipe.spelling import option
 
 RESOURCE = Resource(group="trainer.kubeflow.org", version="v1alpha1", plural="trainjobs", kind="TrainJob")
 TRAINER = Controller(
@@ -91,7 +90,7 @@ def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:
     if job.scheduling:
         yield "scheduling: gang scheduling is set up in the training runtime (podGroupPolicy)"
     if job.success == Success.RANK0 and job.keep == Keep.ALWAYS:
-        yield f"{option('success')} rank0 with {option('keep')} always: the other ranks would run forever"
+        yield "`success` rank0 with `keep` always: the other ranks would run forever"
     plain = type(job)(
         owner=job.owner, namespace=job.namespace, image=job.image, service_account=job.service_account
     )

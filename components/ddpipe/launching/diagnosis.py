@@ -28,7 +28,6 @@ from ddpipe.kube.api import Refused
 from ddpipe.launching.deadlines import Overdue
 from ddpipe.processes import signals
 from ddpipe.processes.signals import first_killed
-from ddpipe.spelling import option
 
 Tail = Callable[[str], Sequence[str]]
 
@@ -62,8 +61,7 @@ def late(job: TrainingJob, backend: Backend, status: JobStatus, overdue: Overdue
                 what="not all pods got a node in time",
                 which=name_of(job, backend),
                 seen=f"after {seconds:.0f} s: {seen}",
-                do="Request less per pod, add or free nodes, or increase scheduled in "
-                f"{option('deadlines')}.",
+                do="Request less per pod, add or free nodes, or increase scheduled in `deadlines`.",
             )
         case Stage.PULLED | Stage.RUNNING:
             images = overdue.stage is Stage.PULLED
@@ -73,14 +71,14 @@ def late(job: TrainingJob, backend: Backend, status: JobStatus, overdue: Overdue
                 which=name_of(job, backend),
                 seen=f"after {seconds:.0f} s: {seen}",
                 do=f"Check that nodes can start {job.image}: {pods}; or "
-                f"increase {'pulled' if images else 'running'} in {option('deadlines')}.",
+                f"increase {'pulled' if images else 'running'} in `deadlines`.",
             )
         case Stage.FINISHED:
             return DeadlineExceeded(
                 what="training did not end in time",
                 which=name_of(job, backend),
                 seen=f"still running after {seconds:.0f} s; it was stopped",
-                do=f"Increase finished in {option('deadlines')}; training resumes from its last checkpoint.",
+                do="Increase finished in `deadlines`; training resumes from its last checkpoint.",
             )
 
 
@@ -229,8 +227,8 @@ def _last_words(ending: Ending | None, tail: Sequence[str]) -> str:
 def _way_to_survive(job: TrainingJob) -> str:
     """The setting with which the job would have survived the loss of a pod, unless it is on already."""
     if job.min_nodes or job.restart == Restart.EXIT_CODE:
-        return f"Increase {option('max_restarts')} (now {job.max_restarts}) to survive more losses."
-    return f"With {option('min_nodes')}, or with {option('restart')} ExitCode, it would continue by itself."
+        return f"Increase `max_restarts` (now {job.max_restarts}) to survive more losses."
+    return "With `min_nodes`, or with `restart` ExitCode, it would continue by itself."
 
 
 def _advice(job: TrainingJob, replica: Replica) -> str:

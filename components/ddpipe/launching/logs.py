@@ -20,7 +20,6 @@ from ddpipe.kube.cluster import ApiError, Cluster, Query
 from ddpipe.kube.retrying import RateLimiter, is_transient, reconnected
 from ddpipe.launching.loglines import Line, lines_of, metrics_of
 from ddpipe.launching.podlog import TAIL, OpenLog, PodLog, Take
-from ddpipe.spelling import option
 
 # After so much silence a log is requested again; training may well write nothing for minutes.
 _SILENCE = 1800
@@ -84,7 +83,7 @@ class Logs:
                 self._is_limited = True
                 self._say(
                     f"following the logs of {MOST_FOLLOWED} pods, of the others only those that fail; "
-                    f"choose others with {option('logs')} 0,5-7"
+                    f"choose others with `logs` 0,5-7"
                 )
             self._read_if_failed(replica, present)
         _forget(self._followed, present, _MOST_KEPT)

@@ -24,7 +24,6 @@ from ddpipe.kube.retrying import with_retries
 from ddpipe.kube.rights import may, needed
 from ddpipe.launching.diagnosis import name_of, webhook_silent
 from ddpipe.launching.nodes import PRIORITY_CLASSES, nodes_of
-from ddpipe.spelling import option
 
 _MOUNTED = {VolumeKind.CLAIM: CLAIMS, VolumeKind.SECRET: SECRETS, VolumeKind.CONFIG: CONFIGS}
 
@@ -45,7 +44,7 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
         *beyond_quota(patient, job, backend),
     ]
     if problems and job.preflight != Preflight.WARN:
-        raise _failed(job, backend, problems, f"with {option('preflight')} warn, the job is created anyway.")
+        raise _failed(job, backend, problems, "with `preflight` warn, the job is created anyway.")
     return [*problems, *nodes.remarks]
 
 

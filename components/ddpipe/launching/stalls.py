@@ -29,7 +29,6 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.status import CONTAINER_TROUBLE, IMAGE_TROUBLE, JobStatus, Replica, Stage
 from ddpipe.kube.resources import Object
 from ddpipe.launching.diagnosis import kubectl, name_of
-from ddpipe.spelling import option
 
 # A state that may pass must last so many times as long as a certain one.
 _DOUBT = 6
@@ -251,7 +250,7 @@ def _image_error(job: TrainingJob, replica: Replica, seen: str, others: int) -> 
         which=_which(job, replica, others),
         seen=seen,
         do=f"Check the name {job.image} and the cluster's access to its registry; a private one needs "
-        f"{option('pull_secrets')}.",
+        f"`pull_secrets`.",
     )
 
 

@@ -12,7 +12,6 @@ from ddpipe.errors import SourceError, listed
 from ddpipe.prepare.spec import GROUPED, PrepareSpec
 from ddpipe.prepare.splitting import Places, given_splits, numbered_units, shown_by_units
 from ddpipe.sources.sample_columns import Samples
-from ddpipe.spelling import option
 from ddpipe.storage import open_store
 
 
@@ -26,7 +25,7 @@ def refuse_results_inside(spec: PrepareSpec, results: str) -> None:
             what="the raw data cannot become a dataset",
             which=spec.where,
             seen=f"results would be written into it, and read as raw data: {folder}",
-            do=f"Work in another folder, or name others with {option('store')} and {option('runs')}.",
+            do="Work in another folder, or name others with `store` and `runs`.",
         )
 
 
@@ -81,7 +80,7 @@ def refuse_unreadable(problems: Mapping[str, str], spec: PrepareSpec) -> None:
             what="some images cannot be read",
             which=spec.where,
             seen=_listed(problems),
-            do=f"Replace or remove these files, or leave them out with {option('skip_bad')}.",
+            do="Replace or remove these files, or leave them out with `skip_bad`.",
         )
 
 

@@ -11,7 +11,6 @@ from ddpipe.data.columns import Strings, text
 from ddpipe.errors import SourceError, listed
 from ddpipe.prepare.patterns import compiled
 from ddpipe.sources import Survey
-from ddpipe.spelling import option
 
 
 def grouped(survey: Survey, pattern: str, where: str) -> Survey:
@@ -23,7 +22,7 @@ def grouped(survey: Survey, pattern: str, where: str) -> Survey:
         raise SourceError(
             what="the raw data cannot become a dataset",
             which=where,
-            seen=f"{option('group_pattern')} {pattern!r} matches nothing in some paths, {listed(unmatched)}",
+            seen=f"`group_pattern` {pattern!r} matches nothing in some paths, {listed(unmatched)}",
             do="Correct the pattern: every image needs a group, even if that is its own name.",
         )
     return replace(survey, samples=replace(survey.samples, groups=groups))

@@ -16,7 +16,6 @@ from ddpipe.sources.detecting import detected, with_table
 from ddpipe.sources.downloads import DOWNLOADS
 from ddpipe.sources.named import BUILT_IN, SOURCES
 from ddpipe.sources.read_options import ReadOptions
-from ddpipe.spelling import option
 
 DIGITS = "digits"
 """The source that needs no path."""
@@ -208,42 +207,40 @@ class PrepareSpec(Parameters):
         try:
             ReadOptions.parsed(self.window, first_frame=self.first_frame)
         except ValueError:
-            yield f"{option('window')} is {self.window!r}, not CENTER/WIDTH, such as 40/400"
+            yield f"`window` is {self.window!r}, not CENTER/WIDTH, such as 40/400"
         if not DATASET.fullmatch(self.name):
             yield (
-                f"{option('dataset_name')} is {self.name!r}, not up to 63 of a-z, 0-9, '.', '_' and '-', "
+                f"`dataset_name` is {self.name!r}, not up to 63 of a-z, 0-9, '.', '_' and '-', "
                 "starting with a letter or digit"
             )
         if not self.store:
-            yield f"{option('store')} is empty"
+            yield "`store` is empty"
 
     def _split_conflicts(self) -> Iterator[str]:
         if self.validation_fraction + self.test_fraction >= 1:
             yield (
-                f"{option('validation_fraction')} {self.validation_fraction:g} and "
-                f"{option('test_fraction')} {self.test_fraction:g} leave nothing for training"
+                f"`validation_fraction` {self.validation_fraction:g} and "
+                f"`test_fraction` {self.test_fraction:g} leave nothing for training"
             )
         if self.folds == 1:
-            yield f"{option('folds')} is 1: cross-validation needs at least 2, and 0 disables it"
+            yield "`folds` is 1: cross-validation needs at least 2, and 0 disables it"
         if self.fold >= max(1, self.folds):
-            yield f"{option('fold')} is {self.fold}, but {option('folds')} is {self.folds}, counting from 0"
+            yield f"`fold` is {self.fold}, but `folds` is {self.folds}, counting from 0"
         if self.split_column and self.stratify == "exact":
-            yield f"{option('stratify')} exact cannot be met: {option('split_column')} decides the splits"
+            yield "`stratify` exact cannot be met: `split_column` decides the splits"
 
     def _group_conflicts(self) -> Iterator[str]:
-        pattern = option("group_pattern")
         if self.group_pattern and self.source not in {AUTO, *GROUPED}:
-            yield f"{pattern} is for the sources {', '.join(GROUPED)}, but the source is {self.source}"
+            yield f"`group_pattern` is for the sources {', '.join(GROUPED)}, but the source is {self.source}"
         if self.group_pattern and (reason := problem(self.group_pattern)):
-            yield f"{pattern} is {self.group_pattern!r}, not a regular expression of RE2: {reason}"
+            yield f"`group_pattern` is {self.group_pattern!r}, not a regular expression of RE2: {reason}"
 
     def _source_conflicts(self) -> Iterator[str]:
-        path = option("source_path")
         if self.source in BUILT_IN and self.source_path:
-            yield f"{path} is {self.source_path!r}, but the source {self.source} is built in"
+            yield f"`source_path` is {self.source_path!r}, but the source {self.source} is built in"
         if self.source not in {AUTO, *BUILT_IN, *DOWNLOADS} and not self.source_path:
-            yield f"{path} is empty, but the source {self.source} needs a folder or s3://bucket/prefix"
+            yield f"`source_path` is empty, but the source {self.source} needs a folder or s3://bucket/prefix"
         if self.source not in {AUTO, "csv"} and self.columns != Table():
             yield f"a table or its columns are given, but the source is {self.source}, not csv"
         if self.newest_days and not self.time_column:
-            yield (f"{option('newest_days')} is {self.newest_days:g}, but {option('time_column')} is empty")
+            yield (f"`newest_days` is {self.newest_days:g}, but `time_column` is empty")

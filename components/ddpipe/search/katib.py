@@ -11,7 +11,6 @@ from ddpipe.errors import OutputMissing
 from ddpipe.parameters import declared, refuse
 from ddpipe.search.options import Sampler
 from ddpipe.search.space import WHAT, Choice, Dimension, Range, Space, parsed_value, recipe_with
-from ddpipe.spelling import option
 from ddpipe.train.recipe import Recipe
 
 METRICS = {"multiclass": "val_accuracy", "multilabel": "val_macro_auc"}
@@ -37,9 +36,7 @@ def check(space: Space, sampler: str) -> None:
     ]
     ranges = sum(isinstance(item, Range) for item in space.dimensions)
     if sampler == Sampler.CMAES and ranges < _CMAES_RANGES:
-        problems.append(
-            f"{option('sampler')} {sampler} needs at least {_CMAES_RANGES} ranges of numbers, not {ranges}"
-        )
+        problems.append(f"`sampler` {sampler} needs at least {_CMAES_RANGES} ranges of numbers, not {ranges}")
     refuse(WHAT, problems)
 
 

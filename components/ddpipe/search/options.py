@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import ClassVar
 
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
-from ddpipe.spelling import option
 
 
 class Sampler(StrEnum):
@@ -74,6 +73,6 @@ class SearchOptions(Parameters):
             text.partition("=")[0].strip() == "epochs" for text in self.search
         ):
             yield (
-                f"{option('search')} epochs needs {option('pruning')} none: trials of different "
+                "`search` epochs needs `pruning` none: trials of different "
                 "length cannot be compared epoch by epoch"
             )

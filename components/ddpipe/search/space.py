@@ -20,7 +20,6 @@ from typing import Any
 from ddpipe.errors import ParameterError
 from ddpipe.form import unknown
 from ddpipe.parameters import AUTO, OneOf, Parameter, declared, refuse
-from ddpipe.spelling import option
 from ddpipe.train.recipe import Recipe
 
 WHAT = "the search cannot start"
@@ -170,8 +169,7 @@ def _conflicts(space: Space, recipe: Recipe, given: Iterable[str]) -> list[str]:
     ]
     if recipe.minutes or "minutes" in space.names:
         problems.append(
-            f"{option('minutes')} limits a trial by its time, which differs from trial to trial: give "
-            f"{option('epochs')}"
+            "`minutes` limits a trial by its time, which differs from trial to trial: give `epochs`"
         )
     wrong = dict.fromkeys(
         f"with {item.name}={_written(value)}: {problem}"

@@ -12,7 +12,6 @@ from typing import Any
 
 from ddpipe.errors import ParameterError
 from ddpipe.model import is_own_function
-from ddpipe.spelling import option
 from ddpipe.storage import split_uri
 from ddpipe.train.recipe import Recipe
 
@@ -42,7 +41,7 @@ def best_recipe(place: str, given: Collection[str] = ()) -> dict[str, Any]:
             what="the recipe is not used",
             which=_shown(place),
             seen=f"its network is the function {found['model']}, and a file never decides what is imported",
-            do=f"Name the function yourself: {option('model')} {found['model']}",
+            do=f"Name the function yourself: `model` {found['model']}",
         )
     return found
 
@@ -68,7 +67,7 @@ def _not_one(place: str, seen: str) -> ParameterError:
         what="the recipe is not valid",
         which=_shown(place),
         seen=seen,
-        do=f"Name a study's folder, or a JSON object of hyperparameters, with {option('recipe')}.",
+        do="Name a study's folder, or a JSON object of hyperparameters, with `recipe`.",
     )
 
 

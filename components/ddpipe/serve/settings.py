@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ddpipe.parameters import Between, OneOf, Parameters, parameter
-from ddpipe.spelling import option
 
 MOST_CLASSES = 10_000
 
@@ -109,7 +108,7 @@ class DeployOptions(Parameters):
         """A name that no service can have."""
         if self.service and not _SERVICE.fullmatch(self.service):
             yield (
-                f"{option('service')} is {self.service!r}, not a name of at most 40 lower-case letters, "
+                f"`service` is {self.service!r}, not a name of at most 40 lower-case letters, "
                 "digits and '-' that starts with a letter"
             )
 
@@ -130,4 +129,4 @@ class RegisterOptions(Parameters):
     def conflicts(self) -> Iterator[str]:
         """What is not the address of a server."""
         if self.registry and not self.registry.startswith(("http://", "https://")):
-            yield f"{option('registry')} is {self.registry!r}, not an http:// or https:// URL"
+            yield f"`registry` is {self.registry!r}, not an http:// or https:// URL"

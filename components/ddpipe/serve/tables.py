@@ -26,7 +26,6 @@ from ddpipe.serve.images import ImageFile
 from ddpipe.serve.predictor import Prediction, Predictor
 from ddpipe.serve.settings import PredictOptions
 from ddpipe.sources.base import Unreadable
-from ddpipe.spelling import option
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import to_json
 from ddpipe.templates import environment
@@ -64,7 +63,7 @@ class Tally:
         if not self.images:
             raise ParameterError(
                 what="there is no image to predict",
-                which=f"{option('images')} and the tables that it names",
+                which="`images` and the tables that it names",
                 seen="they name none",
                 do="Give image files, folders, s3:// URIs, or CSV files of paths.",
             )
@@ -92,7 +91,7 @@ class Tally:
             which=f"{self.unreadable:,} of {self.images:,} images",
             seen=listed(problems, PROBLEMS + 1),
             do=f"The other images are answered{options.table and f', in {options.table}'}. Repair these "
-            f"files, leave them out, or allow them with {option('most_unreadable')}.",
+            f"files, leave them out, or allow them with `most_unreadable`.",
         )
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ddpipe.data.names import printable
 from ddpipe.errors import SourceError
 from ddpipe.sources.sample import Sample
-from ddpipe.spelling import option
 from ddpipe.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def store_of(path: str) -> Store:
     root = store.local_path("")
     if root and not root.is_dir():
         seen = "it is a file, not a folder" if root.exists() else "there is no such folder"
-        raise refused(path, seen, f"Correct {option('source_path')}.")
+        raise refused(path, seen, "Correct `source_path`.")
     return store
 
 

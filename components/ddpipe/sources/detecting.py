@@ -30,7 +30,6 @@ from ddpipe.sources.downloads import DOWNLOADS
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import first_keys
 from ddpipe.sources.table import RANZCR
-from ddpipe.spelling import option
 from ddpipe.storage import Store, open_store, split_uri
 
 LOOKED_AT = 20_000
@@ -140,8 +139,7 @@ def _of_folder(path: str) -> Detected:
         raise refused(
             path,
             f"it holds class folders ({abridged(classes)}) and a table that names images ({naming[0]})",
-            f"Choose with {option('source')} folder, or with {option('source')} csv "
-            f"{option('table')} {naming[0]}.",
+            f"Choose with `source` folder, or with `source` csv `table` {naming[0]}.",
         )
     if naming or (len(tables) == 1 and images and (not classes or _in_one_folder(images))):
         return _of_tables(path, naming or tables)
@@ -175,7 +173,7 @@ def _of_tables(path: str, tables: Sequence[str]) -> Detected:
         raise refused(
             path,
             f"several tables name its images: {abridged(tables)}",
-            f"Choose one with {option('source')} csv {option('table')} {tables[0]}.",
+            f"Choose one with `source` csv `table` {tables[0]}.",
         )
     table = tables[0] if len(tables) == 1 else Table().file
     return Detected(_kind_of_table(_header(open_store(path), table)), path, table)

@@ -28,7 +28,6 @@ from pydicom.uid import DeflatedExplicitVRLittleEndian, RLELossless
 
 from ddpipe.sources.base import Unreadable
 from ddpipe.sources.read_options import ReadOptions
-from ddpipe.spelling import option
 
 pydicom.config.settings.reading_validation_mode = (
     pydicom.config.IGNORE
@@ -60,7 +59,7 @@ def picture(data: bytes, reading: ReadOptions, largest: int) -> Image.Image:
     file = _read(data)
     frames = int(file.get("NumberOfFrames") or 1)
     if frames > 1 and not reading.first_frame:
-        raise Unreadable(f"it has {frames} frames: {option('first_frame')} uses the first of them")
+        raise Unreadable(f"it has {frames} frames: `first_frame` uses the first of them")
     if file.Rows * file.Columns > largest:
         raise Unreadable(f"{file.Columns} by {file.Rows} pixels: it may be a decompression bomb")
     _check_decoder(file)

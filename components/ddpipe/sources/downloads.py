@@ -11,7 +11,6 @@ import urllib3
 
 from ddpipe.data.cache import default_cache
 from ddpipe.sources.base import refused
-from ddpipe.spelling import option
 from ddpipe.storage.files import replacing
 
 
@@ -80,7 +79,7 @@ def fetched(name: str) -> str:
 
 def _fetch(url: str, md5: str, path: Path) -> None:
     digest = hashlib.md5(usedforsecurity=False)
-    do = f"Get the file {path.name} on a connected machine, and give its folder as {option('source_path')}."
+    do = f"Get the file {path.name} on a connected machine, and give its folder as `source_path`."
     try:
         with (
             urllib3.PoolManager(timeout=urllib3.Timeout(connect=10, read=60), retries=2) as pool,

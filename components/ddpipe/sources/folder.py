@@ -13,7 +13,6 @@ from ddpipe.errors import SourceError
 from ddpipe.sources.base import IMAGES, Survey, abridged, refused, sorted_out
 from ddpipe.sources.listing import listed_files, read_file, stamp
 from ddpipe.sources.sample import Sample
-from ddpipe.spelling import option
 from ddpipe.storage import ObjectInfo
 
 log = logging.getLogger(__name__)
@@ -78,7 +77,7 @@ class Folder:
             raise refused(
                 self.path,
                 f"its class folders are {', '.join(classes)}, not {', '.join(self.expected)}",
-                f"Use the original archive; {option('source')} folder accepts any class names.",
+                "Use the original archive; `source` folder accepts any class names.",
             )
         self._warn_of_empty_classes(listing.empty_folders, classes, has_splits=has_splits)
         left_out = self._left_out(listing.infos, found)

@@ -18,7 +18,6 @@ from ddpipe.data.manifest import Shape
 from ddpipe.sources import png
 from ddpipe.sources.base import Unreadable
 from ddpipe.sources.read_options import DEFAULT, ReadOptions
-from ddpipe.spelling import option
 
 try:
     from cykooz_resizer import FilterType, ResizeAlg, ResizeOptions, Resizer
@@ -248,7 +247,7 @@ def _refuse_frames(image: Image.Image, reading: ReadOptions) -> None:
         return
     frames = getattr(image, "n_frames", 1)
     if frames > 1:
-        raise Unreadable(f"it has {frames} frames: {option('first_frame')} uses the first of them")
+        raise Unreadable(f"it has {frames} frames: `first_frame` uses the first of them")
 
 
 def _refuse_missing_rows(file: Image.Image, data: bytes) -> None:

@@ -21,7 +21,6 @@ from ddpipe.sources.folder import ENDINGS, SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, read_file, stamp
 from ddpipe.sources.sample import Sample
 from ddpipe.sources.times import moment
-from ddpipe.spelling import option
 from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)
@@ -104,9 +103,7 @@ class Csv:
             with suppress(NoSuchObject):
                 return place, read_uri(place)
         store_of(self.path)  # which may be what is missing
-        raise refused(
-            name, f"there is no {' and no '.join(places)}", f"Name the CSV file with {option('table')}."
-        )
+        raise refused(name, f"there is no {' and no '.join(places)}", "Name the CSV file with `table`.")
 
     def _warn_of_unnamed(self, found: Mapping[str, Sequence[ObjectInfo]], used: set[str]) -> None:
         keys = {info.key for infos in found.values() for info in infos}
@@ -151,7 +148,7 @@ def _named(file: str, header: Sequence[str], wanted: Table) -> Table:
         raise refused(
             file,
             seen,
-            f"Leave out {option('uncertain')}, or name several columns with {option('label_columns')}.",
+            "Leave out `uncertain`, or name several columns with `label_columns`.",
         )
     return replace(wanted, image=image, labels=labels)
 
@@ -199,7 +196,7 @@ def _chosen(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], dict
             )
         rows = kept
     if reasons and not rows:
-        raise refused(file, "no row has a label", f"Name the label columns with {option('label_columns')}.")
+        raise refused(file, "no row has a label", "Name the label columns with `label_columns`.")
     return rows, left_out
 
 
@@ -300,15 +297,13 @@ def _remedy(rows: Sequence[Row], columns: Table) -> str:
     ways = ["Correct these rows"]
     if len(columns.labels) > 1 and any(_lacks_binary(row, columns) for row in rows):
         ways.append(
-            f"{option('label_columns')} names the columns of labels and {option('image_column')} that of the "
+            "`label_columns` names the columns of labels and `image_column` that of the "
             "images, if there are others"
         )
     if len(columns.labels) > 1 and any(_is_uncertain(row, columns) for row in rows):
-        ways.append(
-            f"{option('uncertain')} says what -1 means: zero, one or drop; blanks next to labels are then 0"
-        )
+        ways.append("`uncertain` says what -1 means: zero, one or drop; blanks next to labels are then 0")
     if any(_lacks_label(row, columns) for row in rows):
-        ways.append(f"{option('skip_unlabelled')} leaves out those without a label")
+        ways.append("`skip_unlabelled` leaves out those without a label")
     return "; ".join(ways) + "."
 
 

@@ -32,7 +32,6 @@ from uuid import uuid4
 
 from ddpipe.errors import ParameterError, StoreError
 from ddpipe.processes.machine import is_alive
-from ddpipe.spelling import option
 from ddpipe.storage.base import Store
 
 _log = logging.getLogger(__name__)
@@ -171,7 +170,7 @@ def _wait_for_others(own: _Lease, renewal: float, patience: float) -> None:
                     what="another process is working on the run",
                     which=own.store.uri,
                     seen=f"process {pid} on {host} renews its lease",
-                    do=f"Wait for it or stop it, or give this run another name with {option('run')}.",
+                    do="Wait for it or stop it, or give this run another name with `run`.",
                 )
         pause.wait(renewal)
         own.renew()

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from ddpipe.errors import ParameterError
 from ddpipe.parameters import OneOf, Parameters, parameter
-from ddpipe.spelling import option
 from ddpipe.train.constants import FAST, NORMALIZED, RESIDUAL
 from ddpipe.train.recipe import NONE, Recipe
 
@@ -159,5 +158,4 @@ class PresetOptions(Parameters):
     def conflicts(self) -> Iterator[str]:
         """What is wrong with both."""
         if self.preset and self.recipe:
-            given = f"{option('preset')} and {option('recipe')}"
-            yield f"{given} both name a recipe to start from; give one of them"
+            yield "`preset` and `recipe` both name a recipe to start from; give one of them"

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Self
 
 from ddpipe.model import ModelNames
 from ddpipe.parameters import AUTO, Between, OneOf, OrAuto, Parameters, Typical, declared, parameter
-from ddpipe.spelling import option
 
 SCHEDULES: Mapping[str, Callable[[float], float]] = {
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
@@ -328,18 +327,16 @@ class Recipe(Parameters):
 
     def conflicts(self) -> Iterator[str]:
         """What is wrong with values that are valid one by one."""
-        strategy, frozen = option("strategy"), option("frozen_epochs")
         if self.frozen_epochs and self.strategy == "fsdp":
-            yield f"{frozen} cannot be used with {strategy} fsdp, which cannot freeze weights"
+            yield "`frozen_epochs` cannot be used with `strategy` fsdp, which cannot freeze weights"
         if self.optimizer == "muon" and self.strategy == "fsdp":
-            yield f"{option('optimizer')} muon cannot be used with {strategy} fsdp: it needs whole weights"
+            yield "`optimizer` muon cannot be used with `strategy` fsdp: it needs whole weights"
         if self.precision == "fp16" and self.strategy == "fsdp":
-            yield f"{option('precision')} fp16 cannot be used with {strategy} fsdp, which needs bf16 or fp32"
+            yield "`precision` fp16 cannot be used with `strategy` fsdp, which needs bf16 or fp32"
         if self.has_pretrained and self.warm_start not in {"", LATEST}:
-            given = f"{option('pretrained')} and {option('warm_start')}"
-            yield f"{given} both name weights to start from; give one of them"
+            yield "`pretrained` and `warm_start` both name weights to start from; give one of them"
         if "epochs" not in self.automatic() and self.frozen_epochs > self.epochs and not self.minutes:
-            yield f"{frozen} is {self.frozen_epochs}, more than {option('epochs')} ({self.epochs})"
+            yield f"`frozen_epochs` is {self.frozen_epochs}, more than `epochs` ({self.epochs})"
 
     @property
     def has_pretrained(self) -> bool:

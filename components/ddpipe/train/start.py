@@ -24,7 +24,6 @@ from ddpipe.model.tensors import rows_of
 from ddpipe.model.torchvision_models import look_up
 from ddpipe.model.training_record import RECORD
 from ddpipe.parameters import AUTO
-from ddpipe.spelling import option
 from ddpipe.storage import Store
 from ddpipe.train.auto import ChosenRecipe, Device, Measured, choose, measured, wanted_weights
 from ddpipe.train.constants import RESTART_DIVISOR
@@ -140,7 +139,7 @@ def check_trainable(manifest: DatasetManifest, uri: str) -> None:
             what="training cannot start",
             which=uri,
             seen=listed(problems),
-            do=f"Prepare it again with more images or a larger {option('validation_fraction')}, or name "
+            do="Prepare it again with more images or a larger `validation_fraction`, or name "
             "another dataset version.",
         )
 

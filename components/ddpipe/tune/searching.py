@@ -21,7 +21,6 @@ from ddpipe.errors import DdpipeError, Interrupted, ParameterError, TrialsFailed
 from ddpipe.runs import Run
 from ddpipe.search.options import SearchOptions
 from ddpipe.search.space import Space, recipe_with
-from ddpipe.spelling import option
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune import advice
 from ddpipe.tune.ledger import Ledger
@@ -191,8 +190,7 @@ class Search:
             what="the search failed",
             which=str(self.study.folder),
             seen=f"{len(failed)} of {len(trials)} trials failed; {listed(causes, _CAUSES)}",
-            do=f"Search other values under another {option('study')}, or allow more failures with "
-            f"{option('max_failed_trials')}.",
+            do="Search other values under another `study`, or allow more failures with `max_failed_trials`.",
         )
 
 

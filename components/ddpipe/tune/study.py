@@ -19,7 +19,6 @@ from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, listed
 from ddpipe.parameters import Parameters, parameter
 from ddpipe.runs import NAME, Run
 from ddpipe.search.winner import FILE as BEST
-from ddpipe.spelling import option
 from ddpipe.storage import open_store
 from ddpipe.train.recipe import as_today
 
@@ -85,7 +84,7 @@ class Study:
                 seen="trials append to one file: it has to be in a folder on this machine"
                 if folder is None
                 else "a name consists of letters, digits, '.', '_' and '-' and starts with a letter or digit",
-                do=f"Choose another one with {option('studies') if folder is None else option('study')}.",
+                do=f"Choose another one with {'`studies`' if folder is None else '`study`'}.",
             )
         return cls(folder / name)
 
@@ -128,7 +127,7 @@ class Study:
                 what="the study cannot continue",
                 which=str(self.folder),
                 seen=f"it was begun differently; {listed(problems)}",
-                do=f"Use the same options, or give the new study another name with {option('study')}.",
+                do="Use the same options, or give the new study another name with `study`.",
             )
 
 
@@ -138,7 +137,7 @@ def damaged(path: Path, error: Exception) -> CorruptObject:
         what="the study cannot continue",
         which=str(path),
         seen=f"the file is malformed: {str(error)[:200]}",
-        do=f"Restore the file, or begin another study with {option('study')}.",
+        do="Restore the file, or begin another study with `study`.",
     )
 
 

@@ -11,7 +11,6 @@ from ddpipe.processes.machine import cpus
 from ddpipe.search.options import SearchOptions
 from ddpipe.search.space import checked, parsed
 from ddpipe.search.winner import winner_json
-from ddpipe.spelling import option
 from ddpipe.storage import write_uri
 from ddpipe.train.auto import Device
 from ddpipe.train.recipe import Recipe
@@ -77,7 +76,7 @@ def _check_room(work: Work) -> None:
     if work.parallel > 1 and needed > cpus():
         raise ParameterError(
             what="the search cannot start",
-            which=f"{option('parallel_trials')} {work.parallel}",
+            which=f"`parallel_trials` {work.parallel}",
             seen=f"processes at the same time: {needed}; CPUs of this machine: {cpus()}",
             do="Run fewer trials at the same time.",
         )

@@ -55,10 +55,10 @@ def test_all_problems_of_a_job_are_reported_at_once() -> None:
         job.validated()
     for words in (
         "5 problems",
-        "image is empty",
+        "`image` is empty",
         "'disk:a:/b' is not KIND:NAME",
-        "cpu is 'much'",
-        "memory is 0",
+        "`cpu` is 'much'",
+        "`memory` is 0",
         "running is -1",
     ):
         assert words in str(caught.value)

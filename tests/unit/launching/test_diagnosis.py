@@ -99,15 +99,15 @@ def test_a_command_that_cannot_be_started_is_what_to_correct() -> None:
 
 
 def test_a_pod_that_was_taken_away_could_have_come_back_by_itself() -> None:
-    assert "restart ExitCode" in failure(replica(status={"reason": "Evicted"})).do
+    assert "`restart` ExitCode" in failure(replica(status={"reason": "Evicted"})).do
 
 
 @pytest.mark.parametrize("on", [{"restart": "ExitCode"}, {"min_nodes": 1}])
 def test_a_setting_that_is_on_is_not_recommended(on: dict[str, Any]) -> None:
     lost = replica(status={"reason": "Evicted"})
     error = diagnosis.failure(a_job(**on), BACKEND, "", replicas=[lost], tail=lambda _: (), notes=())
-    assert "restart ExitCode" not in error.do
-    assert "Increase max_restarts (now 3)" in error.do
+    assert "`restart` ExitCode" not in error.do
+    assert "Increase `max_restarts` (now 3)" in error.do
 
 
 def test_of_two_ends_the_one_that_has_a_time_came_first() -> None:
@@ -231,7 +231,7 @@ def test_each_later_stage_has_its_own_words_and_deadline(
     error = late(status(JOB, an_object(JOB, "Created"), pods))
     assert type(error) is DeadlineExceeded
     assert words in str(error)
-    assert f"ncrease {option} in deadlines" in error.do
+    assert f"ncrease {option} in `deadlines`" in error.do
 
 
 def test_pods_that_are_late_without_a_word_are_counted() -> None:

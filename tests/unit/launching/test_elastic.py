@@ -277,7 +277,7 @@ def test_a_job_survives_as_many_losses_as_restarts_are_allowed() -> None:
 def test_a_lost_pod_fails_a_job_that_is_not_elastic() -> None:
     made = Made(evicted)
     with pytest.raises(
-        ReplicaFailed, match="With min_nodes, or with restart ExitCode, it would continue by itself"
+        ReplicaFailed, match="With `min_nodes`, or with `restart` ExitCode, it would continue by itself"
     ):
         made.launched()
 
@@ -349,7 +349,7 @@ def test_a_job_starts_with_as_many_pods_as_the_nodes_have_room_for(cpus: list[st
 
 
 def test_fewer_pods_than_may_be_are_refused() -> None:
-    with pytest.raises(ParameterError, match=r"min_nodes is 3, more than nodes \(2\)"):
+    with pytest.raises(ParameterError, match=r"`min_nodes` is 3, more than `nodes` \(2\)"):
         Made().launched(replace(JOB, min_nodes=3))
 
 

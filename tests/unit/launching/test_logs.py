@@ -284,7 +284,7 @@ def test_connections_are_bounded_and_the_limit_is_said_once(monkeypatch: pytest.
         server.awaited(lambda request, number=number: request.path.endswith(f"worker-{number}/log"))
     assert len(requested(server)) == MOST_FOLLOWED
     assert len(said) == 1
-    assert "choose others with logs 0,5-7" in said[0]
+    assert "choose others with `logs` 0,5-7" in said[0]
 
 
 def test_a_failed_rank_is_read_although_it_was_not_chosen() -> None:

@@ -49,9 +49,9 @@ def adopted(folder: Store, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any] | 
     [
         ({"backend": "local", "image": "mine"}, "image is for the pods of a job"),
         ({"backend": "local", "env": {"A": "b"}}, "env is for the pods of a job"),
-        ({"backend": "local", "nodes": 0}, "nodes is 0, not a whole number from 1 to"),
-        ({"image": ""}, "image is empty"),
-        ({"image": "mine", "backend": "steam"}, "backend is 'steam'"),
+        ({"backend": "local", "nodes": 0}, "`nodes` is 0, not a whole number from 1 to"),
+        ({"image": ""}, "`image` is empty"),
+        ({"image": "mine", "backend": "steam"}, "`backend` is 'steam'"),
         ({"backend": "local", "name": "../up"}, "name"),
     ],
 )

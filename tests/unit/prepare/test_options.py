@@ -123,7 +123,7 @@ def test_uncertain_labels_are_refused_with_their_rows_and_a_way_out(tmp_path: Pa
         prepare(_chest_x_rays(tmp_path / "raw", [*ROWS, ","]))
     assert "a label is -1, uncertain (lines 26, 27, 28: 3 in all)" in caught.value.seen
     assert "'Edema' is '': no label (lines 10, 11, 12, 13, 14 …: 9 in all)" in caught.value.seen
-    assert "uncertain says what -1 means: zero, one or drop; blanks next" in caught.value.do
+    assert "`uncertain` says what -1 means: zero, one or drop; blanks next" in caught.value.do
     assert "skip_unlabelled" in caught.value.do
 
 
@@ -228,7 +228,7 @@ def test_no_time_of_a_table_is_a_traceback(odd: str, tmp_path: Path) -> None:
 
 def test_newest_days_need_a_column_of_times() -> None:
     spec = PrepareSpec(source="csv", source_path="raw", newest_days=7)
-    with pytest.raises(ParameterError, match="newest_days is 7, but time_column is empty"):
+    with pytest.raises(ParameterError, match="`newest_days` is 7, but `time_column` is empty"):
         spec.validated()
 
 
@@ -310,5 +310,5 @@ def test_an_invalid_pattern_is_refused_before_any_work(
         prepare(replace(toys, group_pattern="(", source_path="/nowhere"))
     with pytest.raises(ParameterError, match=r"not a regular expression of RE2: invalid perl operator"):
         prepare(replace(toys, group_pattern=r"(?<=/)p\d+", source_path="/nowhere"))
-    with pytest.raises(ParameterError, match="group_pattern is for the sources folder, webdataset"):
+    with pytest.raises(ParameterError, match="`group_pattern` is for the sources folder, webdataset"):
         prepare(PrepareSpec(group_pattern="p"))

@@ -255,8 +255,8 @@ def test_what_was_never_published_is_cleaned_up_some_day(photographs: PrepareSpe
 @pytest.mark.parametrize(
     ("options", "seen"),
     [
-        ({"encode_nodes": 2}, "image is empty"),
-        ({"encode_job": {"image": "mine"}}, "encode_nodes is 0"),
+        ({"encode_nodes": 2}, "`image` is empty"),
+        ({"encode_job": {"image": "mine"}}, "`encode_nodes` is 0"),
         ({"encode_nodes": 2, "encode_job": {"image": "mine", "nodes": 3}}, "has nodes"),
         ({"encode_nodes": 2, "encode_job": {"image": "mine", "color": "red"}}, "'color' is not"),
     ],

@@ -70,7 +70,7 @@ def test_the_columns_of_a_table_are_given_by_name() -> None:
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_name(name: str, value: object) -> None:
-    assert f"{name} is {value!r}, not " in _problems(replace(PrepareSpec(), **{name: value}))
+    assert f"`{name}` is {value!r}, not " in _problems(replace(PrepareSpec(), **{name: value}))
 
 
 def test_all_conflicts_are_in_one_message() -> None:
@@ -80,10 +80,10 @@ def test_all_conflicts_are_in_one_message() -> None:
     seen = _problems(spec)
     for problem in (
         "4 problems",
-        "dataset_name is 'No Name'",
-        "validation_fraction 0.6 and test_fraction 0.4 leave nothing for training",
-        "fold is 3, but folds is 3",
-        "store is empty",
+        "`dataset_name` is 'No Name'",
+        "`validation_fraction` 0.6 and `test_fraction` 0.4 leave nothing for training",
+        "`fold` is 3, but `folds` is 3",
+        "`store` is empty",
     ):
         assert problem in seen
 
@@ -95,12 +95,12 @@ def test_a_name_of_letters_and_digits_is_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["A", "-a", "a/b", "..", "x" * 64, "a b", "ä", "a\n"])
 def test_a_name_that_would_not_be_a_folder_in_every_store_is_refused(name: str) -> None:
-    assert "dataset_name is" in _problems(PrepareSpec(dataset_name=name))
+    assert "`dataset_name` is" in _problems(PrepareSpec(dataset_name=name))
 
 
 def test_folds_are_none_or_at_least_two() -> None:
-    assert "folds is 1" in _problems(PrepareSpec(folds=1))
-    assert "fold is 1, but folds is 0" in _problems(PrepareSpec(fold=1))
+    assert "`folds` is 1" in _problems(PrepareSpec(folds=1))
+    assert "`fold` is 1, but `folds` is 0" in _problems(PrepareSpec(fold=1))
     for fold in range(2):
         assert PrepareSpec(folds=2, fold=fold).validated()
 
@@ -110,7 +110,7 @@ def test_a_path_is_needed_unless_the_source_is_built_in_or_downloaded(source: st
     if source in {"digits", "mnist", "fashion-mnist", "kmnist", "cifar10", "cifar100"}:
         assert PrepareSpec(source=source).validated()
     else:
-        assert "source_path is empty" in _problems(PrepareSpec(source=source))
+        assert "`source_path` is empty" in _problems(PrepareSpec(source=source))
 
 
 def test_the_digits_are_nowhere_else() -> None:
@@ -143,4 +143,4 @@ def test_the_parameters_are_known_without_numpy() -> None:
 
 def test_an_unknown_choice_lists_the_choices_one_per_line() -> None:
     (problem,) = PrepareSpec(source="sound").problems()
-    assert problem.splitlines()[:3] == ["source is 'sound', not one of:", "      auto", "      digits"]
+    assert problem.splitlines()[:3] == ["`source` is 'sound', not one of:", "      auto", "      digits"]

@@ -47,7 +47,7 @@ def test_values_that_a_shell_would_interpret_are_rejected() -> None:
 
 def test_an_evolution_strategy_needs_ranges() -> None:
     check(SPACE, "cmaes")
-    with pytest.raises(ParameterError, match="sampler cmaes needs at least 2 ranges of numbers, not 1"):
+    with pytest.raises(ParameterError, match="`sampler` cmaes needs at least 2 ranges of numbers, not 1"):
         check(parsed(["momentum=0..0.9", "model=lenet,fast-cnn"]), "cmaes")
 
 

@@ -39,20 +39,20 @@ def test_a_dimension_is_read(text: str, dimension: Range | Choice) -> None:
     [
         ("lerning_rate=0..1", r"'lerning_rate' is not a parameter here; did you mean learning_rate\?"),
         ("lerning_rate=1..3", "'lerning_rate' is not a parameter"),
-        ("learning_rate=log(0,1)", "learning_rate is 0.0, not a number greater than 0"),
+        ("learning_rate=log(0,1)", "`learning_rate` is 0.0, not a number greater than 0"),
         ("weight_decay=log(0,1)", "starts above 0"),
         ("learning_rate=0.5..0.1", r"0\.5 is not below the upper limit 0\.1"),
-        ("learning_rate=0.1..20", "learning_rate is 20.0, not a number greater than 0 and at most 10"),
-        ("learning_rate=nan..1", "learning_rate is 'nan', not a number"),
-        ("learning_rate=log(0.1)", "learning_rate is 'log"),
-        ("batch_size=1.5..3", "batch_size is '1.5', not a whole number"),
+        ("learning_rate=0.1..20", "`learning_rate` is 20.0, not a number greater than 0 and at most 10"),
+        ("learning_rate=nan..1", "`learning_rate` is 'nan', not a number"),
+        ("learning_rate=log(0.1)", "`learning_rate` is 'log"),
+        ("batch_size=1.5..3", "`batch_size` is '1.5', not a whole number"),
         ("batch_size=64", "leaves nothing to search"),
         ("batch_size=64,64", "named twice"),
         ("model=log(1,2)", "it has no numbers; name values"),
-        ("model=fast-cnn,nonsense", "model is 'nonsense', not digits-cnn"),
+        ("model=fast-cnn,nonsense", "`model` is 'nonsense', not digits-cnn"),
         ("model", "no typical values; name some: model=VALUE,VALUE"),
-        ("compile=yes,no", "compile is 'yes', not true or false"),
-        ("learning_rate=", "learning_rate is '', not a number"),
+        ("compile=yes,no", "`compile` is 'yes', not true or false"),
+        ("learning_rate=", "`learning_rate` is '', not a number"),
         (f"batch_size={','.join(map(str, range(1, 40)))}", "39 values, more than 32"),
     ],
 )
@@ -85,15 +85,15 @@ def test_typical_values_are_allowed_ones() -> None:
 
 def test_limits_that_do_not_suit_the_recipe_are_rejected() -> None:
     recipe = Recipe(epochs=10, frozen_epochs=4)
-    with pytest.raises(ParameterError, match="with epochs=2: frozen_epochs is 4, more than"):
+    with pytest.raises(ParameterError, match="with epochs=2: `frozen_epochs` is 4, more than"):
         checked(parsed(["epochs=2..10"]), recipe)
     assert checked(parsed(["epochs=4..10"]), recipe)
 
 
 def test_trials_have_no_limit_of_time() -> None:
-    with pytest.raises(ParameterError, match="minutes limits a trial by its time"):
+    with pytest.raises(ParameterError, match="`minutes` limits a trial by its time"):
         checked(parsed(["momentum"]), Recipe(minutes=5))
-    with pytest.raises(ParameterError, match="minutes limits a trial by its time"):
+    with pytest.raises(ParameterError, match="`minutes` limits a trial by its time"):
         checked(parsed(["minutes=1..5"]), Recipe())
 
 

@@ -35,13 +35,13 @@ def test_a_json_object_is_a_recipe() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"epochs": -2}', "epochs is -2"),
+        ('{"epochs": -2}', "`epochs` is -2"),
         ('{"lerning_rate": 1}', "'lerning_rate' is not a parameter"),
         ('{"recipe": 3}', "not a JSON object"),
         ("{nonsense", "not a JSON object"),
         pytest.param('{"recipe":' + "[" * 200_000, "not a JSON object", id="too deep"),
-        ('{"model": "../../etc/passwd"}', "model is"),
-        ('{"epochs": 1e999}', "epochs is"),
+        ('{"model": "../../etc/passwd"}', "`model` is"),
+        ('{"epochs": 1e999}', "`epochs` is"),
     ],
 )
 def test_a_damaged_recipe_is_rejected(text: str, message: str) -> None:

@@ -198,7 +198,7 @@ def test_class_folders_beside_a_table_of_them_are_rejected(tmp_path: Path) -> No
     (tmp_path / "labels.csv").write_text("file,kind\ncat/0000.png,a\ndog/0000.png,b\n")
     seen = _seen(tmp_path)
     assert "class folders (cat, dog) and a table that names images (labels.csv)" in seen
-    assert "source csv table labels.csv" in seen
+    assert "`source` csv `table` labels.csv" in seen
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_options_of_tables_without_a_table_name_the_usual_one(tmp_path: Path) ->
 
 def test_options_of_another_source_are_rejected_once_it_is_known(tmp_path: Path) -> None:
     _pictures(tmp_path, {"train.csv": TABLE})
-    with pytest.raises(ParameterError, match="group_pattern is for the sources folder, webdataset"):
+    with pytest.raises(ParameterError, match="`group_pattern` is for the sources folder, webdataset"):
         PrepareSpec(source_path=str(tmp_path), group_pattern="p").settled()
 
 

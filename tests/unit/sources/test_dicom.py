@@ -203,7 +203,7 @@ def test_colors_stay_colors() -> None:
 
 def test_several_frames_are_refused_unless_the_first_is_asked_for() -> None:
     frames = np.stack([RAMP, RAMP[::-1], RAMP])
-    with pytest.raises(Unreadable, match="it has 3 frames: first_frame"):
+    with pytest.raises(Unreadable, match="it has 3 frames: `first_frame`"):
         _shown(_dicom(frames))
     assert np.array_equal(_shown(_dicom(frames), ReadOptions(first_frame=True)), _shown(_dicom()))
 

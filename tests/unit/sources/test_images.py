@@ -203,7 +203,7 @@ def test_a_png_with_a_black_last_row_is_whole(mode: str) -> None:
 def test_further_frames_are_not_lost_silently(kind: str) -> None:
     frames = [Image.effect_noise((16, 12), 50).convert("RGB") for _ in range(3)]
     data = _file(frames[0], kind, save_all=True, append_images=frames[1:])
-    with pytest.raises(Unreadable, match="it has 3 frames: first_frame uses the first of them"):
+    with pytest.raises(Unreadable, match="it has 3 frames: `first_frame` uses the first of them"):
         probe(data)
     assert decode(data, (12, 16, 3), reading=ReadOptions(first_frame=True)).size == (16, 12)
 

@@ -487,7 +487,7 @@ def test_a_column_has_one_meaning(columns: dict[str, object], tmp_path: Path) ->
 def test_columns_that_hold_no_labels_can_be_left_out(text: str, named: bool, tmp_path: Path) -> None:
     """By default all columns but the first are labels."""
     seen = _refusal(tmp_path, text)
-    assert ("label_columns names the columns of labels" in seen) is named
+    assert ("`label_columns` names the columns of labels" in seen) is named
 
 
 def test_spaces_around_the_names_of_columns_do_not_count(tmp_path: Path) -> None:
@@ -517,7 +517,7 @@ def test_missing_labels_and_images_are_in_one_message(tmp_path: Path) -> None:
         "'kind' is 'NA': no label (line 3: 1 in all)",
         "the table names this image, but it does not exist (lines 4, 5: 2 in all)",
         "it could be 2.png or old/2.png: give its path (line 6: 1 in all)",
-        "skip_unlabelled leaves out those without a label",
+        "`skip_unlabelled` leaves out those without a label",
     ):
         assert problem in refusal
 

@@ -39,7 +39,7 @@ def test_a_stored_number_may_be_open_in_the_former_way() -> None:
         "seed": 5,
     }
     assert Recipe.from_dict({"epochs": -1}) == Recipe()
-    with pytest.raises(ParameterError, match="epochs is -1, not a whole number from 1 to 100000, or auto"):
+    with pytest.raises(ParameterError, match="`epochs` is -1, not a whole number from 1 to 100000, or auto"):
         Recipe(epochs=-1).validated()
 
 
@@ -86,7 +86,7 @@ def test_a_whole_number_is_a_number() -> None:
 def test_an_invalid_value_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ParameterError) as refused:
         Recipe.from_dict({name: value})
-    assert f"{name} is {value!r}, not " in refused.value.seen
+    assert f"`{name}` is {value!r}, not " in refused.value.seen
     with pytest.raises(ParameterError):
         replace(Recipe(), **{name: value}).validated()
 
@@ -97,18 +97,18 @@ def test_all_problems_are_reported_at_once() -> None:
     assert refused.value.seen.startswith("3 problems:")
     for part in (
         "'lerning_rate' is not a parameter",
-        "epochs is -2",
-        "model is 'vgg', not digits-cnn, lenet",
+        "`epochs` is -2",
+        "`model` is 'vgg', not digits-cnn, lenet",
     ):
         assert part in refused.value.seen
 
 
 def test_values_that_exclude_each_other_are_refused() -> None:
-    with pytest.raises(ParameterError, match="frozen_epochs is 4, more than epochs"):
+    with pytest.raises(ParameterError, match="`frozen_epochs` is 4, more than `epochs`"):
         Recipe(epochs=3, frozen_epochs=4).validated()
-    with pytest.raises(ParameterError, match="optimizer muon cannot be used with strategy fsdp"):
+    with pytest.raises(ParameterError, match="`optimizer` muon cannot be used with `strategy` fsdp"):
         Recipe(optimizer="muon", strategy="fsdp").validated()
-    with pytest.raises(ParameterError, match="frozen_epochs cannot be used with strategy fsdp"):
+    with pytest.raises(ParameterError, match="`frozen_epochs` cannot be used with `strategy` fsdp"):
         Recipe(epochs=3, frozen_epochs=1, strategy="fsdp").validated()
 
 
