@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         work = Path(temporary)
         for number, name in enumerate(given.only):
             spec = SETS[name](work / str(number))
-            uri = prepare(PrepareSpec(store=str(work / "store"), stratify="exact", **spec)).manifest_uri
+            uri = prepare(PrepareSpec(store=str(work / "store"), **spec)).manifest_uri
             if number == 0:
                 scored(uri, recipe_of("plain", {"epochs": 1}))  # imports what all need
             Comparison(name, uri, log, end).run(given.recipes)

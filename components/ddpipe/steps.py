@@ -8,12 +8,11 @@ Commands get their options from here, pipeline components their inputs and outpu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from ddpipe.errors import ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export.spec import ExportSpec
 from ddpipe.jobs import ALONE, BACKENDS, LOCAL
@@ -93,40 +92,31 @@ class TrainOptions(JobOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncodeOptions(Parameters):
+class EncodeOptions(JobOptions):
     """Which processes encode the images of a dataset version: this one, or the pods of a job."""
 
-    what: ClassVar[str] = "the data cannot be prepared on a cluster"
-    heading: ClassVar[str] = "Data"
-    others: ClassVar[str] = PrepareSpec.others
-
+    # No parameters here: what trains may need GPUs and an operator, what encodes never does.
+    backend: str = ALONE
+    nodes: int = 1
+    gpus: int = 0
     encode_nodes: int = parameter(
         0,
-        "Number of pods that read and encode the images; 0 means that this process does it alone. The "
-        "version is the same.",
+        "Number of pods that read and encode the images, with a job's options; 0 means that this process "
+        "does it alone. The version is the same.",
         Between(0, 10_000),
-    )
-    encode_job: Mapping[str, Any] = parameter(
-        {}, "Options of the job of these pods by name, such as image, cpu, memory, s3_secret and volumes."
     )
 
     @property
     def job(self) -> JobOptions:
         """The job; the pods work alone, so a lost one is replaced without the others."""
-        own = {"backend": ALONE, "nodes": self.encode_nodes}
-        return JobOptions.from_dict({"restart": Restart.EXIT_CODE.value, **self.encode_job, **own})
+        given = {item.name: getattr(self, item.name) for item in declared(JobOptions)}
+        own = {"backend": ALONE, "nodes": self.encode_nodes, "min_nodes": 0, "gpus": 0}
+        return JobOptions(**{**given, **own, "restart": Restart.EXIT_CODE.value})
 
     def conflicts(self) -> Iterator[str]:
-        """What is wrong with the job's options."""
-        if self.encode_job and not self.encode_nodes:
-            yield "`encode_job` is given, but `encode_nodes` is 0"
-        for name in {"nodes", "backend", "min_nodes"} & set(self.encode_job):
-            yield f"`encode_job` has {name}, which `encode_nodes` decides"
+        """What is wrong with the job's options; nothing without a job."""
         if self.encode_nodes:
-            try:
-                self.job.validated()
-            except ParameterError as error:
-                yield f"`encode_job`: {error.seen}"
+            yield from self.job.problems()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from nbclient import NotebookClient
 from PIL import Image
 from place import OUR_IMAGES, Place, a_place, delete, eventually, missing_image
 from sklearn.datasets import load_digits
-from uploads import upload_photographs, upload_xrays
+from uploads import KAGGLE, upload_photographs, upload_xrays
 
 from ddpipe.components import pytorch_job_with_task_config
 from ddpipe.data.manifest import load_manifest
@@ -140,7 +140,13 @@ def test_two_pods_train_on_photographs(submit: Submit, root: str) -> None:
 
 def test_two_pods_train_on_xrays_with_several_labels_each(submit: Submit, root: str, tmp_path: Path) -> None:
     upload_xrays(tmp_path, f"{root}/xrays")
-    run = submit(source="ranzcr", source_path=f"{root}/xrays", dataset_name="xrays", batch_size=16)
+    run = submit(
+        source="csv",
+        source_path=f"{root}/xrays",
+        **KAGGLE,
+        dataset_name="xrays",
+        batch_size=16,
+    )
     assert run.ended() == "SUCCEEDED", run.failure()
     assert json.loads(read_uri(f"{run.folder}/training/training.json"))["world_size"] == 2
     scores = json.loads(read_uri(f"{run.folder}/evaluation/metrics.json"))["scores"]

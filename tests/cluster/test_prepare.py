@@ -38,13 +38,12 @@ def test_two_pods_encode_the_version_of_one_process(
     keys = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}
     data = {key: base64.b64encode(s3_environment[name].encode()).decode() for key, name in keys.items()}
     job = {"image": IMAGE, "cpu": "250m", "memory": "512Mi", "shared_memory": "16Mi", "s3_secret": "store"}
-    options = json.dumps({**job, "s3_endpoint": s3_environment["POD_S3_ENDPOINT"]})
+    options = json.dumps({**job, "s3_endpoint": s3_environment["POD_S3_ENDPOINT"], "encode_nodes": 2})
     try:
         with a_place(admin, tmp_path, backend="indexedjob") as place:
             secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store"}, "data": data}
             place.create("/api/v1/secrets", secret)
-            encoding = ("--encode-nodes", "2", "--encode-job", options)
-            command = ("prepare", "--source", "digits", "--store", store, *encoding)
+            command = ("prepare", "--source", "digits", "--store", store, "--options", options)
             step = Step(place, command, s3_environment)
             if lost:
                 name = place.pod("worker-1")["metadata"]["name"]

@@ -22,7 +22,7 @@ import yaml
 from kubernetes import client, config
 from kubernetes.stream import stream
 from place import ACCOUNT, OUR_IMAGES, STORE_SECRET, Place, a_place, delete, eventually, let_deploy
-from uploads import upload_photographs, upload_xrays
+from uploads import KAGGLE, upload_photographs, upload_xrays
 
 from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.reader import open_split
@@ -324,7 +324,13 @@ def test_photographs_from_the_bucket_train_the_same_way(submit: Submit, root: st
 
 def test_xrays_with_several_labels_each_train_the_same_way(submit: Submit, root: str, tmp_path: Path) -> None:
     upload_xrays(tmp_path, f"{root}/xrays")
-    ran = submit(source="ranzcr", source_path=f"{root}/xrays", dataset_name="xrays", batch_size=16)
+    ran = submit(
+        source="csv",
+        source_path=f"{root}/xrays",
+        **KAGGLE,
+        dataset_name="xrays",
+        batch_size=16,
+    )
     assert ran.ended() == "Succeeded", ran.failure()
     assert ran.step("train")["facts"]["nodes"] == 2
     scores = json.loads(read_uri(f"{ran.folder}/evaluation/metrics.json"))["scores"]

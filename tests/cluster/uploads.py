@@ -25,6 +25,10 @@ def upload_photographs(tar: Path, uri: str, per_class: int) -> None:
                 store.write(name, file.read())
 
 
+KAGGLE = {"image_column": "StudyInstanceUID", "group_column": "PatientID"}
+"""The columns of the table of `upload_xrays`."""
+
+
 def upload_xrays(folder: Path, uri: str) -> None:
     """A table and images as RANZCR CLiP has them; `folder` is where they are made."""
     xrays(folder)

@@ -44,7 +44,9 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     patients = xrays(here / "xrays")
     run = Run.named(str(here / "runs"), "xrays")
     spec = PrepareSpec(
-        source="ranzcr",
+        source="csv",
+        image_column="StudyInstanceUID",
+        group_column="PatientID",
         source_path=str(here / "xrays"),
         store=str(here / "store"),
         validation_fraction=0.2,

@@ -7,16 +7,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ddpipe.data.manifest import SPLITS, Label
-from ddpipe.prepare.split_rule import SplitRule
 from ddpipe.prepare.splitting import UNKNOWN, split_samples
 from ddpipe.sources.sample import Sample
 from ddpipe.sources.sample_columns import Samples
+
+FRACTIONS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
 
 def assign(
     units: Sequence[str],
     labels: Sequence[Label],
-    rule: SplitRule,
+    fractions: Mapping[str, float] = FRACTIONS,
+    seed: int = 0,
     given: Sequence[str] = (),
     earlier: Mapping[str, str] | None = None,
 ) -> list[str]:
@@ -25,7 +27,8 @@ def assign(
     Args:
         units: The group of each sample.
         labels: Of each sample.
-        rule: The split rule.
+        fractions: Share of each split.
+        seed: Of the rule.
         given: The split into which the source puts each sample, or "".
         earlier: The split of units in an earlier version.
     """
@@ -43,7 +46,7 @@ def assign(
         before = np.array(
             [SPLITS.index(earlier[unit]) if unit in earlier else UNKNOWN for unit in units], np.int8
         )
-    return [SPLITS[place] for place in split_samples(samples, rule, classes, before)]
+    return [SPLITS[place] for place in split_samples(samples, fractions, seed, classes, before)]
 
 
 def shown(label: Label) -> set[int]:

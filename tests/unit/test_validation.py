@@ -15,6 +15,7 @@ from ddpipe.errors import ParameterError
 from ddpipe.form import as_option, spelled
 from ddpipe.jobs.options import JobOptions
 from ddpipe.pipelines.compile import PIPELINES
+from ddpipe.pipelines.wiring import Task
 from ddpipe.steps import PresetOptions, TrainOptions
 from ddpipe.train.recipe import Recipe
 
@@ -75,16 +76,10 @@ def test_a_missing_dataset_is_named(command: str) -> None:
     assert "--dataset is missing" in rejected(command)
 
 
-def test_a_run_rejects_an_exact_split_by_a_column() -> None:
-    table = ("--source", "csv", "--source-path", "x", "--split-column", "split")
-    assert "--stratify exact cannot be met: --split-column" in rejected("run", *table, "--stratify", "exact")
-
-
 WRONG = {
     "muon with fsdp": ({"strategy": "fsdp", "optimizer": "muon"}, "optimizer muon cannot be used"),
     "a preset's muon with fsdp": ({"preset": "fast-32", "strategy": "fsdp"}, "optimizer muon cannot be used"),
     "fractions": ({"validation_fraction": 0.6, "test_fraction": 0.6}, "leave nothing for training"),
-    "fold": ({"folds": 3, "fold": 7}, "fold is 7, but folds is 3"),
     "an umlaut": ({"dataset_name": "bäume"}, "data_name is 'bäume'"),
 }
 
@@ -111,7 +106,7 @@ def test_the_first_step_of_a_form_rejects_the_same(
     pipeline = PIPELINES["training"]
     fields = {item.name: item.default for item in pipeline.parameters} | pipeline.filled(values)
     first = pipeline.tasks[0]
-    given = [part for name, value in _own(fields).items() for part in (name, value)]
+    given = _own(first, fields)
     checks = [part for item in pipeline.checked for part in ("--check", item.name, _text(fields[item.form]))]
     store = ("--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs"), "--run", "a")
     assert first.step.name == "prepare"
@@ -125,16 +120,19 @@ def test_the_first_step_of_a_form_rejects_the_same(
 def test_the_first_step_of_a_package_accepts_its_defaults(name: str, tmp_path: Path) -> None:
     pipeline = PIPELINES[name]
     fields = {item.name: item.default for item in pipeline.parameters}
-    given = [part for option, value in _own(fields).items() for part in (option, value)]
+    given = _own(pipeline.tasks[0], fields)
     checks = [part for item in pipeline.checked for part in ("--check", item.name, _text(fields[item.form]))]
     store = ("--store", str(tmp_path / "store"), "--runs", str(tmp_path / "runs"), "--run", "a")
     ended = CliRunner().invoke(cli, ["prepare", *store, *given, *checks], catch_exceptions=False)
     assert ended.exit_code == 0, ended.output
 
 
-def _own(fields: dict[str, Any]) -> dict[str, str]:
-    """The options of the first step, as the engine passes them."""
-    return {"--dataset-name": fields["data_name"], "--options": _text(fields["data_options"])}
+def _own(first: Task, fields: dict[str, Any]) -> list[str]:
+    """The options of the first step about data and jobs, as the engine passes them."""
+    names = ("dataset_name", "image", "cpu", "memory", "s3_secret")
+    own = [item for item in first.own if item.name in names]
+    given = [part for item in own for part in (f"--{item.name.replace('_', '-')}", _text(fields[item.form]))]
+    return [*given, *(part for item in first.objects for part in ("--options", _text(fields[item.name])))]
 
 
 def _text(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
+from hashlib import blake2b
 from itertools import islice
 from typing import Any, Self, TypeVar
 
@@ -71,6 +72,17 @@ def text(strings: Iterable[str]) -> Text:
     """A column of strings, of which none may end with a zero byte."""
     pieces = [np.array([item.encode() for item in piece], np.bytes_) for piece in batched(strings)]
     return np.concatenate(pieces) if pieces else np.empty(0, "S1")
+
+
+def hashes(column: Text, key: bytes = b"") -> NDArray[np.uint64]:
+    """A hash of each string, shape (rows,); another key gives others."""
+    pieces = [
+        b"".join(
+            blake2b(one, digest_size=8, key=key).digest() for one in column[start : start + PIECE].tolist()
+        )
+        for start in range(0, len(column), PIECE)
+    ]
+    return np.frombuffer(b"".join(pieces), "<u8").astype(np.uint64)
 
 
 def trimmed(column: Text) -> Text:

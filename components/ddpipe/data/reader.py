@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import zlib
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpipe.data.at_scale import Way, fetch_order, way
 from ddpipe.data.cache import default_cache, room
 from ddpipe.data.columns import Strings
 from ddpipe.data.fetching import fetched
@@ -82,7 +82,7 @@ def open_shards(
             return PartShard(store, shard, shape, folder)
         return open_shard(fetched(store, shard, folder), shard, shape)
 
-    order = fetch_order(len(shards), socket.gethostname())
+    order = _fetch_order(len(shards), socket.gethostname())
     with ThreadPoolExecutor(AT_ONCE) as pool:
         by_number = dict(zip(order, pool.map(opened, order), strict=True))
     return [by_number[number] for number in range(len(shards))]
@@ -96,13 +96,23 @@ def _left_in_store(shards: Sequence[ShardRef], store: Store, cache: Path) -> set
         if store.local_path(shard_key(shard)) is None and not (cache / shard_key(shard)).is_file()
     }
     size = sum(shard.bytes for shard in missing)
-    if not missing or way(size, free := room(cache)) is Way.COPIED:
+    if size <= (free := room(cache)):
         return set()
     _log.warning(
         "%d shards have %.1f GB, the cache %s has room for %.1f GB: their images are read one by one",
         *(len(missing), size / 1e9, cache, free / 1e9),
     )
     return missing
+
+
+def _fetch_order(shards: int, node: str) -> list[int]:
+    """The order in which a node fetches shards: from one in the middle to the end, then from the start.
+
+    Nodes that start together would otherwise all ask for the same object. All processes of a node have the
+    same order: one of them fetches a shard while the others wait for it.
+    """
+    first = zlib.crc32(node.encode()) % shards if shards else 0
+    return [*range(first, shards), *range(first)]
 
 
 class SplitReader:

@@ -9,7 +9,6 @@ weights has then seen its test images, even if its own training split does not c
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Mapping
 
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data import npy
-from ddpipe.data.columns import Text
+from ddpipe.data.columns import Text, hashes
 from ddpipe.data.index import open_index
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.errors import CorruptObject
@@ -28,16 +27,13 @@ TRAINED_ON = "trained_on.npy"
 HELD_OUT = ("validation", "test")
 """The splits that judge a model."""
 
-_BYTES = 8
-"""Of a hash: among 10 million ids, two share one with a probability of 1 in 400,000."""
-
 Hashes = NDArray[np.uint64]
-"""Sorted, each once."""
+"""Sorted, each once; of 8 bytes: among 10 million ids, two share one with a probability of 1 in 400,000."""
 
 
 def hashed(ids: Text) -> Hashes:
     """The hashes of a column of ids."""
-    return np.unique(_one_by_one(ids))
+    return np.unique(hashes(ids))
 
 
 def are_in(ids: Text, seen: Hashes) -> NDArray[np.bool_]:
@@ -47,16 +43,7 @@ def are_in(ids: Text, seen: Hashes) -> NDArray[np.bool_]:
         ids: A column of ids, shape (ids,).
         seen: What the model was trained on.
     """
-    return np.isin(_one_by_one(ids), seen)
-
-
-def _one_by_one(ids: Text) -> NDArray[np.uint64]:
-    """The hash of each id, in their order."""
-    pieces = [
-        b"".join(hashlib.blake2b(one, digest_size=_BYTES).digest() for one in piece.tolist())
-        for piece in (ids[start : start + 4096] for start in range(0, len(ids), 4096))
-    ]
-    return np.frombuffer(b"".join(pieces), "<u8").astype(np.uint64)
+    return np.isin(hashes(ids), seen)
 
 
 def trained_on(manifest: DatasetManifest, store: Store, before: Hashes | None = None) -> Hashes:

@@ -1,18 +1,30 @@
-"""What rejects raw data: results inside it, unreadable images, small classes, groups torn between splits."""
+"""What rejects raw data (unreadable images, tiny classes, torn groups), and what only deserves a warning."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from ddpipe.data.columns import Rows
+from ddpipe.data.index import Labels, counted
 from ddpipe.data.manifest import SPLITS
 from ddpipe.errors import SourceError, listed
 from ddpipe.prepare.spec import GROUPED, PrepareSpec
-from ddpipe.prepare.splitting import Places, given_splits, numbered_units, shown_by_units
+from ddpipe.prepare.splitting import Places, given_splits, numbered_units, open_splits, shown_by_units
 from ddpipe.sources.sample_columns import Samples
 from ddpipe.storage import open_store
+
+log = logging.getLogger(__name__)
+
+FEW = {"train": 20, "validation": 10, "test": 10}
+"""Images of the smallest class below which a split deserves a warning."""
+
+_Z = 1.96
+"""Standard deviations to each side of a 95 % interval."""
 
 
 def refuse_results_inside(spec: PrepareSpec, results: str) -> None:
@@ -30,7 +42,7 @@ def refuse_results_inside(spec: PrepareSpec, results: str) -> None:
 
 
 def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Samples) -> None:
-    """There must be two classes, each with a unit for every split or fold that the source does not fill."""
+    """There must be two classes, each with a unit for every split that the source does not fill."""
     if len(classes) < 2:  # noqa: PLR2004
         raise SourceError(
             what="the raw data cannot become a dataset",
@@ -38,7 +50,7 @@ def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Sam
             seen=f"it has only one class, {classes[0]!r}" if classes else "it has no class",
             do="Give images of at least two classes.",
         )
-    pieces = spec.rule.pieces(given_splits(samples))
+    splits = open_splits(given_splits(samples))
     _, unit = numbered_units(samples)
     _, shown = shown_by_units(samples, unit, len(classes))
     counts = np.bincount(shown, minlength=len(classes)).tolist()
@@ -46,15 +58,14 @@ def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Sam
     small = [
         f"class {name!r} has {counts[label]} {noun}{'s' if counts[label] != 1 else ''}"
         for label, name in enumerate(classes)
-        if counts[label] < len(pieces)
+        if counts[label] < len(splits)
     ]
     if small:
         raise SourceError(
             what="the raw data cannot become a dataset",
             which=spec.where,
             seen=listed(small),
-            do=f"Give every class at least {len(pieces)} of them ({', '.join(reversed(pieces))}), or remove "
-            "the class.",
+            do=f"Give every class at least {len(splits)} of them ({', '.join(splits)}), or remove the class.",
         )
 
 
@@ -84,17 +95,6 @@ def refuse_unreadable(problems: Mapping[str, str], spec: PrepareSpec) -> None:
         )
 
 
-def refuse_given_validation(spec: PrepareSpec, samples: Samples) -> None:
-    """Folds need a validation split that the source leaves to us."""
-    if spec.folds and "validation" in given_splits(samples):
-        raise SourceError(
-            what="the raw data cannot become a dataset",
-            which=spec.where,
-            seen=f"folds is {spec.folds}, but the source itself says which images are for validation",
-            do="Set folds to 0, or leave the split to ddpipe.",
-        )
-
-
 def refuse_torn_groups(spec: PrepareSpec, samples: Samples, places: Places) -> None:
     """The source itself must not put one group into several splits."""
     names, unit = numbered_units(samples)
@@ -110,4 +110,58 @@ def refuse_torn_groups(spec: PrepareSpec, samples: Samples, places: Places) -> N
             which=spec.where,
             seen=listed(torn),
             do="Put each group into one split, or leave the split to ddpipe.",
+        )
+
+
+def split_warnings(classes: Sequence[str], splits: Mapping[str, Samples]) -> Iterator[str]:
+    """Warnings about what can be trained on, but may not be what its user wants."""
+    yield from _few_images(
+        classes, {name: counted(part.labels, len(classes)) for name, part in splits.items()}
+    )
+    groups = np.concatenate([found.groups for found in splits.values()])
+    groups = groups[groups != b""]
+    if len(groups) > 1 and len(np.unique(groups)) == len(groups):
+        example = groups[0].decode()
+        yield f"every group has one image, such as {example!r}: does it really name groups?"
+    spellings: dict[str, list[str]] = defaultdict(list)
+    for name in classes:
+        spellings["".join(name.split()).casefold()].append(name)
+    for alike in spellings.values():
+        if len(alike) > 1:
+            yield f"classes {', '.join(map(repr, alike))} differ by case or spaces only"
+
+
+def _few_images(classes: Sequence[str], counts: Mapping[str, Labels]) -> Iterator[str]:
+    """The smallest class decides what can be learned and measured."""
+    is_few = np.any([found < FEW[split] for split, found in counts.items()], axis=0)
+    if not is_few.any():
+        return
+    smallest = min(
+        np.flatnonzero(is_few).tolist(), key=lambda label: sum(found[label] for found in counts.values())
+    )
+    shown = ", ".join(f"{found[smallest]:,} in {split}" for split, found in counts.items())
+    others = int(is_few.sum()) - 1
+    more = f", and {others} other class{'es' if others > 1 else ''} nearly as few" if others else ""
+    width = interval_width(int(counts["test"][smallest]))
+    yield (
+        f"class {classes[smallest]!r} has few images ({shown}){more}: too few to learn it, or to measure its "
+        f"recall (the 95 % interval is up to {width:.2f} wide)"
+    )
+
+
+def interval_width(count: int) -> float:
+    """Width of the 95 % interval of a rate of a half, measured on `count` images.
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", 1927.
+    """
+    return _Z / math.sqrt(count + _Z**2)
+
+
+def note_missing_splits(samples: Samples) -> None:
+    """Log where a split comes from that the source lacks, although it names others."""
+    given = [split for split in given_splits(samples) if split]
+    if given and (missing := [split for split in open_splits(given) if split != "train"]):
+        log.info(
+            "the source has no %s images of its own: they come out of its images for training",
+            " and no ".join(missing),
         )

@@ -22,12 +22,11 @@ from ddpipe.sources.sample_columns import Samples
 
 
 def rule_facts(spec: PrepareSpec) -> dict[str, Any]:
-    """The options of the split, except its seed."""
+    """How samples are split, except for the seed."""
     return {
-        "fractions": spec.rule.fractions,
+        "kind": "stratified",
+        "fractions": spec.fractions,
         **({"group_pattern": spec.group_pattern} if spec.group_pattern else {}),
-        **({"stratify": spec.stratify} if spec.rule.exact else {}),
-        **({"folds": spec.folds, "fold": spec.fold} if spec.folds else {}),
     }
 
 
@@ -67,7 +66,6 @@ def manifest_of(
         mean=mean,
         std=std,
         split_rule={
-            "kind": "hash of group" if is_grouped else "hash of id",
             **rule_facts(spec),
             **({"groups": _counted(samples, rows)} if is_grouped else {}),
             **({"given": given} if given else {}),

@@ -27,15 +27,15 @@ from ddpipe.data.manifest import SPLITS, DatasetManifest, manifest_key
 from ddpipe.data.shards import object_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject
 from ddpipe.prepare.checks import (
-    refuse_given_validation,
+    note_missing_splits,
     refuse_if_none_is_left,
     refuse_results_inside,
     refuse_small_classes,
     refuse_torn_groups,
     refuse_unreadable,
+    split_warnings,
 )
 from ddpipe.prepare.describing import manifest_of, rule_facts
-from ddpipe.prepare.earlier import kept_places, warn_of_moved
 from ddpipe.prepare.encoding import SMALL, Encoding, chosen
 from ddpipe.prepare.entries import Entry, lost, read_entries, sizes
 from ddpipe.prepare.grouping import grouped
@@ -45,8 +45,7 @@ from ddpipe.prepare.report import copies, lookalikes
 from ddpipe.prepare.shaping import how_shaped, what_is_there
 from ddpipe.prepare.sharing import Helped, Helpers
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.prepare.split_warnings import split_warnings
-from ddpipe.prepare.splitting import Places, split_samples
+from ddpipe.prepare.splitting import Places, kept_places, split_samples, warn_of_moved
 from ddpipe.sources import Survey, open_source
 from ddpipe.sources.sample_columns import Samples
 from ddpipe.storage import Store, open_store
@@ -96,6 +95,7 @@ def prepare(spec: PrepareSpec, helpers: Helpers | None = None) -> Prepared:
     entries = read_entries(store, spec.name)
     stored = located(entries, survey.samples)
     helped = Helped(helpers, spec, survey, store)
+    note_missing_splits(survey.samples)
     version = _version(spec, survey, packer, stored, _broken(spec, store, entries), helped)
     manifest = version.manifest
     key = manifest_key(spec.name, manifest.dataset_id)
@@ -197,11 +197,7 @@ def _version(
     refuse_if_none_is_left(spec, everyone, survey.problems)
     refuse_small_classes(spec, survey.classes, survey.samples)
     encoding = _encoding(spec, survey, packer, stored)
-    earlier = (
-        kept_places(packer.store, spec.name, rule_facts(spec), spec.split_seed, survey.samples)
-        if spec.rule.exact
-        else None
-    )
+    earlier = kept_places(packer.store, spec.name, rule_facts(spec), spec.split_seed, survey.samples)
     encoded = 0
     while True:
         problems_before = len(packer.problems)
@@ -210,9 +206,8 @@ def _version(
         if spec.skip_bad:
             refuse_if_none_is_left(spec, rows, _problems(survey, packer))
             refuse_small_classes(spec, survey.classes, samples)
-        refuse_given_validation(spec, samples)
         before = earlier if earlier is None else earlier[rows]
-        places = split_samples(samples, spec.rule, len(survey.classes), before)
+        places = split_samples(samples, spec.fractions, spec.split_seed, len(survey.classes), before)
         refuse_torn_groups(spec, samples, places)
         parts = {split: rows[places == number] for number, split in enumerate(SPLITS)}
         plans = {split: planned(parts[split], packer.known, stored, encoding, broken) for split in SPLITS}
@@ -288,7 +283,7 @@ def _encoding(spec: PrepareSpec, survey: Survey, packer: Packer, stored: Sequenc
     depth = int(known.depths.max(initial=0))
     shapes = known.shapes[known.there] if survey.shape is None else np.array([survey.shape])
     found = shapes if decides else ()
-    return chosen(found, spec.image_format, spec.image_size, spec.quality, spec.reading).with_depth(depth)
+    return chosen(found, spec.image_format, spec.image_size, spec.reading).with_depth(depth)
 
 
 def _note_unchanged(samples: Samples, known: Known, stored: Iterable[Stored]) -> None:

@@ -58,7 +58,6 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
         .render(
             manifest=manifest,
             made=how_split(manifest),
-            uncertain=what_is_uncertain(manifest),
             splits=SPLITS,
             rows=rows,
             totals=totals,
@@ -76,40 +75,30 @@ def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None
 
 
 def how_split(manifest: DatasetManifest) -> str:
-    """How the samples were assigned to the splits, in a sentence."""
+    """How the samples were assigned to the splits, in a sentence or two."""
     rule = manifest.split_rule
     given = [split for split in rule.get("given", ()) if split != "train"]  # which gives some to the others
     if len(given) == len(SPLITS) - 1:
         return "The source says which split each image is in."
-    start = f"The source names the {given[0]} images; the rest was split" if given else "Split"
+    (missing,) = set(SPLITS) - {"train", *given} if given else ("",)
+    start = (
+        f"The source names the {given[0]} images, and no {missing} images: these come out of its images for "
+        "training, split"
+        if given
+        else "Split"
+    )
     if counts := rule.get("groups"):
         found = ", ".join(f"{counts[split]:,} in {split}" for split in SPLITS)
         how = f"by group, no group in two splits ({found})"
     else:
         how = "image by image"
-    fold = (
-        f"; validation is fold {rule['fold']} of {rule['folds']}, counted from 0" if "folds" in rule else ""
-    )
     shares = (
         "; each class has its share to within one; images of earlier versions kept their split"
-        if rule.get("stratify") == "exact"
+        if rule.get("kind") == "stratified"
+        or rule.get("stratify") == "exact"  # as versions of before have it
         else ""
     )
-    return f"{start} {how}, with seed {manifest.seed}{fold}{shares}."
-
-
-def what_is_uncertain(manifest: DatasetManifest) -> str:
-    """What uncertain and blank labels count as, in a sentence; empty without a policy for them."""
-    facts = manifest.source.get("uncertain")
-    if not facts:
-        return ""
-    decision = {"zero": "count as 0", "one": "count as 1", "drop": "are left out with their images"}[
-        facts["as"]
-    ]
-    counts = f"{facts['labels']:,} labels, {facts['blanks']:,} blanks"
-    return (
-        f"Uncertain labels (-1) {decision}, blanks next to other labels count as 0 ({counts} in the table)."
-    )
+    return f"{start} {how}, with seed {manifest.seed}{shares}."
 
 
 Found = Mapping[str, Sequence[Members]]

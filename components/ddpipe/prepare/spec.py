@@ -10,7 +10,6 @@ from typing import ClassVar
 from ddpipe.data.names import DATASET
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
 from ddpipe.prepare.patterns import problem
-from ddpipe.prepare.split_rule import SplitRule
 from ddpipe.sources.base import Table
 from ddpipe.sources.detecting import detected, with_table
 from ddpipe.sources.downloads import DOWNLOADS
@@ -24,10 +23,6 @@ FORMATS = ("auto", "raw", "jpeg")
 
 GROUPED = ("folder", "webdataset")
 """Sources whose paths may name groups; a table has a column for them."""
-
-UNCERTAIN = ("", "zero", "one", "drop")
-
-STRATIFY = ("average", "exact")
 
 log = logging.getLogger(__name__)
 
@@ -76,12 +71,6 @@ class PrepareSpec(Parameters):
         Between(0, 1, open_low=True, open_high=True),
     )
     split_seed: int = parameter(0, "Seed that assigns samples to splits.", Between(0, 2**32 - 1))
-    stratify: str = parameter(
-        STRATIFY[0],
-        "How closely each class's share is met: average (adding images moves none), or exact (to one "
-        "image or group; images of the newest version stay in their splits).",
-        OneOf(STRATIFY),
-    )
     image_format: str = parameter(
         "auto",
         "Storage format of images: raw (pixels), jpeg, or auto (raw for small images, else jpeg).",
@@ -100,9 +89,6 @@ class PrepareSpec(Parameters):
         "Regular expression (RE2) for the image paths of folders and tars; its match, or its first group "
         "(...), identifies images to keep in the same split.",
     )
-    quality: int = parameter(90, "JPEG quality.", Between(1, 95))
-    folds: int = parameter(0, "Number of folds for cross-validation; 0 disables it.", Between(0, 100))
-    fold: int = parameter(0, "Fold used as the validation split, counted from 0.", Between(0, 99))
     table: str = parameter(
         Table().file, "CSV file for the source csv, relative to source_path or the working directory."
     )
@@ -118,27 +104,14 @@ class PrepareSpec(Parameters):
         "Column that assigns each sample to train, validation or test; without any validation, part of "
         "train is used for it.",
     )
-    time_column: str = parameter(
-        "", "Timestamp column (2026-11-23 or 2026-11-23T08:30, in UTC), for newest_days."
-    )
-    newest_days: float = parameter(
-        0.0,
-        "Use only rows from the most recent N days, counted back from the newest row; 0 means all rows.",
-        Between(0, 1e6),
-    )
-    uncertain: str = parameter(
-        "",
-        "Meaning of CheXpert's label -1, with several label columns: zero, one, or drop (leave the row "
-        "out); a blank next to other labels is then 0 (default: both are rejected).",
-        OneOf(UNCERTAIN),
-    )
-    skip_unlabelled: bool = parameter(default=False, help="Leave out rows of the table that have no label.")
     verify: bool = parameter(
         default=False,
         help="Read all files and shards again, even those that seem unchanged, and rewrite damaged shards.",
     )
     skip_bad: bool = parameter(
-        default=False, help="Leave out unreadable images and list them, instead of rejecting the data."
+        default=False,
+        help="Leave out unreadable images, and rows without a label, and report them, instead of rejecting "
+        "the data.",
     )
 
     def settled(self) -> PrepareSpec:
@@ -149,7 +122,7 @@ class PrepareSpec(Parameters):
             return replace(self, source=DIGITS).validated()
         if self.table != Table().file:
             return replace(self, source="csv").validated()
-        found = detected(self.source_path) if self.columns == Table() else with_table(self.source_path)
+        found = with_table(self.source_path) if self.names_columns else detected(self.source_path)
         log.info("%s is read as source %s", self.source_path, found.source)
         return replace(self, source=found.source, source_path=found.path, table=found.table).validated()
 
@@ -177,27 +150,22 @@ class PrepareSpec(Parameters):
             labels=tuple(filter(None, map(str.strip, self.label_columns.split(",")))),
             group=self.group_column,
             split=self.split_column,
-            skip_unlabelled=self.skip_unlabelled,
-            uncertain=self.uncertain,
-            time=self.time_column,
-            newest_days=self.newest_days,
+            skip_unlabelled=self.skip_bad,
         )
 
     @property
-    def rule(self) -> SplitRule:
-        """How samples are assigned to splits."""
-        fractions = {
+    def names_columns(self) -> bool:
+        """Whether something is said about a table."""
+        return replace(self.columns, skip_unlabelled=False) != Table()
+
+    @property
+    def fractions(self) -> dict[str, float]:
+        """The share of each split."""
+        return {
             "train": 1 - self.validation_fraction - self.test_fraction,
             "validation": self.validation_fraction,
             "test": self.test_fraction,
         }
-        return SplitRule(
-            fractions=fractions,
-            seed=self.split_seed,
-            folds=self.folds,
-            fold=self.fold,
-            exact=self.stratify == "exact",
-        )
 
     def conflicts(self) -> Iterator[str]:
         """What is wrong with values that are valid one by one."""
@@ -222,25 +190,19 @@ class PrepareSpec(Parameters):
                 f"`validation_fraction` {self.validation_fraction:g} and "
                 f"`test_fraction` {self.test_fraction:g} leave nothing for training"
             )
-        if self.folds == 1:
-            yield "`folds` is 1: cross-validation needs at least 2, and 0 disables it"
-        if self.fold >= max(1, self.folds):
-            yield f"`fold` is {self.fold}, but `folds` is {self.folds}, counting from 0"
-        if self.split_column and self.stratify == "exact":
-            yield "`stratify` exact cannot be met: `split_column` decides the splits"
 
     def _group_conflicts(self) -> Iterator[str]:
+        pattern = "`group_pattern`"
         if self.group_pattern and self.source not in {AUTO, *GROUPED}:
-            yield f"`group_pattern` is for the sources {', '.join(GROUPED)}, but the source is {self.source}"
+            yield f"{pattern} is for the sources {', '.join(GROUPED)}, but the source is {self.source}"
         if self.group_pattern and (reason := problem(self.group_pattern)):
-            yield f"`group_pattern` is {self.group_pattern!r}, not a regular expression of RE2: {reason}"
+            yield f"{pattern} is {self.group_pattern!r}, not a regular expression of RE2: {reason}"
 
     def _source_conflicts(self) -> Iterator[str]:
+        path = "`source_path`"
         if self.source in BUILT_IN and self.source_path:
-            yield f"`source_path` is {self.source_path!r}, but the source {self.source} is built in"
+            yield f"{path} is {self.source_path!r}, but the source {self.source} is built in"
         if self.source not in {AUTO, *BUILT_IN, *DOWNLOADS} and not self.source_path:
-            yield f"`source_path` is empty, but the source {self.source} needs a folder or s3://bucket/prefix"
-        if self.source not in {AUTO, "csv"} and self.columns != Table():
+            yield f"{path} is empty, but the source {self.source} needs a folder or s3://bucket/prefix"
+        if self.source not in {AUTO, "csv"} and self.names_columns:
             yield f"a table or its columns are given, but the source is {self.source}, not csv"
-        if self.newest_days and not self.time_column:
-            yield (f"`newest_days` is {self.newest_days:g}, but `time_column` is empty")

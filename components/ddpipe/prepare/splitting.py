@@ -1,106 +1,202 @@
-"""Which sample goes to which split: a function of the seed and the sample's own id, or of its group's.
+"""Which sample goes to which split: each class has its share of every split, to one image or group.
 
-A sample's split must not depend on the other samples: otherwise adding images would move old ones, and a test
-image that moves into training is a leak that no metric shows. So each id is hashed to a position between 0
-and 1, and the fractions cut that line:
+    class      images     train   validation   test        shares 0.8, 0.1, 0.1
+    good          380       304           38     38
+    defective      20        16            2      2
 
-    0 ── test ──┬── validation ──┬──────────────── train ────────────────── 1
+A unit is a sample or a whole group (the X-rays of one patient), so no group is in two splits. The units that
+show exactly the same classes are a stratum. Each stratum first gives every split its share, rounded down;
+that is nearly all units. What is left over, less than one unit for each split, goes where its classes are
+missed most. A class that a split would lack gets one unit there, if that is still its share to within one.
 
-With k folds, everything except test is cut into k pieces of one length, and one of them is validation. A unit
-is a sample or a whole group (the X-rays of one patient); it has one position, so no group is in two splits.
+A unit that an earlier version placed stays where it was, and new units make up for what is missing: otherwise
+adding images would move old ones, and a test image that moves into training is a leak that no metric shows.
 
-Each class gets into every piece: where the positions leave a class out, one unit with that class moves over,
-if the piece that gives it away keeps all of its own classes. Only these few units may move when images are
-added. The price is that shares are met on average, not to the image: a class of 1,000 has 100 ± 10 in a
-tenth. For small sets `exact` meets them within one unit (stratify.py). That depends on the other samples, so
-units of an earlier version keep their splits, and the new units make up for what is missing:
+    version 1   100 units: train 80, validation 10, test 10
+    version 2   + 50 units: 40, 5 and 5 of the new ones; none of the old ones moves
 
-    version 1   100 units: test 10, validation 10, train 80
-    version 2   + 50 units: 5, 5 and 40 of the new ones; none of the old ones moves
+Which units of a stratum go where is decided by a hash of the seed and their names, not by their order. All is
+counted by stratum and assigned by column: ten million samples are a few sorts.
 
-Columns, not objects: a million samples need only hashing and numpy, unless units have to move.
+Source: after Sechidis, Tsoumakas, Vlahavas, "On the stratification of multi-label data", 2011, who assign the
+rarest class first and each unit to where it is missed most; strata and repeated passes are ours.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from hashlib import sha256
-from itertools import accumulate
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpipe.data.columns import PIECE, Rows, Strings, Text
-from ddpipe.data.manifest import SPLITS
-from ddpipe.prepare.split_rule import SplitRule
-from ddpipe.prepare.stratify import exact_shares
-from ddpipe.sources.sample_columns import Samples
+from ddpipe.data.columns import Rows, Strings, Text, hashes
+from ddpipe.data.index import open_index
+from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest
+from ddpipe.data.versions import versions
+from ddpipe.errors import DatasetError, StoreError
+from ddpipe.sources.sample_columns import Finder, Samples
+from ddpipe.storage import Store
+
+log = logging.getLogger(__name__)
 
 Places = NDArray[np.int8]
 """Numbers of splits in `SPLITS`; `UNKNOWN` where there is none."""
 
 UNKNOWN = -1
 
-Classes = Mapping[int, set[int]]
-"""The classes that each unit shows, by its number, in the order of the positions."""
+TEST = SPLITS.index("test")
 
-REST = "rest"
-"""All folds together."""
+TINY = 1e-9
+"""What sums of shares are off by rounding."""
+
+PASSES = 10
+"""Times that leftovers are placed again at most, in view of where the others went; two or three suffice."""
+
+MORE = 1.1
+"""Times its share that a split may hold, so that it has an image of every class."""
+
+MOST = 20
+"""Versions that are looked at, from the newest on."""
 
 
-def split_samples(samples: Samples, rule: SplitRule, classes: int, earlier: Places | None = None) -> Places:
-    """Assign samples to splits."""
+def split_samples(
+    samples: Samples, fractions: Mapping[str, float], seed: int, classes: int, earlier: Places | None = None
+) -> Places:
+    """Assign samples to splits.
+
+    Args:
+        samples: All samples.
+        fractions: Share of each split; they add up to 1.
+        seed: Another seed gives other splits.
+        classes: Number of classes.
+        earlier: The split of each sample in an earlier version, shape (samples,).
+    """
     names, unit = numbered_units(samples)
     given = given_splits(samples)
-    pieces = rule.pieces(given)
-    position = positions(names, rule.seed)
-    piece = piece_at(position, pieces)
-    unit_shown, label = shown_by_units(samples, unit, classes)
-    held = np.zeros((len(pieces), classes), np.int64)
-    np.add.at(held, (piece[unit_shown], label), 1)
-    if rule.exact or (held[:, held.any(axis=0)] == 0).any():
-        free = np.unique(unit[_is_ours(samples)])
-        shown: Classes = {
-            number: set() for number in free[np.lexsort((names[free], position[free]))].tolist()
-        }
-        for number, index in zip(unit_shown.tolist(), label.tolist(), strict=True):
-            shown[number].add(index)
-        kept = _kept(unit, earlier) if rule.exact and earlier is not None else {}
-        order = list(pieces)
-        if rule.exact:
-            assigned = _exact(shown, pieces, kept)
-        else:
-            assigned = {number: order[piece[number]] for number in shown}
-        _fill(assigned, order[::-1], shown, kept)
-        for number, name in assigned.items():
-            piece[number] = order.index(name)
-    places = np.array([SPLITS.index(rule.split_of(name)) for name in pieces], np.int8)[piece[unit]]
+    ours = open_splits(given)
+    shares = np.array([fractions[split] if split in ours else 0.0 for split in SPLITS])
+    free = np.unique(unit[_is_ours(samples)])
+    place = np.full(len(names), UNKNOWN, np.int8)
+    if earlier is not None:
+        np.maximum.at(place, unit, earlier)  # SPLITS ends with test: it wins where a group was torn then
+        place[(place != UNKNOWN) & (shares[place] == 0)] = UNKNOWN
+    strata = _Strata(free, *shown_by_units(samples, unit, classes), classes, len(names))
+    counts = strata.counts(place[free], shares / shares.sum())
+    todo = np.flatnonzero(place[free] == UNKNOWN)
+    order = todo[np.lexsort((hashes(names[free[todo]], str(seed).encode()), strata.number[todo]))]
+    number = strata.number[order]
+    rank = np.arange(len(order)) - np.searchsorted(number, number)
+    ends = counts[:, ::-1].cumsum(axis=1)  # test first, then validation; the rest is for training
+    place[free[order]] = TEST - (rank >= ends[number, 0]) - (rank >= ends[number, 1])
+    places = place[unit]
     for split in set(given) - {"", "train"}:
         places[samples.splits == split.encode()] = SPLITS.index(split)
     return places
 
 
-def positions(names: Text, seed: int) -> NDArray[np.float64]:
-    """Places of units, uniform on the line from 0 to 1, shape (units,)."""
-    prefix, size, found = f"{seed}/".encode(), 6, np.empty(len(names))
-    weights = 256.0 ** -np.arange(1, size + 1)
-    for start in range(0, len(names), PIECE):
-        piece = names[start : start + PIECE].tolist()
-        digests = b"".join([sha256(prefix + name).digest()[:size] for name in piece])
-        found[start : start + PIECE] = np.frombuffer(digests, np.uint8).reshape(-1, size) @ weights
-    return found
+class _Strata:
+    """Units by the set of classes that they show.
 
-
-def piece_at(position: NDArray[np.float64], pieces: Mapping[str, float]) -> Rows:
-    """The number of the piece in which each position lies, shape (n,).
-
-    Args:
-        position: From 0 to 1, shape (n,).
-        pieces: Shares of the whole, by name.
+    Attributes:
+        number: The stratum of each unit of `free`.
     """
-    *ends, _ = accumulate(pieces.values())
-    return np.searchsorted(ends, position, side="right")
+
+    def __init__(self, free: Rows, shown: Rows, label: Rows, classes: int, units: int) -> None:
+        key = np.zeros(units, np.uint64)
+        # A sum of hashes stands for the set: wrapping is harmless, and so would be two sets with one sum.
+        np.add.at(key, shown, hashes(np.arange(classes).astype(np.bytes_))[label])
+        _, first, self.number = np.unique(key[free], return_index=True, return_inverse=True)
+        example = np.full(units, -1)
+        example[free[first]] = np.arange(len(first))
+        of_examples = example[shown] >= 0
+        # Every stratum also has a label that all units show: so the splits as a whole get their shares, too.
+        stratum = np.concatenate([example[shown][of_examples], np.arange(len(first))])
+        labels = np.concatenate([label[of_examples], np.full(len(first), classes)])
+        order = np.argsort(stratum, kind="stable")
+        self._stratum, self._label = stratum[order], labels[order]
+        self._starts = np.searchsorted(self._stratum, np.arange(len(first) + 1))
+        self._total = np.bincount(self.number, minlength=len(first))
+        self._labels = classes + 1
+
+    def counts(self, kept: Places, shares: NDArray[np.float64]) -> NDArray[np.int64]:
+        """How many of the units that are not kept each split gets, by stratum: (strata, splits)."""
+        held = np.zeros((len(self._total), len(SPLITS)), np.int64)
+        np.add.at(held, (self.number[kept != UNKNOWN], kept[kept != UNKNOWN]), 1)
+        wanted = self._total[:, None] * shares - held
+        left = self._total - held.sum(axis=1)
+        room = np.maximum(wanted, 0)  # a split with too many kept units gets none; the others share the rest
+        scale = np.divide(left, room.sum(axis=1), out=np.zeros(len(left)), where=left > 0)
+        whole = np.floor(room * scale[:, None] + TINY).astype(np.int64)
+        left -= whole.sum(axis=1)
+        self._cover(held + whole, whole, left, shares)
+        counts: NDArray[np.int64] = whole + self._leftovers(wanted - whole, left, shares)
+        return counts
+
+    def _by_label(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Values of strata, summed for each label."""
+        sums = np.zeros((self._labels, *values.shape[1:]), values.dtype)
+        np.add.at(sums, self._label, values[self._stratum])
+        return sums
+
+    def _labels_of(self, stratum: int) -> Rows:
+        return self._label[self._starts[stratum] : self._starts[stratum + 1]]
+
+    def _cover(
+        self,
+        start: NDArray[np.int64],
+        whole: NDArray[np.int64],
+        left: NDArray[np.int64],
+        shares: NDArray[np.float64],
+    ) -> None:
+        """Give each class a unit in each split, the rarest first, if its shares stay met to within one."""
+        held, totals, every = self._by_label(start), self._by_label(self._total), self._labels - 1
+        limits = np.maximum(totals[every] * shares * MORE, totals[every] * shares + 1)
+        lacking = np.flatnonzero((totals > 0) & (held[:, shares > 0] == 0).any(axis=1))
+        for label in lacking[np.lexsort((lacking, totals[lacking]))].tolist():
+            strata = self._stratum[self._label == label]
+            for split in np.flatnonzero(shares).tolist():
+                if held[label, split] or (label != every and held[every, split] + 1 > limits[split]):
+                    continue
+                giver = int(held[label].argmax())
+                for stratum in strata[np.argsort(left[strata] == 0, kind="stable")].tolist():
+                    labels = self._labels_of(stratum)
+                    own = labels[:-1] if label != every else labels[:0]
+                    may_give = (held[own, giver] + TINY >= totals[own] * shares[giver]).all()
+                    if left[stratum]:
+                        left[stratum] -= 1
+                    elif whole[stratum, giver] and may_give and held[every, giver] > 1:
+                        whole[stratum, giver] -= 1
+                        held[labels, giver] -= 1
+                    else:
+                        continue
+                    whole[stratum, split] += 1
+                    held[labels, split] += 1
+                    break
+
+    def _leftovers(
+        self, missed_by_stratum: NDArray[np.float64], left: NDArray[np.int64], shares: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        """Where the units go that are left over; no split gets two of a stratum."""
+        missed, totals = self._by_label(missed_by_stratum), self._by_label(self._total)
+        placed = np.zeros(missed_by_stratum.shape, np.int64)
+        some = np.flatnonzero(left)
+        rarest = np.minimum.reduceat(totals[self._label], self._starts[:-1])[some] if len(some) else some
+        order = some[np.lexsort((some, rarest))].tolist()
+        for _ in range(PASSES):
+            # Each goes where it lowers the sum of squares of what is missed most.
+            before = placed.copy()
+            for stratum in order:
+                labels = self._labels_of(stratum)
+                missed[labels] += placed[stratum]
+                scores = np.where(shares > 0, missed[labels].sum(axis=0), -np.inf)
+                placed[stratum] = 0
+                placed[stratum, np.argsort(-scores, kind="stable")[: left[stratum]]] = 1
+                missed[labels] -= placed[stratum]
+            if (placed == before).all():
+                break
+        return placed
 
 
 def numbered_units(samples: Samples) -> tuple[Text, Rows]:
@@ -117,6 +213,11 @@ def given_splits(samples: Samples) -> list[str]:
         found.append(rest[0])
         rest = rest[rest != rest[0]]
     return list(Strings(np.sort(np.array(found, np.bytes_))))
+
+
+def open_splits(given: Collection[str]) -> list[str]:
+    """The splits that the source leaves to us; a missing one comes out of its images for training."""
+    return [split for split in SPLITS if split == "train" or split not in given]
 
 
 def shown_by_units(samples: Samples, unit: Rows, classes: int) -> tuple[Rows, Rows]:
@@ -144,49 +245,56 @@ def _is_ours(samples: Samples) -> NDArray[np.bool_]:
     return ours
 
 
-def _kept(unit: Rows, earlier: Places) -> dict[int, str]:
-    """The split in which each unit was; of a group that was torn then, test comes first."""
-    places = np.full(int(unit.max(initial=-1)) + 1, UNKNOWN, np.int8)
-    np.maximum.at(places, unit, earlier)  # SPLITS ends with test
-    known = np.flatnonzero(places != UNKNOWN)
-    return {int(number): SPLITS[places[number]] for number in known}
+def kept_places(
+    store: Store, name: str, rule: Mapping[str, Any], seed: int, samples: Samples
+) -> Places | None:
+    """Where the samples were in the newest version with the same fractions, groups and seed."""
+    for manifest in _newest(store, name):
+        if manifest.seed == seed and _facts(manifest.split_rule) == _facts(rule):
+            return _places(manifest, store, samples)
+    return None
 
 
-def _exact(shown: Classes, pieces: Mapping[str, float], kept: Mapping[int, str]) -> dict[int, str]:
-    """Units by exact shares. Folds are cut from what test leaves, so that they never change what test is."""
-    folds = {piece: share for piece, share in pieces.items() if piece.startswith("fold ")}
-    if not folds:
-        return exact_shares(
-            shown, pieces, {number: kept[number] for number in kept if kept[number] in pieces}
-        )
-    whole = {piece: share for piece, share in pieces.items() if piece not in folds} | {
-        REST: sum(folds.values())
-    }
-    before = {number: split if split in whole else REST for number, split in kept.items()}
-    assigned = exact_shares(shown, whole, before)
-    rest = {number: found for number, found in shown.items() if assigned[number] == REST}
-    return assigned | exact_shares(rest, {piece: share / whole[REST] for piece, share in folds.items()})
+def warn_of_moved(store: Store, name: str, samples: Samples, places: Places) -> None:
+    """Log how many test samples were used for training or validation in the newest version."""
+    for manifest in _newest(store, name):
+        before = _places(manifest, store, samples)
+        moved = np.flatnonzero((places == TEST) & (before != TEST) & (before != UNKNOWN))
+        if len(moved):
+            log.warning(
+                "%d of %d test images were not in the test split of version %s, such as %s: models that were "
+                "trained on that version may know them",
+                len(moved),
+                np.count_nonzero(places == TEST),
+                manifest.dataset_id[:12],
+                Strings(samples.ids)[int(moved[0])],
+            )
+        return
 
 
-def _fill(assigned: dict[int, str], pieces: Sequence[str], shown: Classes, kept: Mapping[int, str]) -> None:
-    """Move units, so that every class is in every piece as far as possible; the rarest come first."""
-    holders: dict[int, list[int]] = defaultdict(list)
-    counts: dict[str, Counter[int]] = {piece: Counter() for piece in pieces}
-    for unit, found in shown.items():
-        counts[assigned[unit]].update(found)
-        for label in found:
-            holders[label].append(unit)
-    for label in sorted(holders, key=lambda label: (len(holders[label]), label)):
-        for piece in pieces:
-            if counts[piece][label]:
-                continue
-            giver = max(pieces, key=lambda name: counts[name][label])
-            spare = [
-                unit
-                for unit in holders[label]
-                if assigned[unit] == giver and all(counts[giver][other] > 1 for other in shown[unit])
-            ]
-            for unit in sorted(spare, key=kept.__contains__)[:1]:
-                counts[giver].subtract(shown[unit])
-                counts[piece].update(shown[unit])
-                assigned[unit] = piece
+def _newest(store: Store, name: str) -> Iterator[DatasetManifest]:
+    """The newest versions that can be read, the newest first."""
+    for version in versions(store, name)[: -MOST - 1 : -1]:
+        try:
+            yield load_manifest(version.uri)
+        except (DatasetError, StoreError) as error:
+            log.warning("version %s is ignored: %s", version.dataset_id[:12], error)
+
+
+def _facts(rule: Mapping[str, Any]) -> tuple[object, ...]:
+    """What of a split rule somebody has chosen; versions of before could also have folds."""
+    return rule.get("fractions"), rule.get("group_pattern"), bool(rule.get("folds"))
+
+
+def _places(manifest: DatasetManifest, store: Store, samples: Samples) -> Places:
+    """The split of each sample in a version."""
+    find = Finder(samples.ids)
+    places = np.full(len(samples), UNKNOWN, np.int8)
+    for number, split in enumerate(SPLITS):
+        try:
+            rows = find.rows(open_index(manifest, split, store).sample_ids.column)
+        except (DatasetError, StoreError) as error:
+            log.warning("the %s split of version %s is ignored: %s", split, manifest.dataset_id[:12], error)
+            continue
+        places[rows[rows >= 0]] = number
+    return places

@@ -33,7 +33,7 @@ class Survey:
         task: "multiclass" or "multilabel".
         problems: Why a sample cannot be used, by a printable name; such samples are not among `samples`.
         facts: What else the manifest records about the source: `left_out`, the number of rows or images that
-            were left out, by reason; `uncertain`, what uncertain labels count as.
+            were left out, by reason.
         shape: Height, width and channels of all images, if the source knows them without reading any.
     """
 
@@ -75,10 +75,6 @@ class Table:
         group: Column of groups that must not be divided between splits.
         split: Column of train, validation and test.
         skip_unlabelled: Whether rows without a label are left out.
-        uncertain: With several labels, what -1 is: "zero", "one", or "drop" for leaving the row out; a blank
-            next to other labels is then 0. Empty: both are rejected.
-        time: Timestamp column.
-        newest_days: Use rows from the most recent so many days, counted back from the newest row; 0: all.
     """
 
     file: str = "train.csv"
@@ -87,9 +83,6 @@ class Table:
     group: str = ""
     split: str = ""
     skip_unlabelled: bool = False
-    uncertain: str = ""
-    time: str = ""
-    newest_days: float = 0.0
 
 
 def sorted_out(samples: Iterable[Sample]) -> tuple[Samples, dict[str, str]]:

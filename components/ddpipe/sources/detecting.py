@@ -1,7 +1,7 @@
 """Which source reads the raw data at a path: `--source auto` looks at names and first bytes.
 
     photos/cat/1.jpg, photos/dog/2.jpg       folder
-    labels.csv, which names images           csv, or ranzcr by its columns
+    labels.csv, which names images           csv
     000.tar with 1.jpg and 1.cls             webdataset
     train-images-idx3-ubyte, …               mnist, or a similar set by the hashes of its files
     cifar-10-python.tar.gz, data_batch_1, …  cifar10, cifar100
@@ -29,7 +29,6 @@ from ddpipe.sources.csv_file import parsed
 from ddpipe.sources.downloads import DOWNLOADS
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import first_keys
-from ddpipe.sources.table import RANZCR
 from ddpipe.storage import Store, open_store, split_uri
 
 LOOKED_AT = 20_000
@@ -87,7 +86,7 @@ def with_table(path: str) -> Detected:
     keys = sorted(first_keys(path, LOOKED_AT))
     if tables := _tables(keys):
         naming = _naming(path, tables, [key for key in keys if _is_image(key)])
-        return replace(_of_tables(path, naming or tables), source="csv")
+        return _of_tables(path, naming or tables)
     return Detected("csv", path)  # which says that there is none
 
 
@@ -98,7 +97,7 @@ def _folder_of(path: str) -> str:
 def _of_file(path: str, store: Store, name: str) -> Detected:
     folder = _folder_of(path)
     if name.lower().endswith(TABLES):
-        return Detected(_kind_of_table(_header(store, name)), folder, name)
+        return Detected("csv", folder, name)
     if name.lower().endswith(TARS):
         return _of_tar(path, store, name)
     if IDX.fullmatch(name):
@@ -176,7 +175,7 @@ def _of_tables(path: str, tables: Sequence[str]) -> Detected:
             f"Choose one with `source` csv `table` {tables[0]}.",
         )
     table = tables[0] if len(tables) == 1 else Table().file
-    return Detected(_kind_of_table(_header(open_store(path), table)), path, table)
+    return Detected("csv", path, table)
 
 
 def _well_known(path: str, keys: Sequence[str]) -> Detected | None:
@@ -222,10 +221,6 @@ def _md5(store: Store, name: str) -> str:
     return hashlib.md5(store.read(name), usedforsecurity=False).hexdigest()
 
 
-def _kind_of_table(columns: Sequence[str]) -> str:
-    return "ranzcr" if {RANZCR.image, RANZCR.group} <= set(columns) else "csv"
-
-
 def _is_image(key: str) -> bool:
     return key.lower().endswith(tuple(f".{ending}" for ending in IMAGES))
 
@@ -267,18 +262,14 @@ def _head(store: Store, name: str) -> bytes:
     return store.read_range(name, 0, min(HEAD, size))
 
 
-def _header(store: Store, name: str) -> list[str]:
-    return list(_table(store, name)[0])
-
-
-def _table(store: Store, name: str) -> tuple[Sequence[str], list[str]]:
-    """The columns of a table, and what its first column says in the first rows."""
+def _first_cells(store: Store, name: str) -> list[str]:
+    """What the first column of a table says in its first rows."""
     data = _head(store, name)
     if len(data) == HEAD:
         data = data[: data.rfind(b"\n") + 1]
     header, rows = parsed(f"{store.uri}/{name}", data)
     first = next(filter(None, header))
-    return header, [row.cells.get(first, "") for row in rows[:ROWS]]
+    return [row.cells.get(first, "") for row in rows[:ROWS]]
 
 
 def _names_images(store: Store, table: str, images: Sequence[str]) -> bool:
@@ -288,7 +279,7 @@ def _names_images(store: Store, table: str, images: Sequence[str]) -> bool:
         path = PurePosixPath(key)
         names |= {key, path.name, path.stem, path.with_suffix("").as_posix()}
     try:
-        return not names.isdisjoint(_table(store, table)[1])
+        return not names.isdisjoint(_first_cells(store, table))
     except SourceError:  # not a table; if it is the only one, the source csv says why
         return False
 

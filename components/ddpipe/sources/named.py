@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ddpipe.sources.base import Source, Table, store_of
 from ddpipe.sources.downloads import DOWNLOADS, fetched
 from ddpipe.sources.folder import Folder
-from ddpipe.sources.table import RANZCR, Csv
+from ddpipe.sources.table import Csv
 from ddpipe.sources.tars import Tars
 
 DIGITS = tuple("0123456789")
@@ -77,7 +77,6 @@ SOURCES: Mapping[str, Opener] = {
     "digits": _digits,
     "folder": lambda path, _table: Folder(path),
     "csv": Csv,
-    "ranzcr": lambda path, _table: Csv(path, RANZCR),
     "webdataset": lambda path, _table: Tars(path),
     "cifar10": _cifar("cifar-10-python.tar.gz", "labels", CIFAR10),
     "cifar100": _cifar("cifar-100-python.tar.gz", "fine_labels", CIFAR100),

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from functools import partial
 from pathlib import PurePosixPath
-from typing import Any
 
 from ddpipe.data.manifest import SPLITS, Label
 from ddpipe.data.names import printable
@@ -20,13 +17,9 @@ from ddpipe.sources.csv_file import Row, parsed
 from ddpipe.sources.folder import ENDINGS, SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, read_file, stamp
 from ddpipe.sources.sample import Sample
-from ddpipe.sources.times import moment
 from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)
-
-RANZCR = Table(image="StudyInstanceUID", group="PatientID")
-"""RANZCR CLiP as Kaggle ships it: train.csv with 11 labels, and the folder train/ with the X-rays."""
 
 UNLABELLED = frozenset({"", "nan", "na", "null", "none"})
 """What stands for a missing label, in any case."""
@@ -35,9 +28,6 @@ BINARY: Mapping[str, int] = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 
 UNCERTAIN = frozenset({"-1", "-1.0"})
 """The label -1, for findings that a report calls uncertain, as in CheXpert and MIMIC-CXR."""
-
-DECISIONS: Mapping[str, str] = {"zero": "0", "one": "1", "drop": "-1"}
-"""What an uncertain label becomes; rows that still have one are left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +50,6 @@ class Csv:
         listing = listed_files(self.path)
         found = _by_name(listing.infos)
         _refuse_missing_header(file, header, found)
-        rows, uncertain = _decided(rows, columns)
         named = {name: _match(name, found) for row in rows if (name := row.cells.get(columns.image))}
         rows, left_out = _chosen(file, rows, columns)
         places = {name: named[name] for row in rows if (name := row.cells.get(columns.image))}
@@ -87,7 +76,7 @@ class Csv:
             samples=samples,
             task=task,
             problems={**listing.problems, **missing, **unprintable},
-            facts={**uncertain, **({"left_out": left_out} if left_out else {})},
+            facts={"left_out": left_out} if left_out else {},
         )
 
     def read(self, sample: Sample) -> bytes:
@@ -131,89 +120,30 @@ def _named(file: str, header: Sequence[str], wanted: Table) -> Table:
     """The table with every column named."""
     names = [name for name in header if name]
     image = wanted.image or names[0]
-    others = {image, wanted.group, wanted.split, wanted.time}
+    others = {image, wanted.group, wanted.split}
     labels = wanted.labels or tuple(name for name in names if name not in others)
-    chosen = [name for name in (image, *labels, wanted.group, wanted.split, wanted.time) if name]
+    chosen = [name for name in (image, *labels, wanted.group, wanted.split) if name]
     missing = [name for name in chosen if name not in names]
     if missing or not labels:
         seen = f"it has no column {', '.join(map(repr, missing)) or 'of labels'}, only {', '.join(names)}"
         raise refused(file, seen, "Name the columns that it has.")
     if repeated := [name for name, count in Counter(chosen).items() if count > 1]:
-        seen = (
-            f"{', '.join(map(repr, repeated))} is given more than once, as image, label, group, split or time"
-        )
+        seen = f"{', '.join(map(repr, repeated))} is given more than once, as image, label, group or split"
         raise refused(file, seen, "Give each column one meaning.")
-    if wanted.uncertain and len(labels) == 1:
-        seen = f"it has one column of labels, {labels[0]!r}: none of its classes is uncertain"
-        raise refused(
-            file,
-            seen,
-            "Leave out `uncertain`, or name several columns with `label_columns`.",
-        )
     return replace(wanted, image=image, labels=labels)
-
-
-def _decided(rows: list[Row], columns: Table) -> tuple[list[Row], dict[str, Any]]:
-    """The rows with uncertain and blank labels replaced, if there is a policy, and facts for the manifest."""
-    if columns.uncertain not in DECISIONS:
-        return rows, {}
-    decision, counts = DECISIONS[columns.uncertain], Counter[str]()
-
-    def decided(value: str) -> str:
-        kind = "labels" if value in UNCERTAIN else "blanks" if value.lower() in UNLABELLED else ""
-        counts[kind] += 1
-        return {"labels": decision, "blanks": "0"}.get(kind, value)
-
-    def settled(row: Row) -> Row:
-        if all(row.cells.get(label, "").lower() in UNLABELLED for label in columns.labels):
-            return row
-        return row._replace(
-            cells={**row.cells, **{label: decided(row.cells[label]) for label in columns.labels}}
-        )
-
-    rows = [settled(row) for row in rows]
-    facts = {"as": columns.uncertain, "labels": counts["labels"], "blanks": counts["blanks"]}
-    return rows, {"uncertain": facts}
 
 
 def _chosen(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], dict[str, int]]:
     """The rows that are used, and the number of those that are not, by reason."""
-    reasons: list[tuple[str, Callable[[Row, Table], bool]]] = []
-    if newest := _newest(rows, columns):
-        reason = f"rows {columns.newest_days:g} days or more before the newest, of {newest:%Y-%m-%d %H:%M}"
-        reasons.append((reason, partial(_is_old, newest)))
-    if columns.uncertain == "drop":
-        reasons.append(("rows with an uncertain label", _is_uncertain))
-    if columns.skip_unlabelled:
-        reasons.append(("rows without a label", _lacks_label))
-    left_out = {}
-    for reason, is_out in reasons:
-        kept = [row for row in rows if not is_out(row, columns)]
-        if len(kept) < len(rows):
-            left_out[reason] = len(rows) - len(kept)
-            log.warning(
-                "%s %s of %s are left out, of %s in all", f"{left_out[reason]:,}", reason, file, len(rows)
-            )
-        rows = kept
-    if reasons and not rows:
+    if not columns.skip_unlabelled:
+        return rows, {}
+    kept = [row for row in rows if not _lacks_label(row, columns)]
+    if not kept:
         raise refused(file, "no row has a label", "Name the label columns with `label_columns`.")
-    return rows, left_out
-
-
-def _newest(rows: Sequence[Row], columns: Table) -> datetime | None:
-    """The time of the newest row, if only the newest days are asked for.
-
-    Days are counted back from it, not from a clock: the same table always gives the same rows.
-    """
-    if not columns.newest_days:
-        return None
-    times = (moment(row.cells.get(columns.time, "")) for row in rows)
-    return max(filter(None, times), default=None)
-
-
-def _is_old(newest: datetime, row: Row, columns: Table) -> bool:
-    time = moment(row.cells.get(columns.time, ""))
-    return time is not None and newest - time >= timedelta(days=columns.newest_days)
+    if not (count := len(rows) - len(kept)):
+        return kept, {}
+    log.warning("%s rows without a label of %s are left out, of %s in all", f"{count:,}", file, len(rows))
+    return kept, {"rows without a label": count}
 
 
 def _is_uncertain(row: Row, columns: Table) -> bool:
@@ -266,7 +196,7 @@ def _problems(
 
 def _in_cells(cells: Mapping[str, str], columns: Table) -> Iterator[str]:
     """What is wrong with a row of the right width."""
-    used = (columns.image, *columns.labels, columns.group, columns.split, columns.time)
+    used = (columns.image, *columns.labels, columns.group, columns.split)
     for column in filter(None, used):
         if shown := printable(cells[column]):
             yield f"{column!r} is {shown!r}: it has control characters"
@@ -276,8 +206,6 @@ def _in_cells(cells: Mapping[str, str], columns: Table) -> Iterator[str]:
         yield f"{columns.group!r} is empty"
     if columns.split and cells[columns.split].lower() not in SPLIT_FOLDERS:
         yield f"{columns.split!r} is {cells[columns.split]!r}, not {', '.join(SPLITS)}"
-    if columns.time and not moment(cells[columns.time]):
-        yield f"{columns.time!r} is {cells[columns.time]!r}, no time such as 2026-11-23 or 2026-11-23T08:30"
     yield from _in_labels(cells, columns)
 
 
@@ -297,13 +225,13 @@ def _remedy(rows: Sequence[Row], columns: Table) -> str:
     ways = ["Correct these rows"]
     if len(columns.labels) > 1 and any(_lacks_binary(row, columns) for row in rows):
         ways.append(
-            "`label_columns` names the columns of labels and `image_column` that of the "
-            "images, if there are others"
+            "`label_columns` names the columns of labels, `image_column` that of the "
+            "images and `group_column` that of patients, if there are others"
         )
     if len(columns.labels) > 1 and any(_is_uncertain(row, columns) for row in rows):
-        ways.append("`uncertain` says what -1 means: zero, one or drop; blanks next to labels are then 0")
+        ways.append("write 0 or 1 for labels of -1, or leave their rows out of the table")
     if any(_lacks_label(row, columns) for row in rows):
-        ways.append("`skip_unlabelled` leaves out those without a label")
+        ways.append("`skip_bad` leaves out those without a label")
     return "; ".join(ways) + "."
 
 

@@ -147,11 +147,11 @@ def test_the_first_step_reports_problems_of_all_steps(tmp_path: Path) -> None:
     }
     checks = [part for pair in later.items() for part in ("--check", *pair)]
     ended = CliRunner().invoke(
-        cli, ["prepare", "--store", str(tmp_path / "store"), "--quality", "0", *checks]
+        cli, ["prepare", "--store", str(tmp_path / "store"), "--image-size", "-1", *checks]
     )
     assert ended.exit_code == ParameterError.exit_code
     for problem in (
-        "quality is 0",
+        "image_size is -1",
         "model is 'resnet-9000'",
         "epochs is 'many'",
         "batch_size is 0",
@@ -208,11 +208,11 @@ def test_options_in_an_object_count_like_any_other(tmp_path: Path) -> None:
 
 
 def test_options_in_an_object_are_validated_like_any_other(tmp_path: Path) -> None:
-    options = json.dumps({"quality": 0, "qality": 80, "folds": 3})
-    ended = refused(tmp_path, "--folds", "5", "--options", options)
+    options = json.dumps({"image_size": -1, "imagesize": 80, "split_seed": 3})
+    ended = refused(tmp_path, "--split-seed", "5", "--options", options)
     for problem in (
-        "quality is 0, not a whole number from 1 to 95",
-        "'qality' is not a parameter here; did you mean quality?",
-        "folds is given twice: as an option of its own, and in --options",
+        "image-size is -1, not a whole number from 0 to 4096",
+        "'imagesize' is not a parameter here; did you mean image_size?",
+        "split_seed is given twice: as an option of its own, and in --options",
     ):
         assert problem in ended, ended

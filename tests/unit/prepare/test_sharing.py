@@ -20,6 +20,7 @@ from samples import a_folder, a_picture
 from ddpipe.data import shards
 from ddpipe.data.catalogue import SCRATCH, clean_up
 from ddpipe.errors import CorruptObject, ParameterError, PreflightFailed, SourceError
+from ddpipe.jobs import ALONE
 from ddpipe.prepare.planning import Stored
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.sharing import SHARES, Helped, Helpers, encode_share
@@ -252,20 +253,15 @@ def test_what_was_never_published_is_cleaned_up_some_day(photographs: PrepareSpe
     assert not list(store.list(SCRATCH))
 
 
-@pytest.mark.parametrize(
-    ("options", "seen"),
-    [
-        ({"encode_nodes": 2}, "`image` is empty"),
-        ({"encode_job": {"image": "mine"}}, "`encode_nodes` is 0"),
-        ({"encode_nodes": 2, "encode_job": {"image": "mine", "nodes": 3}}, "has nodes"),
-        ({"encode_nodes": 2, "encode_job": {"image": "mine", "color": "red"}}, "'color' is not"),
-    ],
-)
-def test_wrong_options_of_the_job_are_rejected(options: dict[str, object], seen: str) -> None:
-    with pytest.raises(ParameterError, match=seen):
-        EncodeOptions.from_dict(options)
+def test_wrong_options_of_the_job_are_rejected_where_there_is_one() -> None:
+    with pytest.raises(ParameterError, match="`image` is empty"):
+        EncodeOptions(encode_nodes=2).validated()
+    with pytest.raises(ParameterError, match="`cpu` is 'many'"):
+        EncodeOptions(encode_nodes=2, image="mine", cpu="many").validated()
+    assert EncodeOptions(cpu="many").validated()
 
 
 def test_a_lost_pod_of_the_job_is_replaced_alone() -> None:
-    job = EncodeOptions(encode_nodes=8, encode_job={"image": "mine", "cpu": "4"}).job
+    job = EncodeOptions(encode_nodes=8, image="mine", cpu="4").job
     assert (job.nodes, job.restart, job.cpu, job.image) == (8, "ExitCode", "4", "mine")
+    assert (job.backend, job.gpus) == (ALONE, 0)

@@ -35,9 +35,8 @@ def test_a_dataset_is_named_after_its_source_by_default() -> None:
 
 
 def test_training_gets_what_validation_and_test_leave() -> None:
-    rule = PrepareSpec(validation_fraction=0.25, test_fraction=0.5, split_seed=7, folds=5, fold=4).rule
-    assert rule.fractions == {"train": 0.25, "validation": 0.25, "test": 0.5}
-    assert (rule.seed, rule.folds, rule.fold) == (7, 5, 4)
+    spec = PrepareSpec(validation_fraction=0.25, test_fraction=0.5)
+    assert spec.fractions == {"train": 0.25, "validation": 0.25, "test": 0.5}
 
 
 def test_the_columns_of_a_table_are_given_by_name() -> None:
@@ -61,11 +60,6 @@ def test_the_columns_of_a_table_are_given_by_name() -> None:
         ("test_fraction", 1.0),
         ("split_seed", -1),
         ("image_format", "png"),
-        ("quality", 0),
-        ("quality", 96),
-        ("folds", -1),
-        ("folds", 101),
-        ("fold", -1),
         ("verify", "yes"),
     ],
 )
@@ -74,15 +68,12 @@ def test_a_value_that_cannot_be_is_refused_by_name(name: str, value: object) -> 
 
 
 def test_all_conflicts_are_in_one_message() -> None:
-    spec = replace(
-        FOLDER, dataset_name="No Name", validation_fraction=0.6, test_fraction=0.4, folds=3, fold=3, store=""
-    )
+    spec = replace(FOLDER, dataset_name="No Name", validation_fraction=0.6, test_fraction=0.4, store="")
     seen = _problems(spec)
     for problem in (
-        "4 problems",
+        "3 problems",
         "`dataset_name` is 'No Name'",
         "`validation_fraction` 0.6 and `test_fraction` 0.4 leave nothing for training",
-        "`fold` is 3, but `folds` is 3",
         "`store` is empty",
     ):
         assert problem in seen
@@ -96,13 +87,6 @@ def test_a_name_of_letters_and_digits_is_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", ["A", "-a", "a/b", "..", "x" * 64, "a b", "ä", "a\n"])
 def test_a_name_that_would_not_be_a_folder_in_every_store_is_refused(name: str) -> None:
     assert "`dataset_name` is" in _problems(PrepareSpec(dataset_name=name))
-
-
-def test_folds_are_none_or_at_least_two() -> None:
-    assert "`folds` is 1" in _problems(PrepareSpec(folds=1))
-    assert "`fold` is 1, but `folds` is 0" in _problems(PrepareSpec(fold=1))
-    for fold in range(2):
-        assert PrepareSpec(folds=2, fold=fold).validated()
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -123,7 +107,6 @@ def test_the_digits_are_nowhere_else() -> None:
         {"table": "other.csv"},
         {"group_column": "patient"},
         {"label_columns": "a,b"},
-        {"skip_unlabelled": True},
     ],
 )
 def test_columns_are_refused_where_no_table_is_read(change: dict[str, Any]) -> None:

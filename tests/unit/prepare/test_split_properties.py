@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import replace
+from collections.abc import Mapping
 
-import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from splits import assign, shown
 
+from ddpipe.data.columns import text
 from ddpipe.data.manifest import SPLITS, Label
-from ddpipe.prepare.split_rule import SplitRule
-from ddpipe.prepare.stratify import exact_shares
+from ddpipe.sources.sample import Sample
+from ddpipe.sources.sample_columns import Finder
+from ddpipe.sources.sample_columns import Samples as Columns
 
-rules = st.builds(
-    lambda validation, test, seed, exact: SplitRule(
-        fractions={"train": 1 - validation - test, "validation": validation, "test": test},
-        seed=seed,
-        exact=exact,
-    ),
+fractions = st.builds(
+    lambda validation, test: {"train": 1 - validation - test, "validation": validation, "test": test},
     st.floats(0.05, 0.4),
     st.floats(0.05, 0.4),
-    st.integers(0, 99),
-    st.booleans(),
 )
-folded = st.builds(lambda rule, folds: replace(rule, folds=folds), rules, st.integers(2, 6))
 
 Samples = list[tuple[str, Label]]
 """Group and label of each."""
@@ -45,133 +38,83 @@ def samples(draw: st.DrawFn) -> Samples:
     return draw(st.lists(st.tuples(group.map("patient {}".format), label), min_size=count, max_size=count))
 
 
-def _places(found: Samples, rule: SplitRule) -> dict[str, str]:
+def _places(
+    found: Samples, shares: Mapping[str, float], earlier: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """The split of each group, which has only one."""
     units = [unit for unit, _ in found]
     splits: dict[str, set[str]] = defaultdict(set)
-    for unit, place in zip(units, assign(units, [label for _, label in found], rule), strict=True):
+    places = assign(units, [label for _, label in found], shares, earlier=earlier)
+    for unit, place in zip(units, places, strict=True):
         splits[unit].add(place)
     assert all(len(places) == 1 for places in splits.values())
     return {unit: place for unit, (place,) in splits.items()}
 
 
-def _holders(found: Samples) -> dict[int, set[str]]:
-    """The groups that show each class."""
-    holders: dict[int, set[str]] = defaultdict(set)
-    for unit, label in found:
-        for index in shown(label):
-            holders[index].add(unit)
-    return holders
-
-
-@given(samples(), rules, st.randoms(use_true_random=False))
+@given(samples(), fractions, st.randoms(use_true_random=False))
 def test_neither_the_order_of_the_samples_nor_their_copies_matter(
-    found: Samples, rule: SplitRule, random: object
+    found: Samples, shares: Mapping[str, float], random: object
 ) -> None:
     shuffled = [*found, *found[:3]]
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert _places(shuffled, rule) == _places(found, rule)
+    assert _places(shuffled, shares) == _places(found, shares)
 
 
-@given(samples(), samples(), rules)
-def test_adding_samples_moves_only_what_gave_a_split_its_class(
-    old: Samples, new: Samples, rule: SplitRule
+@given(samples(), fractions)
+def test_shares_of_each_combination_are_met_to_one_unit_and_no_split_is_empty(
+    found: Samples, shares: Mapping[str, float]
 ) -> None:
-    """All others are where their own hash puts them, independent of the rest."""
-    rule = replace(rule, exact=False)
-    before, after = _places(old, rule), _places([*old, *new], rule)
-    alone = {unit: _places([(unit, 0)], rule)[unit] for unit in before}
-    for unit, place in before.items():
-        assert after[unit] == place or alone[unit] != place or alone[unit] != after[unit]
-
-
-@given(samples(), folded)
-def test_each_sample_is_validated_on_in_one_fold_or_tested_on_in_all(found: Samples, rule: SplitRule) -> None:
-    folds = [_places(found, replace(rule, fold=fold)) for fold in range(rule.folds)]
-    for unit, _ in found:
-        counts = Counter(places[unit] for places in folds)
-        assert counts in (Counter(test=rule.folds), Counter(validation=1, train=rule.folds - 1))
-
-
-@given(samples(), rules | folded)
-def test_a_class_is_in_as_many_pieces_as_can_be(found: Samples, rule: SplitRule) -> None:
-    """Where nobody shows two classes; else one may have to stay for the sake of another."""
-    alone = [(str(number), label) for number, (_, label) in enumerate(found) if isinstance(label, int)]
-    folds = [_places(alone, replace(rule, fold=fold)) for fold in range(max(1, rule.folds))]
-    pieces = len(rule.pieces(()))
-    for units in _holders(alone).values():
-        seen = {tuple(places[unit] for places in folds) for unit in units}
-        assert len(seen) == min(len(units), pieces)
-
-
-@given(samples(), rules | folded)
-def test_exact_shares_are_met_within_one_unit(found: Samples, rule: SplitRule) -> None:
-    """Each class where nobody shows two, but for what gives a class to every piece; each combination else."""
+    """But for the few that give a class, or anything at all, to a split."""
     units: dict[str, frozenset[int]] = {}
     for unit, label in found:
         units[unit] = units.get(unit, frozenset()) | shown(label)
-    pieces = rule.pieces(())
-    places = exact_shares({unit: set(classes) for unit, classes in units.items()}, pieces)
+    places = _places(found, shares)
     assert places.keys() == units.keys()
     totals = Counter(units.values())
     counts = Counter((places[unit], classes) for unit, classes in units.items())
-    for piece, share in pieces.items():
+    for split, share in shares.items():
         for classes, total in totals.items():
-            assert abs(counts[piece, classes] - total * share) < 1 + 1e-6
+            assert abs(counts[split, classes] - total * share) < 3
+    if len(units) >= len(SPLITS):
+        assert set(places.values()) == set(SPLITS)
 
 
-@pytest.mark.parametrize("grouped", [False, True])
-def test_exact_shares_of_labels_are_met_within_one_unit_too(grouped: bool) -> None:
-    """3,000 X-rays with 11 labels, as rare as one in a hundred."""
-    random = np.random.default_rng(0)
-    labels = [tuple(map(int, row)) for row in random.random((3000, 11)) < np.linspace(0.01, 0.5, 11)]
-    units = [f"patient {number}" for number in random.integers(0, 500, 3000)]
-    found = list(zip(units if grouped else map(str, range(3000)), labels, strict=True))
-    rule = SplitRule(fractions={"train": 0.8, "validation": 0.1, "test": 0.1}, exact=True)
-    places = _places(found, rule)
-    for holders in _holders(found).values():
-        counts = Counter(places[unit] for unit in holders)
-        for split, share in rule.fractions.items():
-            assert abs(counts[split] - share * len(holders)) < 1
-
-
-def test_an_exact_share_of_a_small_class_leaves_no_split_without_it() -> None:
-    found: Samples = [(str(number), number % 20) for number in range(100)]
-    rule = SplitRule(fractions={"train": 0.8, "validation": 0.1, "test": 0.1}, exact=True)
-    places = _places(found, rule)
-    for units in _holders(found).values():
-        assert Counter(places[unit] for unit in units) == {"train": 3, "validation": 1, "test": 1}
-
-
-@given(samples(), st.lists(samples(), max_size=4), rules | folded)
-def test_exact_shares_keep_earlier_units(old: Samples, added: list[Samples], rule: SplitRule) -> None:
-    """Unless a class would be missing in a split; here each image shows one."""
-    rule = replace(rule, exact=True)
-    found = [(unit, 0) for unit, _ in old]
-    before = _places(found, rule)
+@given(samples(), st.lists(samples(), max_size=4), fractions)
+def test_units_of_earlier_versions_never_move(
+    old: Samples, added: list[Samples], shares: Mapping[str, float]
+) -> None:
+    found, before = old, _places(old, shares)
     for new in added:
-        found += [(unit, 0) for unit, _ in new]
-        units = [unit for unit, _ in found]
-        after = dict(zip(units, assign(units, [0] * len(units), rule, earlier=before), strict=True))
-        if len(set(before.values())) == len(SPLITS):
-            assert all((after[unit] == "test") == (split == "test") for unit, split in before.items())
-            if not rule.folds:
-                assert before == {unit: after[unit] for unit in before}
-        before = after
-
-
-def test_exact_shares_hold_while_versions_grow() -> None:
-    """15 nights of new X-rays with 5 labels; nothing moves, and each label keeps its share."""
-    random = np.random.default_rng(0)
-    rule = SplitRule(fractions={"train": 0.8, "validation": 0.1, "test": 0.1}, exact=True)
-    units, labels, before = list[str](), list[Label](), dict[str, str]()
-    for _ in range(15):
-        units += [str(len(units) + number) for number in range(60)]
-        labels += [tuple(map(int, row)) for row in random.random((60, 5)) < np.linspace(0.1, 0.5, 5)]
-        after = dict(zip(units, assign(units, labels, rule, earlier=before), strict=True))
+        found = [*found, *new]
+        after = _places(found, shares, before)
         assert before == {unit: after[unit] for unit in before}
         before = after
-        for holders in _holders(list(zip(units, labels, strict=True))).values():
-            counts = Counter(after[unit] for unit in holders)
-            for split, share in rule.fractions.items():
-                assert abs(counts[split] - share * len(holders)) < 3
+
+
+@st.composite
+def many_samples(draw: st.DrawFn) -> list[Sample]:
+    """With or without groups, splits of the source, several labels."""
+    count, seed = draw(st.integers(1, 200)), draw(st.integers(0, 2**31))
+    several, grouped = draw(st.booleans()), draw(st.booleans())
+    splits = draw(st.sampled_from([("",), ("train", "test"), ("train", "validation"), ("train", *SPLITS)]))
+    return [
+        Sample(
+            id=f"{seed}/{number}",
+            label=tuple(int((seed >> shift) + number * shift) % 2 for shift in (3, 5, 7))
+            if several
+            else (seed + number) % 3,
+            stamp=str(number),
+            group=f"patient {number // 3}" if grouped and number % 5 else "",
+            split=splits[number * 7 % len(splits)],
+        )
+        for number in range(count)
+    ]
+
+
+@given(many_samples())
+def test_samples_come_back_from_columns_by_number_and_by_id(samples: list[Sample]) -> None:
+    columns = Columns.of(samples)
+    assert list(columns) == samples
+    backwards = text(sample.id for sample in reversed(samples))
+    assert Finder(columns.ids).rows(backwards).tolist() == list(range(len(samples)))[::-1]
+    assert Finder(columns.ids).rows(text(["no such id"])).tolist() == [-1]

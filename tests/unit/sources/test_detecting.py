@@ -8,7 +8,6 @@ import pickle
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -91,19 +90,15 @@ def test_a_table_beside_one_folder_is_a_csv(text: str, tmp_path: Path) -> None:
 
 
 def test_an_empty_table_beside_one_folder_is_rejected(tmp_path: Path) -> None:
-    assert "it has 0 rows" in _seen(_pictures(tmp_path, {"labels.csv": ""}))
+    path = _pictures(tmp_path / "raw", {"labels.csv": ""})
+    with pytest.raises(SourceError, match="it has 0 rows"):
+        prepare(PrepareSpec(source_path=str(path), store=str(tmp_path / "store")))
 
 
 def test_a_table_beside_a_folder_of_class_folders_is_no_csv(tmp_path: Path) -> None:
     a_folder(tmp_path / "images", {"cat": 2, "dog": 2})
     (tmp_path / "licences.csv").write_text("file,licence\nx,y\n")
     assert detected(str(tmp_path)).source == "folder"
-
-
-def test_ranzcr_is_detected_by_its_columns(tmp_path: Path) -> None:
-    rows = "StudyInstanceUID,CVC,PatientID\n0,1,p\n1,0,q\n"
-    _pictures(tmp_path, {"train.csv": rows})
-    assert detected(str(tmp_path)).source == "ranzcr"
 
 
 def test_tars_with_labels_are_a_webdataset(tmp_path: Path) -> None:
@@ -278,10 +273,9 @@ def test_a_given_table_decides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["", "labels.csv"])
-@pytest.mark.parametrize("more", [{"label_columns": "kind"}, {"skip_unlabelled": True}])
-def test_options_of_tables_find_the_table(part: str, more: dict[str, Any], tmp_path: Path) -> None:
+def test_options_of_tables_find_the_table(part: str, tmp_path: Path) -> None:
     _pictures(tmp_path, {"labels.csv": TABLE, "licences.csv": "licence,by\nx,y\n"})
-    spec = PrepareSpec(source_path=f"{tmp_path}/{part}".rstrip("/"), **more).settled()
+    spec = PrepareSpec(source_path=f"{tmp_path}/{part}".rstrip("/"), label_columns="kind").settled()
     assert (spec.source, spec.source_path, spec.table) == ("csv", str(tmp_path), "labels.csv")
 
 

@@ -284,16 +284,12 @@ def test_one_class_is_refused_from_every_source(tmp_path: Path) -> None:
     )
 
 
-def test_folds_exclude_a_given_validation_split(tmp_path: Path) -> None:
-    for split in ("train", "val", "test"):
-        a_folder(tmp_path / "toys" / split, {"ball": 6, "kite": 6})
-    spec = _spec(tmp_path, "folder", tmp_path / "toys", folds=3)
-    assert "folds is 3, but the source itself says which images are for validation" in _seen(spec)
-    shutil.rmtree(tmp_path / "toys" / "val")
-    assert prepare(spec).manifest.split_rule["folds"] == 3
-
-
 # Tables
+
+KAGGLE = {"image_column": "StudyInstanceUID", "group_column": "PatientID"}
+"""The columns of RANZCR CLiP."""
+
+XRAYS = Table(image="StudyInstanceUID", group="PatientID")
 
 LABELS = ("ETT - Abnormal", "NGT - Normal", "CVC - Normal")
 
@@ -319,7 +315,7 @@ def _table(root: Path, rows: list[list[object]], separator: str = ",", encoding:
 
 def test_ranzcr_keeps_each_patient_in_one_split(tmp_path: Path) -> None:
     rows = _ranzcr(tmp_path / "xrays")
-    prepared = prepare(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
+    prepared = prepare(_spec(tmp_path, "csv", tmp_path / "xrays", **KAGGLE))
     assert (prepared.manifest.task, prepared.manifest.classes) == ("multilabel", LABELS)
     assert _labels(prepared) == {row[0]: tuple(row[1:4]) for row in rows}
     patients = {(row[-1], _places(prepared)[str(row[0])]) for row in rows}
@@ -334,9 +330,9 @@ def test_ranzcr_keeps_each_patient_in_one_split(tmp_path: Path) -> None:
 )
 def test_other_separators_and_encodings_say_the_same(separator: str, encoding: str, tmp_path: Path) -> None:
     rows = _ranzcr(tmp_path / "xrays")
-    plain = list(open_source("ranzcr", str(tmp_path / "xrays"), Table()).survey().samples)
+    plain = list(open_source("csv", str(tmp_path / "xrays"), XRAYS).survey().samples)
     _table(tmp_path / "xrays", rows, separator, encoding)
-    assert list(open_source("ranzcr", str(tmp_path / "xrays"), Table()).survey().samples) == plain
+    assert list(open_source("csv", str(tmp_path / "xrays"), XRAYS).survey().samples) == plain
 
 
 def test_one_label_column_gives_classes_and_another_the_split(tmp_path: Path) -> None:
@@ -357,7 +353,7 @@ def test_all_problems_of_a_table_are_in_one_message(tmp_path: Path) -> None:
     rows = _ranzcr(tmp_path / "xrays")
     rows[3][1], rows[4][2], rows[5][-1], rows[6][0] = 2, "NaN", "", rows[7][0]
     _table(tmp_path / "xrays", rows)
-    seen = _seen(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
+    seen = _seen(_spec(tmp_path, "csv", tmp_path / "xrays", **KAGGLE))
     for problem in (
         "4 problems",
         "'ETT - Abnormal' is '2', not 0 or 1 (line 5: 1 in all)",
@@ -372,7 +368,7 @@ def test_missing_images_are_all_named(tmp_path: Path) -> None:
     rows = _ranzcr(tmp_path / "xrays")
     for row in rows[:25]:
         (tmp_path / "xrays" / "train" / f"{row[0]}.jpg").unlink()
-    seen = _seen(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
+    seen = _seen(_spec(tmp_path, "csv", tmp_path / "xrays", **KAGGLE))
     assert "25 problems" in seen
     assert "1.2.826.0: the table names this image, but it does not exist" in seen
 
@@ -381,7 +377,7 @@ def test_images_that_the_table_does_not_name_are_counted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     _ranzcr(tmp_path / "xrays")
-    open_source("ranzcr", str(tmp_path / "xrays"), Table()).survey()
+    open_source("csv", str(tmp_path / "xrays"), XRAYS).survey()
     assert "1 files below" in caplog.text
     assert "test/1.2.826.9999.jpg" in caplog.text
 
@@ -411,7 +407,7 @@ def test_an_ambiguous_image_is_refused(tmp_path: Path) -> None:
 
 def test_a_table_that_does_not_exist_is_named(tmp_path: Path) -> None:
     (tmp_path / "xrays").mkdir()
-    seen = _seen(_spec(tmp_path, "ranzcr", tmp_path / "xrays"))
+    seen = _seen(_spec(tmp_path, "csv", tmp_path / "xrays", **KAGGLE))
     assert f"there is no {tmp_path}/xrays/train.csv and no train.csv" in seen
 
 
@@ -517,7 +513,7 @@ def test_missing_labels_and_images_are_in_one_message(tmp_path: Path) -> None:
         "'kind' is 'NA': no label (line 3: 1 in all)",
         "the table names this image, but it does not exist (lines 4, 5: 2 in all)",
         "it could be 2.png or old/2.png: give its path (line 6: 1 in all)",
-        "`skip_unlabelled` leaves out those without a label",
+        "`skip_bad` leaves out those without a label",
     ):
         assert problem in refusal
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from ddpipe.prepare.split_warnings import interval_width, split_warnings
+from ddpipe.prepare.checks import interval_width, split_warnings
 from ddpipe.sources.sample import Sample
 from ddpipe.sources.sample_columns import Samples
 
@@ -14,8 +14,14 @@ PLENTY = 200
 
 
 def samples(count: int, groups: int = 0) -> Samples:
+    """Two classes in turns."""
     return Samples.of(
-        Sample(id=f"{number}", label=0, stamp="", group=f"patient {number % groups}" if groups else "")
+        Sample(
+            id=f"{number}",
+            label=number % 2,
+            stamp="",
+            group=f"patient {number % groups}" if groups else "",
+        )
         for number in range(count)
     )
 
@@ -23,12 +29,8 @@ def samples(count: int, groups: int = 0) -> Samples:
 def warnings_of(
     classes: Sequence[str] = ("cat", "dog"), count: int = PLENTY, groups: int = 0, validation: int = PLENTY
 ) -> list[str]:
-    everything = samples(count, groups)
-    return list(
-        split_warnings(
-            classes, {"train": everything, "validation": samples(validation), "test": samples(PLENTY)}
-        )
-    )
+    splits = {"train": samples(count, groups), "validation": samples(validation), "test": samples(PLENTY)}
+    return list(split_warnings(classes, splits))
 
 
 def test_a_good_set_has_no_warning() -> None:
@@ -40,12 +42,14 @@ def test_the_interval_of_an_accuracy_narrows_with_the_images(count: int, width: 
     assert interval_width(count) == pytest.approx(width, abs=0.01)
 
 
-def test_a_split_of_few_images_is_a_warning() -> None:
-    (only,) = warnings_of(validation=10)
-    assert only.startswith("the validation split has 10 images")
-    assert "up to 0.53 wide" in only
-    assert warnings_of(validation=93) == []
-    assert warnings_of(validation=0) == []
+@pytest.mark.parametrize(("train", "validation"), [(39, PLENTY), (PLENTY, 19)])
+def test_the_smallest_class_is_named_with_its_images(train: int, validation: int) -> None:
+    (only,) = warnings_of(count=train, validation=validation)
+    assert only.startswith(
+        f"class 'dog' has few images ({train // 2} in train, {validation // 2} in validation, 100 in test)"
+    )
+    assert "up to 0.19 wide" in only
+    assert warnings_of(count=40, validation=20) == []
 
 
 def test_groups_of_one_image_each_are_a_warning() -> None:
@@ -55,6 +59,6 @@ def test_groups_of_one_image_each_are_a_warning() -> None:
 
 @pytest.mark.parametrize("alike", [("cat", "Cat"), ("guinea pig", "guineapig"), ("cat", "cat ")])
 def test_classes_that_differ_by_case_or_spaces_are_a_warning(alike: tuple[str, str]) -> None:
-    (only,) = warnings_of(classes=("dog", *alike))
+    *_, only = warnings_of(classes=("dog", *alike))
     assert all(repr(name) in only for name in alike)
     assert "'dog'" not in only
