@@ -88,7 +88,7 @@ def test_new_model_is_compared_with_the_champion_and_rolled_back(written: Path) 
 
 
 @pytest.mark.slow
-def test_study_goes_on_with_its_next_trial(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_study_continues_with_its_next_trial(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(written)
     command = ("tune", *training("")[1:5], *TINY[:4], "--epochs", "2", "--trials", "3")
     found = ddpipe(*command, "--study", "old", "--search", "learning_rate")

@@ -100,7 +100,7 @@ def spawn(work: Callable[..., T], processes: int, *arguments: object) -> T:
     with tempfile.TemporaryDirectory(prefix="ddpipe-") as name:
         folder = Path(name)
         (folder / "work").write_bytes(cloudpickle.dumps((work, arguments)))
-        # It listens before a rank is told where: a free port may be taken by the time that rank 0 binds it.
+        # It listens before a rank learns where: a free port may be taken by the time that rank 0 binds it.
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         group = start_processes(
             _rank, (processes, store.port, folder), nprocs=processes, join=False, start_method="spawn"

@@ -51,7 +51,7 @@ class Answers:
     def judged(
         cls, task: Task, probabilities: FloatArray, truth: BoolArray, thresholds: Thresholds
     ) -> Answers:
-        """Probabilities, or whatever has their order, and truth; both of shape (samples, classes)."""
+        """Scores in the order of the probabilities, and truth; both of shape (samples, classes)."""
         import numpy as np  # noqa: PLC0415 - see above
 
         uncut = np.array([not task.exclusive and one is None for one in thresholds])

@@ -82,7 +82,7 @@ class TrainingStep:
         optimizer.zero_grad()
         with self.pace.working(), self.autocast():
             logits = self.strategy.model(images)
-        logits = logits.float()  # losses are summed in full precision, whatever the network computes in
+        logits = logits.float()  # losses are summed in full precision; the network may compute in half
         losses = self._objective.losses(logits, batch.labels)
         # Ranks average their gradients: so this is the mean over the global batch, even if the ranks' shares
         # differ in size.
