@@ -1,7 +1,12 @@
-"""The model format, shared by its writer (train) and its readers (evaluate, export).
+"""The model formats, shared by their writer (train) and their readers (evaluate, export, serve).
 
-Names of networks are known here, so that a recipe can be checked where there is no torch; `classifier`
-builds them.
+networks     networks, torchvision_models, own; classifier: one with its preprocessing, as it is trained
+answers      scoring: logits of a split; tasks, metrics, scores, slices: how good they are
+checkpoint   checkpoint, tensors, training_record
+package      package, preprocessing, onnx, session; evaluation and verdict, which come with it
+versions     history
+
+Names of networks are known here, so that a recipe can be checked where there is no torch.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.tensors import Share, rows_of
 from ddpipe.processes.machine import return_memory
 from ddpipe.train.constants import LARGE_TENSOR, SMALLEST_UNIT
-from ddpipe.train.strategies import State, Strategy
+from ddpipe.train.replicated import State, Strategy
 
 TRAVELLING = ("model", "training_model", "optimizer")
 """States of a checkpoint that are shared among the ranks."""

@@ -36,9 +36,10 @@ from ddpipe.train.journal import Journal, Record, ResourceUsage
 from ddpipe.train.objective import training_objective, validate
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.recipe import AUGMENTATIONS, Recipe
+from ddpipe.train.replicated import Strategy
 from ddpipe.train.saver import Saver, SharedSaver
 from ddpipe.train.step import StepMetrics, TrainingStep
-from ddpipe.train.strategies import Strategy, accept_single_values, is_sharded, strategy_named, synchronise
+from ddpipe.train.strategies import accept_single_values, is_sharded, strategy_named, synchronise
 from ddpipe.train.timetable import (
     Budget,
     Timetable,

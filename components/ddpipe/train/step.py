@@ -30,7 +30,8 @@ from ddpipe.train.journal import Pace
 from ddpipe.train.objective import Objective
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, learning_rate, set_learning_rate
 from ddpipe.train.recipe import Determinism, Precision, Recipe
-from ddpipe.train.strategies import RunningStatistics, Strategy
+from ddpipe.train.replicated import Strategy
+from ddpipe.train.strategies import RunningStatistics
 
 
 class TrainingStep:

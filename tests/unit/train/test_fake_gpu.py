@@ -27,8 +27,9 @@ from ddpipe.train.batches import Batch
 from ddpipe.train.journal import Pace
 from ddpipe.train.objective import BinaryCrossEntropy, CrossEntropy, Objective
 from ddpipe.train.recipe import Recipe
+from ddpipe.train.replicated import Strategy
 from ddpipe.train.step import TrainingStep
-from ddpipe.train.strategies import Strategy, synchronise
+from ddpipe.train.strategies import synchronise
 
 GPU = torch.device("cuda", 0)
 SHAPE = (32, 32, 3)

@@ -20,11 +20,10 @@ from ddpipe.train.initial import Backbone, check_resolution, head_of
 from ddpipe.train.objective import CrossEntropy
 from ddpipe.train.optimizer import WeightAverage, build_optimizer, set_learning_rate
 from ddpipe.train.recipe import Precision, Recipe
+from ddpipe.train.replicated import DataParallelStrategy, Strategy
 from ddpipe.train.step import TrainingStep, network_dtype
 from ddpipe.train.strategies import (
-    DataParallelStrategy,
     RunningStatistics,
-    Strategy,
     SyncBatchNorm,
     accept_single_values,
     strategy_named,
