@@ -12,7 +12,7 @@ from ddpipe.commands.results import Outcome, called_by_engine
 from ddpipe.commands.shown import Page, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.errors import ParameterError
-from ddpipe.serve.images import images_at
+from ddpipe.serve.inputs import images_at
 from ddpipe.serve.naming import package_uri
 from ddpipe.serve.predictor import load_model
 from ddpipe.serve.settings import PredictOptions

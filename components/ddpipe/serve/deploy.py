@@ -68,11 +68,8 @@ class Deployed:
     """A model that is served.
 
     Attributes:
-        service: Name of the service.
-        kind: Kind of the object that serves it.
         url: Address inside the cluster.
-        model: URI of the package.
-        previous: The package before; empty for none.
+        previous: URI of the package before; empty for none.
         tested: Whether it answers a test pattern as exported, as a clause.
     """
 
@@ -129,25 +126,28 @@ def _deploy(
     before = readable(lambda: cluster.get(path))
     previous = (before or {}).get("metadata", {}).get("annotations", {}).get(MODEL, "")
     made = _put(cluster, main, before)
-    for other in others:
-        _create(cluster, other)
-    state, is_lost = _followed(lambda: look(cluster, made, kserve=kserve), options, pause, clock)
-    if not state.ready:
+    for other in others:  # the same for every model
+        if readable(lambda: cluster.get(other.resource.path(namespace, name))) is None:  # noqa: B023 - called at once
+            cluster.create(other.resource.path(namespace), other.body)
+
+    def undone(what: str, seen: str, do: str) -> DeployFailed:
         restored = _restore(cluster, main, before, made, previous)
-        raise DeployFailed(
-            what="the model did not become ready",
-            which=f"{main.resource.kind} {namespace}/{name}, {model}",
-            seen=state.seen if is_lost else f"after {DEADLINE:g} s: {state.seen}",
-            do=f"{restored} Remove the cause, then deploy again.",
+        which = f"{main.resource.kind} {namespace}/{name}, {model}"
+        return DeployFailed(what=what, which=which, seen=seen, do=f"{restored} {do}")
+
+    state, is_lost = _followed(lambda: look(cluster, made, kserve=kserve), options.service, pause, clock)
+    if not state.ready:
+        raise undone(
+            "the model did not become ready",
+            state.seen if is_lost else f"after {DEADLINE:g} s: {state.seen}",
+            "Remove the cause, then deploy again.",
         )
     tested = _tested(cluster.patient(TEST), options, model, made, kserve=kserve)
     if tested.same is False:
-        restored = _restore(cluster, main, before, made, previous)
-        raise DeployFailed(
-            what="the model answers differently from what was exported",
-            which=f"{main.resource.kind} {namespace}/{name}, {model}",
-            seen=tested.seen,
-            do=f"{restored} Check that the image of the server is the one of this version of ddpipe.",
+        raise undone(
+            "the model answers differently from what was exported",
+            tested.seen,
+            "Check that the image of the server is the one of this version of ddpipe.",
         )
     if tested.same is None:
         _log.warning("%s was not tested: %s", options.service, tested.seen)
@@ -174,7 +174,7 @@ def _tested(
 
 def _followed(
     look: Callable[[], RolloutState],
-    options: DeployOptions,
+    service: str,
     pause: Callable[[float], object],
     clock: Callable[[], float],
 ) -> tuple[RolloutState, bool]:
@@ -185,19 +185,12 @@ def _followed(
         pause(PAUSE)
         found = look()
         if found.seen != state.seen:
-            _log.info("%s: %s", options.service, found.seen)
+            _log.info("%s: %s", service, found.seen)
         state = found
         since = (clock() if since is None else since) if state.hopeless else None
         if since is not None and clock() - since >= LASTING:
             return state, True
     return state, False
-
-
-def _create(cluster: Cluster, item: ServingObject) -> None:
-    """An object that is the same for every model."""
-    namespace, name = item.body["metadata"]["namespace"], item.body["metadata"]["name"]
-    if readable(lambda: cluster.get(item.resource.path(namespace, name))) is None:
-        cluster.create(item.resource.path(namespace), item.body)
 
 
 def _put(cluster: Cluster, item: ServingObject, before: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -206,22 +199,21 @@ def _put(cluster: Cluster, item: ServingObject, before: Mapping[str, Any] | None
     if before is None:
         return cluster.create(item.resource.path(namespace), item.body)
     path = item.resource.path(namespace, name)
+
+    def instead_of(seen: Mapping[str, Any]) -> dict[str, Any]:
+        version = {"resourceVersion": seen["metadata"]["resourceVersion"]}  # and no later one
+        return {**item.body, "metadata": {**item.body["metadata"], **version}}
+
     for _ in range(REPLACEMENTS):
         try:
-            return cluster.replace(path, _at(item.body, before))
+            return cluster.replace(path, instead_of(before))
         except Refused as error:
             now = readable(lambda: cluster.get(path))
             # The object's controller writes its status all the time; only another spec is somebody's wish.
             if error.status != HTTPStatus.CONFLICT or now is None or now["spec"] != before["spec"]:
                 raise
             before = now
-    return cluster.replace(path, _at(item.body, before))
-
-
-def _at(body: Mapping[str, Any], seen: Mapping[str, Any]) -> dict[str, Any]:
-    """An object that replaces the one that was seen, and no later one."""
-    version = {"resourceVersion": seen["metadata"]["resourceVersion"]}
-    return {**body, "metadata": {**body["metadata"], **version}}
+    return cluster.replace(path, instead_of(before))
 
 
 def _restore(

@@ -30,7 +30,7 @@ from ddpipe.model.package import FORMAT, ONNX, SIGNATURE, Signature
 from ddpipe.model.session import Session
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray
 from ddpipe.processes.machine import cpus
-from ddpipe.serve.images import ImageFile
+from ddpipe.serve.inputs import ImageFile
 from ddpipe.sources.base import Unreadable
 from ddpipe.sources.preprocess import Preprocessor
 

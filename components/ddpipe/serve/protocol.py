@@ -46,12 +46,7 @@ class WrongRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """What a client asks.
-
-    Attributes:
-        id: The client's own name for it; empty for none.
-        images: Contents of files, or pixels of the model's own shape.
-    """
+    """What a client asks: its own name for it, and contents of files or pixels of the model's own shape."""
 
     id: str
     images: Sequence[bytes] | NDArray[np.uint8]

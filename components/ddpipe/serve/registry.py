@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,7 +23,7 @@ from mr_openapi.exceptions import ApiException
 from pydantic import ValidationError
 
 from ddpipe.errors import CorruptObject, NotRegistered, ParameterError
-from ddpipe.model.history import ORIGIN, NamedModel, version_at
+from ddpipe.model.history import ORIGIN, version_at
 from ddpipe.model.package import FORMAT, ONNX, load_package
 from ddpipe.storage import open_store
 
@@ -50,15 +50,7 @@ _CONFLICT = {400, 409}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OriginRun:
-    """The run that made a version, in the registry's own terms.
-
-    Attributes:
-        kind: Of system, such as kfp.
-        category: Of object in this system.
-        group: Its namespace, or the folder of all runs.
-        id: Of the run.
-        name: Of the run, for people.
-    """
+    """The run that made a version, in the registry's own terms; the group is its folder of runs."""
 
     kind: str = "kfp"
     category: str = "pipelinerun"
@@ -68,19 +60,8 @@ class OriginRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One version, as a registry records it.
-
-    Attributes:
-        model: Name of the model.
-        version: Of this version, 12 hex digits.
-        uri: Of the package.
-        description: Why it was promoted, in a sentence.
-        format: Of the model file: onnx, or safetensors.
-        format_version: Of the package.
-        properties: Scores, lineage and verdict by name.
-        source: The run that made it.
-    """
+class RegistryEntry:
+    """One version, as a registry records it."""
 
     model: str
     version: str
@@ -92,7 +73,7 @@ class Entry:
     source: OriginRun = field(default_factory=OriginRun)
 
 
-def entry_of(uri: str) -> Entry:
+def entry_of(uri: str) -> RegistryEntry:
     """What a registry records about the version at a URI."""
     found = version_at(uri)
     if not found:
@@ -114,7 +95,7 @@ def entry_of(uri: str) -> Entry:
         "network": package.signature.architecture,
         "temperature": package.signature.temperature,
         "verdict": str(origin.get("decision", "")),
-        "promotions": _promotions(model, version),
+        "promotions": sum(one.version == version for one in model.history().promotions),
         "framework": "pytorch",
         "sha256": str(origin.get("package", "")),
         "model_id": package.model_id,
@@ -122,7 +103,7 @@ def entry_of(uri: str) -> Entry:
         "run_folder": str(origin.get("run", "")),
     }
     folder, _, run = str(origin.get("run", "")).rpartition("/")
-    return Entry(
+    return RegistryEntry(
         model=model.name,
         version=version,
         uri=uri,
@@ -150,11 +131,6 @@ def _origin(uri: str) -> Mapping[str, Any]:
     return found
 
 
-def _promotions(model: NamedModel, version: str) -> int:
-    """How often the version became the champion."""
-    return sum(one.version == version for one in model.history().promotions)
-
-
 def _lineage(lineage: Mapping[str, Any]) -> dict[str, Property | None]:
     """What the model was made from, and with, as single values."""
     dataset, training = lineage.get("dataset", {}), lineage.get("training", {})
@@ -180,17 +156,7 @@ def _bounded(value: Any) -> Property:  # noqa: ANN401 - of a file
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """A registered version.
-
-    Attributes:
-        model: Name of the model.
-        version: Of the version.
-        uri: Of its package.
-        registry: URL of the registry.
-        model_id: The registry's own ID of the model.
-        version_id: Of the version.
-        artifact_id: Of the artifact.
-    """
+    """A registered version, and the registry's own IDs of it."""
 
     model: str
     version: str
@@ -202,7 +168,7 @@ class Registered:
 
 
 def register(
-    entry: Entry,
+    entry: RegistryEntry,
     registry: str,
     environment: Mapping[str, str] = os.environ,
     pause: Callable[[float], object] = time.sleep,
@@ -211,7 +177,7 @@ def register(
     client = ModelRegistryAPIClient(_configuration(registry, environment))
     for seconds in (*PAUSES, None):
         try:
-            return asyncio.run(_within(_registered(client, entry, registry)))
+            return asyncio.run(asyncio.wait_for(_registered(client, entry, registry), LIMIT))
         except (ApiException, ClientError, TimeoutError, OSError, ValidationError, ValueError) as error:
             if seconds is None or not _may_pass(error):
                 raise _failed(entry, registry, error) from error
@@ -219,11 +185,8 @@ def register(
     raise AssertionError  # the last attempt returns or raises
 
 
-async def _within(work: Awaitable[Registered]) -> Registered:
-    return await asyncio.wait_for(work, LIMIT)
-
-
-async def _registered(client: ModelRegistryAPIClient, entry: Entry, registry: str) -> Registered:
+async def _registered(client: ModelRegistryAPIClient, entry: RegistryEntry, registry: str) -> Registered:
+    # Whatever is there is updated, not made again: an earlier attempt may have ended half-way.
     model = await client.get_registered_model_by_params(entry.model)
     if model is None:
         model = await client.upsert_registered_model(RegisteredModel(name=entry.model, owner=AUTHOR))
@@ -281,7 +244,7 @@ def _may_pass(error: Exception) -> bool:
     return isinstance(error, (ClientError, TimeoutError, OSError))
 
 
-def _failed(entry: Entry, registry: str, error: Exception) -> NotRegistered:
+def _failed(entry: RegistryEntry, registry: str, error: Exception) -> NotRegistered:
     if isinstance(error, ApiException):
         seen = f"it answers {error.status} {error.reason}: {(error.body or '')[:500]}".rstrip(": ")
     elif isinstance(error, TimeoutError):

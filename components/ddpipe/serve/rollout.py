@@ -51,13 +51,7 @@ ITS_OWN = {HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND, HTTPStatus.UNPROCESSABL
 
 @dataclass(frozen=True, slots=True)
 class RolloutState:
-    """Of a rollout.
-
-    Attributes:
-        ready: Whether all pods answer with the new model, and the old ones are gone.
-        seen: What is seen, in a line.
-        hopeless: Whether that does not pass by itself.
-    """
+    """How far a rollout is, as a line, and whether a failure does not pass by itself."""
 
     ready: bool
     seen: str
@@ -72,6 +66,7 @@ def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> RolloutS
     if found is None or _arguments(found["spec"]["template"]["spec"]) != _expected(made, kserve=kserve):
         return RolloutState(ready=False, seen=_conditions(made) or "the controller has not made its pods yet")
     status, wanted = found.get("status", {}), found["spec"]["replicas"]
+    # Until then the numbers are those of the previous model.
     if status.get("observedGeneration", 0) < found["metadata"]["generation"]:
         return RolloutState(ready=False, seen="the controller has not seen it yet")
     updated, available = status.get("updatedReplicas", 0), status.get("availableReplicas", 0)
@@ -87,7 +82,11 @@ def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> RolloutS
 def ready_pod(cluster: Cluster, made: Mapping[str, Any]) -> str:
     """A ready pod of a Deployment that runs its present arguments and is not ending; empty for none."""
     pods = _new_pods(cluster, made, kserve=False)
-    names = (pod["metadata"]["name"] for pod in pods if _is_ready(pod) and not _is_ending(pod))
+    names = (
+        pod["metadata"]["name"]
+        for pod in pods
+        if _is_ready(pod) and "deletionTimestamp" not in pod["metadata"]
+    )
     return next(names, "")
 
 
@@ -151,10 +150,6 @@ def _is_ready(pod: Mapping[str, Any]) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
-def _is_ending(pod: Mapping[str, Any]) -> bool:
-    return "deletionTimestamp" in pod["metadata"]
-
-
 def _arguments(pod: Mapping[str, Any]) -> list[str] | None:
     """Image and arguments of the container that serves: another model has others."""
     found = [one for one in pod["containers"] if one["name"] == CONTAINER]
@@ -168,12 +163,7 @@ def _expected(made: Mapping[str, Any], *, kserve: bool) -> list[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """What came of a test request.
-
-    Attributes:
-        same: Whether the answer is the expected one; None if there was none to compare.
-        seen: What was seen, as a clause.
-    """
+    """Whether the answer is the expected one, None if there is none to compare; and what was seen."""
 
     same: bool | None
     seen: str
@@ -189,6 +179,7 @@ def probe(cluster: Cluster, target: str, name: str, model: str) -> ProbeResult:
     try:
         answer = cluster.create(f"{target}/proxy/v2/models/{name}/infer", _request(signature))
     except Refused as error:
+        # The proxy's own refusals are Status objects of Kubernetes, which have a reason.
         is_answer = error.status in ITS_OWN and not error.reason
         return ProbeResult(False if is_answer else None, f"the test request was refused: {error}")
     except (ApiError, LaunchError) as error:

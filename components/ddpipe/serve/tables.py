@@ -22,7 +22,7 @@ from PIL import Image, ImageOps
 
 from ddpipe.errors import ParameterError, UnreadableImages, listed
 from ddpipe.processes.progress import progress_bar
-from ddpipe.serve.images import ImageFile
+from ddpipe.serve.inputs import ImageFile
 from ddpipe.serve.predictor import Prediction, Predictor
 from ddpipe.serve.settings import PredictOptions
 from ddpipe.sources.base import Unreadable
