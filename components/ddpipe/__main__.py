@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -20,36 +21,39 @@ from ddpipe.errors import DdpipeError, ParameterError
 from ddpipe.form import as_option, spelled
 from ddpipe.processes.machine import clean_up_and_leave, search_rarely
 
-COMMANDS = (
-    "run",
-    "tune",
-    "prepare",
-    "data",
-    "train",
-    "evaluate",
-    "gate",
-    "export",
-    "predict",
-    "serve",
-    "deploy",
-    "models",
-    "compile",
-    "submit",
-    "runs",
-    "doctor",
-    "schedule",
-    "launch",
-    "katib",
-    "jobs",
-)
-"""Each is a file in commands/, imported when called: `launch` does not load what `prepare` needs."""
+COMMANDS = {
+    "run": "Images to a model, on this machine.",
+    "tune": "Search hyperparameters.",
+    "prepare": "Raw data to a dataset version.",
+    "data": "Dataset versions: ls, show, verify, diff.",
+    "train": "Train a model on a dataset version.",
+    "evaluate": "Score a run's model on the test split.",
+    "gate": "Compare a run's model with the champion.",
+    "export": "Export as safetensors and ONNX.",
+    "predict": "Predict one image or tables of many.",
+    "serve": "Answer predictions over HTTP.",
+    "deploy": "Serve a model on the cluster.",
+    "models": "Versions of models: ls, show, promote.",
+    "compile": "Write the pipelines' YAML packages.",
+    "submit": "Run a package on Kubeflow Pipelines.",
+    "runs": "Runs here and on a server: ls, show, stop.",
+    "doctor": "Check what a package needs on a server.",
+    "schedule": "Run a package regularly.",
+    "launch": "Any image and command as a training job.",
+    "katib": "Search hyperparameters with Katib.",
+    "jobs": "Jobs on the cluster: ls, scale, clean-up.",
+}
+"""Commands in the order in which a newcomer needs them, with a help of at most 45 characters.
+
+Each is a file in commands/, imported when called: `launch` does not load what `prepare` needs.
+"""
 
 
 class CommandLine(click.Group):
     """Commands whose expected errors are printed in four parts, with their exit code and no traceback."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
-        """Names in the order in which a newcomer needs them."""
+        """All names."""
         return list(COMMANDS)
 
     def get_command(self, _ctx: click.Context, name: str) -> click.Command | None:
@@ -63,7 +67,17 @@ class CommandLine(click.Group):
                 raise
             return _not_installed(name, str(error.name))
         command: click.Command = getattr(module, f"{name}_command")
+        command.short_help = COMMANDS[name]
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of these arguments; for an unknown one, the most similar name is suggested."""
+        close = get_close_matches(args[0], COMMANDS, n=1)
+        if args[0] not in COMMANDS and close:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; print an expected error as text and, with --json, as an object."""
@@ -134,7 +148,7 @@ def _not_installed(name: str, package: str) -> click.Command:
 )
 @click.version_option(package_name="ddpipe")
 def cli() -> None:
-    """Distributed PyTorch training as Kubeflow Pipelines components."""
+    """Train image classifiers, or your own script, here or as Kubeflow Pipelines components."""
     shown = logging.StreamHandler(sys.stderr)
     shown.setFormatter(_Formatter(click.get_current_context().meta))
     logging.basicConfig(level=logging.INFO, handlers=[shown])

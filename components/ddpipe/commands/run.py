@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, ClassVar, NoReturn
 
@@ -42,9 +42,7 @@ class LocalRunOptions(Parameters):
         "Name of the run; an unfinished run is resumed (default: name of the dataset, and the time).",
         common=True,
     )
-    processes: int = parameter(
-        0, "Training processes on this machine; 0 means one.", Between(0, 256), common=True
-    )
+    processes: int = parameter(1, "Training processes on this machine.", Between(1, 256), common=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +101,18 @@ def run_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - click
     data, recipe = data_of(given), chosen_recipe(given)
     title = data.name if isinstance(data, PrepareSpec) else "run"
     run = Run.named(given["runs"], given["run"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    options, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
-    gate, exported = GateSpec.picked(given), ExportSpec.picked(given)
-    reuse = ReuseOptions.picked(given).reuse
+    plan = RunPlan(
+        run,
+        data,
+        recipe,
+        TrainOptions.picked(given),
+        EvaluateSpec.picked(given),
+        GateSpec.picked(given),
+        ExportSpec.picked(given),
+        reuse=ReuseOptions.picked(given).reuse,
+    )
     with resumed_by("run", run, given["run"]):
-        finished = run_here(run, data, recipe, options, evaluation, reuse=reuse, gate=gate, exported=exported)
+        finished = plan.carry_out()
     print_result(finished.to_dict(), finished.text())
 
 
@@ -158,66 +163,53 @@ def data_of(given: Mapping[str, Any]) -> PrepareSpec | str:
     return address(given["dataset"], spec.store)
 
 
-def run_here(
-    run: Run,
-    data: PrepareSpec | str,
-    recipe: Recipe,
-    options: TrainOptions,
-    evaluation: EvaluateSpec,
-    *,
-    reuse: bool = False,
-    gate: GateSpec | None = None,
-    exported: ExportSpec | None = None,
-) -> Summary:
-    """Run all steps in this process; training ranks are child processes, which end with it."""
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """A whole run on this machine.
 
-    def stop() -> NoReturn:
+    Attributes:
+        data: What to prepare, or the URI of a dataset version.
+    """
+
+    run: Run
+    data: PrepareSpec | str
+    recipe: Recipe
+    options: TrainOptions
+    evaluation: EvaluateSpec
+    gate: GateSpec = field(default_factory=GateSpec)
+    export: ExportSpec = field(default_factory=ExportSpec)
+    reuse: bool = False
+
+    def carry_out(self) -> Summary:
+        """Run all steps in this process; training ranks are child processes, which end with it."""
+        written = [self.run.uri, *([self.data.store] if isinstance(self.data, PrepareSpec) else [])]
+        with removed_if_rejected(*written):
+            for folder in written:
+                open_store(folder).check_writable()
+            if self.evaluation.slice_columns:
+                from ddpipe.evaluate.slices import rows_of  # noqa: PLC0415 - numpy
+
+                rows_of(self.evaluation)  # what is wrong with the table is found before the training
+            with on_stop(self._stop), lease(open_store(self.run.uri)):
+                self._steps()
+        return summary(self.run)
+
+    def _steps(self) -> None:
+        run, network = self.run, self.recipe.model
+        if isinstance(self.data, str):
+            workflow.use(run, dataset := self.data)
+        else:
+            dataset = workflow.prepare(run, self.data).manifest_uri
+        workflow.train(run, dataset, self.recipe, self.options, Owner(), reuse=self.reuse)
+        workflow.evaluate(run, dataset, self.evaluation, network)
+        if self.gate.gate_model and not workflow.gate(run, dataset, self.gate).promoted:
+            return
+        workflow.export(run, dataset, network, self.export)
+
+    def _stop(self) -> NoReturn:
         raise Interrupted(
             what="the run was interrupted",
-            which=run.uri,
+            which=self.run.uri,
             seen="a stop signal arrived between two checkpoints",
             do="Run the same command again to resume from the last one.",
         )
-
-    written = [run.uri, *([data.store] if isinstance(data, PrepareSpec) else [])]
-    with removed_if_rejected(*written):
-        for folder in written:
-            open_store(folder).check_writable()
-        if evaluation.slice_columns:
-            from ddpipe.evaluate.slices import rows_of  # noqa: PLC0415 - numpy
-
-            rows_of(evaluation)  # what is wrong with the table is found before the training
-        with on_stop(stop), lease(open_store(run.uri)):
-            _all_steps(
-                run,
-                data,
-                recipe,
-                options,
-                evaluation,
-                reuse=reuse,
-                gate=gate or GateSpec(),
-                exported=exported or ExportSpec(),
-            )
-    return summary(run)
-
-
-def _all_steps(
-    run: Run,
-    data: PrepareSpec | str,
-    recipe: Recipe,
-    options: TrainOptions,
-    evaluation: EvaluateSpec,
-    *,
-    reuse: bool,
-    gate: GateSpec,
-    exported: ExportSpec,
-) -> None:
-    if isinstance(data, str):
-        workflow.use(run, dataset := data)
-    else:
-        dataset = workflow.prepare(run, data).manifest_uri
-    workflow.train(run, dataset, recipe, options, Owner(), reuse=reuse)
-    workflow.evaluate(run, dataset, evaluation, recipe.model)
-    if gate.gate_model and not workflow.gate(run, dataset, gate).promoted:
-        return
-    workflow.export(run, dataset, recipe.model, exported)

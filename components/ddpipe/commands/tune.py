@@ -13,10 +13,10 @@ from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
 from ddpipe.commands.run import (
     LocalRunOptions,
+    RunPlan,
     VersionOptions,
     data_of,
     resumed_by,
-    run_here,
     with_path,
 )
 from ddpipe.errors import Interrupted, ParameterError
@@ -111,5 +111,6 @@ def tune_here(
         with on_stop(stop), lease(open_store(folder)):
             dataset = data if isinstance(data, str) else prepare(data).manifest_uri
             found = tune(study, dataset, recipe, search, training.processes_per_pod)
-            finished = run_here(study.run(found.best.number), dataset, found.recipe, training, evaluation)
+            won = study.run(found.best.number)
+            finished = RunPlan(won, dataset, found.recipe, training, evaluation).carry_out()
     return found, finished

@@ -33,6 +33,18 @@ def test_help_describes_every_option(command: str) -> None:
         assert option.opts[-1] in shown.output
 
 
+def test_the_list_of_commands_fits_80_columns() -> None:
+    assert max(map(len, COMMANDS.values())) <= 45
+    listed = CliRunner().invoke(cli, ["--help"], terminal_width=80).output
+    assert "..." not in listed.partition("Commands:")[2]
+    assert all(text in listed for text in COMMANDS.values())
+
+
+def test_a_similar_command_is_suggested() -> None:
+    assert "Did you mean run?" in ddpipe("rnu").stderr
+    assert "Did you mean" not in ddpipe("nonsense").stderr
+
+
 def test_help_shows_common_options_first() -> None:
     """What a pipeline's form offers as fields of their own; not what only engines use."""
     shown = ddpipe("train", "--help").output

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from ddpipe.__main__ import cli
+from ddpipe.commands.run import RunPlan
 from ddpipe.errors import DdpipeError, Diverged, Interrupted, NotWritable, ReplicaFailed
-from ddpipe.runs import Run
 from ddpipe.tune.study import Study
 
 
@@ -20,14 +20,14 @@ def _output(arguments: list[str]) -> str:
 def _fail(monkeypatch: pytest.MonkeyPatch, kind: type[DdpipeError], *, begun: bool) -> None:
     """The steps of a run, or of a study, end with an error."""
 
-    def failing(run: Run | Study, *_: object, **__: object) -> None:
+    def failing(begin: RunPlan | Study, *_: object, **__: object) -> None:
         if begun:
-            folder = Path(run.folder if isinstance(run, Study) else run.uri)
+            folder = Path(begin.folder if isinstance(begin, Study) else begin.run.uri)
             folder.mkdir(parents=True)
             (folder / "begun.json").touch()
         raise kind(what="it failed", which="here", seen="something", do="Run the same command again.")
 
-    monkeypatch.setattr("ddpipe.commands.run.run_here", failing)
+    monkeypatch.setattr("ddpipe.commands.run.RunPlan.carry_out", failing)
     monkeypatch.setattr("ddpipe.commands.tune.tune_here", failing)
 
 
