@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 import logging
+import zipfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
@@ -24,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.catalogue import SCRATCH
+from ddpipe.data.npy import array_of
 from ddpipe.errors import CorruptObject
 from ddpipe.prepare.encoding import Encoding, encoding_of
 from ddpipe.prepare.entries import Entry, read_entries
@@ -183,5 +185,5 @@ def _written(samples: Samples) -> bytes:
 
 
 def _read(data: bytes) -> Samples:
-    with np.load(io.BytesIO(data), allow_pickle=False) as columns:
-        return Samples(*(columns[field.name] for field in fields(Samples)))
+    with zipfile.ZipFile(io.BytesIO(data)) as columns:
+        return Samples(*(array_of(columns, field.name) for field in fields(Samples)))

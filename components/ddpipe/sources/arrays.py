@@ -240,7 +240,7 @@ class Cifar(Arrays):
         self.path, self.label = path, label
 
     def load(self) -> tuple[Sequence[str], Sequence[Part]]:
-        """Unpickle without running code from the pickle."""
+        """Unpickle without code, and without classes of other libraries, from the pickle."""
         packed = self.path.endswith(ARCHIVE)
         batches = dict(self._members() if packed else self._files())
         names = f"{self.label.removesuffix('s')}_names".encode()
@@ -257,6 +257,9 @@ class Cifar(Arrays):
             ]
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise self._damaged(f"a batch is malformed ({error!r})") from error
+        found = {int(label) for part in parts for label in np.unique(part.labels)}
+        if wrong := sorted(found - {*range(len(classes))}):
+            raise self._damaged(f"it has labels {wrong[:5]}, and {len(classes)} classes")
         return classes, parts
 
     def _files(self) -> Iterator[tuple[str, Any]]:
@@ -264,8 +267,8 @@ class Cifar(Arrays):
         for info in listed_files(self.path).infos:
             if "/" not in info.key and self._is_batch(info.key, info.size):
                 try:
-                    yield info.key, _Unpickler(io.BytesIO(store.read(info.key)), encoding="bytes").load()
-                except (EOFError, pickle.UnpicklingError) as error:
+                    yield info.key, _unpickled(store.read(info.key))
+                except pickle.UnpicklingError as error:
                     raise self._damaged(f"{info.key}: {error}") from error
 
     def _is_batch(self, name: str, size: int) -> bool:
@@ -283,30 +286,72 @@ class Cifar(Arrays):
                 for member in archive:
                     if member.isreg() and self._is_batch(member.name, member.size):
                         file = archive.extractfile(member)
-                        yield member.name, _Unpickler(file, encoding="bytes").load()  # type: ignore[arg-type]
+                        yield member.name, _unpickled(file.read() if file else b"")
         except (tarfile.TarError, EOFError, OSError, zlib.error, pickle.UnpicklingError) as error:
             raise self._damaged(str(error)) from error
 
     def _part(self, split: str, batches: Sequence[Mapping[bytes, Any]]) -> Part:
         side = 32
-        pixels = np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, side, side)
+        pixels = np.concatenate([batch[b"data"].array for batch in batches]).reshape(-1, 3, side, side)
         labels = np.concatenate([batch[self.label.encode()] for batch in batches]).astype(np.int64)
-        if pixels.dtype != np.uint8 or len(pixels) != len(labels):
-            raise ValueError(f"{split}: {pixels.dtype} {pixels.shape}, {len(labels)} labels")
+        if labels.shape != (len(pixels),):
+            raise ValueError(f"{split}: {len(pixels)} images, labels of shape {labels.shape}")
         return Part(split, np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)), labels)
 
     def _damaged(self, seen: str) -> Exception:
         return refused(self.path, f"it is not the expected archive: {seen}", "Get the archive again.")
 
 
+class _DType:
+    """Stands for numpy's dtype in a pickle: bytes are all that a batch of images has.
+
+    numpy itself believes what a pickle says of a dtype. One that claims fields of objects makes it follow
+    pointers that the file has chosen.
+    """
+
+    def __init__(self, code: object, *_: object) -> None:
+        if code not in {"u1", b"u1"}:
+            raise pickle.UnpicklingError(f"it holds an array of {code!r}, not of bytes")
+
+    def __setstate__(self, state: object) -> None:
+        if not isinstance(state, tuple) or state[1:] not in {
+            (order, None, None, None, -1, -1, 0) for order in ("|", b"|")
+        }:
+            raise pickle.UnpicklingError(f"it holds an array of an unknown kind: {state!r:.100}")
+
+
+class _Pixels:
+    """Stands for an array of bytes in a pickle, and becomes one from shape and content alone."""
+
+    array: NDArray[np.uint8]
+
+    def __setstate__(self, state: object) -> None:
+        match state:
+            case (1, tuple(shape), _DType(), False, bytes(data)) if all(type(size) is int for size in shape):
+                if min(shape, default=0) >= 0 and math.prod(shape) == len(data):
+                    self.array = np.frombuffer(data, np.uint8).reshape(shape)
+                    return
+        raise pickle.UnpicklingError("it holds an array that is not of bytes in the order of C")
+
+
+_NDARRAY = object()
+"""Stands for numpy's ndarray, which a pickle may name but not call."""
+
+
+def _reconstruct(kind: object, *_: object) -> _Pixels:
+    if kind is not _NDARRAY:
+        raise pickle.UnpicklingError("it holds an array of an unknown class")
+    return _Pixels()
+
+
 class _Unpickler(pickle.Unpickler):
-    """Allows what rebuilds an array, and nothing else."""
+    """Allows what stands for an array of bytes, and nothing else: no class of another library is rebuilt."""
 
     ALLOWED: Mapping[tuple[str, str], Any] = {
-        ("numpy.core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]  # noqa: SLF001
-        ("numpy._core.multiarray", "_reconstruct"): np._core.multiarray._reconstruct,  # type: ignore[attr-defined]  # noqa: SLF001
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): np.dtype,
+        ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+        ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+        ("numpy", "ndarray"): _NDARRAY,
+        ("numpy", "dtype"): _DType,
     }
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as inherited
@@ -314,6 +359,15 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) not in self.ALLOWED:
             raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of images needs")
         return self.ALLOWED[module, name]
+
+
+def _unpickled(data: bytes) -> Any:  # noqa: ANN401 - of any form: it is checked where it is used
+    try:
+        return _Unpickler(io.BytesIO(data), encoding="bytes").load()
+    except pickle.UnpicklingError:
+        raise
+    except Exception as error:  # a malformed pickle raises nearly anything
+        raise pickle.UnpicklingError(f"{type(error).__name__}: {error}") from error
 
 
 def _columns(part: Part, number: int, *, given: bool) -> Samples:

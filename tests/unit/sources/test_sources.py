@@ -14,7 +14,7 @@ import tarfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -731,6 +731,63 @@ def test_an_archive_that_would_run_something_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "cifar-10-python.tar.gz").write_bytes(content)
     assert "not the expected archive" in _seen(_spec(tmp_path, "cifar10", tmp_path))
+
+
+class _Calls:
+    """Pickled as a call with a state, whatever numpy would say to it."""
+
+    def __init__(self, function: object, arguments: tuple[object, ...], state: object) -> None:
+        self.parts = function, arguments, state
+
+    def __reduce__(self) -> Any:
+        return self.parts
+
+
+RECONSTRUCT = np._core.multiarray._reconstruct  # type: ignore[attr-defined]
+BYTES = np.dtype("u1")
+
+
+def _an_array(
+    dtype: object = BYTES, shape: object = (4,), order: object = False, data: object = b"\x41" * 4
+) -> _Calls:
+    return _Calls(RECONSTRUCT, (np.ndarray, (0,), b"b"), (1, shape, dtype, order, data))
+
+
+def _a_dtype(code: str, state: object) -> _Calls:
+    return _Calls(np.dtype, (code, False, True), state)
+
+
+OBJECT_FIELDS = (3, "|", None, ("a",), {"a": (BYTES, 0)}, 8, 1, 27)
+HOSTILE = {
+    "a dtype with fields of objects": _an_array(_a_dtype("V8", OBJECT_FIELDS), data=b"\x41" * 32),
+    "bytes whose dtype claims fields": _an_array(_a_dtype("u1", OBJECT_FIELDS), data=b"\x41" * 32),
+    "objects": _an_array(np.dtype("O"), data=[1, 2, 3, 4]),
+    "content in a list": _an_array(data=[1, 2, 3, 4]),
+    "too little content": _an_array(shape=(4000, 3072)),
+    "a shape below 0": _an_array(shape=(-2, -2)),
+    "a shape of other numbers": _an_array(shape=(2.0, 2)),
+    "the other order": _an_array(order=True),
+    "no array": _an_array(dtype=4),
+    "an array without a state": _Calls(RECONSTRUCT, (np.ndarray, (0,), b"b"), None),
+    "an array of another class": _Calls(RECONSTRUCT, (np.dtype, (0,), b"b"), None),
+    "numpy's class itself": _Calls(np.ndarray, ((2**40,), BYTES), None),
+    "floating-point numbers": np.zeros((4, 3072)),
+}
+
+
+@pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE)
+def test_nothing_that_a_batch_claims_of_its_arrays_is_believed(value: object, tmp_path: Path) -> None:
+    """numpy followed the pointers that a dtype with fields of objects made of such bytes."""
+    for protocol in (2, 4):
+        batch = pickle.dumps({b"data": value, b"labels": [0, 1, 0, 1]}, protocol=protocol)
+        _cifar(tmp_path / "cifar-10-python.tar.gz", {"data_batch_1": batch})
+        assert "it is not the expected archive" in _seen(_spec(tmp_path, "cifar10", tmp_path))
+
+
+def test_a_label_without_a_class_is_rejected(tmp_path: Path) -> None:
+    batch = {b"data": np.zeros((2, 3072), np.uint8), b"labels": [0, 10]}
+    _cifar(tmp_path / "cifar-10-python.tar.gz", {"data_batch_1": pickle.dumps(batch, protocol=4)})
+    assert "it has labels [10], and 2 classes" in _seen(_spec(tmp_path, "cifar10", tmp_path))
 
 
 def test_cifar_as_class_folders_is_taken_as_well(tmp_path: Path) -> None:
