@@ -114,9 +114,9 @@ def to_merge() -> list[str]:
     graph, found = grimp.build_graph("ddpipe"), []
     for path in sorted(PRODUCT.rglob("*.py")):
         module = ".".join(path.relative_to(PRODUCT.parent).with_suffix("").parts)
-        if path.stem.startswith("__") or len(path.read_text().splitlines()) > SHORT:
+        entry = path.stem.startswith("__") or (path.parent.name == "commands" and path.stem in COMMANDS)
+        if entry or len(path.read_text().splitlines()) > SHORT:
             continue
-        # Entry points are named in text: commands by COMMANDS, processes by `python -m`.
         importers = graph.find_modules_that_directly_import(module)
         if len(importers) == 1 and module.rpartition(".")[0] == importers.pop().rpartition(".")[0]:
             found.append(module)

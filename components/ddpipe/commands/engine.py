@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import click
 
@@ -16,13 +16,15 @@ from ddpipe.commands.options import options, parsed, taken
 from ddpipe.engine.client import Engine, connect
 from ddpipe.engine.endpoint import EndpointOptions, resolve
 from ddpipe.engine.package import Package, read_package, read_values
-from ddpipe.engine.runs import Request
+from ddpipe.engine.runs import Request, RunState, conclude, follow
 from ddpipe.engine.versions import publish
+from ddpipe.errors import Interrupted
 from ddpipe.form import spelled
 from ddpipe.jobs.options import NO_SECRET
 from ddpipe.parameters import Parameter, Parameters, parameter, refuse
 from ddpipe.pipelines.compile import COMPILED, PIPELINES
 from ddpipe.pipelines.wiring import SECRET
+from ddpipe.processes.signals import on_stop
 
 Command = Callable[..., None]
 
@@ -154,3 +156,20 @@ def _assigned(texts: tuple[str, ...], declared: Mapping[str, Parameter]) -> dict
             raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--set")
         values[name] = parsed(declared[name], value) if name in declared else value
     return values
+
+
+def followed(engine: Engine, run_id: str, say: Callable[[str], object]) -> RunState:
+    """Wait for a run to succeed and return its state. A stop signal ends the waiting, not the run."""
+
+    def leave() -> NoReturn:
+        raise Interrupted(
+            what="waiting for the run was interrupted",
+            which=engine.link(run_id),
+            seen="the run continues",
+            do=f"To wait again: `ddpipe runs show {run_id} --wait`; to stop it: `ddpipe runs stop {run_id}`.",
+        )
+
+    with on_stop(leave):
+        state = follow(engine, run_id, say)
+    conclude(engine, state)
+    return state

@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
-from ddpipe.commands import kfp_v1, kfp_v2, print_result
-from ddpipe.commands.shown import Shown
+from ddpipe.commands import print_result
+from ddpipe.commands.shown import Shown, metadata_of_v2, metrics_of_v1, views_of_v1
 from ddpipe.steps import Step
 from ddpipe.storage import split_uri, write_uri
 
@@ -65,7 +65,7 @@ def deliver(outcome: Outcome) -> None:
     for name, path in meta.get(WRITE, ()):
         write_uri(str(path), _content(outcome, name))
     if meta.get(EXECUTOR):
-        target, content = kfp_v2.metadata(meta[EXECUTOR], outcome.shown)
+        target, content = metadata_of_v2(meta[EXECUTOR], outcome.shown)
         write_uri(target, content)
     print_result(outcome.facts, outcome.result or outcome.text if called_by_engine() else outcome.text)
 
@@ -77,7 +77,7 @@ def called_by_engine() -> bool:
 
 def _content(outcome: Outcome, name: str) -> bytes:
     everything = (*outcome.shown.values(), *outcome.more)
-    made: dict[str, Any] = {V1_METRICS: kfp_v1.metrics, V1_UI: kfp_v1.views}
+    made: dict[str, Any] = {V1_METRICS: metrics_of_v1, V1_UI: views_of_v1}
     if name in made:
         return str(made[name](everything)).encode()
     if name in outcome.shown:

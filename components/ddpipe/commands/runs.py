@@ -16,8 +16,7 @@ from typing import Any
 import click
 
 from ddpipe.commands import json_option, print_result
-from ddpipe.commands.engine import Command, with_engine
-from ddpipe.commands.following import followed
+from ddpipe.commands.engine import Command, followed, with_engine
 from ddpipe.commands.options import SectionedCommand, options, taken
 from ddpipe.engine.client import Engine, connect
 from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve

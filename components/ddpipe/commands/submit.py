@@ -9,8 +9,7 @@ from functools import partial
 import click
 
 from ddpipe.commands import json_option, print_result
-from ddpipe.commands.engine import with_engine, with_request
-from ddpipe.commands.following import followed
+from ddpipe.commands.engine import followed, with_engine, with_request
 from ddpipe.commands.options import SectionedCommand
 from ddpipe.engine.client import Engine
 from ddpipe.engine.runs import Request, look, start

@@ -10,8 +10,16 @@ import pytest
 from click.testing import CliRunner
 
 from ddpipe.__main__ import cli
-from ddpipe.commands import kfp_v1, kfp_v2
-from ddpipe.commands.shown import Classification, Document, EventFiles, Page, Scores
+from ddpipe.commands.shown import (
+    Classification,
+    Document,
+    EventFiles,
+    Page,
+    Scores,
+    metadata_of_v2,
+    metrics_of_v1,
+    views_of_v1,
+)
 from ddpipe.errors import NotWritable, ParameterError
 from ddpipe.model.metrics import TITLES
 
@@ -21,7 +29,7 @@ CLASSIFIED = Classification(CLASSES, ((1, 2), (3, 4)), (0.0, 1.0), (0.5, 1.0), (
 
 
 def views(*shown: Any) -> list[dict[str, Any]]:
-    outputs: list[dict[str, Any]] = json.loads(kfp_v1.views(shown))["outputs"]
+    outputs: list[dict[str, Any]] = json.loads(views_of_v1(shown))["outputs"]
     return outputs
 
 
@@ -30,14 +38,14 @@ def rows_of(view: dict[str, Any]) -> list[list[str]]:
 
 
 def test_all_scores_have_names_that_the_engine_stores() -> None:
-    shown = json.loads(kfp_v1.metrics([Page(""), Scores(dict.fromkeys(TITLES, 0.5))]))["metrics"]
+    shown = json.loads(metrics_of_v1([Page(""), Scores(dict.fromkeys(TITLES, 0.5))]))["metrics"]
     assert [one["name"] for one in shown] == list(TITLES)
     assert all(re.fullmatch(METRIC_NAME, one["name"]) for one in shown)
 
 
 def test_metrics_are_limited_to_what_the_engine_stores() -> None:
     many = Scores({f"m{n}": n for n in range(60)})
-    assert len(json.loads(kfp_v1.metrics([many]))["metrics"]) == 50
+    assert len(json.loads(metrics_of_v1([many]))["metrics"]) == 50
 
 
 def test_a_confusion_matrix_has_a_row_per_pair_of_classes() -> None:
@@ -76,7 +84,7 @@ def test_kfp_2_gets_metadata_by_name_and_uri() -> None:
     engines_own = "executor-logs"
     artifacts = {name: listed(name) for name in (*shown, engines_own)}
     given = {"outputs": {"outputFile": "/tmp/out.json", "artifacts": artifacts}}  # noqa: S108
-    target, content = kfp_v2.metadata(json.dumps(given), shown)
+    target, content = metadata_of_v2(json.dumps(given), shown)
     assert target == "/tmp/out.json"  # noqa: S108
     artifacts = {name: one["artifacts"][0] for name, one in json.loads(content)["artifacts"].items()}
     assert {name: one["uri"] for name, one in artifacts.items()} == {

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from launch_samples import a_job
 
 from ddpipe.__main__ import cli
-from ddpipe.commands.task_config import with_task_config
+from ddpipe.commands.step import with_task_config
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.backend import all_backends
 from ddpipe.jobs.options import LaunchOptions
