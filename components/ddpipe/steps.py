@@ -327,8 +327,9 @@ PREDICT = Step(
         Result("prediction_metrics", Kind.METRICS, "Numbers of images, and of unreadable ones."),
         Result("predictions_page", Kind.PAGE, "HTML page with shares and the least sure answers."),
     ),
-    help="Predict images: one line for each, or with a table a folder of all predictions and a page. Images "
-    "that cannot be read are listed, the others answered, and the exit code is 15.",
+    help="Predict images (files, folders, CSV files of paths or s3:// URIs): a line for each, or, with a "
+    "table, a folder of all predictions and a page. Images that cannot be read are listed, the others "
+    "answered, and the exit code is 15.",
     subject="model",
 )
 REGISTER = Step(

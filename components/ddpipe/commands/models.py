@@ -68,7 +68,7 @@ def list_command(name: str | None, store: str) -> None:
     print_result(
         {"versions": facts},
         "\n".join(lines)
-        or f"no versions in {store}: a run with a gate publishes them: `ddpipe run photos --gate photos`",
+        or f"no versions in {store}: a run with a gate makes them: `ddpipe run photos --gate-model photos`",
     )
 
 

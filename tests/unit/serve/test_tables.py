@@ -97,3 +97,8 @@ def test_what_the_page_shows_is_bounded(package: str, tmp_path: Path) -> None:
     done = predict(package, str(images), "--table", str(out), "--most-unreadable", "1")
     assert "400 images, 200 of them unreadable" in done.stdout
     assert (out / "predictions.html").read_text().count("gone.png") == 20
+
+
+def test_a_list_without_models_says_how_one_appears(tmp_path: Path) -> None:
+    done = CliRunner().invoke(cli, ["models", "ls", "--store", str(tmp_path)])
+    assert (done.exit_code, "`ddpipe run photos --gate-model photos`" in done.stdout) == (0, True)
