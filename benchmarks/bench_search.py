@@ -104,7 +104,7 @@ def on_katib(cluster: ApiServer) -> Iterator[str]:
     """On a cluster, two trials at a time."""
     namespace = cluster.namespace
     experiment = by_ddpipe(f"bench-{uuid.uuid4().hex[:8]}")
-    yield row("`ddpipe katib`", 1, in_experiment(cluster, namespace, experiment))
+    yield row("`ddpipe tune --on katib`", 1, in_experiment(cluster, namespace, experiment))
     image = os.environ["DDPIPE_SEARCH_IMAGE"]
     client = (sdk_python(), LOOPS / "optimizer_client.py", namespace, image, str(TRIALS), str(EPOCHS))
     waited = subprocess.run(client, check=False, stdout=subprocess.PIPE, text=True)

@@ -25,6 +25,7 @@ import click
 import ddpipe
 from ddpipe import errors
 from ddpipe.__main__ import cli
+from ddpipe.commands.tune import KATIB, LOCAL, Tune
 from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, Split
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import ClassScores, Estimate, Metrics, Subject
@@ -246,6 +247,10 @@ def _commands() -> Iterator[str]:
 def _walk(
     command: click.Command, path: str, context: click.Context
 ) -> Iterator[tuple[str, click.Command, click.Context]]:
+    if isinstance(command, Tune):
+        for place in (LOCAL, KATIB):
+            yield f"{path} --on {place}", command.chosen([f"--on={place}"]), context
+        return
     if not isinstance(command, click.Group):
         yield path, command, context
         return

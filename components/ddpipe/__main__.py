@@ -40,7 +40,6 @@ COMMANDS = {
     "doctor": "Check what a package needs on a server.",
     "schedule": "Run a package regularly.",
     "launch": "Any image and command as a training job.",
-    "katib": "Search hyperparameters with Katib.",
     "jobs": "Jobs on the cluster: ls, scale, clean-up.",
 }
 """Commands in the order in which a newcomer needs them, with a help of at most 45 characters.

@@ -253,7 +253,7 @@ TRAIN_ANYWHERE = replace(
 """The same on the command line; the engine's step runs in an image that cannot train."""
 TUNE = Step(
     name="tune",
-    command=("katib",),
+    command=("tune", "--on", "katib"),
     image=Image.LAUNCHER,
     groups=(DatasetOptions, RunOptions, SearchOptions, PresetOptions, Recipe, JobOptions, Owner),
     results=(

@@ -87,6 +87,8 @@ def place(
 def search(place: Place, environment: dict[str, str], dataset: str, runs: str, *options: str) -> Step:
     arguments = [
         *(
+            "tune",
+            "--on",
             "katib",
             "--dataset",
             dataset,

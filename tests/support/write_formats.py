@@ -62,7 +62,7 @@ def write(folder: Path) -> None:
         server.reset()
         os.environ.update(CREDENTIALS, S3_ENDPOINT=server.endpoint, DDPIPE_CACHE=f"{work}/cache")
         _write_bucket(pictures(Path(work, "pictures")), pictures(Path(work, "large"), 32))
-        studies = ("--studies", str(folder / "studies"), "--study", "old", "--search", "learning_rate")
+        studies = ("--study", str(folder / "studies/old"), "--search", "learning_rate")
         _ddpipe("tune", *training("")[1:5], *TINY[:4], "--epochs", "2", "--trials", "2", *studies)
         _save(server, folder / "bucket")
     for path in [*folder.rglob("*")][::-1]:

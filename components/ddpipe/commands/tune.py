@@ -1,116 +1,166 @@
-"""`ddpipe tune`: a search over hyperparameters on this machine, to a finished run of its winner."""
+"""`ddpipe tune`: a search over hyperparameters, on this machine (study.py) or by Katib with jobs as trials.
+
+`--on` decides before anything else is parsed, as the options differ: of a search here, those of `ddpipe run`;
+of a search by Katib, those of a job. What is searched, and how, is the same.
+"""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any, NoReturn
+from dataclasses import asdict, replace
+from itertools import pairwise
+from typing import Any
 
 import click
 
-from ddpipe import validation
-from ddpipe.commands import json_option, print_result
-from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
-from ddpipe.commands.run import (
-    LocalRunOptions,
-    RunPlan,
-    VersionOptions,
-    data_of,
-    resumed_by,
-    with_path,
-)
-from ddpipe.errors import Interrupted, ParameterError
-from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.parameters import refuse
-from ddpipe.prepare.prepare import prepare
-from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.processes.signals import on_stop
-from ddpipe.runs import Run, removed_if_rejected
-from ddpipe.search.options import Sampler, SearchOptions
-from ddpipe.search.space import checked, parsed
-from ddpipe.steps import StoreOptions, TrainOptions
-from ddpipe.storage import open_store
-from ddpipe.storage.lease import lease
-from ddpipe.summary import Summary
-from ddpipe.train.presets import PresetOptions
+from ddpipe.commands.results import Outcome
+from ddpipe.commands.shown import Scores
+from ddpipe.commands.step import step_command
+from ddpipe.data.manifest import load_manifest
+from ddpipe.errors import ParameterError
+from ddpipe.jobs.experiment import TRIAL, Plan
+from ddpipe.jobs.job import TrainingJob, training_command
+from ddpipe.jobs.options import JobOptions, Restart
+from ddpipe.jobs.owner import Owner
+from ddpipe.kube.api import connect
+from ddpipe.launching.tuning import Tuned, tune
+from ddpipe.model.tasks import TASKS
+from ddpipe.runs import Run, RunOptions
+from ddpipe.search.katib import check, parameters, recipe_of, template
+from ddpipe.search.options import MAX_FAILED, Pruning, SearchOptions
+from ddpipe.search.space import Space, checked, parsed
+from ddpipe.search.winner import FILE, recipe_text, winner_json
+from ddpipe.steps import TUNE
+from ddpipe.storage import write_uri
 from ddpipe.train.recipe import Recipe
-from ddpipe.tune.findings import Findings
-from ddpipe.tune.study import Study, StudyOptions
-from ddpipe.tune.tune import tune
 
-_CHECKED = (SearchOptions, PrepareSpec, PresetOptions, Recipe, TrainOptions, EvaluateSpec, StoreOptions)
-_SHOWN = (
-    StudyOptions,
-    SearchOptions,
-    LocalRunOptions,
-    VersionOptions,
-    PrepareSpec,
-    PresetOptions,
-    Recipe,
-    EvaluateSpec,
-    StoreOptions,
+LOCAL, KATIB = "local", "katib"
+
+on_option = click.option(
+    "--on",
+    type=click.Choice([LOCAL, KATIB]),
+    default=LOCAL,
+    expose_value=False,
+    help="Where trials run: on this machine, or as jobs of Katib, whose options --on katib --help lists.",
 )
 
 
-@click.command("tune", cls=SectionedCommand)
-@click.argument("path", required=False)
-@options(*_SHOWN, without=("run",), brief=True)
+class Tune(click.Command):
+    """The command of the place that the arguments name."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,  # noqa: ANN401 - click's own
+    ) -> click.Context:
+        """The context of the other command; click invokes the command of the context that it gets."""
+        return self.chosen(args).make_context(info_name, args, parent, **extra)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """For the reference: those of a search on this machine."""
+        return self.chosen([]).get_params(ctx)
+
+    def get_help(self, ctx: click.Context) -> str:
+        """Likewise."""
+        return self.chosen([]).get_help(ctx)
+
+    @staticmethod
+    def chosen(args: list[str]) -> click.Command:
+        """The command for these arguments."""
+        if f"--on={KATIB}" in args or ("--on", KATIB) in pairwise(args):
+            return katib_command
+        from ddpipe.commands.study import study_command  # noqa: PLC0415 - the launcher image cannot prepare
+
+        return study_command
+
+
+tune_command = Tune("tune", help="Search hyperparameters, on this machine or by Katib.")
+
+
+@on_option
+@step_command(TUNE)
 @list_presets_option
-@json_option
-def tune_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - click passes every option by its name
-    """Search hyperparameters on this machine: prepare once, train trials, finish the run of the best one.
+def katib_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+    """Run the step; its declaration describes it."""
+    run, search = RunOptions.picked(given).required, SearchOptions.picked(given)
+    recipe = chosen_recipe(given)
+    space = checked(parsed(search.search), recipe, given_names(given))
+    check(space, search.sampler)
+    plan = _plan(
+        space, search, recipe, f"val_{TASKS[load_manifest(dataset).task].scores[0]}", given["restart"]
+    )
+    cluster = connect()
+    owner = Owner.picked(given)
+    job = TrainingJob(
+        # Katib mixes up the trials of Experiments of one name in different namespaces.
+        owner=replace(owner, run_id=owner.run_id or f"{cluster.namespace}-{run.name}", step=_step(owner)),
+        namespace=cluster.namespace,
+        command=training_command(dataset, f"{run.uri}/trials/{TRIAL}/training", template(space, recipe)),
+        **_options(given, plan),
+    )
+    found = tune(job, plan, cluster, is_process=True)
+    best = recipe_of(recipe, found.best.values, found.best.trial)
+    uri = f"{run.uri}/{FILE}"
+    write_uri(uri, winner_json(best, trial=found.best.trial, metric=plan.metric, score=found.best.score))
+    return _delivered(run, found, best, plan, uri)
 
-    PATH is the raw data: a folder, a file or s3://bucket/prefix, the same as --source-path.
-    """
-    given = with_path(path, given)
-    names = given_names(given)
-    refuse("the search cannot start", validation.problems(_CHECKED, given, names))
-    recipe, search = chosen_recipe(given), SearchOptions.picked(given)
-    checked(parsed(search.search), recipe, names)  # before anything is prepared
-    _check_sampler(Sampler(search.sampler))
-    data = data_of(given)
-    title = data.name if isinstance(data, PrepareSpec) else "study"
-    study = Study.named(given["studies"], given["study"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    training, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
-    with resumed_by("study", Run(str(study.folder)), given["study"]):
-        found, finished = tune_here(study, data, recipe, search, training, evaluation)
-    print_result({**found.to_dict(), "run": finished.to_dict()}, f"{found.text()}\n{finished.text()}")
+
+def _step(owner: Owner) -> str:
+    """The name of the step: a training of the same run is another one."""
+    return TUNE.name if owner.step == Owner().step else owner.step
 
 
-def _check_sampler(sampler: Sampler) -> None:
-    if sampler.needs_katib:
+def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, restart: str) -> Plan:
+    if search.pruning == Pruning.HALVING:
         raise ParameterError(
-            what=SearchOptions.what,
-            which=f"`sampler` {sampler}",
-            seen="a search on this machine does not have it",
-            do=f"Choose {Sampler.TPE} or {Sampler.RANDOM}, or search with ddpipe katib.",
+            what="the search cannot start",
+            which=f"`pruning` {search.pruning}",
+            seen="Katib stops trials by the median rule only",
+            do=f"Choose {Pruning.MEDIAN} or {Pruning.NONE}.",
         )
+    return Plan(
+        parameters=parameters(space),
+        metric=metric,
+        algorithm=search.sampler,
+        seed=recipe.seed,
+        early_stopping=search.pruning == Pruning.MEDIAN,
+        trials=search.trials,
+        parallel=min(search.parallel_trials, search.trials),
+        max_failed=MAX_FAILED,
+        restart=restart,
+    )
 
 
-def tune_here(
-    study: Study,
-    data: PrepareSpec | str,
-    recipe: Recipe,
-    search: SearchOptions,
-    training: TrainOptions,
-    evaluation: EvaluateSpec,
-) -> tuple[Findings, Summary]:
-    """Search in this process and finish the winner's run; trials are child processes, which end with it."""
-
-    def stop() -> NoReturn:
-        raise Interrupted(
-            what="the study was interrupted",
-            which=str(study.folder),
-            seen="a stop signal arrived; its trials are saved",
-            do="Run the same command again to continue.",
+def _options(given: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """The job's options; its pods are those of all trials at the same time."""
+    options = JobOptions.picked(given)
+    if options.min_nodes:
+        raise ParameterError(
+            what="the search cannot start",
+            which="`min_nodes`",
+            seen="the number of pods of a trial is fixed",
+            do="Leave out `min_nodes`.",
         )
+    # A trial that fails is counted by the Experiment, which continues.
+    return {**options.to_dict(), "nodes": options.nodes * plan.parallel, "restart": Restart.ON_FAILURE}
 
-    folder = str(study.folder)
-    with removed_if_rejected(folder):
-        open_store(folder).check_writable()
-        with on_stop(stop), lease(open_store(folder)):
-            dataset = data if isinstance(data, str) else prepare(data).manifest_uri
-            found = tune(study, dataset, recipe, search, training.processes_per_pod)
-            won = study.run(found.best.number)
-            finished = RunPlan(won, dataset, found.recipe, training, evaluation).carry_out()
-    return found, finished
+
+def _delivered(run: Run, found: Tuned, best: Recipe, plan: Plan, uri: str) -> Outcome:
+    counts = ", ".join(f"{count} {word}" for word, count in found.counts.items())
+    values = ", ".join(f"{name}={value}" for name, value in found.best.values.items())
+    return Outcome(
+        {
+            "run": run.uri,
+            "best": asdict(found.best),
+            "recipe": best.to_dict(),
+            "trials": dict(found.counts),
+            "metric": plan.metric,
+            "best_recipe": uri,
+            "experiment": asdict(found.outcome),
+        },
+        f"{counts}; best {plan.metric}={found.best.score:.4f} with {values}: {uri}",
+        values={"best_recipe": recipe_text(best)},
+        shown={"tune_metrics": Scores({plan.metric: found.best.score})},
+    )

@@ -83,7 +83,15 @@ def class_aucs(scores: FloatArray, truth: BoolArray) -> tuple[float | None, ...]
 
 
 def class_precisions(probabilities: FloatArray, truth: BoolArray) -> tuple[float | None, ...]:
-    """Average precision of each class against all others; None for a class that no sample shows."""
+    """Average precision of each class against all others.
+
+    Args:
+        probabilities: Shape (samples, classes).
+        truth: Which classes each sample shows, of the same shape.
+
+    Returns:
+        One value per class; None for a class that no sample shows.
+    """
     from sklearn.metrics import average_precision_score  # noqa: PLC0415 - as above
 
     return tuple(

@@ -13,9 +13,6 @@ from ddpipe.search.options import Sampler
 from ddpipe.search.space import WHAT, Choice, Dimension, Range, Space, parsed_value, recipe_with
 from ddpipe.train.recipe import Recipe
 
-METRICS = {"multiclass": "val_accuracy", "multilabel": "val_macro_auc"}
-"""By task: the name in the line of an epoch (train/journal.py) of what models are compared by."""
-
 _CMAES_RANGES = 2
 
 _PLAIN = re.compile(r"[\w.:/@+-]*")

@@ -24,6 +24,10 @@ class Sampler(StrEnum):
         return self in {Sampler.SOBOL, Sampler.CMAES}
 
 
+MAX_FAILED = 3
+"""Trials that may fail: a few values that cannot work are no reason to end, many are."""
+
+
 class Pruning(StrEnum):
     """Which trials a search stops early."""
 
@@ -53,7 +57,6 @@ class SearchOptions(Parameters):
         Between(1, 64),
         form="search_parallel_trials",
     )
-    max_failed_trials: int = parameter(3, "Failed trials after which the search ends.", Between(0, 1000))
     sampler: str = parameter(
         "tpe",
         "How values are proposed: tpe (from the trials so far), random, or, with Katib only, sobol (evenly "

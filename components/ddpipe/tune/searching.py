@@ -19,7 +19,7 @@ from optuna.trial import TrialState
 
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, TrialsFailed, listed
 from ddpipe.runs import Run
-from ddpipe.search.options import SearchOptions
+from ddpipe.search.options import MAX_FAILED, SearchOptions
 from ddpipe.search.space import Space, recipe_with
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune import advice
@@ -95,7 +95,7 @@ class Search:
         while (
             len(self.running) < self.work.parallel
             and len(trials) < self.options.trials
-            and failed <= self.options.max_failed_trials
+            and failed <= MAX_FAILED
         ):
             values = self._proposed()
             self._start(self.ledger.begin(values), values)
@@ -183,14 +183,14 @@ class Search:
 
     def _best(self, trials: Sequence[Trial]) -> Trial:
         failed, best = [trial for trial in trials if trial.state == "failed"], best_of(trials)
-        if best and len(failed) <= self.options.max_failed_trials:
+        if best and len(failed) <= MAX_FAILED:
             return best
         causes = [f"trial {trial.number} ({written(trial.values)}): {trial.error}" for trial in failed]
         raise TrialsFailed(
             what="the search failed",
             which=str(self.study.folder),
             seen=f"{len(failed)} of {len(trials)} trials failed; {listed(causes, _CAUSES)}",
-            do="Search other values under another `study`, or allow more failures with `max_failed_trials`.",
+            do="Search other values under another `study`.",
         )
 
 

@@ -24,6 +24,9 @@ from ddpipe.train.recipe import as_today
 
 SETTINGS = "study.json"
 
+FOLDER = "studies"
+"""Where a study is that is given by its name."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyOptions(Parameters):
@@ -34,10 +37,10 @@ class StudyOptions(Parameters):
 
     study: str = parameter(
         "",
-        "Name of the study; an unfinished study continues (default: name of the dataset, and the time).",
+        "Name of the study in the folder studies, or a path; an unfinished study continues (default: name of "
+        "the dataset, and the time).",
         common=True,
     )
-    studies: str = parameter("studies", "Folder on this machine that holds all studies.", common=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +77,18 @@ class Study:
     folder: Path
 
     @classmethod
-    def named(cls, studies: str, name: str) -> Study:
-        """The study `name`."""
-        folder = open_store(studies).local_path(".")
+    def named(cls, study: str) -> Study:
+        """The study of this name in the folder `studies`, or at this path."""
+        parent, _, name = study.rpartition("/")
+        folder = open_store(parent or ("/" if study.startswith("/") else FOLDER)).local_path(".")
         if folder is None or not NAME.fullmatch(name):
             raise ParameterError(
                 what="the study cannot be stored",
-                which=f"{studies}/{name}",
+                which=study,
                 seen="trials append to one file: it has to be in a folder on this machine"
                 if folder is None
                 else "a name consists of letters, digits, '.', '_' and '-' and starts with a letter or digit",
-                do=f"Choose another one with {'`studies`' if folder is None else '`study`'}.",
+                do="Choose another one with `study`.",
             )
         return cls(folder / name)
 

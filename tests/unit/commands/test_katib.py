@@ -1,4 +1,4 @@
-"""`ddpipe katib` before it contacts a cluster; and the example of an Experiment of one's own."""
+"""`ddpipe tune --on katib` before it contacts a cluster; and the example of an Experiment of one's own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples/experiment.yaml"
     ],
 )
 def test_a_wrong_search_is_rejected(options: list[str], message: str) -> None:
-    given = ["katib", "--dataset", "store/manifest.json", "--run", "a", "--image", "trainer"]
+    given = ["tune", "--on", "katib", "--dataset", "store/manifest.json", "--run", "a", "--image", "trainer"]
     rejected = CliRunner().invoke(cli, [*given, *options])
     assert rejected.exit_code == ParameterError.exit_code, rejected.output
     assert message in rejected.output

@@ -46,7 +46,7 @@ def test_a_study_named_by_the_time_says_how_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fail(monkeypatch, Interrupted, begun=True)
-    seen = _output(["tune", "--studies", str(tmp_path), "--search", "learning_rate=0.1..1"])
+    seen = _output(["tune", "--study", str(tmp_path / "one"), "--search", "learning_rate=0.1..1"])
     (study,) = tmp_path.iterdir()
     assert f"Add --study {study.name} to the command; otherwise a new study begins." in seen
 

@@ -82,16 +82,14 @@ def test_a_failed_trial_has_its_cause_and_the_search_continues(tmp_path: Path) -
 
 
 def test_a_search_ends_after_too_many_failures(tmp_path: Path) -> None:
-    wrong = search(tmp_path, 20, search=["learning_rate=0.6..1"], max_failed_trials=2)
-    with pytest.raises(TrialsFailed, match="3 of 3 trials failed") as raised:
+    wrong = search(tmp_path, 20, search=["learning_rate=0.6..1"])
+    with pytest.raises(TrialsFailed, match="4 of 4 trials failed") as raised:
         wrong.run()
     assert "the loss is nan" in raised.value.seen
 
 
 def test_values_that_do_not_go_together_fail_one_trial(tmp_path: Path) -> None:
-    trials, _ = search(
-        tmp_path, 6, replace(RECIPE, strategy="fsdp"), search=["optimizer=sgd,muon"], max_failed_trials=6
-    ).run()
+    trials, _ = search(tmp_path, 3, replace(RECIPE, strategy="fsdp"), search=["optimizer=sgd,muon"]).run()
     failed = [trial for trial in trials if trial.state == "failed"]
     assert failed
     assert all("optimizer=muon" in trial.error and "fsdp" in trial.error for trial in failed)
@@ -172,7 +170,7 @@ def settings(**changed: object) -> Settings:
 
 
 def test_a_study_continues_with_the_same_settings_only(tmp_path: Path) -> None:
-    study = Study.named(str(tmp_path), "one")
+    study = Study.named(str(tmp_path / "one"))
     study.check(settings())
     study.check(settings())
     other = replace(RECIPE, epochs=9).shaping()
@@ -187,7 +185,7 @@ MALFORMED = [b"", b"\xff\n", b"[]\n", b"3\n", b"{}\n", b'{"recipe": 1}\n', b"[" 
 
 @pytest.mark.parametrize("content", MALFORMED, ids=range(len(MALFORMED)))
 def test_malformed_settings_of_a_study_are_rejected(tmp_path: Path, content: bytes) -> None:
-    study = Study.named(str(tmp_path), "one")
+    study = Study.named(str(tmp_path / "one"))
     study.check(settings())
     (tmp_path / "one" / SETTINGS).write_bytes(content)
     with pytest.raises(CorruptObject, match=rf"one/{SETTINGS}: the file is malformed"):
@@ -201,10 +199,10 @@ def test_a_malformed_journal_is_rejected(tmp_path: Path, content: bytes) -> None
         Ledger(tmp_path, search(tmp_path, 1).space)
 
 
-@pytest.mark.parametrize(("studies", "name"), [("s3://bucket/studies", "one"), ("studies", "../one")])
-def test_a_study_has_a_plain_name_in_a_local_folder(studies: str, name: str) -> None:
+@pytest.mark.parametrize("study", ["s3://bucket/studies/one", "studies/..", "a b"])
+def test_a_study_has_a_plain_name_in_a_local_folder(study: str) -> None:
     with pytest.raises(ParameterError, match="the study cannot be stored"):
-        Study.named(studies, name)
+        Study.named(study)
 
 
 def begun(folder: Path, trials: int, pruning: str) -> subprocess.Popen[bytes]:
