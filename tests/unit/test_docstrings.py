@@ -13,12 +13,12 @@ PACKAGE = Path(ddpipe.__file__).parent
 MANY = 3
 
 PUBLIC = (
-    "__init__.py",
     "distributed/__init__.py",
     "model/metrics.py",
     "jobs/backend.py",
     "kube/cluster.py",
     "model/tasks.py",
+    "notebook/entry.py",
     "notebook/handle.py",
     "serve/predictor.py",
     "sources/base.py",

@@ -82,7 +82,7 @@ class Handle:
 
     def _repr_html_(self) -> str:
         """The picture in a notebook's cell."""
-        return html_of(self.name, self.uri, self.status(), self._machine.last_lines()[-_CELL_LINES:])
+        return _html_of(self.name, self.uri, self.status(), self._machine.last_lines()[-_CELL_LINES:])
 
     @property
     def key(self) -> str:
@@ -220,7 +220,7 @@ class Handle:
         return remark, metrics
 
 
-def html_of(name: str, uri: str, status: Status, lines: Sequence[str]) -> str:
+def _html_of(name: str, uri: str, status: Status, lines: Sequence[str]) -> str:
     """A launch as HTML: its phase, its numbers, and its error or last lines; all text is escaped."""
     numbers = ", ".join(f"{key} {value:g}" for key, value in status.metrics.items())
     text = str(status.error) if status.error else "\n".join(lines)

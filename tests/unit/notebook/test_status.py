@@ -15,7 +15,7 @@ import ddpipe
 from ddpipe.errors import Interrupted, JobDeleted, ParameterError, ReplicaFailed
 from ddpipe.notebook import handle as module
 from ddpipe.notebook.folder import Launch, publish
-from ddpipe.notebook.handle import Handle, Status, html_of
+from ddpipe.notebook.handle import Handle, Status, _html_of
 from ddpipe.notebook.machine import Machine, Secrets
 from ddpipe.notebook.packing import packed_value
 from ddpipe.storage import Store, open_store
@@ -136,13 +136,13 @@ def test_a_handle_is_shown_as_its_name_and_phase(folder: Store) -> None:
 
 def test_a_picture_has_phase_numbers_and_escaped_text() -> None:
     status = Status(phase="failed", remark="<r>", metrics={"loss": 0.5, "rate": 1234567.0})
-    picture = html_of("<n>", "<u>", status, ["<a>", "<b>"])
+    picture = _html_of("<n>", "<u>", status, ["<a>", "<b>"])
     assert "loss 0.5, rate 1.23457e+06" in picture
     assert "&lt;a&gt;\n&lt;b&gt;" in picture
     for text in ("<n>", "<u>", "<r>", "<a>"):
         assert text not in picture
     assert "color: #cf222e" in picture
-    plain = html_of("n", "u", Status(phase="running"), [])
+    plain = _html_of("n", "u", Status(phase="running"), [])
     assert "color: #0969da" in plain
     assert plain.count("<br>") == 1
 
