@@ -32,8 +32,7 @@ from peers import official, sdk, training_python  # noqa: E402
 from place import ACCOUNT, IMAGE, OUR_IMAGES, Place, a_place, eventually  # noqa: E402
 from step import launch  # noqa: E402
 
-from ddpipe.jobs.job import TrainingJob  # noqa: E402
-from ddpipe.jobs.owner import Owner  # noqa: E402
+from ddpipe.jobs.job import Owner, TrainingJob  # noqa: E402
 from ddpipe.jobs.pytorchjob import BACKEND, manifest  # noqa: E402
 from ddpipe.kube.api import ApiError, ApiServer, connect  # noqa: E402
 from ddpipe.launching import preflight  # noqa: E402

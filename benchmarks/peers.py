@@ -17,7 +17,7 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Success
 from ddpipe.jobs.pytorchjob import manifest
 from ddpipe.jobs.trainjob import manifest as trainjob_manifest
-from ddpipe.kube.discovery import spec_schema
+from ddpipe.kube.cluster import spec_schema
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "ddpipe-bench"
 TRAINING, SDK = "kubeflow-training==1.9.4", "kubeflow==0.5.0"

@@ -34,7 +34,7 @@ from kfp.dsl.pipeline_context import Pipeline
 
 from ddpipe import steps
 from ddpipe.form import as_option
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner
 from ddpipe.parameters import Parameter
 from ddpipe.steps import TASK_CONFIG, Image, Kind, Result, Step
 

@@ -16,8 +16,8 @@ from typing import ClassVar
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export.spec import ExportSpec
 from ddpipe.jobs import ALONE, BACKENDS, LOCAL
+from ddpipe.jobs.job import Owner
 from ddpipe.jobs.options import JobOptions, LaunchOptions, Restart
-from ddpipe.jobs.owner import Owner
 from ddpipe.parameters import AUTO, Between, OneOf, Parameter, Parameters, declared, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ddpipe.data.manifest import DatasetManifest
     from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
     from ddpipe.export.spec import ExportSpec
+    from ddpipe.jobs.job import Owner
     from ddpipe.jobs.options import JobOptions
-    from ddpipe.jobs.owner import Owner
     from ddpipe.launching.launcher import Outcome
     from ddpipe.model.evaluation import Evaluation
     from ddpipe.model.package import ModelPackage
@@ -53,8 +53,7 @@ def helpers(options: EncodeOptions) -> Helpers | None:
 
 def _encode(options: JobOptions, folder: str, sha256: str, shares: int) -> None:
     """Run a job in which pod K encodes share K; a retry of the step adopts it."""
-    from ddpipe.jobs.job import TrainingJob
-    from ddpipe.jobs.owner import Owner
+    from ddpipe.jobs.job import Owner, TrainingJob
     from ddpipe.kube.api import connect
     from ddpipe.launching.launcher import launch
 

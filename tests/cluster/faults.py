@@ -19,10 +19,9 @@ from place import IMAGE, Place, delete, eventually, strategic_patch
 from proxy import Request
 from step import RUNNING, Ended, Step, launch
 
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.jobs.status import condition
-from ddpipe.kube.discovery import spec_schema
+from ddpipe.kube.cluster import spec_schema
 
 OK, INTERRUPTED = 0, 143
 JOB_NAME = Owner(pipeline="ddpipe", run_id="r1", step="train").job_name

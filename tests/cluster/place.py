@@ -19,7 +19,7 @@ from proxy import Proxy
 
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.backend import backend as backend_named
-from ddpipe.jobs.completions import INDEX
+from ddpipe.jobs.replicas import INDEX
 from ddpipe.jobs.status import IMAGE_TROUBLE
 from ddpipe.kube.api import ApiError, ApiServer, Refused
 from ddpipe.kube.resources import Resource

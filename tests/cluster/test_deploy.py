@@ -27,7 +27,7 @@ from place import (
 
 from ddpipe.errors import DeployFailed
 from ddpipe.kube.api import ApiServer, connect
-from ddpipe.kube.discovery import is_served
+from ddpipe.kube.cluster import is_served
 from ddpipe.kube.resources import PODS
 from ddpipe.serve.deploy import APP, INFERENCE_SERVICES, deploy
 from ddpipe.serve.predictor import load_model

@@ -22,9 +22,9 @@ from test_training import ddpipe, train
 
 from ddpipe.__main__ import cli
 from ddpipe.jobs import BACKENDS
-from ddpipe.jobs.labels import MANAGED
+from ddpipe.jobs.job import MANAGED
 from ddpipe.kube.api import ApiServer
-from ddpipe.launching.scaling import scale
+from ddpipe.launching.elastic import scale
 from ddpipe.model.checkpoint import latest
 from ddpipe.storage import open_store
 

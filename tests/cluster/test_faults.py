@@ -16,7 +16,7 @@ from place import a_place
 from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.backend import backend as backend_of
 from ddpipe.kube.api import ApiServer
-from ddpipe.kube.discovery import is_served
+from ddpipe.kube.cluster import is_served
 
 KILLED = -9
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]

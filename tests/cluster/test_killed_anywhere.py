@@ -13,7 +13,7 @@ from kills import drawn, series
 from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.backend import backend as backend_of
 from ddpipe.kube.api import ApiServer
-from ddpipe.kube.discovery import is_served
+from ddpipe.kube.cluster import is_served
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 TIMES = 9

@@ -24,8 +24,7 @@ import pytest
 from place import IMAGE, Place, a_place, eventually
 
 from ddpipe.errors import LaunchError, ReplicaFailed
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.kube.api import ApiServer, connect
 from ddpipe.kube.retrying import with_retries
 from ddpipe.launching.launcher import launch

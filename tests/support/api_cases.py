@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ddpipe.kube.api import Cluster, Refused
-from ddpipe.kube.listing import pages
+from ddpipe.kube.cluster import pages
 
 Case = Callable[[Cluster, str], None]
 CASES: list[Case] = []

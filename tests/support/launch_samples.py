@@ -6,8 +6,7 @@ from typing import Any
 
 from fake_api import FakeApiServer
 
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.jobs.pytorchjob import RESOURCE, manifest
 from ddpipe.kube import resources
 

@@ -26,7 +26,7 @@ from ddpipe.data.manifest import load_manifest, store_of
 from ddpipe.data.seen import hashed, to_bytes
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.export.spec import ExportSpec
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner
 from ddpipe.model.classifier import load_model
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.package import ModelPackage, Signature, load_package, publish

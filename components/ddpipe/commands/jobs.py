@@ -12,8 +12,8 @@ from ddpipe.commands.options import options
 from ddpipe.errors import LaunchError
 from ddpipe.kube.api import connect
 from ddpipe.kube.retrying import answered
-from ddpipe.launching.orphans import FoundJob, Swept, list_jobs, sweep
-from ddpipe.launching.scaling import scale
+from ddpipe.launching.elastic import scale
+from ddpipe.launching.ownership import FoundJob, Swept, list_jobs, sweep
 from ddpipe.steps import SweepOptions
 
 _PATIENCE = 30.0

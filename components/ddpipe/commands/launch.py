@@ -13,8 +13,7 @@ from ddpipe.commands.jobs import namespace_option
 from ddpipe.commands.results import Outcome
 from ddpipe.commands.shown import Scores
 from ddpipe.commands.step import step_command
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.kube.api import connect
 from ddpipe.launching.launcher import launch
 from ddpipe.steps import PYTORCH_JOB

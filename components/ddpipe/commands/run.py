@@ -18,7 +18,7 @@ from ddpipe.data.versions import address
 from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export.spec import ExportSpec
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner
 from ddpipe.parameters import Between, Parameters, parameter, refuse
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.signals import on_stop

@@ -24,7 +24,7 @@ from ddpipe.commands.presets import given_names
 from ddpipe.commands.results import EXECUTOR, WRITE, Outcome, check_writable, deliver, files_of
 from ddpipe.data.versions import address
 from ddpipe.jobs import CONTAINER, LOCAL
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner
 from ddpipe.jobs.pods import volume_name
 from ddpipe.kube.patch import merged
 from ddpipe.parameters import Parameter, Parameters, declared, refuse

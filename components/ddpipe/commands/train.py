@@ -12,7 +12,7 @@ from ddpipe.commands.results import Outcome
 from ddpipe.commands.shown import EventFiles, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.jobs import LOCAL
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner
 from ddpipe.runs import RunOptions, removed_if_rejected
 from ddpipe.steps import TRAIN_ANYWHERE, ReuseOptions, TrainOptions
 from ddpipe.storage import open_store

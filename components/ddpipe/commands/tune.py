@@ -19,9 +19,8 @@ from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.experiment import TRIAL, Plan
-from ddpipe.jobs.job import TrainingJob, training_command
+from ddpipe.jobs.job import Owner, TrainingJob, training_command
 from ddpipe.jobs.options import JobOptions, Restart
-from ddpipe.jobs.owner import Owner
 from ddpipe.kube.api import connect
 from ddpipe.launching.tuning import Tuned, tune
 from ddpipe.model.tasks import TASKS

@@ -18,10 +18,9 @@ from ddpipe.engine.package import Package
 from ddpipe.errors import DdpipeError, EngineForbidden, InputError, LoginRequired, ParameterError
 from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.backend import Backend, all_backends, backend
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.kube.api import ApiError, Cluster, Refused
-from ddpipe.kube.discovery import is_served
+from ddpipe.kube.cluster import is_served
 from ddpipe.kube.resources import SECRETS
 from ddpipe.kube.rights import may, needed
 from ddpipe.storage import open_store
@@ -144,13 +143,15 @@ def _backends(package: Package) -> tuple[Backend, ...]:
 def _rights(cluster: Cluster, namespace: str, account: str, backends: Sequence[Backend]) -> Check:
     """Which kinds of job the steps' account may launch; one is enough."""
     who, resources = f"{account} in {namespace}", [item.resource for item in backends]
-    companions = {item.resource: [one.resource for one in item.companions(_EXAMPLE)] for item in backends}
+    owned_objects = {
+        item.resource: [one.resource for one in item.owned_objects(_EXAMPLE)] for item in backends
+    }
     try:
         served = [resource for resource in resources if is_served(cluster, resource)]
         lacking = {
             resource.kind: [
                 f"{verb} {right.name}"
-                for right in needed(resource, *companions.get(resource, ()))
+                for right in needed(resource, *owned_objects.get(resource, ()))
                 for verb in right.verbs
                 if not may(cluster, namespace, right, verb, account)
             ]

@@ -8,8 +8,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from ddpipe.jobs import BACKENDS, CONTAINER
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import JOB
+from ddpipe.jobs.job import JOB, TrainingJob
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase
 from ddpipe.kube.resources import Object, Resource
@@ -45,7 +44,7 @@ def _names(found: Object, event: Object) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Companion:
+class OwnedObject:
     """A further object that a job needs; the job owns it, so that the cluster deletes it with the job.
 
     Attributes:
@@ -77,7 +76,7 @@ def _nothing(_job: TrainingJob, _schema: Object | None) -> tuple[str, ...]:
     return ()
 
 
-def _no_companions(_job: TrainingJob) -> tuple[Companion, ...]:
+def _no_objects(_job: TrainingJob) -> tuple[OwnedObject, ...]:
     return ()
 
 
@@ -98,7 +97,7 @@ class Backend:
         expires: Whether the cluster itself removes a job some time after its end.
         lacks: (job, what the CRD knows of `spec`) -> what is against choosing it for this job unasked.
         needs_schema: Whether the manifest is a guess without what the CRD knows.
-        companions: (job) -> the further objects that it needs.
+        owned_objects: (job) -> the further objects that it needs.
         container: Name of the container that trains.
         first: The labels that only the pod of rank 0 has; none if labels do not distinguish it.
     """
@@ -115,7 +114,7 @@ class Backend:
     expires: bool = True
     lacks: Callable[[TrainingJob, Object | None], Sequence[str]] = _nothing
     needs_schema: bool = False
-    companions: Callable[[TrainingJob], Sequence[Companion]] = _no_companions
+    owned_objects: Callable[[TrainingJob], Sequence[OwnedObject]] = _no_objects
     container: str = CONTAINER
     first: Mapping[str, str] = field(default_factory=dict)
 

@@ -15,8 +15,7 @@ from typing import Any
 
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.backend import Backend, Controller
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import annotate, metadata_of
+from ddpipe.jobs.job import TrainingJob, annotate, metadata_of
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
 from ddpipe.kube.resources import JOBS, Object, Resource

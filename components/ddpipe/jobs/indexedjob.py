@@ -16,13 +16,11 @@ from typing import Any
 
 from ddpipe.errors import ParameterError
 from ddpipe.jobs import CONTAINER
-from ddpipe.jobs.backend import Backend, Companion, Controller
-from ddpipe.jobs.completions import INDEX, current_and_replaced
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import JOB, annotate, labels_of, metadata_of
+from ddpipe.jobs.backend import Backend, Controller, OwnedObject
+from ddpipe.jobs.job import JOB, TrainingJob, annotate, labels_of, metadata_of
 from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.pods import ranks, template
-from ddpipe.jobs.replicas import Read, replica_of
+from ddpipe.jobs.replicas import INDEX, Read, current_and_replaced, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
 from ddpipe.kube.resources import JOBS, SERVICES, Object, owns
 
@@ -81,7 +79,7 @@ def _failure_policy(job: TrainingJob) -> dict[str, Any]:
     return {"backoffLimit": job.max_restarts * job.nodes, "podFailurePolicy": {"rules": rules}, **once}
 
 
-def companions(job: TrainingJob) -> tuple[Companion, ...]:
+def owned_objects(job: TrainingJob) -> tuple[OwnedObject, ...]:
     """The service that gives the pods their names; a pod alone needs none."""
     if job.nodes == 1:
         return ()
@@ -92,7 +90,7 @@ def companions(job: TrainingJob) -> tuple[Companion, ...]:
         # The ranks meet before any of them could be called ready.
         "spec": {"clusterIP": "None", "selector": {JOB: job.name}, "publishNotReadyAddresses": True},
     }
-    return (Companion(resource=SERVICES, manifest=service),)
+    return (OwnedObject(resource=SERVICES, manifest=service),)
 
 
 def pod(job: TrainingJob) -> dict[str, Any]:
@@ -146,7 +144,7 @@ BACKEND = Backend(
     resource=JOBS,
     controller=CONTROLLER,
     manifest=manifest,
-    companions=companions,
+    owned_objects=owned_objects,
     pod=pod,
     phase=phase,
     status=status,

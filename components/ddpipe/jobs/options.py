@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from ddpipe.jobs import BACKENDS
-from ddpipe.jobs.rank_selection import RankSelection
 from ddpipe.jobs.volumes import VOLUME, Volume, VolumeKind
-from ddpipe.kube.quantities import quantity
+from ddpipe.kube.capacity import quantity
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
 
 RUNTIME = "torch-distributed"
@@ -19,6 +19,7 @@ RUNTIME = "torch-distributed"
 
 NO_SECRET = "none"  # noqa: S105 - stands for no secret
 """In place of a secret's name: a pipeline's steps cannot refer to a secret without one."""
+_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
 class Keep(StrEnum):
@@ -293,3 +294,34 @@ class LaunchOptions(JobOptions):
         "URIs that must exist for the job to count as a success; one that ends in / is a folder.",
         form="job_outputs",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RankSelection:
+    """A choice of pods by their number, 0 for the first.
+
+    Attributes:
+        ranges: The numbers; None for all.
+    """
+
+    ranges: tuple[range, ...] | None = None
+
+    @classmethod
+    def parsed(cls, text: str) -> RankSelection:
+        """The choice that `text` means."""
+        if text == "all":
+            return cls()
+        if text == "first":
+            return cls((range(1),))
+        return cls(tuple(_range(part.strip()) for part in text.split(",")))
+
+    def __contains__(self, number: int) -> bool:
+        """Whether the pod of this number is chosen."""
+        return self.ranges is None or any(number in chosen for chosen in self.ranges)
+
+
+def _range(text: str) -> range:
+    match = _RANGE.fullmatch(text)
+    if not match or int(match[2] or match[1]) < int(match[1]):
+        raise ValueError(f"{text!r} is not first, all, or numbers such as 0,5-7")
+    return range(int(match[1]), int(match[2] or match[1]) + 1)

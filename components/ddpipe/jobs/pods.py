@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ddpipe.errors import ParameterError
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import labels_of
+from ddpipe.jobs.job import TrainingJob, labels_of
 from ddpipe.jobs.volumes import Volume, VolumeKind
+from ddpipe.kube.capacity import quantity
 from ddpipe.kube.patch import merged
-from ddpipe.kube.quantities import quantity
 from ddpipe.kube.resources import SNAPSHOTS
 
 _USER = 1000

@@ -20,14 +20,12 @@ from typing import Any
 from ddpipe.errors import ParameterError, listed
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import annotate, metadata_of
+from ddpipe.jobs.job import TrainingJob, annotate, metadata_of
 from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.pods import ranks, template
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
-from ddpipe.kube.resources import Object, Resource, owns
-from ddpipe.kube.schema import misfits
+from ddpipe.kube.resources import Object, Resource, misfits, owns
 
 RESOURCE = Resource(group="kubeflow.org", version="v1", plural="pytorchjobs", kind="PyTorchJob")
 OPERATOR = Controller(

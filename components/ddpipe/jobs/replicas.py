@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 
 from ddpipe.jobs.status import CONTAINER_TROUBLE, Ending, Replica, Stage, condition
@@ -10,6 +10,8 @@ from ddpipe.kube.resources import Object
 
 Read = Callable[[Object, str, str], Replica]
 """(pod, its rank in messages, name of the container that trains) -> the replica."""
+INDEX = "batch.kubernetes.io/job-completion-index"
+"""The annotation that holds a pod's number."""
 
 
 class Cache:
@@ -150,3 +152,23 @@ def _ended_before(requested: float, terminated: Object | None) -> bool:
     if not terminated or not terminated.get("finishedAt"):
         return False
     return datetime.fromisoformat(terminated["finishedAt"]).timestamp() < requested
+
+
+def current_and_replaced(
+    pods: Iterable[Object], container: str, read: Read
+) -> tuple[tuple[Replica, ...], tuple[Replica, ...]]:
+    """The current pod of each number, in order; and those that still exist although another replaced them."""
+    present: dict[int, Replica] = {}
+    replaced: list[Replica] = []
+    for pod in sorted(pods, key=_age):
+        index = int(pod["metadata"]["annotations"][INDEX])
+        if index in present:
+            replaced.append(present[index])
+        present[index] = read(pod, f"worker-{index}", container)
+    return tuple(present[index] for index in sorted(present)), tuple(replaced)
+
+
+def _age(pod: Object) -> tuple[str, bool]:
+    """Older pods first; of pods created in the same second, one that has ended first."""
+    is_over = pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
+    return pod["metadata"]["creationTimestamp"], not is_over

@@ -23,15 +23,12 @@ from typing import Any
 from ddpipe.errors import ParameterError, listed
 from ddpipe.jobs import CONTAINER
 from ddpipe.jobs.backend import Backend, Controller
-from ddpipe.jobs.completions import INDEX, current_and_replaced
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import annotate, metadata_of
+from ddpipe.jobs.job import TrainingJob, annotate, metadata_of
 from ddpipe.jobs.options import RUNTIME, Keep, Restart, Success
 from ddpipe.jobs.pods import ranks, template
-from ddpipe.jobs.replicas import Read, replica_of
+from ddpipe.jobs.replicas import INDEX, Read, current_and_replaced, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
-from ddpipe.kube.resources import Object, Resource
-from ddpipe.kube.schema import fitted, misfits, within
+from ddpipe.kube.resources import Object, Resource, fitted, misfits, within
 
 RESOURCE = Resource(group="trainer.kubeflow.org", version="v1alpha1", plural="trainjobs", kind="TrainJob")
 TRAINER = Controller(

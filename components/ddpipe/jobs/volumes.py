@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
-from ddpipe.kube.quantities import quantity
+from ddpipe.kube.capacity import quantity
 
 VOLUME = "KIND:NAME:/PATH[:ro], or for a snapshot KIND:NAME:/PATH:SIZE[:ro]"
 """The notation of a volume."""

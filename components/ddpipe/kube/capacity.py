@@ -1,6 +1,6 @@
-"""Whether the cluster's nodes can take a job: labels, taints, sizes, and all of its pods at once.
+"""Whether nodes and quotas can take a job: labels, taints, sizes, and all of its pods at once.
 
-No part of the API answers this before a job exists: a server-side dry run looks at neither nodes nor quota,
+No part of the API answers this before a job exists: a server-side dry run looks at neither nodes nor quotas,
 and the scheduler looks at pods one by one, once they are there. It is worth a few hundred lines because a job
 that can never start is rejected with the numbers, and an elastic job starts with as many pods as fit.
 
@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddpipe.kube.quantities import quantity
 from ddpipe.kube.resources import Object
 
 Amounts = Mapping[str, float]
@@ -29,6 +29,10 @@ _PASSING_TAINTS = "node.kubernetes.io/"
 # Controllers whose pods come back when they are removed, so that what they take never becomes free.
 _SERVICES = {"DaemonSet", "ReplicaSet", "StatefulSet", "Node"}
 _ALTERNATIVE = "or set preflight to autoscaling if nodes can be added"
+_SUFFIXES = {
+    "n": 1e-9, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18,
+    "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,3 +272,80 @@ def _amount(name: str, amount: float) -> str:
     if name in {"memory", "ephemeral-storage"}:
         return f"{amount / 2**30:.3g}Gi of {name}"
     return f"{amount:.4g} of {name}"
+
+
+def quantity(text: str) -> float:
+    """A Kubernetes quantity ("500m", "4Gi") as a number."""
+    match = re.fullmatch(r"([0-9.]+(?:[eE][0-9]+)?)([A-Za-z]*)", text)
+    if not match or match[2] not in _SUFFIXES:
+        raise ValueError(text)
+    return float(match[1]) * _SUFFIXES[match[2]]
+
+
+def shortages(quota: Object, pod: Object, count: int, objects: Mapping[str, float]) -> Iterator[str]:
+    """Each resource of which a quota has too little, with what to do."""
+    if not _applies(quota["spec"], pod):
+        return
+    hard, used = quota["status"].get("hard") or {}, quota["status"].get("used") or {}
+    asked = _total(pod, count)
+    if not _scopes(quota["spec"]):
+        asked |= objects
+    for name, amount in asked.items():
+        if name not in hard:
+            continue
+        free = quantity(hard[name]) - quantity(used.get(name, "0"))
+        if amount > free:
+            left = f"leaves {free:g} of {name} ({used.get(name, '0')} of {hard[name]} in use)"
+            yield f"{left}, the job needs {amount:g}: request less, wait, or raise it"
+
+
+def _total(pod: Object, count: int) -> dict[str, float]:
+    """The requests and limits of all pods, by their names in quotas."""
+    total: dict[str, float] = {"pods": count, "count/pods": count}
+    for name, amount in requests(pod).items():
+        total[f"requests.{name}"] = amount * count
+        if "/" not in name:
+            total[name] = amount * count
+    for name, amount in requests(pod, "limits").items():
+        total[f"limits.{name}"] = amount * count
+    return total
+
+
+def _scopes(spec: Object) -> list[Object]:
+    """The scopes as expressions; they can be written in two ways."""
+    plain = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
+    return plain + list((spec.get("scopeSelector") or {}).get("matchExpressions") or ())
+
+
+def _applies(spec: Object, pod: Object) -> bool:
+    return all(_matches(scope, pod) for scope in _scopes(spec))
+
+
+def _matches(scope: Object, pod: Object) -> bool:
+    match scope["scopeName"]:
+        case "Terminating":
+            return "activeDeadlineSeconds" in pod
+        case "NotTerminating":
+            return "activeDeadlineSeconds" not in pod
+        case "BestEffort":
+            return not requests(pod)
+        case "NotBestEffort":
+            return bool(requests(pod))
+        case "PriorityClass":
+            return _has_class(scope, pod.get("priorityClassName", ""))
+        case _:
+            # CrossNamespacePodAffinity, and scopes of later versions: an unknown one rejects no job.
+            return False
+
+
+def _has_class(scope: Object, name: str) -> bool:
+    values = scope.get("values") or ()
+    match scope["operator"]:
+        case "In":
+            return name in values
+        case "NotIn":
+            return name not in values
+        case "DoesNotExist":
+            return not name
+        case _:
+            return bool(name)

@@ -17,6 +17,10 @@ decides; two attempts of one step, the first of which is evicted, and a third th
     this step's, failed or deleted     removed and created again
     this step's, with another spec     NameTaken: the run's inputs have changed
     this step's, active or succeeded   adopted
+
+A job may need further objects, such as the service whose name its pods find each other by. The job is
+created first and owns them, so that the cluster deletes them with it. A launcher that dies between the two
+leaves pods that wait for each other; the next attempt creates what is missing.
 """
 
 from __future__ import annotations
@@ -27,24 +31,30 @@ from http import HTTPStatus
 from typing import Any
 
 from ddpipe.errors import LaunchError, NameTaken, OperatorSilent
-from ddpipe.jobs.labels import NODES, SPEC, WORKED, owner_of
+from ddpipe.jobs.backend import OwnedObject
+from ddpipe.jobs.job import NODES, SPEC, WORKED, owner_of
 from ddpipe.jobs.status import Phase
-from ddpipe.kube.api import ApiError, Refused
-from ddpipe.kube.discovery import spec_schema
-from ddpipe.kube.resources import Object
-from ddpipe.kube.retrying import with_retries
+from ddpipe.kube.api import ApiError, Cluster, Refused
+from ddpipe.kube.cluster import spec_schema
+from ddpipe.kube.resources import PODS, Object, owns
+from ddpipe.kube.retrying import backoff, delete, with_retries
 from ddpipe.launching import diagnosis, elastic, preflight
 from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.nodes import pods_that_fit
-from ddpipe.launching.orphans import sweep
-from ddpipe.launching.ownership import owner_references
-from ddpipe.launching.removal import await_free_names, remove
+from ddpipe.launching.ownership import owner_references, reference, sweep
 
 # Runs that each launcher looks at, one request for each: 200 launchers may start at once.
 _MOST_RUNS = 20
 
 Begin = Callable[[Attempt], tuple[Object, bool]]
 """Gives this step's job, and whether it existed before."""
+# Pods have 30 s to end, and keep their names until then.
+_REMOVAL_SECONDS = 90.0
+# A quota still counts pods that are gone, for seconds or, on a busy cluster, for a minute.
+_QUOTA_SECONDS = 60.0
+_SHOWN_PODS = 5
+# The cluster deletes what a removed job owned some time later.
+_COLLECTION_SECONDS = 90.0
 
 
 def adopt(attempt: Attempt) -> tuple[Object, bool]:
@@ -184,3 +194,109 @@ def _sweep(attempt: Attempt) -> None:
         )
     except (ApiError, LaunchError) as error:
         attempt.say(f"could not look for jobs of earlier runs: {error}")
+
+
+def remove(attempt: Attempt, found: Object) -> None:
+    """Delete a job, and wait until its name, the names of its pods and its quota are free."""
+    delete(attempt.patient, attempt.path, found["metadata"]["uid"])
+    await_free_names(attempt)
+    _await_free_quota(attempt)
+
+
+def await_free_names(attempt: Attempt) -> None:
+    """Wait for the rest of a removed job: an operator that finds old pods takes long to recover.
+
+    Pods that do not end, on a lost node, are waited for no longer than others: they are reported, and the
+    job is created in spite of them.
+    """
+    until = time.monotonic() + _REMOVAL_SECONDS
+    for tried, pause in enumerate(backoff()):
+        left, found = _left_over(attempt), attempt.find()
+        is_going = found is not None and "deletionTimestamp" in found["metadata"]
+        left = [pod for pod in left if found is None or not attempt.backend.owns(found, pod)]
+        if not is_going and not left:
+            return
+        if time.monotonic() > until:
+            break
+        if not tried:
+            attempt.say("waiting for the pods of an earlier attempt to end")
+        time.sleep(pause)
+    if is_going:
+        raise NameTaken(
+            what="the job of an earlier attempt was deleted but still exists",
+            which=attempt.title,
+            seen=f"it still exists after {_REMOVAL_SECONDS:.0f} s",
+            do="See what its finalizers wait for: "
+            + diagnosis.kubectl("get -o yaml", attempt.job, attempt.backend),
+        )
+    names = ", ".join(pod["metadata"]["name"] for pod in left[:_SHOWN_PODS])
+    attempt.say(f"{len(left)} pods of an earlier attempt have not ended, continuing without them: {names}")
+
+
+def _left_over(attempt: Attempt) -> list[Object]:
+    path, selector = PODS.path(attempt.job.namespace), attempt.backend.selector(attempt.job)
+    found: list[Object] = attempt.patient.get(path, {"labelSelector": selector})["items"]
+    return found
+
+
+def _await_free_quota(attempt: Attempt) -> None:
+    """Wait until quotas have room again for the job that was removed: they are updated some time later."""
+    job = attempt.job
+    until = time.monotonic() + _QUOTA_SECONDS
+    for tried, pause in enumerate(backoff()):
+        problems = list(preflight.beyond_quota(attempt.patient, job, attempt.backend))
+        if not problems or time.monotonic() > until:
+            return
+        if not tried:
+            attempt.say(f"waiting for the pods of an earlier attempt to leave the quota: {problems[0]}")
+        time.sleep(pause)
+
+
+def create_owned_objects(attempt: Attempt, found: Object) -> None:
+    """Create the owned_objects of the job `found` that no earlier attempt has created."""
+    for owned in attempt.backend.owned_objects(attempt.job):
+        _ensure(attempt, found, owned)
+
+
+def _ensure(attempt: Attempt, job: Object, owned: OwnedObject) -> None:
+    kind = attempt.backend.resource
+    owner = reference(kind.api_version, kind.kind, job["metadata"])
+    metadata = {**owned.manifest["metadata"], "ownerReferences": [owner]}
+    body = {**owned.manifest, "metadata": metadata}
+    until = time.monotonic() + _COLLECTION_SECONDS
+    for pause in backoff():
+        there = _created_or_found(attempt.patient, owned, body)
+        if there and owns(job, there):
+            return
+        if there and (not _was_owned(there, owner) or time.monotonic() > until):
+            title = f"{owned.resource.kind} {attempt.job.namespace}/{there['metadata']['name']}"
+            raise NameTaken(
+                what=f"the name that {attempt.title} needs is taken",
+                which=title,
+                seen="an object of this name exists that does not belong to the job; it was left alone",
+                do="Give this run another ID, or see whose it is: kubectl get -o yaml "
+                f"{owned.resource.plural} -n {attempt.job.namespace} {there['metadata']['name']}",
+            )
+        time.sleep(pause)
+
+
+def _created_or_found(cluster: Cluster, owned: OwnedObject, body: dict[str, Any]) -> Object | None:
+    """The owned, created or as it exists; None if an existing one has just been deleted."""
+    namespace, name = body["metadata"]["namespace"], body["metadata"]["name"]
+    try:
+        return cluster.create(owned.resource.path(namespace), body)
+    except Refused as error:
+        if error.status != HTTPStatus.CONFLICT:
+            raise
+    try:
+        return cluster.get(owned.resource.path(namespace, name))
+    except Refused as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+    return None
+
+
+def _was_owned(there: Object, owner: Object) -> bool:
+    """Whether its owner is a removed job of this name: the cluster will delete it."""
+    owners = there["metadata"].get("ownerReferences") or ()
+    return any((item["kind"], item["name"]) == (owner["kind"], owner["name"]) for item in owners)

@@ -8,7 +8,7 @@ every wait has a limit (deadlines, stalls). A look at the job ends in one of the
     Resize             the job must be created again with another number of pods
     LaunchError        the job cannot come to an end, or takes too long
 
-Which pods count as lost, excused or replaced, and why, is in record.py. Its example, look by look:
+Which pods count as lost, excused or replaced, and why, is in pod_history.py. Its example, look by look:
 
     10:00:00    all pods run                 nothing; of the deadlines, only `finished` counts from here on
     10:05:00    worker-1 is evicted          nothing: with restart=ExitCode the operator replaces it
@@ -36,13 +36,12 @@ from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage
 from ddpipe.kube.api import Cluster
 from ddpipe.kube.resources import Object
 from ddpipe.launching import diagnosis, elastic
-from ddpipe.launching.deadlines import Limits, Overdue, ran_since
+from ddpipe.launching.deadlines import Limits, Overdue, Queue, ran_since
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.logs import Logs
 from ddpipe.launching.observer import Observer
+from ddpipe.launching.pod_history import STUCK_SECONDS, PodHistory
 from ddpipe.launching.progress import Progress
-from ddpipe.launching.queueing import Queue
-from ddpipe.launching.record import STUCK_SECONDS, Record
 from ddpipe.launching.stalls import Patience, Stall, stalls_of
 
 # Of the notes that were printed, the last are repeated when the job fails.
@@ -103,15 +102,15 @@ class Follower:
     wall: Callable[[], float] = time.time
     _notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES))
     _queue: Queue = field(default_factory=Queue)
-    _record: Record = field(init=False)
+    _history: PodHistory = field(init=False)
     _observer: Observer = field(init=False)
     _patience: Patience = field(init=False)
     _progress: Progress = field(init=False)
 
     def __post_init__(self) -> None:
-        self._record = Record(self.job, self.backend)
+        self._history = PodHistory(self.job, self.backend)
         self._observer = Observer(
-            self.job, self.backend, self.uid, record=self._record, say=self.say, clock=self.clock
+            self.job, self.backend, self.uid, history=self._history, say=self.say, clock=self.clock
         )
         self._patience = Patience(self.limits.deadlines.hopeless)
         self._progress = Progress(self.job, self.say)
@@ -142,7 +141,7 @@ class Follower:
         found = self._observer.found
         if found is None:
             return self._end_of_removed(now)
-        status = self._record.look(found, now)
+        status = self._history.look(found, now)
         if status.phase is Phase.ACTIVE:
             self._report_lost()
         self.logs.see(status.replicas)
@@ -153,7 +152,7 @@ class Follower:
 
     def _need_to_act(self, status: JobStatus, found: Object, now: float) -> Ended | Resize | None:
         """Why a job that has not ended cannot continue as it is."""
-        if status.phase is Phase.ACTIVE and (stuck := self._record.stuck(now)):
+        if status.phase is Phase.ACTIVE and (stuck := self._history.stuck(now)):
             return self._end_of_stuck(stuck, status, found)
         if resize := elastic.requested(found, self.job.nodes):
             return resize
@@ -166,7 +165,7 @@ class Follower:
 
     def _report_lost(self) -> None:
         """Report the pods that are lost, and repeat it if the job fails."""
-        if lost := self._record.newly_lost():
+        if lost := self._history.newly_lost():
             self._note(diagnosis.summary(lost, "is replaced", "are replaced"))
 
     def _note(self, text: str) -> None:
@@ -178,7 +177,7 @@ class Follower:
         gone = self._observer.gone
         if gone is None or not self.backend.phase(gone).is_terminal:
             raise diagnosis.deleted(self.job, self.backend)
-        return self._end(self._record.look_back(gone), gone, now)
+        return self._end(self._history.look_back(gone), gone, now)
 
     def _end_of_stuck(self, stuck: Replica, status: JobStatus, found: Object) -> Ended:
         """The end of a job that waits for a pod to end: operators do not replace it before."""
@@ -200,8 +199,8 @@ class Follower:
     def _ended(self, status: JobStatus, found: Object, *, deleted: bool) -> Ended:
         return Ended(
             status=status,
-            replicas=self._record.replicas,
-            restarts=status.restarts + self._record.replacements,
+            replicas=self._history.replicas,
+            restarts=status.restarts + self._history.replacements,
             notes=tuple(self._notes),
             deleted=deleted,
             found=found,
@@ -209,7 +208,7 @@ class Follower:
 
     def _is_complete(self, status: JobStatus) -> bool:
         if status.phase is Phase.FAILED:
-            return self._record.has_failures
+            return self._history.has_failures
         if self.job.success == Success.RANK0:
             return bool(status.replicas) and status.replicas[0].over
         return all(replica.over for replica in status.replicas)

@@ -4,7 +4,7 @@ name        made of run, task and step: a retry finds the same job
 choose      pick the kind of job, unless one is named: what the cluster, the account and the job allow
 adopt       active: follow it; succeeded: conclude; failed: remove it and create it again
 preflight   find all that would keep it from running, before anything is created
-create      of two launchers at once one creates, the other adopts; then create the job's companions
+create      of two launchers at once one creates, the other adopts; then create the job's owned_objects
 follow      watch it, its pods and its logs; every stage has its deadline
 resize      on request, or when pods are lost: remove it, create it with another number of pods, follow it
 conclude    only a success whose outputs exist is a success; a failure names its root cause
@@ -30,24 +30,21 @@ from ddpipe.errors import (
 )
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.options import Keep
-from ddpipe.jobs.rank_selection import RankSelection
+from ddpipe.jobs.options import Keep, RankSelection
 from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import Cluster, Refused
 from ddpipe.kube.resources import PODS, Object
 from ddpipe.kube.retrying import delete, refused
 from ddpipe.launching import diagnosis, elastic
-from ddpipe.launching.adoption import Begin, adopt_or_create
+from ddpipe.launching.adoption import Begin, adopt_or_create, create_owned_objects, remove
 from ddpipe.launching.attempt import Attempt
-from ddpipe.launching.choosing import candidates, choose
-from ddpipe.launching.companions import accompany
 from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.following import Ended, Follower
 from ddpipe.launching.logs import Logs
-from ddpipe.launching.output import Output
 from ddpipe.launching.ownership import own_pod_path
-from ddpipe.launching.removal import remove
+from ddpipe.launching.preflight import candidates, choose
+from ddpipe.launching.progress import Output
 from ddpipe.launching.stopping import Target, deletes_on_stop
 
 Check = Callable[[Object], LaunchError | None]
@@ -214,7 +211,7 @@ def _follow(attempt: Attempt, found: Object, logs: Logs, limits: Limits, *, adop
     )
     try:
         if not attempt.backend.phase(found).is_terminal:
-            accompany(attempt, found)
+            create_owned_objects(attempt, found)
         return follower.follow()
     except (ClusterUnreachable, Forbidden, JobDeleted):
         # A job that cannot be reached, or not with this token, cannot be removed either.

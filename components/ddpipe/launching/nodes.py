@@ -16,9 +16,7 @@ from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Preflight
 from ddpipe.kube import capacity
-from ddpipe.kube.cluster import Cluster, Refused
-from ddpipe.kube.discovery import readable
-from ddpipe.kube.listing import pages
+from ddpipe.kube.cluster import Cluster, Refused, pages, readable
 from ddpipe.kube.resources import Object
 
 T = TypeVar("T")

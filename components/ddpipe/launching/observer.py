@@ -19,7 +19,7 @@ from ddpipe.kube.api import Cluster
 from ddpipe.kube.resources import EVENTS, PODS, Object
 from ddpipe.kube.retrying import given_up, is_transient
 from ddpipe.kube.watching import Message, Picture, Source, Trouble, start
-from ddpipe.launching.record import Record
+from ddpipe.launching.pod_history import PodHistory
 from ddpipe.launching.stalls import is_evidence
 
 
@@ -30,7 +30,7 @@ class Observer:
         job: The job.
         backend: The kind of job.
         uid: The uid of its object; another object of the same name is not the job.
-        record: Remembers the pods.
+        history: Remembers the pods.
         say: Prints a line.
         clock: The time, in seconds of a clock that never goes back.
 
@@ -44,13 +44,13 @@ class Observer:
         backend: Backend,
         uid: str,
         *,
-        record: Record,
+        history: PodHistory,
         say: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
         self.gone: Object | None = None
         self._job, self._backend, self._uid = job, backend, uid
-        self._record, self._say, self._clock = record, say, clock
+        self._history, self._say, self._clock = history, say, clock
         self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._waiting: Message | None = None
         self._jobs: Mapping[str, Object] | None = None
@@ -134,7 +134,7 @@ class Observer:
                 self._evidence = [item for item in objects.values() if is_evidence(self._backend, item)]
             case Picture("pods", objects, gone):
                 self._has_pods = True
-                self._record.take(objects, gone)
+                self._history.take(objects, gone)
                 self._recovered("pods")
             case Picture(source, objects, gone):
                 self._jobs = objects

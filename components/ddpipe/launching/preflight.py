@@ -1,29 +1,29 @@
-"""Everything that can be known to be wrong before anything is created, all at once, each with its fix.
+"""The kind of job that suits cluster, account and job; and all that is wrong before anything is created.
 
 What this account may not read is never a problem of the job: the same fault then shows while it is followed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from ddpipe.errors import NotInstalled, PreflightFailed, listed
-from ddpipe.jobs.backend import Backend
-from ddpipe.jobs.job import TrainingJob
+from ddpipe.errors import NotInstalled, ParameterError, PreflightFailed, listed
+from ddpipe.jobs import BACKENDS
+from ddpipe.jobs.backend import Backend, backend
+from ddpipe.jobs.job import TrainingJob, owner_of
 from ddpipe.jobs.options import Preflight
 from ddpipe.jobs.volumes import VolumeKind
-from ddpipe.kube import quotas
-from ddpipe.kube.cluster import Cluster, Refused
-from ddpipe.kube.discovery import is_served, readable
-from ddpipe.kube.quantities import quantity
+from ddpipe.kube.capacity import quantity, shortages
+from ddpipe.kube.cluster import Cluster, Refused, is_served, readable, spec_schema
 from ddpipe.kube.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, SNAPSHOTS, Resource
 from ddpipe.kube.retrying import with_retries
 from ddpipe.kube.rights import may, needed
 from ddpipe.launching.diagnosis import name_of, webhook_silent
 from ddpipe.launching.nodes import PRIORITY_CLASSES, nodes_of
+from ddpipe.parameters import AUTO
 
 _MOUNTED = {VolumeKind.CLAIM: CLAIMS, VolumeKind.SECRET: SECRETS, VolumeKind.CONFIG: CONFIGS}
 
@@ -79,8 +79,8 @@ def _check_installed(cluster: Cluster, job: TrainingJob, backend: Backend) -> No
 
 def missing_rights(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
     """One line per missing rule, as the Role must have it."""
-    namespace, companions = job.namespace, (companion.resource for companion in backend.companions(job))
-    for right in needed(backend.resource, *companions):
+    namespace, owned_objects = job.namespace, (owned.resource for owned in backend.owned_objects(job))
+    for right in needed(backend.resource, *owned_objects):
         missing = [verb for verb in right.verbs if not may(cluster, namespace, right, verb)]
         if missing:
             words = ", ".join(missing)
@@ -109,8 +109,8 @@ def _dry_run(
         if dropped := ", ".join(_dropped(manifest["spec"], made["spec"], "spec")):
             where = f"{backend.resource.full_name} of this cluster have no field {dropped}, and would drop it"
             yield f"{where}: update the operator, or let this account read the CRD, to fit the job to it"
-        for companion in backend.companions(job):
-            with_retries(partial(created, companion.resource, companion.manifest), job.limits.outage)
+        for owned in backend.owned_objects(job):
+            with_retries(partial(created, owned.resource, owned.manifest), job.limits.outage)
     except Refused as error:
         if error.status == HTTPStatus.NOT_FOUND:
             yield f"namespace {job.namespace} does not exist: create it, or choose another"
@@ -190,8 +190,73 @@ def _is_missing(cluster: Cluster, path: str) -> bool:
 def beyond_quota(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
     """What the namespace's quotas have too little of, for all of the job."""
     found = readable(lambda: cluster.get(QUOTAS.path(job.namespace)))
-    kinds = [backend.resource, *(companion.resource for companion in backend.companions(job))]
+    kinds = [backend.resource, *(owned.resource for owned in backend.owned_objects(job))]
     pod, objects = backend.pod(job)["spec"], {f"count/{kind.full_name}": 1.0 for kind in kinds}
     for quota in (found or {}).get("items", ()):
-        for shortage in quotas.shortages(quota, pod, job.nodes, objects):
+        for shortage in shortages(quota, pod, job.nodes, objects):
             yield f"quota {quota['metadata']['name']} of namespace {job.namespace} {shortage}"
+
+
+def candidates(job: TrainingJob) -> dict[str, Backend]:
+    """The backends that support the job's options, as far as that can be decided without a cluster."""
+    found: dict[str, Backend] = {}
+    problems: list[ParameterError] = []
+    for name in BACKENDS if job.backend == AUTO else (job.backend,):
+        kind = backend(name)
+        try:
+            kind.manifest(job, None)
+        except ParameterError as error:
+            problems.append(error)
+        else:
+            found[name] = kind
+    if not found:
+        raise problems[0]
+    return found
+
+
+def choose(
+    cluster: Cluster, job: TrainingJob, kinds: Mapping[str, Backend], say: Callable[[str], None]
+) -> Backend:
+    """The first of `kinds` that can run the job here; prints which, and why those before it were rejected.
+
+    A retry takes the backend of the earlier attempt, even if the cluster has changed since.
+    """
+    if job.backend != AUTO:
+        return kinds[job.backend]
+    cluster = cluster.patient(job.limits.outage)
+    served = {name: kind for name, kind in kinds.items() if is_served(cluster, kind.resource)}
+    for name, kind in served.items():
+        if _was_used(cluster, job, kind):
+            say(f"backend {name}: an earlier attempt uses it")
+            return kind
+    rejected: list[str] = []
+    for name, kind in kinds.items():
+        problems = list(_problems(cluster, job, kind)) if name in served else ["not on this cluster"]
+        if not problems:
+            say("; ".join([f"backend {name}", *rejected]))
+            return kind
+        rejected.append(f"not {name}: {', '.join(problems)}")
+    raise PreflightFailed(
+        what="no usable backend: this account cannot run the job on this cluster",
+        which=f"{job.namespace}/{job.name}",
+        seen=listed(rejected),
+        do="Fix one of these, or name a backend: its own checks say more.",
+    )
+
+
+def _was_used(cluster: Cluster, job: TrainingJob, kind: Backend) -> bool:
+    """Whether this step already has a job of this kind."""
+    found = readable(lambda: cluster.get(kind.resource.path(job.namespace, job.name)))
+    return found is not None and owner_of(found) == job.owner
+
+
+def _problems(cluster: Cluster, job: TrainingJob, kind: Backend) -> Iterator[str]:
+    """Why a backend that the cluster serves cannot be chosen."""
+    yield from missing_rights(cluster, job, kind)
+    schema = spec_schema(cluster, kind.resource, needed=kind.needs_schema)
+    try:
+        kind.manifest(job, schema)
+    except ParameterError as error:
+        yield error.seen
+    else:
+        yield from kind.lacks(job, schema)

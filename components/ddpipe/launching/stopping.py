@@ -18,8 +18,7 @@ from time import monotonic, sleep
 from types import FrameType
 
 from ddpipe.errors import LaunchError
-from ddpipe.jobs.labels import owner_of
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner, owner_of
 from ddpipe.jobs.status import condition
 from ddpipe.kube.api import ApiError, Cluster, Refused, Unanswered
 from ddpipe.kube.resources import Object

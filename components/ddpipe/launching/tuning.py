@@ -12,7 +12,7 @@ from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.experiment import RESOURCE, Best, Plan, best_of, counts_of, experiment
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.kube.api import Cluster
-from ddpipe.kube.discovery import spec_schema
+from ddpipe.kube.cluster import spec_schema
 from ddpipe.kube.resources import Object
 from ddpipe.launching.launcher import Outcome, launch
 

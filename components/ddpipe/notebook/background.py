@@ -37,7 +37,7 @@ from ddpipe.kube.retrying import answered, delete
 from ddpipe.launching.adoption import adopt, adopt_or_create
 from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.launcher import launch
-from ddpipe.launching.orphans import list_jobs
+from ddpipe.launching.ownership import list_jobs
 from ddpipe.notebook.folder import KEY, OUTCOME, PIPELINE, Launch, check_ranks, ended_early
 from ddpipe.notebook.machine import Machine, Secrets
 from ddpipe.processes.local import run_local

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ddpipe.errors import CorruptObject, ParameterError, ReplicaFailed
-from ddpipe.jobs.job import TrainingJob
+from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.jobs.options import JobOptions
-from ddpipe.jobs.owner import Owner
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Format, sha256
 

@@ -19,8 +19,7 @@ from typing import Any
 
 from ddpipe.errors import DeployFailed, LaunchError, ParameterError
 from ddpipe.jobs.options import NO_SECRET, S3Access
-from ddpipe.kube.cluster import ApiError, Cluster, Refused
-from ddpipe.kube.discovery import is_served, readable
+from ddpipe.kube.cluster import ApiError, Cluster, Refused, is_served, readable
 from ddpipe.kube.resources import PODS, SERVICES, Resource
 from ddpipe.kube.retrying import delete, refused
 from ddpipe.model.package import FORMAT

@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 
 from ddpipe.errors import LaunchError
-from ddpipe.kube.cluster import ApiError, Cluster, Refused
-from ddpipe.kube.discovery import readable
+from ddpipe.kube.cluster import ApiError, Cluster, Refused, readable
 from ddpipe.kube.resources import PODS, Resource
 from ddpipe.model.evaluation import read_json
 from ddpipe.model.package import FORMAT, INPUT, REFERENCE, SIGNATURE, Signature, answer_from, pattern_of

@@ -18,7 +18,7 @@ import click
 
 from ddpipe import workflow
 from ddpipe.errors import DdpipeError, Interrupted
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner
 from ddpipe.processes.machine import clean_up_and_leave, is_alive, leave, search_rarely
 from ddpipe.processes.signals import on_stop
 from ddpipe.runs import Run

@@ -18,15 +18,14 @@ from ddpipe import jobs as backends
 from ddpipe.errors import LaunchError, NotInstalled, PreflightFailed, ReplicaFailed
 from ddpipe.jobs.backend import Backend, Controller, all_backends
 from ddpipe.jobs.experiment import RESOURCE as EXPERIMENTS
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import annotate, labels_of
+from ddpipe.jobs.job import TrainingJob, annotate, labels_of
 from ddpipe.jobs.pods import template
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
 from ddpipe.kube import resources, rights
 from ddpipe.kube.resources import Object, Resource
 from ddpipe.launching.launcher import launch
-from ddpipe.launching.orphans import list_jobs
+from ddpipe.launching.ownership import list_jobs
 
 ROOT = Path(__file__).parents[3]
 RESOURCE = Resource(group="sports.example", version="v2", plural="relays", kind="Relay")
@@ -148,8 +147,8 @@ def test_nothing_else_knows_a_backend_by_its_name() -> None:
     assert names == {"jobs/pytorchjob.py", "jobs/__init__.py"}
 
 
-def companions(backend: Backend) -> list[Resource]:
-    return [companion.resource for companion in backend.companions(a_job(nodes=2))]
+def owned_objects(backend: Backend) -> list[Resource]:
+    return [owned.resource for owned in backend.owned_objects(a_job(nodes=2))]
 
 
 def test_the_role_of_the_images_grants_what_is_needed_and_no_more() -> None:
@@ -169,7 +168,7 @@ def test_the_role_of_the_images_grants_what_is_needed_and_no_more() -> None:
         (right.resource.group, right.name, verb)
         for backend in all_backends()
         if backend is not Relays.BACKEND
-        for right in (*rights.needed(backend.resource, *companions(backend)), *rights.HELPFUL)
+        for right in (*rights.needed(backend.resource, *owned_objects(backend)), *rights.HELPFUL)
         for verb in right.verbs
     }
     of_argo = {("argoproj.io", "workflowtaskresults", verb) for verb in ("create", "patch")}

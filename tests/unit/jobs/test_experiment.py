@@ -14,7 +14,7 @@ from ddpipe.errors import ParameterError
 from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.backend import backend
 from ddpipe.jobs.experiment import TRIAL, Best, Plan, best_of, counts_of, experiment
-from ddpipe.jobs.labels import owner_of
+from ddpipe.jobs.job import owner_of
 from ddpipe.jobs.status import Phase, Stage
 
 PLAN = Plan(

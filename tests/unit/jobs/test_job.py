@@ -8,11 +8,10 @@ import pytest
 from launch_samples import a_job
 
 from ddpipe.errors import ParameterError
-from ddpipe.jobs.job import training_command
+from ddpipe.jobs.job import Owner, training_command
 from ddpipe.jobs.options import Keep
-from ddpipe.jobs.owner import Owner
 from ddpipe.jobs.volumes import Volume, VolumeKind
-from ddpipe.kube.quantities import quantity
+from ddpipe.kube.capacity import quantity
 
 
 def owner(**changes: str) -> Owner:

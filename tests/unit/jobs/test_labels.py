@@ -7,8 +7,7 @@ import re
 import pytest
 from launch_samples import a_job
 
-from ddpipe.jobs.labels import annotate, label_value, labels_of, owner_of, spec_hash
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner, annotate, label_value, labels_of, owner_of, spec_hash
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import pytest
 from launch_samples import a_job, a_pod, an_object, ended
 
 from ddpipe.errors import ParameterError
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import owner_of
+from ddpipe.jobs.job import TrainingJob, owner_of
 from ddpipe.jobs.options import Keep, Restart, Success
 from ddpipe.jobs.pytorchjob import manifest, phase, status
 from ddpipe.jobs.status import Phase, Stage

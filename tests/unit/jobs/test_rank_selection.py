@@ -6,7 +6,7 @@ import pytest
 from launch_samples import a_job
 
 from ddpipe.errors import ParameterError
-from ddpipe.jobs.rank_selection import RankSelection
+from ddpipe.jobs.options import RankSelection
 
 
 @pytest.mark.parametrize(

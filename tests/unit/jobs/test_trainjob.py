@@ -8,10 +8,9 @@ import pytest
 from launch_samples import HIGH, UID, a_job, a_server, ended
 
 from ddpipe.errors import ParameterError
-from ddpipe.jobs.completions import INDEX
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import owner_of
+from ddpipe.jobs.job import TrainingJob, owner_of
 from ddpipe.jobs.options import Keep, Restart, Success
+from ddpipe.jobs.replicas import INDEX
 from ddpipe.jobs.status import JobStatus, Phase, Stage
 from ddpipe.jobs.trainjob import (
     BACKEND,
@@ -26,7 +25,7 @@ from ddpipe.jobs.trainjob import (
     selector,
     status,
 )
-from ddpipe.kube.discovery import spec_schema
+from ddpipe.kube.cluster import spec_schema
 
 # --- what each version has a place for ------------------------------------------------------------
 

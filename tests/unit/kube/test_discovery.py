@@ -8,7 +8,7 @@ import pytest
 from fake_api import FakeApiServer
 
 from ddpipe.kube.api import Refused, Unanswered
-from ddpipe.kube.discovery import is_served, spec_schema
+from ddpipe.kube.cluster import is_served, spec_schema
 from ddpipe.kube.resources import Resource
 
 RELAYS = Resource(group="sports.example", version="v2", plural="relays", kind="Relay")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ddpipe.kube.quotas import shortages
+from ddpipe.kube.capacity import shortages
 
 JOBS = {"count/pytorchjobs.kubeflow.org": 1.0}
 

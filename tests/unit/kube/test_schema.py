@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ddpipe.kube.schema import fitted, misfits
+from ddpipe.kube.resources import fitted, misfits
 
 TEXT = {"type": "string"}
 CONTAINER = {"properties": {"name": TEXT, "image": TEXT}}

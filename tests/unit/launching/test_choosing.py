@@ -14,7 +14,7 @@ from ddpipe.jobs.backend import backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.kube.cluster import Refused, Unanswered
 from ddpipe.kube.resources import PODS, Resource
-from ddpipe.launching.choosing import candidates, choose
+from ddpipe.launching.preflight import candidates, choose
 from ddpipe.parameters import AUTO
 
 KINDS = {name: backend(name).resource for name in BACKENDS}

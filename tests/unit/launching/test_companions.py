@@ -1,4 +1,4 @@
-"""The companions of a job are created with it and owned by it; those of others are left alone."""
+"""The owned_objects of a job are created with it and owned by it; those of others are left alone."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.kube import resources
 from ddpipe.kube.api import Refused
 from ddpipe.kube.resources import JOBS, SERVICES
-from ddpipe.launching import companions
+from ddpipe.launching import adoption
+from ddpipe.launching.adoption import create_owned_objects
 from ddpipe.launching.attempt import Attempt
-from ddpipe.launching.companions import accompany
 from ddpipe.launching.launcher import Outcome, launch
 
 JOB = a_job(backend="indexedjob", outage=0.5, deadlines={"hopeless": 0.1})
@@ -80,9 +80,9 @@ def test_one_that_is_there_already_is_left_as_it_is() -> None:
     server = a_server()
     found = server.put(JOBS.path("team"), manifest(JOB))
     attempt = Attempt(server, JOB, JOB, BACKEND, lambda _: None)
-    accompany(attempt, found)
+    create_owned_objects(attempt, found)
     before = server.get(SERVICE)
-    accompany(attempt, found)
+    create_owned_objects(attempt, found)
     assert server.get(SERVICE) == before
 
 
@@ -113,7 +113,7 @@ def test_a_stranger_s_is_left_alone_and_the_job_is_removed() -> None:
 
 
 def test_an_earlier_job_s_that_never_goes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(companions, "_COLLECTION_SECONDS", 0.2)
+    monkeypatch.setattr(adoption, "_COLLECTION_SECONDS", 0.2)
     server = a_server()
     server.put(SERVICES.path("team"), service(name=JOB.name, uid="of-an-earlier-attempt"))
     with pytest.raises(NameTaken):

@@ -17,8 +17,7 @@ from ddpipe.__main__ import cli
 from ddpipe.commands import jobs as command
 from ddpipe.errors import DeadlineExceeded, Forbidden, NameTaken, ParameterError, ReplicaFailed, Unschedulable
 from ddpipe.jobs import trainjob
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import NODES, REQUESTED_NODES, SPEC, WORKED
+from ddpipe.jobs.job import NODES, REQUESTED_NODES, SPEC, WORKED, TrainingJob
 from ddpipe.jobs.pytorchjob import BACKEND
 from ddpipe.kube import resources
 from ddpipe.kube.api import Refused

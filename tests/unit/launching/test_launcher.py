@@ -31,7 +31,7 @@ from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.pytorchjob import BACKEND, RESOURCE
 from ddpipe.kube.api import Refused, Unanswered
 from ddpipe.kube.resources import WORKFLOWS
-from ddpipe.launching import adoption, launcher, removal
+from ddpipe.launching import adoption, launcher
 from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.launcher import Outcome, launch
 
@@ -170,7 +170,7 @@ def test_a_job_that_is_being_deleted_is_awaited_and_recreated() -> None:
 
 
 def test_a_deleted_job_that_stays_is_named_with_what_to_look_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removal, "_REMOVAL_SECONDS", 0.2)
+    monkeypatch.setattr(adoption, "_REMOVAL_SECONDS", 0.2)
     job = a_job()
     found = an_object(job, "Failed")
     found["metadata"]["finalizers"] = ["a/b"]
@@ -182,7 +182,7 @@ def test_a_deleted_job_that_stays_is_named_with_what_to_look_for(monkeypatch: py
 
 def test_pods_of_another_object_of_the_same_name_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator takes long to recover when it meets them; but they are no reason to give up."""
-    monkeypatch.setattr(removal, "_REMOVAL_SECONDS", 0.3)
+    monkeypatch.setattr(adoption, "_REMOVAL_SECONDS", 0.3)
     job = a_job()
     server = operated(job)
     server.put(PODS, a_pod(job, "worker-5", metadata={"ownerReferences": [{"uid": "an earlier one"}]}))
@@ -211,7 +211,7 @@ class _Acting(io.StringIO):
 def test_a_quota_that_still_counts_removed_pods_is_waited_for(
     is_freed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal, "_QUOTA_SECONDS", 60 if is_freed else 0.1)
+    monkeypatch.setattr(adoption, "_QUOTA_SECONDS", 60 if is_freed else 0.1)
     job = a_job()
     server = operated(job)
     server.put(JOBS, an_object(job, "Failed"))

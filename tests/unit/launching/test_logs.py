@@ -10,7 +10,7 @@ import pytest
 from fake_api import FakeApiServer
 from launch_samples import PODS, a_job, a_pod, ended
 
-from ddpipe.jobs.rank_selection import RankSelection
+from ddpipe.jobs.options import RankSelection
 from ddpipe.jobs.replicas import replica_of
 from ddpipe.jobs.status import Replica
 from ddpipe.kube.api import Unanswered

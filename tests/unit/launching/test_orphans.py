@@ -13,18 +13,17 @@ from ddpipe.__main__ import cli
 from ddpipe.commands import jobs
 from ddpipe.errors import ClusterUnreachable, NotRemoved
 from ddpipe.jobs import experiment
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.jobs.pytorchjob import RESOURCE
 from ddpipe.kube import resources
 from ddpipe.kube.api import ApiError, Refused, Unanswered
-from ddpipe.launching import orphans
-from ddpipe.launching.orphans import list_jobs, sweep
+from ddpipe.launching import ownership
+from ddpipe.launching.ownership import list_jobs, sweep
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "_PATIENCE", 0.2)
+    monkeypatch.setattr(ownership, "_PATIENCE", 0.2)
 
 
 def orphan(job: TrainingJob, *conditions: str) -> dict[str, Any]:

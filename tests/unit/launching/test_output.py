@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from threading import Event, Thread
 
-from ddpipe.launching.output import MOST_LINES, Output
+from ddpipe.launching.progress import MOST_LINES, Output
 
 
 class Stuck(io.StringIO):

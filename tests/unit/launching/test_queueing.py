@@ -11,8 +11,8 @@ from launch_samples import JOBS, a_job, a_server, an_object
 
 from ddpipe.errors import OperatorSilent
 from ddpipe.kube.api import Refused, Unanswered
+from ddpipe.launching.deadlines import _MOST_LOOKS, Queue
 from ddpipe.launching.launcher import launch
-from ddpipe.launching.queueing import _MOST_LOOKS, Queue
 
 JOB = a_job(deadlines={"reconciled": 0.2})
 OURS = an_object(JOB)

@@ -9,11 +9,10 @@ import pytest
 from launch_samples import a_job, a_pod, an_object, ended
 
 from ddpipe.jobs import indexedjob, pytorchjob
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.labels import annotate
+from ddpipe.jobs.job import TrainingJob, annotate
 from ddpipe.jobs.status import JobStatus, Phase
 from ddpipe.launching import diagnosis, elastic
-from ddpipe.launching.record import Record
+from ddpipe.launching.pod_history import PodHistory
 
 JOB = a_job(restart="ExitCode")
 RUNS, FAILED = an_object(JOB, "Running"), an_object(JOB, "Failed")
@@ -27,7 +26,7 @@ class Watched:
     """A record of a job, and a clock."""
 
     def __init__(self, job: TrainingJob = JOB) -> None:
-        self.job, self.record, self.now = job, Record(job, pytorchjob.BACKEND), 0.0
+        self.job, self.record, self.now = job, PodHistory(job, pytorchjob.BACKEND), 0.0
         self.found = RUNS
 
     def sees(self, *pods: dict[str, Any], found: dict[str, Any] | None = None, after: float = 1) -> JobStatus:
@@ -200,7 +199,7 @@ def test_pods_lost_without_end_are_not_all_kept() -> None:
 def test_an_indexed_job_s_replaced_pod_is_forgotten_too() -> None:
     """Its failed pod remains next to the one that replaced it."""
     job = replace(JOB, backend="indexedjob", nodes=1)
-    record = Record(job, indexedjob.BACKEND)
+    record = PodHistory(job, indexedjob.BACKEND)
     found = annotate(indexedjob.manifest(job), job)
     found["metadata"] |= {"uid": "job-uid", "creationTimestamp": "2026-01-01T00:00:00Z"}
     number = {"batch.kubernetes.io/job-completion-index": "0"}

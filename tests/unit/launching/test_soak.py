@@ -12,8 +12,7 @@ from fake_api import FakeApiServer
 from launch_samples import JOBS, PODS, a_job, a_pod, a_server, an_object, ended
 
 from ddpipe.errors import LaunchError, ReplicaFailed
-from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.owner import Owner
+from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.kube.api import Refused, Unanswered
 from ddpipe.launching.launcher import launch
 

@@ -13,6 +13,7 @@ from notebook_launches import KEY_OF_LAUNCH, a_launch
 
 import ddpipe
 from ddpipe.errors import Interrupted, JobDeleted, ParameterError, ReplicaFailed
+from ddpipe.notebook import entry
 from ddpipe.notebook import handle as module
 from ddpipe.notebook.folder import Launch, publish
 from ddpipe.notebook.handle import Handle, Status, _html_of
@@ -224,7 +225,7 @@ def test_attach_keeps_a_key_where_none_is_known(
 
 @pytest.mark.parametrize(("name", "readable"), [("Train_Net2", "train-net2"), ("__", "work"), ("ä b", "b")])
 def test_a_launch_s_name_has_plain_characters(name: str, readable: str) -> None:
-    assert module._readable(name) == readable
+    assert entry._readable(name) == readable
 
 
 def test_local_options_that_are_defaults_are_accepted(

@@ -43,7 +43,7 @@ STUCK_SECONDS = 60.0
 _KEPT_PER_NODE, _KEPT_AT_LEAST = 2, 64
 
 
-class Record:
+class PodHistory:
     """The pods of one job, those that are gone included."""
 
     def __init__(self, job: TrainingJob, backend: Backend) -> None:
