@@ -186,7 +186,7 @@ def register(
 
 
 async def _registered(client: ModelRegistryAPIClient, entry: RegistryEntry, registry: str) -> Registered:
-    # Whatever is there is updated, not made again: an earlier attempt may have ended half-way.
+    # What is there is updated: an attempt before may have ended between two of these.
     model = await client.get_registered_model_by_params(entry.model)
     if model is None:
         model = await client.upsert_registered_model(RegisteredModel(name=entry.model, owner=AUTHOR))
