@@ -734,7 +734,7 @@ def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
 
 
 class _Calls:
-    """Pickled as a call with a state, whatever numpy would say to it."""
+    """Pickled as a call with a state, no matter what numpy would say to it."""
 
     def __init__(self, function: object, arguments: tuple[object, ...], state: object) -> None:
         self.parts = function, arguments, state
