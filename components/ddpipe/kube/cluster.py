@@ -145,7 +145,13 @@ def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 def pages(
     read: Callable[[str, Query], dict[str, Any]], path: str, query: Query | None = None
 ) -> Iterator[list[Object]]:
-    """The objects of a list in pages, of which the caller keeps what it needs."""
+    """The objects of a list in pages, of which the caller keeps what it needs.
+
+    Args:
+        read: `get` or `get_metadata` of a cluster.
+        path: Of the collection.
+        query: Selectors.
+    """
     token = ""
     while True:
         step = {"limit": str(PAGE)} | ({"continue": token} if token else {})
@@ -164,7 +170,13 @@ def is_served(cluster: Cluster, resource: Resource) -> bool:
 
 
 def spec_schema(cluster: Cluster, resource: Resource, *, needed: bool = False) -> Object | None:
-    """The schema of `spec` in the cluster's CRD; None for a built-in kind or if it may not be read."""
+    """The schema of `spec` in the cluster's CRD; None for a built-in kind or if it may not be read.
+
+    Args:
+        cluster: Where the CRD is.
+        resource: The kind of object.
+        needed: Whether to look in the OpenAPI document if the CRD may not be read, which is large.
+    """
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{resource.full_name}"
     crd = readable(lambda: cluster.get(path)) or {}
     for version in crd.get("spec", {}).get("versions", ()):
