@@ -25,7 +25,8 @@ import click
 import ddpipe
 from ddpipe import errors
 from ddpipe.__main__ import cli
-from ddpipe.commands.tune import KATIB, LOCAL, Tune
+from ddpipe.commands import KATIB, LOCAL
+from ddpipe.commands.tune import Tune
 from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, Split
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.evaluation import ClassScores, Estimate, Metrics, Subject

@@ -30,3 +30,14 @@ json_option = click.option(
 def print_result(facts: Mapping[str, object], text: str) -> None:
     """Print the result on standard output."""
     click.echo(json.dumps(facts) if click.get_current_context().meta.get(JSON) else text)
+
+
+LOCAL, KATIB = "local", "katib"
+
+on_option = click.option(
+    "--on",
+    type=click.Choice([LOCAL, KATIB]),
+    default=LOCAL,
+    expose_value=False,
+    help="Where trials run: on this machine, or as jobs of Katib, whose options --on katib --help lists.",
+)

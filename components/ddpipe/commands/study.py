@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 import click
 
 from ddpipe import validation
-from ddpipe.commands import json_option, print_result
+from ddpipe.commands import json_option, on_option, print_result
 from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
 from ddpipe.commands.run import (
@@ -19,7 +19,6 @@ from ddpipe.commands.run import (
     resumed_by,
     with_path,
 )
-from ddpipe.commands.tune import on_option
 from ddpipe.errors import Interrupted, ParameterError
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.parameters import refuse

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from ddpipe.commands import KATIB, on_option
 from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
 from ddpipe.commands.results import Outcome
 from ddpipe.commands.shown import Scores
@@ -32,16 +33,6 @@ from ddpipe.search.winner import FILE, recipe_text, winner_json
 from ddpipe.steps import TUNE
 from ddpipe.storage import write_uri
 from ddpipe.train.recipe import Recipe
-
-LOCAL, KATIB = "local", "katib"
-
-on_option = click.option(
-    "--on",
-    type=click.Choice([LOCAL, KATIB]),
-    default=LOCAL,
-    expose_value=False,
-    help="Where trials run: on this machine, or as jobs of Katib, whose options --on katib --help lists.",
-)
 
 
 class Tune(click.Command):

@@ -10,11 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from ddpipe.model.scores import CalibrationBin, Statistic
-    from ddpipe.model.tasks import BoolArray, FloatArray, IntArray, Task, Thresholds
+    from ddpipe.model.scores import BoolArray, CalibrationBin, FloatArray, IntArray, Statistic, Thresholds
+
+
+class Task(Protocol):
+    """What is needed of a task (tasks.py), which in turn needs the table."""
+
+    @property
+    def exclusive(self) -> bool: ...  # noqa: D102 - as there
+    def probabilities(self, logits: FloatArray, /) -> FloatArray: ...  # noqa: D102
+    def truth(self, labels: IntArray, classes: int, /) -> BoolArray: ...  # noqa: D102
+    def decisions(self, probabilities: FloatArray, thresholds: Thresholds, /) -> BoolArray: ...  # noqa: D102
+    def losses(self, probabilities: FloatArray, truth: BoolArray, /) -> FloatArray: ...  # noqa: D102
+    def claims(self, probabilities: FloatArray, truth: BoolArray, /) -> tuple[FloatArray, BoolArray]: ...  # noqa: D102
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ddpipe.model.tasks import BoolArray, FloatArray, IntArray
+FloatArray = npt.NDArray[np.floating[Any]]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+Thresholds = Sequence[float | None]
+"""One per label; None where none could be chosen."""
 
 Statistic = Callable[[FloatArray], FloatArray]
 """Weights of the samples, shape (samples, resamples) -> one value per resample, shape (resamples,)."""

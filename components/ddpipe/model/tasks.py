@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
+from ddpipe.model import scores
 from ddpipe.model.metrics import METRICS, MULTICLASS, MULTILABEL, Answers, metrics_of
 
-FloatArray = npt.NDArray[np.floating[Any]]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-
-Thresholds = Sequence[float | None]
-"""One per label; None where none could be chosen."""
+# The names of the arrays, for all who use a task.
+FloatArray = scores.FloatArray
+IntArray = scores.IntArray
+BoolArray = scores.BoolArray
+Thresholds = scores.Thresholds
 
 
 class Task(ABC):
