@@ -1,14 +1,17 @@
 """Objects in a bucket of any S3 server, through the MinIO client.
 
-The environment names the server; for credentials see credentials.py:
-
-    S3_ENDPOINT            host:port or URL; default: inside Kubernetes Kubeflow's MinIO, elsewhere AWS
-    S3_SECURE              "true" for https where the endpoint names no scheme
-    AWS_REGION             of the bucket, where it cannot be asked for
-    S3_RETRIES             how often a failed request is tried again; default: 5, about 15 s
+The server, its credentials and its errors are in connection.py.
 
 What another tool stored with the Content-Encoding gzip is unpacked when it is read whole; sizes and ranges
 are of what is stored.
+
+Compare-and-swap of a small object:
+
+    PUT champion.json   If-Match: <ETag that was read>, or If-None-Match: *     the server decides: 200, 412
+
+AWS, MinIO and others answer 412 if the object has changed. Servers of earlier years ignore these headers and
+overwrite, among them the MinIO of 2019 that Kubeflow has shipped for long: a probe finds out once per bucket,
+and there a lease lets one process at a time compare and write.
 
 Content is verified both ways. Each request of an upload carries a hash of its body, which the server checks,
 and the object keeps the SHA-256 of the whole as metadata, which every download of the whole checks.
@@ -19,40 +22,39 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import time
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import urlsplit
+from uuid import uuid4
 
-import certifi
 from minio import Minio
-from minio.error import MinioException, S3Error
+from minio.error import S3Error
 from minio.helpers import check_bucket_name
-from urllib3 import PoolManager, Retry, Timeout
 from urllib3.exceptions import HTTPError
 
-from ddpipe.errors import (
-    CorruptObject,
-    NoAccess,
-    ParameterError,
-    Unreachable,
-)
-from ddpipe.storage import conditional
-from ddpipe.storage.base import KUBEFLOW_ENDPOINT, ObjectInfo
-from ddpipe.storage.conditional import CHECKSUM
-from ddpipe.storage.credentials import identity, provider
-from ddpipe.storage.downloads import BACKOFF, Breaks, Unpacker
+from ddpipe.errors import CorruptObject, NoAccess, ParameterError
+from ddpipe.storage import connection
+from ddpipe.storage.base import ObjectInfo
+from ddpipe.storage.connection import Connection, client_of, error_of, translated
 from ddpipe.storage.files import replacing
 from ddpipe.storage.lease import lease
-from ddpipe.storage.s3_errors import error_of, root_cause
 
-AWS = "https://s3.amazonaws.com"
-KUBEFLOW = f"http://{KUBEFLOW_ENDPOINT}"
+CHECKSUM = "x-amz-meta-sha256"
+"""The metadata that holds the SHA-256 of an object's content."""
+
+LOST = ("PreconditionFailed", "ConditionalRequestConflict", "NoSuchKey")
+"""Codes of a conditional request that came too late."""
+
+GZIP = 16 + zlib.MAX_WBITS
+"""The window size with which zlib expects a gzip header."""
+
+PROGRESS = 8 * 2**20
+"""Bytes after which earlier breaks of a download are forgotten."""
 
 PART_BYTES = 16 * 2**20
 """Larger objects go up in parts of this size, three at a time."""
@@ -61,37 +63,12 @@ PIECE_BYTES = 2**20
 """How much of a download is held in memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
-    """Which server, and who asks."""
-
-    endpoint: str
-    identity: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    region: str | None = None
-    retries: int = 5
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Connection:
-        """See the head of this file."""
-        default = KUBEFLOW if "KUBERNETES_SERVICE_HOST" in environment else AWS
-        endpoint = environment.get("S3_ENDPOINT") or default
-        if "://" not in endpoint:
-            secure = environment.get("S3_SECURE", "").lower() in {"1", "true", "yes"}
-            endpoint = f"{'https' if secure else 'http'}://{endpoint}"
-        return cls(
-            endpoint=endpoint.rstrip("/"),
-            identity=identity(environment),
-            region=environment.get("AWS_REGION"),
-            retries=int(environment.get("S3_RETRIES", "5")),
-        )
-
-
 def open_bucket(bucket: str, prefix: str) -> S3Store:
     """The store below a prefix of a bucket, on the server that the environment names."""
     try:
         check_bucket_name(bucket, strict=True)
-        connection = Connection.from_environment(os.environ)
-        client = _client(connection)
+        server = Connection.from_environment(os.environ)
+        client = client_of(server)
     except ValueError as error:
         raise ParameterError(
             what="the store cannot be opened",
@@ -99,7 +76,7 @@ def open_bucket(bucket: str, prefix: str) -> S3Store:
             seen=str(error),
             do="Give s3://bucket/prefix, and the server as S3_ENDPOINT=http://host:port.",
         ) from error
-    return S3Store(client, connection, bucket, prefix)
+    return S3Store(client, server, bucket, prefix)
 
 
 class S3Store:
@@ -134,10 +111,10 @@ class S3Store:
         self._put(key, io.BytesIO(data), len(data), hashlib.sha256(data).hexdigest())
 
     def swap(self, key: str, expected: bytes | None, data: bytes) -> bool:
-        """Replace an object if it is still `expected`; see conditional.py."""
+        """Replace an object if it is still `expected`; see the head of this file."""
         with self._translated(key):
-            if conditional.decides(self._client, self._bucket, self._prefix):
-                return conditional.swap(self._client, self._bucket, self._name(key), expected, data)
+            if decides(self._client, self._bucket, self._prefix):
+                return _swap(self._client, self._bucket, self._name(key), expected, data)
         with suppress(ParameterError), lease(self.child(f"{key}.lease/")):  # another process has it: lost
             if (self.read(key) if self.exists(key) else None) == expected:
                 self.write(key, data)
@@ -235,7 +212,7 @@ class S3Store:
     def _pieces(self, key: str, start: int = 0, length: int = 0) -> Iterator[bytes]:
         """An object's bytes, or `length` from `start`; resumed where a connection breaks."""
         digest, done, packed = hashlib.sha256(), 0, None
-        breaks = Breaks(self._connection.retries)
+        breaks = _Breaks(self._connection.retries)
         unchanged: dict[str, str | list[str] | tuple[str]] = {}
         while True:
             response = self._client.get_object(
@@ -248,7 +225,7 @@ class S3Store:
                 and not (start or length)
                 and "gzip" in response.headers.get("Content-Encoding", "")
             ):
-                packed = Unpacker()
+                packed = _Unpacker()
             try:
                 for piece in response.stream(PIECE_BYTES, decode_content=False):
                     digest.update(piece)
@@ -270,20 +247,8 @@ class S3Store:
         if expected and not (start or length) and digest.hexdigest() != expected:
             raise self._corrupt(key, f"its SHA-256 is {digest.hexdigest()}, it was uploaded with {expected}")
 
-    @contextmanager
-    def _translated(self, key: str) -> Iterator[None]:
-        """The client's errors as ours."""
-        try:
-            yield
-        except S3Error as error:
-            raise error_of(error.code or "", self._place(key), f"{error.code}: {error.message}") from error
-        except (MinioException, HTTPError) as error:
-            raise Unreachable(
-                what="the object store does not answer",
-                which=self._place(key),
-                seen=f"no valid answer in up to {self._connection.retries + 1} tries: {root_cause(error)}",
-                do="Check S3_ENDPOINT, the network and the server, and run again.",
-            ) from error
+    def _translated(self, key: str) -> AbstractContextManager[None]:
+        return translated(self._connection, self._place(key))
 
     def _corrupt(self, key: str, seen: str) -> CorruptObject:
         return CorruptObject(
@@ -294,27 +259,106 @@ class S3Store:
         )
 
 
+class _Breaks:
+    """Counts how often the connection of one download breaks.
+
+    A large object may take hours, in which short outages add up: after `PROGRESS` bytes the count starts
+    again.
+    """
+
+    def __init__(self, retries: int) -> None:
+        self._retries, self._breaks, self._since = retries, 0, 0
+
+    def may_resume(self, done: int) -> bool:
+        """Whether to connect again after `done` bytes; waits before it says so."""
+        if done - self._since >= PROGRESS:
+            self._breaks, self._since = 0, done
+        self._breaks += 1
+        if self._breaks > self._retries:
+            return False
+        time.sleep(connection.BACKOFF * 2 ** (self._breaks - 1))
+        return True
+
+
+class _Unpacker:
+    """A gzip stream, of one member or several, unpacked piece by piece."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(GZIP)
+
+    def unpacked(self, piece: bytes) -> bytes:
+        """What the next piece holds; raises zlib.error if it is not gzip."""
+        content = []
+        while piece:
+            if self._member.eof:
+                self._member = zlib.decompressobj(GZIP)
+            content.append(self._member.decompress(piece))
+            piece = self._member.unused_data
+        return b"".join(content)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the last member is at its end."""
+        return self._member.eof
+
+
+def _swap(client: Minio, bucket: str, name: str, expected: bytes | None, data: bytes) -> bool:
+    """Replace an object if its content is still `expected`, on a server that `decides`."""
+    found, etag = _read(client, bucket, name)
+    if found != expected:
+        return False
+    condition = {"If-None-Match": "*"} if etag is None else {"If-Match": etag}
+    if _put_if(client, bucket, name, data, condition):
+        return True
+    # The request may have been repeated, as the answer to the one that succeeded was lost.
+    return _read(client, bucket, name)[0] == data
+
+
 @lru_cache
-def _client(connection: Connection) -> Minio:
-    """One client, and so one pool of connections, per server and user."""
-    url = urlsplit(connection.endpoint)
-    pool = PoolManager(
-        maxsize=16,
-        timeout=Timeout(connect=5, read=30),
-        ca_certs=os.environ.get("SSL_CERT_FILE") or certifi.where(),
-        retries=Retry(
-            connection.retries,
-            backoff_factor=BACKOFF,
-            backoff_jitter=BACKOFF / 2,
-            status_forcelist=(429, 500, 502, 503, 504),
-            allowed_methods=None,  # also POST: it only begins and ends multipart uploads here
-            respect_retry_after_header=False,  # a server must not make us wait without bound
-        ),
-    )
-    return Minio(
-        url.netloc + url.path,
-        credentials=provider(connection.endpoint),
-        region=connection.region,
-        secure=url.scheme == "https",
-        http_client=pool,
-    )
+def decides(client: Minio, bucket: str, prefix: str) -> bool:
+    """Whether the server obeys both conditions, tried on an object of its own."""
+    name = f"{prefix}.conditional-{uuid4().hex}"
+    _put_if(client, bucket, name, b"first", {})
+    try:
+        conditions = ({"If-None-Match": "*"}, {"If-Match": f'"{"0" * 32}"'})
+        return not any(_put_if(client, bucket, name, b"second", condition) for condition in conditions)
+    finally:
+        _optional(lambda: client.remove_object(bucket, name))
+
+
+def _read(client: Minio, bucket: str, name: str) -> tuple[bytes | None, str | None]:
+    """An object's content and ETag; None if there is none."""
+    try:
+        response = client.get_object(bucket, name)
+    except S3Error as error:
+        if error.code != "NoSuchKey":
+            raise
+        return None, None
+    try:
+        return response.read(), response.headers["ETag"]
+    finally:
+        response.close()
+        response.release_conn()
+
+
+def _put_if(client: Minio, bucket: str, name: str, data: bytes, condition: dict[str, str]) -> bool:
+    """Write an object under a condition; False if the server says that it does not hold."""
+    headers: dict[str, str | list[str] | tuple[str]] = {CHECKSUM: hashlib.sha256(data).hexdigest()}
+    headers.update(condition)
+    try:
+        # The client's public method takes no conditions.
+        client._put_object(bucket, name, data, headers)  # noqa: SLF001
+    except S3Error as error:
+        if not condition or error.code not in LOST:
+            raise
+        return False
+    return True
+
+
+def _optional(delete: Callable[[], object]) -> None:
+    """Delete what may stay: who may write need not be allowed to delete."""
+    try:
+        delete()
+    except S3Error as error:
+        if error.code != "AccessDenied":
+            raise

@@ -18,8 +18,7 @@ from s3_server import BUCKET, HOST, Proxy
 
 from ddpipe.errors import NoAccess, StoreError
 from ddpipe.storage import open_store
-from ddpipe.storage.credentials import MountedSecret, provider
-from ddpipe.storage.s3 import AWS, Connection
+from ddpipe.storage.connection import AWS, Connection, MountedSecret, provider
 
 URI = f"s3://{BUCKET}/x"
 

@@ -27,9 +27,10 @@ from ddpipe.errors import (
     StoreError,
     Unreachable,
 )
-from ddpipe.storage import Store, downloads, exists, open_store, read_uri, split_uri, write_uri
+from ddpipe.storage import Store, connection, exists, open_store, read_uri, split_uri, write_uri
+from ddpipe.storage.connection import AWS, KUBEFLOW, Connection
 from ddpipe.storage.files import PARTIAL, FileStore, replacing
-from ddpipe.storage.s3 import AWS, CHECKSUM, KUBEFLOW, PART_BYTES, Connection
+from ddpipe.storage.s3 import CHECKSUM, PART_BYTES
 
 # What every store does
 
@@ -501,7 +502,7 @@ def test_short_outages_of_a_long_download_do_not_add_up(
 ) -> None:
     """It breaks after 20 and after 30 MB; one break may be retried."""
     monkeypatch.setenv("S3_RETRIES", "1")
-    monkeypatch.setattr(downloads, "BACKOFF", 0)
+    monkeypatch.setattr(connection, "BACKOFF", 0)
     store = open_store(f"s3://{BUCKET}")
     store.write("a", bytes(40 * 2**20))
     proxy.faults.extend(["cut"] * 2)
@@ -517,7 +518,7 @@ def test_between_two_breaks_of_a_connection_the_wait_doubles(
     monkeypatch.setenv("S3_RETRIES", "3")
     store, pauses = open_store(f"s3://{BUCKET}"), list[float]()
     store.write("a", os.urandom(3 * 2**20))
-    monkeypatch.setattr(downloads.time, "sleep", pauses.append)
+    monkeypatch.setattr("ddpipe.storage.s3.time.sleep", pauses.append)
     proxy.faults.extend(["cut"] * 3)
     assert len(store.read("a")) == 3 * 2**20
     assert pauses == [0.5, 1, 2]

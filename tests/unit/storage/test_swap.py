@@ -10,8 +10,9 @@ import pytest
 from s3_server import BUCKET, Proxy, Server
 
 from ddpipe.errors import NoSuchBucket
-from ddpipe.storage import conditional, open_store
+from ddpipe.storage import open_store
 from ddpipe.storage import s3 as bucket_store
+from ddpipe.storage.connection import client_of
 
 
 def test_an_object_is_made_once(store_uri: str) -> None:
@@ -69,10 +70,10 @@ def test_one_of_concurrent_processes_succeeds(store_uri: str) -> None:
 @pytest.fixture
 def _forgetful() -> Iterator[None]:
     """What the server can do is tried again."""
-    conditional.decides.cache_clear()
-    bucket_store._client.cache_clear()
+    bucket_store.decides.cache_clear()
+    client_of.cache_clear()
     yield
-    conditional.decides.cache_clear()
+    bucket_store.decides.cache_clear()
 
 
 def test_a_swap_whose_answer_was_lost_has_succeeded(proxy: Proxy, s3: Server) -> None:
@@ -91,8 +92,8 @@ def test_a_swap_whose_answer_was_lost_has_succeeded(proxy: Proxy, s3: Server) ->
 
 @pytest.mark.usefixtures("_forgetful")
 def test_a_server_without_conditions_gets_a_lease(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = conditional._put
-    monkeypatch.setattr(conditional, "_put", lambda *given: real(*given[:4], {}))  # as if it ignored them
+    real = bucket_store._put_if
+    monkeypatch.setattr(bucket_store, "_put_if", lambda *given: real(*given[:4], {}))  # as if it ignored them
     store = open_store(f"s3://{BUCKET}/team")
     assert store.swap("state", None, b"first")
     assert not store.swap("state", None, b"second")
