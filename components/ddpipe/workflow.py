@@ -61,7 +61,7 @@ def _encode(options: JobOptions, folder: str, sha256: str, shares: int) -> None:
     job = TrainingJob(
         owner=Owner(pipeline="prepare", run_id=sha256[:16], step="encode"),
         namespace=cluster.namespace,
-        command=("python", "-m", "ddpipe.prepare.helper", folder, sha256),
+        command=("python", "-m", "ddpipe.prepare.sharing", folder, sha256),
         **{**options.to_dict(), "nodes": shares},
     )
     launch(job, cluster, exists=exists, is_process=True)

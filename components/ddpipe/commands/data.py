@@ -12,8 +12,16 @@ import click
 
 from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import options
-from ddpipe.data.catalogue import clean_up, damage, difference, garbage, objects_of, per_class, shards_of
-from ddpipe.data.changes import changed_images
+from ddpipe.data.catalogue import (
+    changed_images,
+    clean_up,
+    damage,
+    difference,
+    garbage,
+    objects_of,
+    per_class,
+    shards_of,
+)
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.versions import address, remove, versions
 from ddpipe.errors import DatasetError, ParameterError, listed

@@ -1,21 +1,41 @@
-"""Compares dataset versions, finds damaged shards, and deletes those that no version needs."""
+"""Compares the versions of a store, finds damaged shards, and deletes those that no version needs.
+
+    <store>/claims/<uuid>.json       a version that needs these shards is about to be published
+    <store>/cleanings/<uuid>.json    these shards are about to be deleted
+
+By these intents, processes that publish shards and processes that delete them notice each other. Neither can
+look and act in one instant. So both write their intent first, and only then look for the other's:
+
+    prepare    claims A     looks for cleanings of A: none     publishes     removes its claim
+    clean-up                intends to delete A                looks for claims of A: keeps it
+
+The process that looks last sees the other, and gives up. The intent of a killed process counts for an hour; a
+day later `ddpipe data clean-up` removes it.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from pathlib import PurePosixPath
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+from uuid import uuid4
 
+import numpy as np
+
+from ddpipe.data.cache import default_cache
+from ddpipe.data.fetching import fetched
 from ddpipe.data.index import open_index
-from ddpipe.data.intents import CLAIMS, CLEANINGS, intended_shards, intent, stale_intents
 from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, load_manifest
-from ddpipe.data.shards import object_key
+from ddpipe.data.shards import Shard, object_key, open_shard
 from ddpipe.data.versions import versions
-from ddpipe.errors import CorruptObject, NoSuchObject
+from ddpipe.errors import CorruptObject, DatasetError, NoAccess, NoSuchObject
 from ddpipe.processes.machine import cpus
 from ddpipe.storage import ObjectInfo, Store
 
@@ -148,3 +168,112 @@ def clean_up(store: Store, grace: timedelta, now: datetime) -> list[ObjectInfo]:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(store.delete, [info.key for info in gone]))
     return gone
+
+
+Opened = tuple[DatasetManifest, Store]
+"""A dataset version, and the store of its shards."""
+
+Place = tuple[ShardRef, int]
+"""A shard, and the index of an image in it."""
+
+IN_MEMORY = 64
+"""Images of each version that are held in memory."""
+
+
+def changed_images(old: Opened, new: Opened, cache: Path | None = None) -> tuple[str, ...]:
+    """Ids of the samples that both versions have, with different pixels.
+
+    Only what may differ is read: an image at the same place of the same shard is the same.
+    """
+    before, after = _places(*old, cache), _places(*new, cache)
+    both = [name for name in before if name in after]
+    if old[0].shape != new[0].shape:
+        return tuple(sorted(both))
+    pairs: dict[tuple[ShardRef, ShardRef], list[str]] = defaultdict(list)
+    for name in both:
+        if before[name] != after[name]:
+            pairs[before[name][0], after[name][0]].append(name)
+    folder = cache or default_cache()
+
+    @lru_cache(IN_MEMORY)
+    def opened(version: int, shard: ShardRef) -> Shard:
+        manifest, store = (old, new)[version]
+        return open_shard(fetched(store, shard, folder), shard, manifest.shape)
+
+    changed: list[str] = []
+    for (one, other), names in pairs.items():
+        for some in (names[start : start + IN_MEMORY] for start in range(0, len(names), IN_MEMORY)):
+            first = opened(0, one).each(np.array([before[name][1] for name in some]))
+            second = opened(1, other).each(np.array([after[name][1] for name in some]))
+            changed += [
+                name for name, a, b in zip(some, first, second, strict=True) if not np.array_equal(a, b)
+            ]
+    return tuple(sorted(changed))
+
+
+def _places(manifest: DatasetManifest, store: Store, cache: Path | None) -> dict[str, Place]:
+    """Where the image of each sample is."""
+    return {
+        name: place
+        for part, split in manifest.splits.items()
+        for name, place in zip(
+            open_index(manifest, part, store, cache).sample_ids,
+            ((shard, index) for shard in split.shards for index in range(shard.count)),
+            strict=True,
+        )
+    }
+
+
+CLAIMS = "claims/"
+CLEANINGS = "cleanings/"
+
+VALID = timedelta(hours=1)
+"""Much longer than publishing or deleting takes."""
+
+KEPT = timedelta(days=1)
+"""After this time the writer of an intent is dead, even if clocks differ."""
+
+
+@contextmanager
+def intent(store: Store, folder: str, shards: Iterable[str]) -> Iterator[None]:
+    """Write an intent for as long as the block takes."""
+    key = f"{folder}{uuid4().hex}.json"
+    store.write(key, json.dumps(sorted(shards)).encode())
+    try:
+        yield
+    finally:
+        with suppress(NoAccess):  # who may write need not be allowed to delete
+            store.delete(key)
+
+
+def intended_shards(store: Store, folder: str) -> set[str]:
+    """Hashes of the shards of all intents that count."""
+    now, shards = datetime.now(UTC), set[str]()
+    for info in store.list(folder):
+        if now - info.modified < VALID:
+            with suppress(NoSuchObject):  # removed since it was listed
+                shards |= _hashes(store, info.key)
+    return shards
+
+
+def _hashes(store: Store, key: str) -> set[str]:
+    try:
+        found = json.loads(store.read(key))
+        if isinstance(found, list) and all(isinstance(item, str) for item in found):
+            return set(found)
+        seen = "it is not a list of hashes"
+    except (ValueError, RecursionError) as error:
+        seen = str(error)
+    raise DatasetError(
+        what="the store cannot be changed safely: an intent is damaged",
+        which=f"{store.uri}/{key}",
+        seen=seen,
+        do="Delete this file if no ddpipe process is writing to the store, or wait for an hour.",
+    )
+
+
+def stale_intents(store: Store, now: datetime) -> list[ObjectInfo]:
+    """Intents that killed processes have left."""
+    return [
+        info for folder in (CLAIMS, CLEANINGS) for info in store.list(folder) if now - info.modified > KEPT
+    ]

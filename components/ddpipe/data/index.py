@@ -22,7 +22,7 @@ from ddpipe.data.cache import default_cache
 from ddpipe.data.columns import Strings, Text, trimmed
 from ddpipe.data.fetching import fetched
 from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, Split
-from ddpipe.data.mapping import mapped
+from ddpipe.data.npy import mapped
 from ddpipe.data.shards import object_key
 from ddpipe.errors import DatasetError
 from ddpipe.storage import Store

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from operator import index
 from typing import Any
+from unicodedata import category
 
-from ddpipe.data.names import DATASET, printable
 from ddpipe.errors import DatasetError, listed
 from ddpipe.storage import Store, open_store, read_uri
 
@@ -179,9 +179,9 @@ class DatasetManifest:
         try:
             manifest = cls(**_typed(fields))
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise _refused(origin, f"a field is missing, unknown or malformed ({error!r})") from error
+            raise _error_for(origin, f"a field is missing, unknown or malformed ({error!r})") from error
         if problems := list(_problems(manifest)):
-            raise _refused(origin, listed(problems))
+            raise _error_for(origin, listed(problems))
         return manifest
 
 
@@ -196,7 +196,7 @@ def load_manifest(uri: str) -> DatasetManifest:
     location = _LOCATION.fullmatch(uri)
     found = hashlib.sha256(data).hexdigest()
     if location and location["dataset_id"] != found:
-        raise _refused(uri, f"its content has the id {found}: it was changed after it was published")
+        raise _error_for(uri, f"its content has the id {found}: it was changed after it was published")
     return DatasetManifest.from_json(data, uri)
 
 
@@ -304,10 +304,32 @@ def _no_manifest(which: str, reason: str) -> DatasetError:
     )
 
 
-def _refused(which: str, seen: str) -> DatasetError:
+def _error_for(which: str, seen: str) -> DatasetError:
     return DatasetError(
         what="a dataset cannot be read",
         which=which,
         seen=seen,
         do="Prepare the dataset again: `ddpipe prepare`.",
     )
+
+
+DATASET = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+"""A dataset's name; it is a part of paths."""
+
+BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the order in which others are shown: with them one name can look like another."""
+
+
+def printable(name: str) -> str | None:
+    """What can be shown of an unsuitable name; None if the name is suitable.
+
+    Unsuitable is what is no UTF-8, or holds characters that control a terminal or the order of a text.
+    """
+    if name.isprintable():  # none of the characters in question is
+        return None
+    shown = name.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    shown = "".join(
+        char.encode("unicode_escape").decode() if category(char) == "Cc" or char in BIDIRECTIONAL else char
+        for char in shown
+    )
+    return None if shown == name else shown

@@ -3,21 +3,31 @@
 numpy itself allocates what a header claims before it looks for the content, and a header can make Python's
 parser fail in many ways. Here the header is compared with the bytes that there are, and every failure is a
 ValueError.
+
+A file mapped into memory is loaded only where it is read, and all processes of a machine share it. Python
+keeps it open for each mapping, and many systems allow a process 1,024 files: 64 GB of shards. So the limit is
+raised to what the system allows, and from Python 3.13 on no file stays open.
 """
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import mmap
+import resource
+import sys
 import tokenize
 import zipfile
 import zlib
+from pathlib import Path
 from threading import Lock
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ddpipe.errors import DatasetError
 
 HEADER = 2**16
 """Bytes in which the header of such a file ends."""
@@ -74,3 +84,43 @@ def _fitting(shape: tuple[int, ...], dtype: np.dtype[Any], size: int) -> int:
     if min(shape, default=0) < 0 or count * dtype.itemsize > size:
         raise ValueError(f"it has {max(0, size)} bytes for {dtype} {shape}")
     return count
+
+
+def mapped(path: Path) -> mmap.mmap:
+    """A file's content, read-only; of an empty file no bytes can be read."""
+    try:
+        try:
+            return _mapped(path)
+        except OSError as error:
+            if error.errno != errno.EMFILE or not _raise_limit():
+                raise
+            return _mapped(path)
+    except (OSError, ValueError) as error:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        many = isinstance(error, OSError) and error.errno in {errno.EMFILE, errno.ENFILE}
+        raise DatasetError(
+            what="a file of a dataset cannot be opened",
+            which=str(path),
+            seen=f"{error.strerror} (limit: {soft} open files)"
+            if isinstance(error, OSError) and many
+            else str(error),
+            do="Allow this process more open files (`ulimit -n`): each shard needs one."
+            if many
+            else "Run the same `ddpipe prepare` again with --verify: it writes damaged files again.",
+        ) from error
+
+
+def _mapped(path: Path) -> mmap.mmap:
+    with path.open("rb") as file:
+        if sys.version_info >= (3, 13):
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, trackfd=False)
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _raise_limit() -> bool:
+    """Allow this process as many open files as it may have; whether that is more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return True

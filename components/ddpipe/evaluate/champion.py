@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.data.reader import SplitReader
-from ddpipe.data.reduced import working_shape
+from ddpipe.data.shards import working_shape
 from ddpipe.errors import CorruptObject, ModelError, NoSuchObject, ParameterError
 from ddpipe.model.evaluation import FORMAT as EVALUATION
 from ddpipe.model.evaluation import corrupt, load_evaluation

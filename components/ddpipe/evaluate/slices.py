@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from ddpipe.data.names import printable
+from ddpipe.data.manifest import printable
 from ddpipe.errors import ParameterError
 from ddpipe.evaluate import curves
 from ddpipe.evaluate.resampling import intervals
@@ -26,7 +26,7 @@ from ddpipe.model.evaluation import Evaluation, Metrics, Subject, publish
 from ddpipe.model.metrics import METRICS, Answers
 from ddpipe.model.slices import FILE, SliceScore, Slicing, worst_first
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task
-from ddpipe.sources.csv_file import parsed
+from ddpipe.sources.table import parsed
 from ddpipe.storage import Store, read_uri
 from ddpipe.storage.sealed import to_json
 

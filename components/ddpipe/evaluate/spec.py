@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ddpipe.data.names import DATASET
+from ddpipe.data.manifest import DATASET
 from ddpipe.model import VIEWS
 from ddpipe.model.metrics import DECIDING
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ddpipe.data.names import printable
+from ddpipe.data.manifest import printable
 from ddpipe.parameters import Parameters, parameter
 
 LONGEST_LICENSE, LONGEST_USE = 200, 2_000

@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
-from ddpipe.data.names import DATASET
+from ddpipe.data.manifest import DATASET
 from ddpipe.errors import ModelError, NoSuchObject, ParameterError, PromotionLost
 from ddpipe.model.package import FORMAT, ModelPackage
 from ddpipe.model.typed import typed

@@ -15,7 +15,7 @@ from ddpipe.data.manifest import SPLITS
 from ddpipe.errors import SourceError, listed
 from ddpipe.prepare.spec import GROUPED, PrepareSpec
 from ddpipe.prepare.splitting import Places, given_splits, numbered_units, open_splits, shown_by_units
-from ddpipe.sources.sample_columns import Samples
+from ddpipe.sources.samples import Samples
 from ddpipe.storage import open_store
 
 log = logging.getLogger(__name__)

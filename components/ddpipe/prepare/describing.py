@@ -18,7 +18,7 @@ from ddpipe.prepare.planning import Stored
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.prepare.splitting import given_splits
 from ddpipe.sources import Survey
-from ddpipe.sources.sample_columns import Samples
+from ddpipe.sources.samples import Samples
 
 
 def rule_facts(spec: PrepareSpec) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ddpipe.data import shards
 from ddpipe.data.columns import Rows
 from ddpipe.prepare.encoding import Encoding
 from ddpipe.prepare.entries import DIGEST, Entry
-from ddpipe.sources.sample_columns import Finder, Samples
+from ddpipe.sources.samples import Finder, Samples
 from ddpipe.storage import Store
 
 

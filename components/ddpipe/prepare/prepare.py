@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ddpipe.data.catalogue import damage, objects_of, shards_of
-from ddpipe.data.intents import CLAIMS, CLEANINGS, intended_shards, intent
+from ddpipe.data.catalogue import CLAIMS, CLEANINGS, damage, intended_shards, intent, objects_of, shards_of
 from ddpipe.data.manifest import SPLITS, DatasetManifest, manifest_key
 from ddpipe.data.shards import object_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject
@@ -36,18 +35,16 @@ from ddpipe.prepare.checks import (
     split_warnings,
 )
 from ddpipe.prepare.describing import manifest_of, rule_facts
-from ddpipe.prepare.encoding import SMALL, Encoding, chosen
+from ddpipe.prepare.encoding import SMALL, Encoding, chosen, how_shaped, what_is_there
 from ddpipe.prepare.entries import Entry, lost, read_entries, sizes
-from ddpipe.prepare.grouping import grouped
 from ddpipe.prepare.packing import Packer
 from ddpipe.prepare.planning import Known, Stored, located, planned
 from ddpipe.prepare.report import copies, lookalikes
-from ddpipe.prepare.shaping import how_shaped, what_is_there
 from ddpipe.prepare.sharing import Helped, Helpers
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.prepare.splitting import Places, kept_places, split_samples, warn_of_moved
+from ddpipe.prepare.splitting import Places, grouped, kept_places, split_samples, warn_of_moved
 from ddpipe.sources import Survey, open_source
-from ddpipe.sources.sample_columns import Samples
+from ddpipe.sources.samples import Samples
 from ddpipe.storage import Store, open_store
 
 log = logging.getLogger(__name__)

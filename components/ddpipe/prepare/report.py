@@ -19,8 +19,8 @@ from ddpipe.data.manifest import SPLITS, DatasetManifest
 from ddpipe.data.reader import SplitReader, open_shards
 from ddpipe.data.shards import Images
 from ddpipe.prepare.duplicates import near_duplicates
+from ddpipe.prepare.encoding import how_shaped
 from ddpipe.prepare.entries import Members, read_entries, sizes
-from ddpipe.prepare.shaping import how_shaped
 from ddpipe.storage import Store
 from ddpipe.templates import environment
 

@@ -8,6 +8,8 @@ What the helpers write are ordinary shards and entries, in a folder of their own
 copies the images from there into the shards that it would have written alone, so the version is the same one.
 A helper that is started again skips what is stored, and what no helper has encoded, the publisher encodes:
 lost helpers cost time only. The key is a hash of the assignment: a step that is retried finds its folder.
+
+    python -m ddpipe.prepare.sharing FOLDER SHA256      encodes the share of pod number $RANK
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import hashlib
 import io
 import json
 import logging
+import os
+import sys
 import zipfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +37,7 @@ from ddpipe.prepare.packing import Packer
 from ddpipe.prepare.planning import Plan, Stored, located
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.sources import Survey, open_source
-from ddpipe.sources.sample_columns import Finder, Samples
+from ddpipe.sources.samples import Finder, Samples
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Format
 
@@ -187,3 +191,14 @@ def _written(samples: Samples) -> bytes:
 def _read(data: bytes) -> Samples:
     with zipfile.ZipFile(io.BytesIO(data)) as columns:
         return Samples(*(array_of(columns, field.name) for field in fields(Samples)))
+
+
+def main() -> None:
+    """Encode the share with this process's number."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    _, uri, sha256 = sys.argv
+    encode_share(uri, sha256, int(os.environ["RANK"]))
+
+
+if __name__ == "__main__":
+    main()

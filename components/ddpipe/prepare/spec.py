@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from ddpipe.data.names import DATASET
+from ddpipe.data.manifest import DATASET
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
-from ddpipe.prepare.patterns import problem
-from ddpipe.sources.base import Table
+from ddpipe.sources.base import ReadOptions, Table
 from ddpipe.sources.detecting import detected, with_table
-from ddpipe.sources.downloads import DOWNLOADS
-from ddpipe.sources.named import BUILT_IN, SOURCES
-from ddpipe.sources.read_options import ReadOptions
+from ddpipe.sources.named import BUILT_IN, DOWNLOADS, SOURCES
 
 DIGITS = "digits"
 """The source that needs no path."""
@@ -206,3 +204,38 @@ class PrepareSpec(Parameters):
             yield f"{path} is empty, but the source {self.source} needs a folder or s3://bucket/prefix"
         if self.source not in {AUTO, "csv"} and self.names_columns:
             yield f"a table or its columns are given, but the source is {self.source}, not csv"
+
+
+Search = Callable[[str], Any]
+"""Searches a text; gives a match in the form of Python's `re`, or None."""
+
+
+def compiled(pattern: str) -> Search:
+    """What searches for a pattern."""
+    import re2  # noqa: PLC0415 - parameters are checked without it, too: see `problem`
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        search: Search = re2.compile(pattern, options).search
+    except re2.error as error:
+        reason = error.args[0]
+        raise ValueError(reason.decode() if isinstance(reason, bytes) else str(reason)) from error
+    return search
+
+
+def problem(pattern: str) -> str:
+    """Why this is no regular expression; empty if it is one.
+
+    Where only pipelines are compiled, RE2 is not installed; there Python finds the common mistakes.
+    """
+    try:
+        compiled(pattern)
+    except ValueError as error:
+        return str(error)
+    except ImportError:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            return str(error)
+    return ""

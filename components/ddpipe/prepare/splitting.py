@@ -26,17 +26,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpipe.data.columns import Rows, Strings, Text, hashes
+from ddpipe.data.columns import Rows, Strings, Text, hashes, text
 from ddpipe.data.index import open_index
 from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest
 from ddpipe.data.versions import versions
-from ddpipe.errors import DatasetError, StoreError
-from ddpipe.sources.sample_columns import Finder, Samples
+from ddpipe.errors import DatasetError, SourceError, StoreError, listed
+from ddpipe.prepare.spec import compiled
+from ddpipe.sources import Survey
+from ddpipe.sources.samples import Finder, Samples
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)
@@ -298,3 +301,26 @@ def _places(manifest: DatasetManifest, store: Store, samples: Samples) -> Places
             continue
         places[rows[rows >= 0]] = number
     return places
+
+
+def grouped(survey: Survey, pattern: str, where: str) -> Survey:
+    """The survey with the group of each sample."""
+    search = compiled(pattern)
+    ids = Strings(survey.samples.ids)
+    groups = text(_found(search(name)) for name in ids)
+    if unmatched := [ids[row] for row in np.flatnonzero(groups == b"")]:
+        raise SourceError(
+            what="the raw data cannot become a dataset",
+            which=where,
+            seen=f"`group_pattern` {pattern!r} matches nothing in some paths, {listed(unmatched)}",
+            do="Correct the pattern: every image needs a group, even if that is its own name.",
+        )
+    return replace(survey, samples=replace(survey.samples, groups=groups))
+
+
+def _found(match: Any) -> str:  # noqa: ANN401 - re2 has no types
+    """The matched text, or the first group that took part."""
+    if not match:
+        return ""
+    groups = match.groups()
+    return next(filter(None, groups), "") if groups else str(match[0])

@@ -22,11 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.columns import batched
-from ddpipe.sources.base import Survey, refused
+from ddpipe.sources.base import Sample, Survey, error_for_source
 from ddpipe.sources.images import wrapped
 from ddpipe.sources.listing import listed_files
-from ddpipe.sources.sample import Sample
-from ddpipe.sources.sample_columns import Samples
+from ddpipe.sources.samples import Samples
 from ddpipe.storage import open_store, split_uri
 
 LARGEST = 2**30
@@ -104,9 +103,13 @@ class FileImages:
                 data = file.read(count * self._size)
                 is_same = _state(os.fstat(file.fileno())) == self._was
         except OSError as error:
-            raise refused(str(self._path), f"it cannot be read: {error.strerror}", "Run again.") from error
+            raise error_for_source(
+                str(self._path), f"it cannot be read: {error.strerror}", "Run again."
+            ) from error
         if not is_same:  # images would get the stamps of others
-            raise refused(str(self._path), "it changed while it was read", "Run again when it is complete.")
+            raise error_for_source(
+                str(self._path), "it changed while it was read", "Run again when it is complete."
+            )
         return np.frombuffer(data, np.uint8).reshape(count, *self.shape[1:])
 
 
@@ -194,7 +197,7 @@ class Idx(Arrays):
                 images = self._mapped(path) if path else self._array(pair[0], store.read(pair[0]))
                 parts.append(self._checked(split, images, labels))
         if not parts:
-            raise refused(
+            raise error_for_source(
                 self.path,
                 "it holds no train-images-idx3-ubyte with train-labels-idx1-ubyte, nor t10k-…, nor their .gz",
                 "Give the folder with the original files.",
@@ -217,10 +220,10 @@ class Idx(Arrays):
     def _checked(self, split: str, images: Images, labels: NDArray[np.uint8]) -> Part:
         if len(images.shape) != 3 or labels.ndim != 1 or len(images) != len(labels):  # noqa: PLR2004
             seen = f"{split}: images of shape {images.shape} and labels of shape {labels.shape}"
-            raise refused(self.path, seen, "Get the files again.")
+            raise error_for_source(self.path, seen, "Get the files again.")
         if labels.max(initial=0) >= len(self.classes):
             seen = f"{split}: a label is {labels.max()}, there are {len(self.classes)} classes"
-            raise refused(self.path, seen, "Get the files again, or choose another source.")
+            raise error_for_source(self.path, seen, "Get the files again, or choose another source.")
         return Part(split, images, labels.astype(np.int64))
 
 
@@ -299,7 +302,9 @@ class Cifar(Arrays):
         return Part(split, np.ascontiguousarray(pixels.transpose(0, 2, 3, 1)), labels)
 
     def _damaged(self, seen: str) -> Exception:
-        return refused(self.path, f"it is not the expected archive: {seen}", "Get the archive again.")
+        return error_for_source(
+            self.path, f"it is not the expected archive: {seen}", "Get the archive again."
+        )
 
 
 class _DType:
@@ -393,7 +398,7 @@ def _header(which: str, data: bytes, size: int) -> tuple[int, tuple[int, ...]]:
     start = 4 + 4 * sum(data[3:4]) if data.startswith(IDX) else 0
     shape = tuple(np.frombuffer(data[4:start].ljust(start - 4, b"\0"), ">u4").tolist())
     if not shape or math.prod(shape) != size - start:
-        raise refused(
+        raise error_for_source(
             which,
             f"it is not a complete idx file of bytes: {max(0, size - start)} bytes for the shape {shape}",
             "Get the file again.",
@@ -407,7 +412,7 @@ def unpacked(which: str, data: bytes) -> bytes:
         with gzip.open(io.BytesIO(data)) as file:
             content = file.read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise refused(which, f"it cannot be unpacked: {error}", "Get the file again.") from error
+        raise error_for_source(which, f"it cannot be unpacked: {error}", "Get the file again.") from error
     if len(content) > LARGEST:
-        raise refused(which, f"it unpacks to more than {LARGEST} bytes", "Get the file again.")
+        raise error_for_source(which, f"it unpacks to more than {LARGEST} bytes", "Get the file again.")
     return content

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ddpipe.data.names import printable
+from ddpipe.data.manifest import Label, printable
 from ddpipe.errors import SourceError
-from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store, open_store
 
 if TYPE_CHECKING:
-    from ddpipe.sources.sample_columns import (
+    from ddpipe.sources.samples import (
         Samples,  # numpy; the names of parameters are asked for without it
     )
 
@@ -87,7 +86,7 @@ class Table:
 
 def sorted_out(samples: Iterable[Sample]) -> tuple[Samples, dict[str, str]]:
     """The samples with suitable ids, and the problems of the others, by printable id."""
-    from ddpipe.sources.sample_columns import Samples  # noqa: PLC0415 - numpy, which compiling must not need
+    from ddpipe.sources.samples import Samples  # noqa: PLC0415 - numpy, which compiling must not need
 
     problems: dict[str, str] = {}
 
@@ -116,11 +115,11 @@ def store_of(path: str) -> Store:
     root = store.local_path("")
     if root and not root.is_dir():
         seen = "it is a file, not a folder" if root.exists() else "there is no such folder"
-        raise refused(path, seen, "Correct `source_path`.")
+        raise error_for_source(path, seen, "Correct `source_path`.")
     return store
 
 
-def refused(which: str, seen: str, do: str) -> SourceError:
+def error_for_source(which: str, seen: str, do: str) -> SourceError:
     """The error for raw data that cannot be used.
 
     Args:
@@ -129,3 +128,61 @@ def refused(which: str, seen: str, do: str) -> SourceError:
         do: What to do about it.
     """
     return SourceError(what="the raw data cannot become a dataset", which=which, seen=seen, do=do)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One image and what it shows.
+
+    Attributes:
+        id: Its name in all versions.
+        label: Multiclass: index of its class. Multilabel: 0 or 1 for each class.
+        stamp: Changes when the image may have changed; known without reading the image.
+        where: What its source needs to read it.
+        group: Samples of one group (such as one patient) belong in one split; "": it is a group of its own.
+        split: The split that the source assigns; "": none.
+    """
+
+    id: str
+    label: Label
+    stamp: str
+    where: str = ""
+    group: str = ""
+    split: str = ""
+
+
+LARGEST = 1e9
+"""Largest value of a window; no scanner's unit comes near, and infinity and NaN are rejected as well."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How image files are read.
+
+    Attributes:
+        window: Center and width of the values shown, in the scanner's units (for CT: Hounsfield); None: the
+            window of each DICOM file itself.
+        first_frame: Read the first of several frames; else such files are rejected.
+    """
+
+    window: tuple[float, float] | None = None
+    first_frame: bool = False
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """What differs from the default."""
+        window = {"window": list(self.window)} if self.window else {}
+        return {**window, **({"frames": "first"} if self.first_frame else {})}
+
+    @classmethod
+    def parsed(cls, window: str, *, first_frame: bool) -> ReadOptions:
+        """From `CENTER/WIDTH`, or an empty string."""
+        if not window:
+            return cls(None, first_frame)
+        center, width = map(float, window.split("/"))
+        if not (abs(center) < LARGEST and 0 < width < LARGEST):
+            raise ValueError(window)
+        return cls((center, width), first_frame)
+
+
+DEFAULT = ReadOptions()

@@ -24,11 +24,11 @@ from itertools import islice
 from pathlib import PurePosixPath
 
 from ddpipe.errors import SourceError
-from ddpipe.sources.base import IMAGES, Table, abridged, refused
-from ddpipe.sources.csv_file import parsed
-from ddpipe.sources.downloads import DOWNLOADS
+from ddpipe.sources.base import IMAGES, Table, abridged, error_for_source
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import first_keys
+from ddpipe.sources.named import DOWNLOADS
+from ddpipe.sources.table import parsed
 from ddpipe.storage import Store, open_store, split_uri
 
 LOOKED_AT = 20_000
@@ -106,8 +106,8 @@ def _of_file(path: str, store: Store, name: str) -> Detected:
         return Detected("cifar10", folder)
     seen = "it is one image" if _is_image(name) else f"it is a file {PurePosixPath(name).suffix or name!r}"
     if name.lower().endswith(".zip"):
-        raise refused(path, "it is a zip archive", "Unpack it, and give the folder.")
-    raise refused(path, seen, f"Give one of these:\n{LAYOUTS}")
+        raise error_for_source(path, "it is a zip archive", "Unpack it, and give the folder.")
+    raise error_for_source(path, seen, f"Give one of these:\n{LAYOUTS}")
 
 
 def _of_tar(path: str, store: Store, name: str) -> Detected:
@@ -117,17 +117,17 @@ def _of_tar(path: str, store: Store, name: str) -> Detected:
     if _is_webdataset(members) and name.endswith(".tar"):
         return Detected("webdataset", path)
     if not members:
-        raise refused(path, "it is not a readable tar", "Get the archive again.")
+        raise error_for_source(path, "it is not a readable tar", "Get the archive again.")
     files = f"it is a tar of {abridged(members, 3)}"
     if _is_webdataset(members):
-        raise refused(path, f"{files}, and compressed", "Give the .tar: gunzip unpacks it.")
-    raise refused(path, files, "Unpack it with tar -xf, and give the folder.")
+        raise error_for_source(path, f"{files}, and compressed", "Give the .tar: gunzip unpacks it.")
+    raise error_for_source(path, files, "Unpack it with tar -xf, and give the folder.")
 
 
 def _of_folder(path: str) -> Detected:
     keys = sorted(first_keys(path, LOOKED_AT))
     if not keys:
-        raise refused(path, "there are no files in it", f"Give one of these:\n{LAYOUTS}")
+        raise error_for_source(path, "there are no files in it", f"Give one of these:\n{LAYOUTS}")
     if found := _well_known(path, keys):
         return found
     images = [key for key in keys if _is_image(key)]
@@ -135,7 +135,7 @@ def _of_folder(path: str) -> Detected:
     tables = _tables(keys)
     naming = _naming(path, tables, images)
     if len(classes) > 1 and naming:
-        raise refused(
+        raise error_for_source(
             path,
             f"it holds class folders ({abridged(classes)}) and a table that names images ({naming[0]})",
             f"Choose with `source` folder, or with `source` csv `table` {naming[0]}.",
@@ -169,7 +169,7 @@ def _naming(path: str, tables: Iterable[str], images: Sequence[str]) -> list[str
 def _of_tables(path: str, tables: Sequence[str]) -> Detected:
     """The one table, or the usual one of several."""
     if len(tables) > 1 and Table().file not in tables:
-        raise refused(
+        raise error_for_source(
             path,
             f"several tables name its images: {abridged(tables)}",
             f"Choose one with `source` csv `table` {tables[0]}.",
@@ -288,7 +288,9 @@ def _unknown(path: str, keys: Sequence[str], images: Sequence[str]) -> SourceErr
     """The error for what no source reads; it says what is there."""
     if images:
         seen = f"{len(images):,} images are in it, but not in a class folder: {abridged(images, 3)}"
-        return refused(path, seen, f"Move them into one folder per class, or give one of these:\n{LAYOUTS}")
+        return error_for_source(
+            path, seen, f"Move them into one folder per class, or give one of these:\n{LAYOUTS}"
+        )
     endings = Counter(PurePosixPath(key).suffix.lower() or "without ending" for key in keys)
     files = ", ".join(f"{count:,} {ending}" for ending, count in endings.most_common(5))
-    return refused(path, f"none of its files is an image: {files}", f"Give one of these:\n{LAYOUTS}")
+    return error_for_source(path, f"none of its files is an image: {files}", f"Give one of these:\n{LAYOUTS}")

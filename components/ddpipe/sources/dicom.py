@@ -26,8 +26,7 @@ from pydicom.pixels import apply_color_lut, apply_modality_lut, get_decoder, pix
 from pydicom.pixels.utils import get_expected_length
 from pydicom.uid import DeflatedExplicitVRLittleEndian, RLELossless
 
-from ddpipe.sources.base import Unreadable
-from ddpipe.sources.read_options import ReadOptions
+from ddpipe.sources.base import ReadOptions, Unreadable
 
 pydicom.config.settings.reading_validation_mode = (
     pydicom.config.IGNORE

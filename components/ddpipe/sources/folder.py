@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
-from ddpipe.data.names import printable
+from ddpipe.data.manifest import printable
 from ddpipe.errors import SourceError
-from ddpipe.sources.base import IMAGES, Survey, abridged, refused, sorted_out
+from ddpipe.sources.base import IMAGES, Sample, Survey, abridged, error_for_source, sorted_out
 from ddpipe.sources.listing import listed_files, read_file, stamp
-from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo
 
 log = logging.getLogger(__name__)
@@ -74,7 +73,7 @@ class Folder:
         if len(classes) < 2 and not problems:  # noqa: PLR2004
             raise self._too_few(found, classes, has_splits=has_splits)
         if self.expected and set(classes) != set(self.expected):
-            raise refused(
+            raise error_for_source(
                 self.path,
                 f"its class folders are {', '.join(classes)}, not {', '.join(self.expected)}",
                 "Use the original archive; `source` folder accepts any class names.",
@@ -96,7 +95,7 @@ class Folder:
             return "train" in splits
         if len(splits) == 1:
             return False
-        raise refused(
+        raise error_for_source(
             self.path,
             f"the folders {', '.join(sorted(named))} look like splits, but {', '.join(sorted(tops - named))} "
             "is next to them",
@@ -133,7 +132,7 @@ class Folder:
         """The error for fewer than two classes; perhaps they are one folder deeper."""
         do = "Give a folder, or s3://bucket/prefix, with one folder of images per class."
         if not classes:
-            return refused(self.path, "it holds no image in a class folder", do)
+            return error_for_source(self.path, "it holds no image in a class folder", do)
         seen = f"it has only one class folder, {classes[0]!r}"
         below = sorted({file.below[0] for file in found if len(file.below) > 1})
         if len(below) > 1:
@@ -143,7 +142,7 @@ class Folder:
                 if has_splits
                 else f"If these are the classes, give {self.path.rstrip('/')}/{classes[0]}."
             )
-        return refused(self.path, seen, do)
+        return error_for_source(self.path, seen, do)
 
 
 def _placed(infos: Iterable[ObjectInfo], *, has_splits: bool) -> Iterator[Placed]:

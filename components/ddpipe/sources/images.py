@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import math
 import re
+import struct
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -15,9 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ddpipe.data.manifest import Shape
-from ddpipe.sources import png
-from ddpipe.sources.base import Unreadable
-from ddpipe.sources.read_options import DEFAULT, ReadOptions
+from ddpipe.sources.base import DEFAULT, ReadOptions, Unreadable
 
 try:
     from cykooz_resizer import FilterType, ResizeAlg, ResizeOptions, Resizer
@@ -257,7 +257,7 @@ def _refuse_missing_rows(file: Image.Image, data: bytes) -> None:
     # Rows come from the top: if something is in the last one, all are there.
     if np.asarray(file.crop((0, file.height - 1, file.width, file.height))).any():
         return
-    if missing := png.missing_bytes(data):
+    if missing := missing_bytes(data):
         raise Unreadable(f"its pixels end {missing:,} bytes too early: it is truncated")
 
 
@@ -275,3 +275,38 @@ def _is_gray(image: Image.Image) -> bool:
 
 def _is_deep(image: Image.Image) -> bool:
     return image.mode.startswith("I;16")
+
+
+PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+"""By color type."""
+
+PNG_SIGNATURE = 8
+"""Bytes before the first chunk."""
+
+PNG_HEADER = 2
+"""Bytes of zlib's header; without it nothing checks the sum at the end, which Pillow ignores as well."""
+
+PNG_PIECE = 2**20
+"""Bytes that are unpacked at a time."""
+
+
+def missing_bytes(data: bytes) -> int:
+    """How many bytes of pixels a PNG lacks; it is one that Pillow has read, and not interlaced."""
+    width, height, depth, color = struct.unpack(">IIBB", data[16:26])
+    expected: int = height * (1 + -(-width * depth * PNG_CHANNELS[color] // 8))
+    packed = b"".join(_chunks(data, b"IDAT"))[PNG_HEADER:]
+    found, stream = 0, zlib.decompressobj(-zlib.MAX_WBITS)
+    while packed and found < expected:
+        found += len(stream.decompress(packed, PNG_PIECE))
+        packed = stream.unconsumed_tail
+    return max(0, expected - found)
+
+
+def _chunks(data: bytes, kind: bytes) -> Iterator[bytes]:
+    """The contents of a PNG's chunks of one kind."""
+    place = PNG_SIGNATURE
+    while place + 8 <= len(data):
+        (length,) = struct.unpack(">I", data[place : place + 4])
+        if data[place + 4 : place + 8] == kind:
+            yield data[place + 8 : place + 8 + length]
+        place += length + 12

@@ -11,7 +11,7 @@ from os import DirEntry, scandir, stat_result
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG
 
-from ddpipe.data.names import printable
+from ddpipe.data.manifest import printable
 from ddpipe.errors import NoAccess, NoSuchObject
 from ddpipe.sources.base import Unreadable, store_of
 from ddpipe.storage import ObjectInfo, Store, open_store

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.manifest import Shape
-from ddpipe.data.reduced import reduced_image
-from ddpipe.data.shards import cropped
+from ddpipe.data.shards import cropped, reduced_image
 from ddpipe.model.preprocessing import Preprocessing
+from ddpipe.sources.base import ReadOptions
 from ddpipe.sources.images import Probed, as_jpeg, decode, look
-from ddpipe.sources.read_options import ReadOptions
 
 MOST_LOST = 0.5
 """Of an image's area: cropping more is unusual."""

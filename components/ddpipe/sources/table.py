@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import logging
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
+from typing import NamedTuple
+from unicodedata import category
 
-from ddpipe.data.manifest import SPLITS, Label
-from ddpipe.data.names import printable
+from ddpipe.data.manifest import SPLITS, Label, printable
 from ddpipe.errors import NoSuchObject, listed
-from ddpipe.sources.base import Survey, Table, refused, sorted_out, store_of
-from ddpipe.sources.csv_file import Row, parsed
+from ddpipe.sources.base import Sample, Survey, Table, error_for_source, sorted_out, store_of
 from ddpipe.sources.folder import ENDINGS, SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, read_file, stamp
-from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)
@@ -54,7 +56,7 @@ class Csv:
         rows, left_out = _chosen(file, rows, columns)
         places = {name: named[name] for row in rows if (name := row.cells.get(columns.image))}
         if problems := list(_problems(header, rows, columns, places)):
-            raise refused(file, listed(problems), _remedy(rows, columns))
+            raise error_for_source(file, listed(problems), _remedy(rows, columns))
         classes, task = _classes(rows, columns)
         numbers = {name: number for number, name in enumerate(classes)}
         missing = {name: place for name, place in places.items() if isinstance(place, str)}
@@ -92,7 +94,9 @@ class Csv:
             with suppress(NoSuchObject):
                 return place, read_uri(place)
         store_of(self.path)  # which may be what is missing
-        raise refused(name, f"there is no {' and no '.join(places)}", "Name the CSV file with `table`.")
+        raise error_for_source(
+            name, f"there is no {' and no '.join(places)}", "Name the CSV file with `table`."
+        )
 
     def _warn_of_unnamed(self, found: Mapping[str, Sequence[ObjectInfo]], used: set[str]) -> None:
         keys = {info.key for infos in found.values() for info in infos}
@@ -109,7 +113,7 @@ class Csv:
 def _refuse_missing_header(file: str, header: Sequence[str], found: Mapping[str, object]) -> None:
     """A first row that names an image would be lost, and its label would be a column's name."""
     if named := [name for name in header if name in found and name.lower().endswith(ENDINGS)]:
-        raise refused(
+        raise error_for_source(
             file,
             f"it has no header: its first row names the image {named[0]!r}",
             "Put the names of the columns into a line above it, such as image,label.",
@@ -126,10 +130,10 @@ def _named(file: str, header: Sequence[str], wanted: Table) -> Table:
     missing = [name for name in chosen if name not in names]
     if missing or not labels:
         seen = f"it has no column {', '.join(map(repr, missing)) or 'of labels'}, only {', '.join(names)}"
-        raise refused(file, seen, "Name the columns that it has.")
+        raise error_for_source(file, seen, "Name the columns that it has.")
     if repeated := [name for name, count in Counter(chosen).items() if count > 1]:
         seen = f"{', '.join(map(repr, repeated))} is given more than once, as image, label, group or split"
-        raise refused(file, seen, "Give each column one meaning.")
+        raise error_for_source(file, seen, "Give each column one meaning.")
     return replace(wanted, image=image, labels=labels)
 
 
@@ -139,7 +143,7 @@ def _chosen(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], dict
         return rows, {}
     kept = [row for row in rows if not _lacks_label(row, columns)]
     if not kept:
-        raise refused(file, "no row has a label", "Name the label columns with `label_columns`.")
+        raise error_for_source(file, "no row has a label", "Name the label columns with `label_columns`.")
     if not (count := len(rows) - len(kept)):
         return kept, {}
     log.warning("%s rows without a label of %s are left out, of %s in all", f"{count:,}", file, len(rows))
@@ -266,3 +270,80 @@ def _match(name: str, found: Mapping[str, list[ObjectInfo]]) -> ObjectInfo | str
     if not infos:
         return "the table names this image, but it does not exist"
     return f"it could be {infos[0].key} or {infos[1].key}: give its path"
+
+
+SEPARATORS = ",;\t|"
+
+SPACES = "\t" + "".join(char for char in map(chr, range(0x3001)) if category(char) == "Zs")
+"""What may surround a cell; a line's end may not: it would hide rows that a missing quote has swallowed."""
+
+QUOTED = re.compile(r'(?<![^,;\t|])"(?:[^"]|"")*+"')
+"""A cell in quotes, after any separator."""
+
+HEADER = re.compile(rf"(?:{QUOTED.pattern}|[^\r\n])*+")
+
+
+class Row(NamedTuple):
+    """One row of a table.
+
+    Attributes:
+        line: Of the file, where the row starts.
+        width: How many cells it has.
+        cells: By the names of their columns; none if the row is of another width than the header.
+    """
+
+    line: int
+    width: int
+    cells: Mapping[str, str]
+
+
+def _text(file: str, data: bytes) -> str:
+    """UTF-8, with or without its mark; UTF-16 with its mark; else Windows-1252."""
+    try:
+        if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+            return data.decode("utf-16")
+        try:
+            return data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            if not data.decode(errors="ignore").isascii():
+                raise
+            return data.decode("cp1252")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        seen = f"line {line} is not valid {error.encoding}: {error.reason} (byte {error.start} of the file)"
+        raise error_for_source(file, seen, "Save it as UTF-8.") from error
+
+
+def _separator(text: str) -> str:
+    """The separator that is most frequent between the names of the columns."""
+    first = HEADER.match(text.lstrip("\r\n"))
+    return max(SEPARATORS, key=QUOTED.sub("", first[0] if first else "").count)
+
+
+def parsed(file: str, data: bytes) -> tuple[Sequence[str], list[Row]]:
+    """The names of the columns, and the rows that are not empty."""
+    text = _text(file, data)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
+    records: list[tuple[int, list[str]]] = []
+    line = 1
+    try:
+        for record in reader:
+            cells = [cell.strip(SPACES) for cell in record]
+            if any(cells):
+                records.append((line, cells))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        seen = f"it is not a valid CSV table: {error} (the row from line {line} on)"
+        raise error_for_source(file, seen, "Correct this row, or save the table as CSV again.") from error
+    header = records[0][1] if records else []
+    names = [name for name in header if name]
+    if len(records) < 2 or len(set(names)) < 2 or len(set(names)) < len(names):  # noqa: PLR2004
+        seen = f"it has {max(0, len(records) - 1)} rows and the columns {', '.join(names) or 'none'}"
+        raise error_for_source(file, seen, "Give the table at least two columns, each with a unique name.")
+    if garbled := [shown for name in names if (shown := printable(name))]:
+        seen = f"the names of its columns have control characters: {', '.join(garbled)}"
+        raise error_for_source(file, seen, "Save it as UTF-8.")
+    return header, [
+        Row(line, len(cells), dict(zip(header, cells, strict=True)) if len(cells) == len(header) else {})
+        for line, cells in records[1:]
+    ]

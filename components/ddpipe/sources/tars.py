@@ -14,11 +14,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ddpipe.data.names import printable
-from ddpipe.sources.base import IMAGES, Survey, abridged, refused, sorted_out
+from ddpipe.data.manifest import printable
+from ddpipe.sources.base import IMAGES, Sample, Survey, abridged, error_for_source, sorted_out
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, stamp
-from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store, split_uri
 
 PIECE = 4 * 2**20
@@ -88,12 +87,12 @@ class Tars:
         only = self.path.rpartition("/")[2] if self.path.endswith(".tar") else ""
         infos = [info for info in listed.infos if info.key.endswith(".tar") and only in {"", info.key}]
         if not infos:
-            raise refused(self.path, "it holds no .tar", "Give the folder or prefix of the tars.")
+            raise error_for_source(self.path, "it holds no .tar", "Give the folder or prefix of the tars.")
         splits = self._splits(infos)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             listings = list(pool.map(self._listing, infos))
         if not any(listings):
-            raise refused(
+            raise error_for_source(
                 self.path, f"its {len(infos)} .tar hold no files", "Give the folder or prefix of the tars."
             )
         members = [
@@ -132,7 +131,7 @@ class Tars:
         if "train" not in named or (len(named) == 1 and "" in splits):
             return [""] * len(splits)
         if others := [info.key for info, split in zip(infos, splits, strict=True) if not split]:
-            raise refused(
+            raise error_for_source(
                 self.path,
                 f"some tars are named after splits ({', '.join(sorted(named))}), but not {abridged(others)}",
                 "Move these elsewhere, or put train, val or test into their paths, too.",
@@ -158,7 +157,9 @@ class Tars:
                             _note_label(member, ending, tar, item)
         except (tarfile.TarError, EOFError) as error:
             which = f"{self._folder}/{info.key}"
-            raise refused(which, f"it is not a complete tar: {error}", "Get the tar again.") from error
+            raise error_for_source(
+                which, f"it is not a complete tar: {error}", "Get the tar again."
+            ) from error
         return members
 
 

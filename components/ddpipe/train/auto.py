@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ddpipe.data.manifest import DatasetManifest
-from ddpipe.data.reduced import working_shape
+from ddpipe.data.shards import working_shape
 from ddpipe.model import ARCHITECTURES, is_own_function
 from ddpipe.parameters import AUTO
 from ddpipe.train import constants

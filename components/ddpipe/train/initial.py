@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ddpipe.data.manifest import DatasetManifest, Shape
 from ddpipe.data.reader import SplitReader
-from ddpipe.data.reduced import working_shape
+from ddpipe.data.shards import working_shape
 from ddpipe.distributed import rank
 from ddpipe.errors import ParameterError, listed
 from ddpipe.model import is_own_function

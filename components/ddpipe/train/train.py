@@ -23,7 +23,7 @@ import torch
 
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import open_split
-from ddpipe.data.reduced import working_shape
+from ddpipe.data.shards import working_shape
 from ddpipe.distributed import World, process_group, rank
 from ddpipe.errors import Diverged
 from ddpipe.model.checkpoint import claim

@@ -58,7 +58,7 @@ def test_reduced_images_are_the_same_whether_kept_or_not(
 ) -> None:
     _, dataset = photographs
     whole = open_split(dataset, "train").images([3, 1, 3])
-    monkeypatch.setattr("ddpipe.data.reduced.KEPT", 2**30 if kept else 0)
+    monkeypatch.setattr("ddpipe.data.shards.KEPT", 2**30 if kept else 0)
     reader = open_split(dataset, "train", shape=(SIDE, SIDE, 3))
     first, second = reader.images([3, 1, 3]), reader.images([3, 1, 3])
     np.testing.assert_array_equal(first, second)

@@ -9,9 +9,9 @@ import pytest
 from samples import a_folder, an_image
 
 from ddpipe.data.manifest import store_of
+from ddpipe.prepare.encoding import how_shaped
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.report import data_report_html
-from ddpipe.prepare.shaping import how_shaped
 from ddpipe.prepare.spec import PrepareSpec
 
 RAW = {"kind": "raw", "shape": [32, 32, 3]}

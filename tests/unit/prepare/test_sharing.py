@@ -25,8 +25,8 @@ from ddpipe.prepare.planning import Stored
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.sharing import SHARES, Helped, Helpers, encode_share
 from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.sources.base import Sample
 from ddpipe.sources.folder import Folder
-from ddpipe.sources.sample import Sample
 from ddpipe.steps import EncodeOptions
 from ddpipe.storage import open_store
 
@@ -231,7 +231,7 @@ def test_processes_encode_their_shares(photographs: PrepareSpec, tmp_path: Path)
     """As pods of a job: the number of each is in its environment."""
 
     def processes(uri: str, sha256: str, count: int) -> None:
-        command = [sys.executable, "-m", "ddpipe.prepare.helper", uri, sha256]
+        command = [sys.executable, "-m", "ddpipe.prepare.sharing", uri, sha256]
         for number in range(count):
             subprocess.run(command, env={**os.environ, "RANK": str(number)}, check=True, timeout=60)
 

@@ -11,9 +11,9 @@ from splits import assign, shown
 
 from ddpipe.data.columns import text
 from ddpipe.data.manifest import SPLITS, Label
-from ddpipe.sources.sample import Sample
-from ddpipe.sources.sample_columns import Finder
-from ddpipe.sources.sample_columns import Samples as Columns
+from ddpipe.sources.base import Sample
+from ddpipe.sources.samples import Finder
+from ddpipe.sources.samples import Samples as Columns
 
 fractions = st.builds(
     lambda validation, test: {"train": 1 - validation - test, "validation": validation, "test": test},

@@ -17,7 +17,7 @@ from samples import a_folder, an_image
 from ddpipe.errors import ParameterError, SourceError
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.sources import detecting, downloads
+from ddpipe.sources import detecting, named
 from ddpipe.sources.detecting import Detected, detected
 from ddpipe.storage import open_store
 
@@ -122,7 +122,7 @@ def test_idx_files_of_clothes_are_known_by_their_hash(
     name, content = "t10k-labels-idx1-ubyte.gz", gzip.compress(b"labels", mtime=0)
     (tmp_path / name).write_bytes(content)
     md5 = {name: detecting.hashlib.md5(content, usedforsecurity=False).hexdigest()}
-    monkeypatch.setitem(downloads.DOWNLOADS, "fashion-mnist", downloads.Download("nowhere", md5))
+    monkeypatch.setitem(named.DOWNLOADS, "fashion-mnist", named.Download("nowhere", md5))
     assert detected(str(tmp_path)).source == "fashion-mnist"
 
 

@@ -32,8 +32,8 @@ from ddpipe.errors import ParameterError
 from ddpipe.prepare.prepare import prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.sources import Unreadable, dicom
+from ddpipe.sources.base import ReadOptions
 from ddpipe.sources.images import decode, probe, shrink
-from ddpipe.sources.read_options import ReadOptions
 
 RAMP = np.arange(0, 4096, dtype=np.uint16).reshape(64, 64)
 

@@ -13,8 +13,8 @@ from PIL import Image
 
 from ddpipe.data.manifest import Shape
 from ddpipe.sources import Unreadable
+from ddpipe.sources.base import ReadOptions
 from ddpipe.sources.images import ORIENTATION, as_jpeg, decode, probe, scaled, shrink, wrapped
-from ddpipe.sources.read_options import ReadOptions
 
 
 def _file(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:

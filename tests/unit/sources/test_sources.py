@@ -808,10 +808,10 @@ def test_the_classes_of_cifar_are_ten_and_a_hundred() -> None:
 
 def test_a_failed_download_names_the_file_to_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The address of a server that is not there."""
-    from ddpipe.sources import downloads  # noqa: PLC0415
+    from ddpipe.sources import named  # noqa: PLC0415
 
-    there = downloads.DOWNLOADS["mnist"]
-    monkeypatch.setitem(downloads.DOWNLOADS, "mnist", replace(there, url="http://127.0.0.1:9"))
+    there = named.DOWNLOADS["mnist"]
+    monkeypatch.setitem(named.DOWNLOADS, "mnist", replace(there, url="http://127.0.0.1:9"))
     with pytest.raises(SourceError) as caught:
         prepare(PrepareSpec(source="mnist", dataset_name="mnist", store=str(tmp_path)))
     assert "cannot be downloaded" in caught.value.seen

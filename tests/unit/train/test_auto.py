@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ddpipe.data.reduced import working_shape
+from ddpipe.data.shards import working_shape
 from ddpipe.model.torchvision_models import Lookup
 from ddpipe.train.auto import ChosenRecipe, Device, Measured, choose, wanted_weights
 from ddpipe.train.constants import FEWEST_STEPS, MOST_PASSES, SELECTION_IMAGES
