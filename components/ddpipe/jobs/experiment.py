@@ -228,13 +228,7 @@ def _log_of(item: Object, container: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best trial of an Experiment so far.
-
-    Attributes:
-        trial: Its name.
-        values: Of the parameters, as text.
-        score: The latest value of its metric.
-    """
+    """The best trial of an Experiment so far."""
 
     trial: str
     values: Mapping[str, str]

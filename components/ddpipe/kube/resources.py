@@ -11,14 +11,7 @@ Object = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """A kind of object.
-
-    Attributes:
-        group: API group; empty for the core group.
-        version: API version.
-        plural: Its name in a path.
-        kind: Its name in an object.
-    """
+    """A kind of object."""
 
     group: str
     version: str

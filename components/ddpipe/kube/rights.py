@@ -20,13 +20,7 @@ from ddpipe.kube.resources import (
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """A rule of a Role.
-
-    Attributes:
-        resource: The kind of object.
-        verbs: What may be done with it.
-        subresource: A part of it, such as log; empty for the object itself.
-    """
+    """A rule of a Role."""
 
     resource: Resource
     verbs: tuple[str, ...]

@@ -156,6 +156,7 @@ def _create(attempt: Attempt, manifest: Mapping[str, Any]) -> Object | None:
                 attempt.say(remark)
             _sweep(attempt)
             await_free_names(attempt)
+            # Before the request: a signal while it is under way must wait for the object that it may make.
             attempt.creating.set()
             return with_retries(lambda: _post(attempt, manifest), attempt.job.limits.outage)
         except OperatorSilent as error:

@@ -19,11 +19,7 @@ class Attempt:
     """One attempt to run a job.
 
     Attributes:
-        cluster: The cluster that the job runs on.
-        requested: The job that was requested.
-        job: The job that runs: the same with its current number of pods.
-        backend: The kind of job.
-        say: Prints a line.
+        job: The job that runs: the one requested, with its current number of pods.
         worked: For how many seconds earlier jobs of this step have worked, with other numbers of pods.
         creating: Set while a request to create the job is under way.
     """

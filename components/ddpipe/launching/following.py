@@ -76,14 +76,8 @@ class Follower:
     """Follows one job.
 
     Attributes:
-        cluster: The cluster that it runs on.
-        job: The job.
         least: How many of its pods have to run at the same time.
-        backend: The kind of job.
         uid: The uid of its object; another object of the same name is not the job.
-        logs: Reads its logs.
-        say: Prints a line.
-        limits: How long each stage may last.
         clock: The time, in seconds of a clock that never goes back.
         adopted: Whether the job may have run before this launcher followed it.
         wall: The time, in seconds since 1970.

@@ -116,12 +116,7 @@ def _selector(pipeline: str | None, run: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """The result of a sweep.
-
-    Attributes:
-        removed: Jobs that are gone.
-        problems: Each job that could not be deleted, and why.
-    """
+    """The result of a sweep."""
 
     removed: list[FoundJob]
     problems: list[str]

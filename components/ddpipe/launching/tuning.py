@@ -42,13 +42,7 @@ class _Ending:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """A search that succeeded.
-
-    Attributes:
-        outcome: Of its Experiment.
-        best: The best trial.
-        counts: How many trials ended in each way.
-    """
+    """A search that succeeded."""
 
     outcome: Outcome
     best: Best
