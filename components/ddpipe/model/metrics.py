@@ -189,6 +189,13 @@ _TABLE = (
         is_share=True,
     ),
     Metric(
+        name="balanced_accuracy",
+        title="balanced accuracy",
+        statistic=lambda answers: _scores().macro_ratio(answers.truth & answers.decisions, answers.truth),
+        undefined=_ABSENT,
+        tasks=[MULTICLASS],
+    ),
+    Metric(
         name="macro_auc",
         title="macro AUC",
         value=lambda answers: _scores().average(answers.aucs),
