@@ -194,7 +194,8 @@ Generated from the CRDs of each release by `python tests/support/released_crds.p
 checks that the page is current, and that every field that is sent exists in the CRD of the release.
 
 If an operator has no field for one of ddpipe's defaults, the runtime has to provide it. If it has none for
-an option that was requested, the option is rejected by name.
+an option that was requested, the option is rejected by name. Here `patch` sets a runtime class and a
+priority class.
 
 | release | fields of `spec` | pod defaults that the runtime must have | options that are rejected |
 |---|---|---|---|"""
