@@ -28,7 +28,7 @@ SHOWN = ("mlpipeline-metrics", "mlpipeline-ui-metadata")
 """The documents that the UI shows of a step."""
 
 KINDS = {"str": str, "int": int, "float": float, "bool": bool, "list": list, "dict": dict}
-ENGINE = {"run_id": dsl.RUN_ID_PLACEHOLDER, "run_title": "{{workflow.name}}", "task_id": ""}
+ENGINE = {"run_id": dsl.RUN_ID_PLACEHOLDER, "task_id": ""}
 """There are no loops, so the name of a step identifies it."""
 
 RESTRICTED = {

@@ -16,7 +16,6 @@ from ddpipe.pipelines.wiring import MOUNT, SECRET, YES, Given, Made, Pipeline, P
 
 _PLACEHOLDERS = {
     Placeholder.RUN_ID: dsl.PIPELINE_JOB_ID_PLACEHOLDER,
-    Placeholder.RUN_TITLE: dsl.PIPELINE_JOB_NAME_PLACEHOLDER,
     Placeholder.TASK_ID: dsl.PIPELINE_TASK_ID_PLACEHOLDER,
 }
 _CREDENTIALS = {"accesskey": "AWS_ACCESS_KEY_ID", "secretkey": "AWS_SECRET_ACCESS_KEY"}

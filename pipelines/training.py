@@ -26,7 +26,7 @@ from ddpipe.pipelines.wiring import (
 from ddpipe.storage.base import KUBEFLOW_ENDPOINT
 
 NAME = "ddpipe-training"
-_RUN: dict[str, Value] = {"run": "", "run_id": Placeholder.RUN_ID, "run_title": Placeholder.RUN_TITLE}
+_RUN: dict[str, Value] = {"run": "", "run_id": Placeholder.RUN_ID}
 _DATASET: dict[str, Value] = {**_RUN, "dataset": Made("prepare", "dataset")}
 _PACKAGE: dict[str, Value] = {"model": Made("export", "model")}
 _EXPORTED = Made("gate", "to_export")

@@ -31,7 +31,6 @@ class Placeholder(StrEnum):
     """A value that the engine fills in."""
 
     RUN_ID = "run_id"
-    RUN_TITLE = "run_title"
     TASK_ID = "task_id"
 
 

@@ -147,7 +147,6 @@ def _identity() -> dict[str, str]:
     pipeline = Pipeline.get_default_pipeline()
     return {
         "run_id": dsl.PIPELINE_JOB_ID_PLACEHOLDER,
-        "run_title": dsl.PIPELINE_JOB_NAME_PLACEHOLDER,
         "task_id": dsl.PIPELINE_TASK_ID_PLACEHOLDER,
         "step": dsl.PIPELINE_TASK_NAME_PLACEHOLDER,
         **({"pipeline": pipeline.name} if pipeline else {}),

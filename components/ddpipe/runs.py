@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -43,13 +43,12 @@ class RunOptions(Parameters):
         "runs", "URI of the folder that holds all runs, a path or s3://bucket/prefix.", form="storage_runs"
     )
     run_id: str = parameter("", "Run ID assigned by the engine, the same for every retry.")
-    run_title: str = parameter("", "Title of the run in the report (default: its name).")
 
     @property
     def named(self) -> Run | None:
         """The run; None if no name is given."""
         name = self.run or self.run_id
-        return replace(Run.named(self.runs, name), title=self.run_title) if name else None
+        return Run.named(self.runs, name) if name else None
 
     @property
     def required(self) -> Run:
