@@ -209,7 +209,7 @@ def test_the_first_step_gets_all_later_parameters(tmp_path: Path) -> None:
     v2 = understood(v2_command(containers("training")["prepare"], values, tmp_path))
     v1 = understood(v1_command(templates("training")["prepare"], values))
     assert dict(v2["check"]) == dict(v1["check"])
-    places = {item.name for item in declared(Recipe) if item.alone} | {"train_options", "cluster_options"}
+    places = {item.name for item in declared(Recipe) if item.alone} | {"train_options"}
     assert places <= dict(v2["check"]).keys()
 
 
