@@ -1,4 +1,4 @@
-"""Write the files that later versions of ddpipe have to read: tests/golden/formats/VERSION.
+"""Write the files that later versions of ddpipe have to read: tests/golden/formats/VERSION.tar.gz.
 
     git worktree add ../ddpipe-VERSION COMMIT
     PYTHONPATH=../ddpipe-VERSION/components:tests/support python tests/support/write_formats.py FOLDER
@@ -78,8 +78,8 @@ def _write_bucket(small: Path, large: Path) -> None:
     _ddpipe(*prepare, "large", "--source", "folder", "--source-path", str(large), "--image-format", "jpeg")
     table = ("--source", "csv", "--table", "labels.csv", "--image-column", "image")
     _ddpipe(*prepare, "labels", "--source-path", str(small), *table, "--label-columns", "light,odd")
-    _ddpipe(*training("first", "--gate", "blocks", "--export-formats", "fp16"))
-    _ddpipe(*training("second", "--gate", "blocks", "--seed", "1", "--gate-gain", "-1"))
+    _ddpipe(*training("first", "--gate-model", "blocks"))
+    _ddpipe(*training("second", "--gate-model", "blocks", "--seed", "1", "--gate-gain", "-1"))
     _interrupt(training("interrupted"))
 
 
