@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import s3_server
+from archives import unpack
 from s3_server import BUCKET
 from write_formats import RUNS, STORE, TINY, training
 
@@ -26,8 +26,7 @@ SUPPORT = Path(__file__).parents[1] / "support"
 @pytest.fixture(params=VERSIONS, ids=lambda path: path.name.removesuffix(".tar.gz"))
 def written(request: pytest.FixtureRequest, s3: s3_server.Server, tmp_path: Path) -> Path:
     """The files of one version: its bucket is in the S3 server, its studies in the folder."""
-    with tarfile.open(request.param) as tar:
-        tar.extractall(tmp_path, filter="data")
+    unpack(request.param, tmp_path)
     for path in (tmp_path / "bucket").rglob("*"):
         if path.is_file():
             s3.client.fput_object(BUCKET, path.relative_to(tmp_path / "bucket").as_posix(), str(path))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import tarfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from archives import unpack
 
 from ddpipe.data.reader import open_split
 from ddpipe.prepare.prepare import prepare
@@ -24,8 +24,7 @@ pytestmark = [
 
 
 def test_all_of_cifar_10_as_class_folders(tmp_path: Path) -> None:
-    with tarfile.open(FOLDER / "cifar10.tar.gz") as archive:
-        archive.extractall(tmp_path / "cifar", filter="data")
+    unpack(FOLDER / "cifar10.tar.gz", tmp_path / "cifar")
     spec = PrepareSpec(
         source="cifar10",
         source_path=str(tmp_path / "cifar"),
