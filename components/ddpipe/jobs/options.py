@@ -282,6 +282,23 @@ class JobOptions(Parameters):
                 yield f"`deadlines`: {stage} is {seconds!r}, not a number of seconds greater than 0"
 
 
+_FORMER: Mapping[str, object] = {
+    "extended_resources": {},
+    "spread": "",
+    "host_network": False,
+    "runtime_class": "",
+    "priority_class": "",
+    "autoscaling": False,
+    "outage": 600.0,
+}
+"""Options that version 0.1.0 wrote into the record of a launch, with the values that had no effect."""
+
+
+def without_former(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Options without former ones that had no effect; one that had is left, for `from_dict` to name."""
+    return {name: value for name, value in stored.items() if name not in _FORMER or value != _FORMER[name]}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions(JobOptions):
     """What a person chooses about a job that runs a command of their own."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from ddpipe.errors import CorruptObject, ParameterError, ReplicaFailed
 from ddpipe.jobs.job import Owner, TrainingJob
-from ddpipe.jobs.options import JobOptions
+from ddpipe.jobs.options import JobOptions, without_former
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import Format, sha256
 
@@ -84,7 +84,7 @@ class Launch:
 
     def job(self, folder: str, namespace: str, private: Mapping[str, Any], key: str) -> TrainingJob:
         """The job whose pods run the call; the same launch always gives the same job."""
-        options = JobOptions.from_dict({**self.options, **private}).to_dict()
+        options = JobOptions.from_dict({**without_former(self.options), **private}).to_dict()
         options["env"] = {**options["env"], KEY: key}
         return TrainingJob(
             owner=Owner(pipeline=PIPELINE, run_id=self.name, step=self.work),

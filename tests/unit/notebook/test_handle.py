@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,17 @@ def test_attach_without_a_launch_is_an_error(tmp_path: Path) -> None:
 def test_a_record_is_read_as_it_was_written(folder: Store) -> None:
     launched = a_launch(folder, private=("env",))
     assert Launch.read(folder) == launched
+
+
+def test_a_record_with_the_options_of_0_1_0_gives_the_same_job(folder: Store) -> None:
+    """It holds all of them, also those that are gone; one of these that had an effect is not ignored."""
+    launched = a_launch(folder)
+    former = {"spread": "", "host_network": False, "outage": 600.0, "extended_resources": {}}
+    before = replace(launched, options={**launched.options, **former})
+    job = launched.job("s3://runs/one", "team", {}, "key")
+    assert before.job("s3://runs/one", "team", {}, "key") == job
+    with pytest.raises(ParameterError, match="spread"):
+        replace(launched, options={"spread": "zone"}).job("s3://runs/one", "team", {}, "key")
 
 
 @pytest.mark.parametrize("record", ["[]", "{", '{"name": 1}'])
