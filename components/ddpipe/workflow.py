@@ -74,7 +74,7 @@ def prepare(run: Run, spec: PrepareSpec, helpers: Helpers | None = None) -> Prep
         from ddpipe.prepare.prepare import prepare as step
 
         facts.update(run.facts("prepare"))
-        spec = spec.validated().settled()
+        spec = spec.validated().with_detected_source()
         refuse_results_inside(spec, run.uri)
         prepared = step(spec, helpers)
         _use(run, facts, prepared.manifest_uri, prepared.manifest, reused=prepared.reused)

@@ -152,7 +152,7 @@ def data_of(given: Mapping[str, Any]) -> PrepareSpec | str:
     """What to prepare, or the URI of a dataset version."""
     spec = PrepareSpec.picked(given)
     if not given["dataset"]:
-        return spec.settled()
+        return spec.with_detected_source()
     if spec != replace(PrepareSpec(), store=spec.store):
         raise ParameterError(
             what="the run cannot start",

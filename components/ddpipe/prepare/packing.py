@@ -31,7 +31,7 @@ from ddpipe.data.shards import shard_key, verify
 from ddpipe.errors import NoSuchObject
 from ddpipe.prepare.encoding import Encoding, Moments
 from ddpipe.prepare.entries import DIGEST, Entry, Members, write_entry
-from ddpipe.prepare.planning import Known, Plan, Stored, Take
+from ddpipe.prepare.planning import Known, PackingPlan, Stored, Take
 from ddpipe.processes.machine import cpus, give_memory_back, keep_memory
 from ddpipe.processes.progress import progress_bar
 from ddpipe.sources import Source, Survey, Unreadable
@@ -96,7 +96,7 @@ class Packer:
                 )
 
     def pack(
-        self, plans: Mapping[str, Plan], encoding: Encoding, *, keep_going: bool
+        self, plans: Mapping[str, PackingPlan], encoding: Encoding, *, keep_going: bool
     ) -> dict[str, list[Stored]]:
         """Carry out plans, each split after the other."""
 
@@ -165,7 +165,13 @@ class Packer:
         return hashlib.sha256(data).digest(), probe(data)
 
     def _encode(
-        self, encoding: Encoding, plan: Plan, opened: OpenedShards, place: int, row: int, sample: Sample
+        self,
+        encoding: Encoding,
+        plan: PackingPlan,
+        opened: OpenedShards,
+        place: int,
+        row: int,
+        sample: Sample,
     ) -> Packed:
         if not (take := plan.take(place)):
             return self._read(encoding, place, row, sample)

@@ -84,7 +84,7 @@ class Take(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PackingPlan:
     """How the samples of one split get into shards.
 
     Attributes:
@@ -104,7 +104,7 @@ class Plan:
     shelf: tuple[Stored, ...] = ()
 
     @classmethod
-    def of(cls, rows: Rows) -> Plan:
+    def of(cls, rows: Rows) -> PackingPlan:
         """Read and encode all of these samples."""
         return cls((), frozenset(), rows, np.full(len(rows), -1, np.int32), np.zeros(len(rows), np.int32))
 
@@ -136,7 +136,7 @@ class Plan:
 
 def planned(
     rows: Rows, known: Known, stored: Iterable[Stored], encoding: Encoding, broken: Collection[str]
-) -> Plan:
+) -> PackingPlan:
     """Reuse what earlier prepares stored with the same encoding of the same files.
 
     A shard is kept if all of its images are wanted. If there are new images, small shards are not kept but
@@ -165,7 +165,7 @@ def planned(
             usable = np.flatnonzero(fits & ~covered[one.rows])
             target = np.searchsorted(new, one.rows[usable])
             origins[target], places[target] = number, usable
-    return Plan(
+    return PackingPlan(
         kept=tuple(sorted(kept, key=lambda one: one.rows[0])),
         broken=frozenset(one.entry.shard.sha256 for one in kept) & frozenset(broken),
         rows=new,

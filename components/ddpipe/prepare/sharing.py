@@ -34,7 +34,7 @@ from ddpipe.errors import CorruptObject
 from ddpipe.prepare.encoding import Encoding, encoding_of
 from ddpipe.prepare.entries import Entry, read_entries
 from ddpipe.prepare.packing import Packer
-from ddpipe.prepare.planning import Plan, Stored, located
+from ddpipe.prepare.planning import PackingPlan, Stored, located
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.sources import Survey, open_source
 from ddpipe.sources.samples import Finder, Samples
@@ -95,7 +95,7 @@ class Helped:
         self._helpers, self._spec, self._survey, self._store = helpers, spec, survey, store
         self._scratches: list[_Scratch] = []
 
-    def encoded(self, plans: Iterable[Plan], encoding: Encoding) -> list[Stored]:
+    def encoded(self, plans: Iterable[PackingPlan], encoding: Encoding) -> list[Stored]:
         """What they have encoded of that which would have to be read; only its images are to be used."""
         rows = np.concatenate([plan.unread for plan in plans])
         if not self._helpers or not len(rows):
@@ -157,7 +157,7 @@ def encode_share(uri: str, sha256: str, number: int) -> int:
     source = open_source(spec.source, spec.source_path, spec.columns)
     packer = Packer(source, survey, folder.store, spec.name, remote="://" in spec.source_path)
     left = np.flatnonzero(~_done(samples, read_entries(folder.store, spec.name), encoding))
-    packer.pack({"": Plan.of(left)}, encoding, keep_going=True)
+    packer.pack({"": PackingPlan.of(left)}, encoding, keep_going=True)
     encoded = len(left) - len(packer.problems)
     log.info("share %d: %d of %d samples encoded", number, encoded, len(samples))
     return encoded

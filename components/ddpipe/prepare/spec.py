@@ -17,8 +17,6 @@ from ddpipe.sources.named import BUILT_IN, DOWNLOADS, SOURCES
 DIGITS = "digits"
 """The source that needs no path."""
 
-FORMATS = ("auto", "raw", "jpeg")
-
 GROUPED = ("folder", "webdataset")
 """Sources whose paths may name groups; a table has a column for them."""
 
@@ -69,11 +67,6 @@ class PrepareSpec(Parameters):
         Between(0, 1, open_low=True, open_high=True),
     )
     split_seed: int = parameter(0, "Seed that assigns samples to splits.", Between(0, 2**32 - 1))
-    image_format: str = parameter(
-        "auto",
-        "Storage format of images: raw (pixels), jpeg, or auto (raw for small images, else jpeg).",
-        OneOf(FORMATS),
-    )
     window: str = parameter(
         "",
         "Range of DICOM values to show, as CENTER/WIDTH, such as 40/400 (default: each file's own window).",
@@ -112,7 +105,10 @@ class PrepareSpec(Parameters):
         "the data.",
     )
 
-    def settled(self) -> PrepareSpec:
+    # No parameter: raw pixels or JPEGs, whatever suits the size of the images, for comparisons in Python.
+    image_format: str = "auto"
+
+    def with_detected_source(self) -> PrepareSpec:
         """The same with the source that the raw data has, if this is left open."""
         if self.source != AUTO:
             return self

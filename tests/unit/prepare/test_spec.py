@@ -25,7 +25,7 @@ def _problems(spec: PrepareSpec) -> str:
 
 
 def test_the_defaults_prepare_the_digits() -> None:
-    assert PrepareSpec.from_dict({}).settled().source == "digits"
+    assert PrepareSpec.from_dict({}).with_detected_source().source == "digits"
     assert all(item.help.endswith(".") for item in declared(PrepareSpec))
 
 
@@ -59,7 +59,6 @@ def test_the_columns_of_a_table_are_given_by_name() -> None:
         ("test_fraction", -0.1),
         ("test_fraction", 1.0),
         ("split_seed", -1),
-        ("image_format", "png"),
         ("verify", "yes"),
     ],
 )

@@ -269,20 +269,22 @@ def test_a_given_source_decides(tmp_path: Path) -> None:
 def test_a_given_table_decides(tmp_path: Path) -> None:
     a_folder(tmp_path, {"cat": 2, "dog": 2})
     spec = PrepareSpec(source_path=str(tmp_path), table="labels.csv")
-    assert spec.settled().source == "csv"
+    assert spec.with_detected_source().source == "csv"
 
 
 @pytest.mark.parametrize("part", ["", "labels.csv"])
 def test_options_of_tables_find_the_table(part: str, tmp_path: Path) -> None:
     _pictures(tmp_path, {"labels.csv": TABLE, "licences.csv": "licence,by\nx,y\n"})
-    spec = PrepareSpec(source_path=f"{tmp_path}/{part}".rstrip("/"), label_columns="kind").settled()
+    spec = PrepareSpec(
+        source_path=f"{tmp_path}/{part}".rstrip("/"), label_columns="kind"
+    ).with_detected_source()
     assert (spec.source, spec.source_path, spec.table) == ("csv", str(tmp_path), "labels.csv")
 
 
 def test_options_of_tables_outweigh_class_folders(tmp_path: Path) -> None:
     a_folder(tmp_path, {"cat": 2, "dog": 2})
     (tmp_path / "train.csv").write_text("StudyInstanceUID,kind,PatientID\n0,a,p\n")
-    spec = PrepareSpec(source_path=str(tmp_path), label_columns="kind").settled()
+    spec = PrepareSpec(source_path=str(tmp_path), label_columns="kind").with_detected_source()
     assert (spec.source, spec.table) == ("csv", "train.csv")
 
 
@@ -295,8 +297,8 @@ def test_options_of_tables_without_a_table_name_the_usual_one(tmp_path: Path) ->
 def test_options_of_another_source_are_rejected_once_it_is_known(tmp_path: Path) -> None:
     _pictures(tmp_path, {"train.csv": TABLE})
     with pytest.raises(ParameterError, match="`group_pattern` is for the sources folder, webdataset"):
-        PrepareSpec(source_path=str(tmp_path), group_pattern="p").settled()
+        PrepareSpec(source_path=str(tmp_path), group_pattern="p").with_detected_source()
 
 
 def test_without_a_path_the_source_is_the_digits() -> None:
-    assert PrepareSpec().settled().source == PrepareSpec().name == "digits"
+    assert PrepareSpec().with_detected_source().source == PrepareSpec().name == "digits"
