@@ -268,7 +268,6 @@ def connect(endpoint: Endpoint) -> Engine:
         existing_token=endpoint.token or None,
         cookies=endpoint.cookies or None,
         ssl_ca_cert=endpoint.ca_file or None,
-        verify_ssl=endpoint.verify_tls,
         credentials=mounted,
     )
     many, version = client.health()

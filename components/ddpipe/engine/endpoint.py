@@ -54,7 +54,6 @@ class EndpointOptions(Parameters):
         "",
         "File with certificates to trust, for self-signed ones (default: KFP_CA_FILE, or the public ones).",
     )
-    verify_tls: bool = parameter(default=True, help="Whether to verify the server's certificate.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,6 @@ class Endpoint:
         token: A fixed token; empty for none.
         cookies: As in the header; empty for none.
         ca_file: Certificates to trust; empty for the public ones.
-        verify_tls: Whether certificates are checked at all.
     """
 
     url: str
@@ -77,7 +75,6 @@ class Endpoint:
     token: str = field(default="", repr=False)
     cookies: str = field(default="", repr=False)
     ca_file: str = ""
-    verify_tls: bool = True
 
     @property
     def shown(self) -> str:
@@ -97,7 +94,6 @@ def resolve(options: EndpointOptions, environment: Mapping[str, str]) -> Endpoin
         token=token,
         cookies=_cookies(options.cookies_file) or _header("KFP_COOKIES", environment.get("KFP_COOKIES", "")),
         ca_file=_readable(options.ca_file or environment.get("KFP_CA_FILE", "")),
-        verify_tls=options.verify_tls,
     )
 
 

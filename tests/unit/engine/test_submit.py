@@ -14,7 +14,6 @@ from typing import Any
 
 import kfp_server
 import pytest
-import urllib3
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -311,8 +310,6 @@ def test_self_signed_certificate_is_trusted_when_it_is_given(tmp_path: Path) -> 
         error = refusal(EngineUnreachable, "submit", "--endpoint", server.url)
         assert "--ca-file" in error["do"]
         facts("submit", "--endpoint", server.url, "--ca-file", str(certificate))
-        with pytest.warns(urllib3.exceptions.InsecureRequestWarning):
-            facts("submit", "--endpoint", server.url, "--verify-tls", "false")
 
 
 @pytest.mark.parametrize(
