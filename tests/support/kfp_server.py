@@ -200,7 +200,7 @@ class Server:
         if self.cookie and self.cookie not in request.headers.get("Cookie", ""):
             there = request.address.startswith("/dex")
             return Response(200, LOGIN_PAGE, PAGE) if there else Response(302, b"", PAGE, LOGIN)
-        if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             return _words(401, 16, "Unauthenticated: the token has expired")
         try:
             return self._answer(request)

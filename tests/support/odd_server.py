@@ -13,13 +13,19 @@ Answer = Callable[[str], bytes]
 
 @contextmanager
 def answering(
-    answer: Answer, kind: str = "application/json", *, pause: float = 0.0, missing: int = 0
+    answer: Answer,
+    kind: str = "application/json",
+    *,
+    status: int = 200,
+    pause: float = 0.0,
+    missing: int = 0,
 ) -> Iterator[str]:
     """The URL of a server.
 
     Args:
         answer: Makes the bodies.
         kind: Their Content-Type.
+        status: Their status.
         pause: Seconds between two bytes of a body.
         missing: Bytes that the Content-Length promises, and that never come.
     """
@@ -29,7 +35,7 @@ def answering(
         def _handle(self) -> None:
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
             body = answer(self.path)
-            self.send_response_only(200)
+            self.send_response_only(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body) + missing))
             self.end_headers()

@@ -15,9 +15,8 @@ from ddpipe import form
 from ddpipe.commands.options import options, parsed, taken
 from ddpipe.engine.client import Engine, connect
 from ddpipe.engine.endpoint import EndpointOptions, resolve
-from ddpipe.engine.package import Package, read_package, read_values
+from ddpipe.engine.package import Package, publish, read_package, read_values
 from ddpipe.engine.runs import Request, RunState, conclude, follow
-from ddpipe.engine.versions import publish
 from ddpipe.errors import Interrupted
 from ddpipe.form import spelled
 from ddpipe.jobs.options import NO_SECRET

@@ -13,6 +13,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Any
 
+from ddpipe.engine.answers import EXPERIMENT
 from ddpipe.engine.client import ONE_USER, Engine
 from ddpipe.engine.package import Package
 from ddpipe.errors import DdpipeError, EngineForbidden, InputError, LoginRequired, ParameterError
@@ -85,7 +86,8 @@ def _server(reach: Callable[[], Engine]) -> Iterator[tuple[Check, Engine | None]
     """Check address, login and namespace; the server follows once all three are right."""
     try:
         engine = reach()
-        engine.client.list_experiments(page_size=1, namespace=engine.namespace)
+        query = {"page_size": 1, "namespace": engine.namespace}
+        engine.client.ask("GET", "experiments", {"experiments": [EXPERIMENT]}, query=query)
     except LoginRequired as error:
         yield Check("endpoint", State.OK, error.which), None
         yield _failed("login", error), None

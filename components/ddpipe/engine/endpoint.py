@@ -82,6 +82,12 @@ class Endpoint:
         parts = urlsplit(self.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
+    def headers(self) -> dict[str, str]:
+        """What shows who asks."""
+        token = _header(self.token_file, _text(self.token_file)) if self.token_file else self.token
+        login = {"Authorization": f"Bearer {token}"} if token else {}
+        return login | ({"Cookie": self.cookies} if self.cookies else {})
+
 
 def resolve(options: EndpointOptions, environment: Mapping[str, str]) -> Endpoint:
     """Take each setting from the options, else from the environment, else from the pod."""

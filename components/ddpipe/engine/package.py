@@ -1,4 +1,4 @@
-"""A compiled package: its name, its parameters, and the hash of its content, which names its version."""
+"""A compiled package: its name, its parameters, and its version, named by the hash of the content."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any
 
 import yaml
 
-from ddpipe.errors import InputError
+from ddpipe.engine.answers import PIPELINE, VERSION
+from ddpipe.engine.client import Engine, named, quoted
+from ddpipe.errors import EngineConflict, InputError
 from ddpipe.parameters import ANYTHING, OneOf, Parameter
 
 _KINDS: dict[str, type] = {
@@ -45,6 +47,25 @@ class Package:
     version: str
     parameters: tuple[Parameter, ...]
     spec: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of a pipeline on the server.
+
+    Attributes:
+        pipeline: Name of the pipeline.
+        pipeline_id: The server's id of the pipeline.
+        name: Hash of the content.
+        id: The server's id of the version.
+        uploaded: Whether it is new.
+    """
+
+    pipeline: str
+    pipeline_id: str
+    name: str
+    id: str
+    uploaded: bool
 
 
 def read_package(path: Path) -> Package:
@@ -88,6 +109,52 @@ def steps_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(
         name for name, task in tasks if "executorLabel" in components.get(task["componentRef"]["name"], {})
     )
+
+
+def publish(engine: Engine, package: Package, pipeline: str = "") -> Version:
+    """Upload a package, unless the server has this content already.
+
+    The hash of its content is the version's name, so the same content is always the same version; an upload
+    that died half-way is found and completed.
+    """
+    name = pipeline or package.name
+    pipeline_id = _pipeline(engine, name) or _create(engine, name, package.help)
+    if found := _version(engine, pipeline_id, package.version):
+        return Version(name, pipeline_id, package.version, found, uploaded=False)
+    try:
+        made = engine.client.upload(package.path, VERSION, name=package.version, pipelineid=pipeline_id)
+    except EngineConflict:
+        # Another process has just uploaded the same content.
+        if found := _version(engine, pipeline_id, package.version):
+            return Version(name, pipeline_id, package.version, found, uploaded=False)
+        raise
+    return Version(name, pipeline_id, package.version, made.pipeline_version_id, uploaded=True)
+
+
+def _create(engine: Engine, name: str, text: str) -> str:
+    """A pipeline without versions: an upload would name its first version as the pipeline."""
+    body = {"display_name": name, "description": text, "namespace": engine.namespace}
+    try:
+        made: str = engine.client.ask("POST", "pipelines", PIPELINE, body=body).pipeline_id
+    except EngineConflict:
+        if found := _pipeline(engine, name):
+            return found
+        raise
+    return made
+
+
+def _pipeline(engine: Engine, name: str) -> str | None:
+    listed = engine.client.every(
+        "pipelines", "pipelines", PIPELINE, namespace=engine.namespace, filter=named(name)
+    )
+    return next((item.pipeline_id for item in listed if item.display_name == name), None)
+
+
+def _version(engine: Engine, pipeline_id: str, name: str) -> str | None:
+    listed = engine.client.every(
+        f"pipelines/{quoted(pipeline_id)}/versions", "pipeline_versions", VERSION, filter=named(name)
+    )
+    return next((item.pipeline_version_id for item in listed if item.display_name == name), None)
 
 
 def _parameter(name: str, item: Mapping[str, Any]) -> Parameter:

@@ -10,10 +10,9 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from ddpipe.engine.client import MOST_BYTES, ONE_USER, Engine, every, named, silent
-from ddpipe.engine.package import steps_of
-from ddpipe.engine.refusals import not_described
-from ddpipe.engine.versions import Version
+from ddpipe.engine.answers import EXPERIMENT, RUN, VERSION, not_described
+from ddpipe.engine.client import MOST_BYTES, ONE_USER, Engine, named, quoted
+from ddpipe.engine.package import Version, steps_of
 from ddpipe.errors import (
     DdpipeError,
     EngineError,
@@ -138,47 +137,52 @@ class Request:
     experiment: str
     account: str = ""
 
+    def body(self, experiment: str) -> dict[str, Any]:
+        """What the API calls it, for a run and for a schedule."""
+        version = {"pipeline_id": self.version.pipeline_id, "pipeline_version_id": self.version.id}
+        return {
+            "experiment_id": experiment,
+            "pipeline_version_reference": version,
+            "runtime_config": {"parameters": dict(self.arguments)},
+            "service_account": self.account or None,
+        }
+
 
 def experiment_id(engine: Engine, name: str) -> str:
     """ID of the experiment of this name, which is created if there is none."""
-    listed = every(
-        engine.client.list_experiments, "experiments", namespace=engine.namespace, filter=named(name)
+    listed = engine.client.every(
+        "experiments", "experiments", EXPERIMENT, namespace=engine.namespace, filter=named(name)
     )
     for item in listed:
         if item.display_name == name:
             found: str = item.experiment_id
             return found
-    with silent():
-        made: str = engine.client.create_experiment(name, namespace=engine.namespace).experiment_id
+    body = {"display_name": name, "namespace": engine.namespace}
+    made: str = engine.client.ask("POST", "experiments", EXPERIMENT, body=body).experiment_id
     return made
 
 
 def start(engine: Engine, request: Request, name: str) -> str:
     """Start a run."""
-    version = request.version
-    experiment = experiment_id(engine, request.experiment)
-    with silent():
-        made: str = engine.client.run_pipeline(
-            experiment,
-            name,
-            params=dict(request.arguments),
-            pipeline_id=version.pipeline_id,
-            version_id=version.id,
-            service_account=request.account or None,
-        ).run_id
+    body = {"display_name": name, **request.body(experiment_id(engine, request.experiment))}
+    made: str = engine.client.ask("POST", "runs", RUN, body=body).run_id
     return made
 
 
 def latest(engine: Engine, count: int) -> list[RunState]:
     """The newest runs, without their steps."""
-    listed = every(engine.client.list_runs, "runs", namespace=engine.namespace, sort_by="created_at desc")
+    listed = engine.client.every("runs", "runs", RUN, namespace=engine.namespace, sort_by="created_at desc")
     return [_state(engine, run, ()) for run in islice(listed, count)]
 
 
 def look(engine: Engine, run_id: str) -> RunState:
     """A run as it is now."""
-    run = engine.client.get_run(run_id)
+    run = _run(engine, run_id)
     return _state(engine, run, _steps(engine, run))
+
+
+def _run(engine: Engine, run_id: str) -> Any:  # noqa: ANN401 - of the shape RUN
+    return engine.client.ask("GET", f"runs/{quoted(run_id)}", RUN)
 
 
 def follow(
@@ -189,7 +193,7 @@ def follow(
     steps, seen = None, clock()
     while True:
         try:
-            run = engine.client.get_run(run_id)
+            run = _run(engine, run_id)
             steps = _steps(engine, run) if steps is None else steps
             state, seen = _state(engine, run, steps), clock()
         except (EngineUnreachable, NotAnEngine):  # a proxy answers with a page while the server restarts
@@ -254,13 +258,13 @@ def stop(engine: Engine, run_id: str) -> bool:
     """Stop a run; whether it was running."""
     if look(engine, run_id).over:
         return False
-    engine.client.terminate_run(run_id)
+    engine.client.ask("POST", f"runs/{quoted(run_id)}:terminate")
     return True
 
 
 def retry(engine: Engine, run_id: str) -> None:
     """Run the failed steps of a run again; what succeeded stays."""
-    engine.client.runs.run_service_retry_run(run_id)
+    engine.client.ask("POST", f"runs/{quoted(run_id)}:retry")
 
 
 def step_log(engine: Engine, run_id: str, step: StepState, last: int = MOST_BYTES) -> str:
@@ -320,7 +324,7 @@ def _from_cluster(engine: Engine, _run_id: str, pod: str, last: int) -> str | No
     return kept[-last:].decode(errors="replace")
 
 
-def _state(engine: Engine, run: Any, names: Iterable[str]) -> RunState:  # noqa: ANN401 - kfp's model
+def _state(engine: Engine, run: Any, names: Iterable[str]) -> RunState:  # noqa: ANN401 - of the shape RUN
     tasks = (run.run_details and run.run_details.task_details) or ()
     steps = [_step(task) for task in tasks if task.display_name in set(names)]
     last = datetime.max.replace(tzinfo=UTC)
@@ -338,13 +342,13 @@ def _state(engine: Engine, run: Any, names: Iterable[str]) -> RunState:  # noqa:
     )
 
 
-def _was_stopped(run: Any) -> bool:  # noqa: ANN401 - kfp's model
+def _was_stopped(run: Any) -> bool:  # noqa: ANN401 - of the shape RUN
     """Whether a run was stopped: version 2.17 reports it as failed in the end, after a state of stopping."""
     states = [entry.state for entry in run.state_history or ()]
     return bool(_STOPPED.intersection([run.state, *states[-2:-1]]))
 
 
-def _step(task: Any) -> StepState:  # noqa: ANN401 - kfp's model
+def _step(task: Any) -> StepState:  # noqa: ANN401 - of the shape RUN
     state = task.state or WAITING
     started = task.start_time if state != WAITING else None
     finished = task.end_time if state in _OVER else None
@@ -360,7 +364,7 @@ def _pod(node: str) -> str:
     return f"{workflow}-{_LAUNCHER}-{digits}"
 
 
-def _steps(engine: Engine, run: Any) -> tuple[str, ...]:  # noqa: ANN401 - kfp's model
+def _steps(engine: Engine, run: Any) -> tuple[str, ...]:  # noqa: ANN401 - of the shape RUN
     """The steps of a run's pipeline; raises `NotAnEngine` if the server sends something else."""
     try:
         return steps_of(_spec(engine, run))
@@ -368,7 +372,7 @@ def _steps(engine: Engine, run: Any) -> tuple[str, ...]:  # noqa: ANN401 - kfp's
         raise not_described(f"the pipeline of run {run.run_id}", error) from error
 
 
-def _spec(engine: Engine, run: Any) -> Mapping[str, Any]:  # noqa: ANN401 - kfp's model
+def _spec(engine: Engine, run: Any) -> Mapping[str, Any]:  # noqa: ANN401 - of the shape RUN
     """The pipeline of a run, which the run itself or its version has."""
     if run.pipeline_spec:
         found: Mapping[str, Any] = run.pipeline_spec
@@ -376,7 +380,8 @@ def _spec(engine: Engine, run: Any) -> Mapping[str, Any]:  # noqa: ANN401 - kfp'
     reference = run.pipeline_version_reference
     if not reference:
         return {}
-    version = engine.client.get_pipeline_version(reference.pipeline_id, reference.pipeline_version_id)
+    path = f"pipelines/{quoted(reference.pipeline_id)}/versions/{quoted(reference.pipeline_version_id)}"
+    version = engine.client.ask("GET", path, VERSION)
     return version.pipeline_spec or {}
 
 

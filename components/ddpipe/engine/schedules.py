@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from ddpipe.engine.client import Engine, every
+from ddpipe.engine.answers import SCHEDULE
+from ddpipe.engine.client import Engine, quoted
 from ddpipe.engine.runs import Request, experiment_id
 from ddpipe.errors import EngineConflict, ParameterError, UnknownToEngine
 
@@ -43,6 +44,12 @@ class Trigger:
     def __str__(self) -> str:
         """As a user writes it."""
         return f"cron {self.cron}" if self.cron else f"every {_duration(self.seconds)}"
+
+    def body(self) -> dict[str, Any]:
+        """As the API takes it."""
+        if self.cron:
+            return {"cron_schedule": {"cron": self.cron}}
+        return {"periodic_schedule": {"interval_second": self.seconds}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +132,15 @@ def put(engine: Engine, name: str, trigger: Trigger, request: Request) -> tuple[
             _delete(engine, *(other for other in before if other is not item))
             return _schedule(item), len(before) > 1
     enabled = all(_schedule(item).enabled for item in before)
-    made = engine.client.create_recurring_run(
-        experiment,
-        name,
-        cron_expression=trigger.cron or None,
-        interval_second=trigger.seconds or None,
-        max_concurrency=1,
-        no_catchup=True,
-        params=dict(request.arguments),
-        pipeline_id=request.version.pipeline_id,
-        version_id=request.version.id,
-        enabled=enabled,
-        service_account=request.account or None,
-    )
+    body = {
+        "display_name": name,
+        "trigger": trigger.body(),
+        "mode": "ENABLE" if enabled else "DISABLE",
+        "max_concurrency": 1,
+        "no_catchup": True,
+        **request.body(experiment),
+    }
+    made = engine.client.ask("POST", "recurringruns", SCHEDULE, body=body)
     _delete(engine, *before)
     return _schedule(made), True
 
@@ -169,30 +172,29 @@ def find(engine: Engine, name: str) -> Schedule:
 
 def enable(engine: Engine, schedule: Schedule, *, enabled: bool) -> Schedule:
     """Enable or disable a schedule."""
-    client = engine.client
-    act = client.enable_recurring_run if enabled else client.disable_recurring_run
-    act(schedule.id)
+    act = "enable" if enabled else "disable"
+    engine.client.ask("POST", f"recurringruns/{quoted(schedule.id)}:{act}")
     return replace(schedule, enabled=enabled)
 
 
 def delete(engine: Engine, schedule: Schedule) -> None:
     """Remove a schedule; its runs stay."""
-    engine.client.delete_recurring_run(schedule.id)
+    engine.client.ask("DELETE", f"recurringruns/{quoted(schedule.id)}")
 
 
 def _models(engine: Engine, name: str = "", **query: str) -> Iterator[Any]:
     if engine.namespace and not query:
         query = {"namespace": engine.namespace}
-    listed = every(engine.client.list_recurring_runs, "recurring_runs", **query)
+    listed = engine.client.every("recurringruns", "recurringRuns", SCHEDULE, **query)
     return (item for item in listed if not name or item.display_name == name)
 
 
-def _delete(engine: Engine, *models: Any) -> None:  # noqa: ANN401 - kfp's
+def _delete(engine: Engine, *models: Any) -> None:  # noqa: ANN401 - of the shape SCHEDULE
     for model in models:
         delete(engine, _schedule(model))
 
 
-def _same_pipeline(model: Any, request: Request, name: str) -> bool:  # noqa: ANN401 - kfp's
+def _same_pipeline(model: Any, request: Request, name: str) -> bool:  # noqa: ANN401 - of the shape SCHEDULE
     reference = model.pipeline_version_reference
     if reference and reference.pipeline_id == request.version.pipeline_id:
         return True
@@ -204,7 +206,7 @@ def _same_pipeline(model: Any, request: Request, name: str) -> bool:  # noqa: AN
     )
 
 
-def _is_wanted(model: Any, trigger: Trigger, request: Request) -> bool:  # noqa: ANN401 - kfp's
+def _is_wanted(model: Any, trigger: Trigger, request: Request) -> bool:  # noqa: ANN401 - of the shape SCHEDULE
     schedule = _schedule(model)
     given = (model.runtime_config and model.runtime_config.parameters) or {}
     return (
@@ -215,7 +217,7 @@ def _is_wanted(model: Any, trigger: Trigger, request: Request) -> bool:  # noqa:
     )
 
 
-def _schedule(model: Any) -> Schedule:  # noqa: ANN401 - kfp's
+def _schedule(model: Any) -> Schedule:  # noqa: ANN401 - of the shape SCHEDULE
     reference, trigger = model.pipeline_version_reference, model.trigger
     periodic, timed = trigger.periodic_schedule, trigger.cron_schedule
     return Schedule(

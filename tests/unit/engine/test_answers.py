@@ -13,11 +13,20 @@ import pytest
 from engine_commands import ddpipe, refusal
 from odd_server import answering
 
-from ddpipe.engine import client
-from ddpipe.engine.answers import NotAsDescribed, check
+from ddpipe.engine import client, runs
+from ddpipe.engine.answers import RUN as SHAPE
+from ddpipe.engine.answers import NotAsDescribed, fitted
 from ddpipe.engine.client import connect
 from ddpipe.engine.endpoint import Endpoint
-from ddpipe.errors import DdpipeError, EngineError, EngineUnreachable, NotAnEngine, ParameterError
+from ddpipe.errors import (
+    DdpipeError,
+    EngineError,
+    EngineForbidden,
+    EngineUnreachable,
+    LoginRequired,
+    NotAnEngine,
+    ParameterError,
+)
 from ddpipe.kube import api
 
 COMMANDS = (
@@ -41,8 +50,6 @@ def healthy(body: bytes | dict[str, Any]) -> Callable[[str], bytes]:
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from ddpipe.engine import runs  # noqa: PLC0415 - kfp takes a second
-
     monkeypatch.setattr(runs, "_PAUSE", 0)
     monkeypatch.setattr(runs, "_OUTAGE", 0)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "nowhere"))
@@ -178,6 +185,36 @@ def test_kubeconfig_with_broken_base64_is_an_error(tmp_path: Path, monkeypatch: 
 
 
 def test_unknown_fields_and_states_are_accepted() -> None:
-    check({"runs": [RUN | {"state": "NEWER", "more": 7}]}, "V2beta1ListRunsResponse")
+    assert fitted({"runs": [RUN | {"state": "NEWER", "more": 7}]}, {"runs": [SHAPE]}).runs[0].state == "NEWER"
     with pytest.raises(NotAsDescribed, match=r"runs\[0\] has no display_name"):
-        check({"runs": [{"run_id": "7"}]}, "V2beta1ListRunsResponse")
+        fitted({"runs": [{"run_id": "7"}]}, {"runs": [SHAPE]})
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "seen"),
+    [
+        (403, b"RBAC: access denied", LoginRequired, "HTTP 403: RBAC: access denied"),
+        (
+            403,
+            b'{"error": "User is not authorized", "details": [7]}',
+            EngineForbidden,
+            "User is not authorized",
+        ),
+        (401, b"", LoginRequired, "HTTP 401"),
+        (500, b"[]", EngineUnreachable, "HTTP 500: []"),
+    ],
+)
+def test_refusal_has_its_own_status_and_the_host(
+    status: int, body: bytes, kind: type[EngineError], seen: str
+) -> None:
+    with answering(lambda _: body, status=status) as url:
+        parts = refusal(kind, "runs", "ls", "--endpoint", url)
+    assert parts["seen"] == seen
+    assert parts["which"] == f"GET {url}/apis/v2beta1/healthz"
+
+
+def test_odd_answer_is_reported_with_the_host() -> None:
+    with answering(healthy({"runs": "text"})) as url:
+        parts = refusal(NotAnEngine, "runs", "ls", "--endpoint", url)
+    assert parts["which"] == f"GET {url}/apis/v2beta1/runs"
+    assert "runs is str, not list" in parts["seen"]
