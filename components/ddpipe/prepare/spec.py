@@ -105,7 +105,7 @@ class PrepareSpec(Parameters):
         "the data.",
     )
 
-    # No parameter: raw pixels or JPEGs, whatever suits the size of the images, for comparisons in Python.
+    # No parameter: in Python, "raw" or "jpeg" for comparisons; otherwise the size of the images decides.
     image_format: str = "auto"
 
     def with_detected_source(self) -> PrepareSpec:
