@@ -36,6 +36,10 @@ SHAPED_BY_BASE_CLASS = {
         for name in ("probabilities", "decisions", "losses", "claims")
     ),
     *(
+        f"model/metrics.py:Task.{name}"  # what the table needs of a task
+        for name in ("probabilities", "truth", "decisions", "losses", "claims")
+    ),
+    *(
         f"train/objective.py:{objective}.{name}"
         for objective in ("CrossEntropy", "BinaryCrossEntropy")
         for name in ("losses", "totals")

@@ -20,7 +20,6 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from ddpipe.data import npy
 from ddpipe.data.manifest import ColumnRef, Shape, ShardRef
@@ -268,6 +267,8 @@ class Reduced:
 def reduced_image(image: Images, shape: Shape) -> Images:
     """An image in a smaller shape, by the filter of prepare."""
     height, width, channels = shape
+    from PIL import Image  # noqa: PLC0415 - the launcher image, which reads indexes, has no Pillow
+
     picture = Image.fromarray(image[..., 0] if channels == 1 else np.ascontiguousarray(image))
     small = picture.resize((width, height), Image.Resampling.BICUBIC)
     return np.asarray(small, np.uint8).reshape(shape)

@@ -62,7 +62,14 @@ class Answers:
     def judged(
         cls, task: Task, probabilities: FloatArray, truth: BoolArray, thresholds: Thresholds
     ) -> Answers:
-        """Scores in the order of the probabilities, and truth; both of shape (samples, classes)."""
+        """What was judged, from scores instead of logits.
+
+        Args:
+            task: Of the dataset.
+            probabilities: Shape (samples, classes); of scores only the order counts.
+            truth: Shape (samples, classes).
+            thresholds: As for `of`.
+        """
         import numpy as np  # noqa: PLC0415 - see above
 
         uncut = np.array([not task.exclusive and one is None for one in thresholds])

@@ -28,7 +28,7 @@ def _fail(monkeypatch: pytest.MonkeyPatch, kind: type[DdpipeError], *, begun: bo
         raise kind(what="it failed", which="here", seen="something", do="Run the same command again.")
 
     monkeypatch.setattr("ddpipe.commands.run.RunPlan.carry_out", failing)
-    monkeypatch.setattr("ddpipe.commands.tune.tune_here", failing)
+    monkeypatch.setattr("ddpipe.commands.study.tune_here", failing)
 
 
 @pytest.mark.parametrize("kind", [Interrupted, NotWritable, ReplicaFailed])
@@ -46,8 +46,9 @@ def test_a_study_named_by_the_time_says_how_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fail(monkeypatch, Interrupted, begun=True)
-    seen = _output(["tune", "--study", str(tmp_path / "one"), "--search", "learning_rate=0.1..1"])
-    (study,) = tmp_path.iterdir()
+    monkeypatch.chdir(tmp_path)
+    seen = _output(["tune", "--search", "learning_rate=0.1..1"])
+    (study,) = (tmp_path / "studies").iterdir()
     assert f"Add --study {study.name} to the command; otherwise a new study begins." in seen
 
 
