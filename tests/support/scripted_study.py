@@ -12,11 +12,10 @@ from ddpipe.processes.signals import on_stop
 from ddpipe.search.options import SearchOptions
 from ddpipe.search.space import parsed
 from ddpipe.train.recipe import Recipe
-from ddpipe.tune.ledger import Ledger
-from ddpipe.tune.process import Work
+from ddpipe.tune.process import TrialSetup
 from ddpipe.tune.searching import Search
 from ddpipe.tune.study import Study
-from ddpipe.tune.trial import Trial
+from ddpipe.tune.trials import Ledger, Trial
 
 RECIPE = plain(learning_rate=0.02, epochs=4, seed=3)
 SPACE = ("learning_rate=log(0.001,0.4)", "label_smoothing=0..0.2", "optimizer=sgd,adamw")
@@ -31,7 +30,7 @@ def search(folder: Path, trials: int, recipe: Recipe = RECIPE, parallel: int = 1
         Ledger(folder, space),
         recipe,
         options,
-        Work("dataset", 1, parallel),
+        TrialSetup("dataset", 1, parallel),
         "validation_accuracy",
         scripted_trial.started,
     )

@@ -19,7 +19,7 @@ from ddpipe.runs import Run
 from ddpipe.storage import open_store
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune.__main__ import PARENT, _end_with
-from ddpipe.tune.process import TrialProcess, Work
+from ddpipe.tune.process import TrialProcess, TrialSetup
 
 EPOCH_SECONDS = 0.02
 
@@ -28,7 +28,7 @@ def score(rate: float, epoch: int) -> float:
     return round(max(0.0, 1 - abs(math.log10(rate) + 1) / 2) * (1 - 0.5**epoch), 6)
 
 
-def started(run: Run, recipe: Recipe, work: Work) -> TrialProcess:
+def started(run: Run, recipe: Recipe, work: TrialSetup) -> TrialProcess:
     """In place of `TrialProcess.started`."""
     log = Path(run.uri, "log.txt")
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -36,7 +36,7 @@ SHAPED_BY_BASE_CLASS = {
         for name in ("probabilities", "decisions", "losses", "claims")
     ),
     *(
-        f"model/metrics.py:Task.{name}"  # what the table needs of a task
+        f"model/metrics.py:Question.{name}"  # what the table needs of a task
         for name in ("probabilities", "truth", "decisions", "losses", "claims")
     ),
     *(

@@ -34,7 +34,7 @@ from ddpipe.storage.lease import lease
 from ddpipe.summary import Summary
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
-from ddpipe.tune.findings import Findings
+from ddpipe.tune.report import Findings
 from ddpipe.tune.study import Study, StudyOptions
 from ddpipe.tune.tune import tune
 

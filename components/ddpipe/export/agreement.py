@@ -7,7 +7,7 @@ times as much as PyTorch, all features of the group move together, and the last 
 0.0005 in logits after 15 steps of training (against float64; PyTorch: 0.00001). Two results agree where the
 difference
 
-- is what rounding alone explains (rounding.py), or
+- is what rounding alone explains (`tolerance`), or
 - moves no probability by more than 0.001 and is small compared with the spread of the logits over the images.
 
 Without its second half, the second condition would pass any network whose probabilities hardly depend on the
@@ -17,11 +17,25 @@ leads by 0.002, or a label's is 0.001 away from its threshold, decisions are the
 
 from __future__ import annotations
 
+import copy
+import math
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
-from ddpipe.model.tasks import FloatArray, Task, Thresholds
+from ddpipe.data.reader import SplitReader
+from ddpipe.errors import ExportError, listed
+from ddpipe.model.evaluation import Evaluation
+from ddpipe.model.scoring import answers_to
+from ddpipe.model.session import Session
+from ddpipe.model.tasks import TASKS, FloatArray, Task, Thresholds
+
+BATCH_SIZES = (1, 2, 7, 64)
+"""In which the exported model is compared with PyTorch."""
 
 PROBABILITY = 1e-3
 """The largest change of a probability that nobody can see."""
@@ -91,3 +105,94 @@ def same_decisions(found: FloatArray, expected: FloatArray, task: Task, threshol
         task.decisions(task.probabilities(logits), thresholds) for logits in (found, expected)
     )
     return int((decided == evaluated).all(axis=1).sum())
+
+
+SHARE = 1e-4
+"""Of the largest logit: a hundred times what float32 usually rounds away."""
+
+UNIT = 2.0**-24
+"""Half the distance of 1 from the next float32: the most that one operation rounds away, relatively."""
+
+
+def tolerance(model: nn.Module, images: Tensor, largest: float) -> float:
+    """How far a logit may lie from the evaluated one, in logits.
+
+    A share of the largest logit, but not less than what rounding alone explains. A network that has learned
+    little adds up large terms to small logits, and the terms' rounding errors stay: adding up n terms in
+    another order moves the sum by at most about sqrt(n) units of the sum of their magnitudes, and every layer
+    of width n adds as much to the relative error of its outputs.
+
+    Source: Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM Journal on
+    Scientific Computing 41 (2019).
+
+    Args:
+        model: In evaluation mode, on the CPU.
+        images: Some samples, as the model takes them: uint8, shape (n, height, width, channels).
+        largest: Magnitude of the largest logit that was evaluated.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
+    roundings = sum(math.sqrt(layer.weight[0].numel()) for layer in layers)
+    return max(SHARE * largest, UNIT * roundings * _largest_sum(model, layers, images))
+
+
+def _largest_sum(model: nn.Module, layers: list[nn.Linear | nn.Conv2d], images: Tensor) -> float:
+    """The largest sum of magnitudes that the last of these layers adds up to a logit."""
+    calls: list[tuple[nn.Module, Tensor]] = []
+
+    def note(layer: nn.Module, inputs: tuple[Any, ...], _output: Tensor) -> None:
+        calls[:] = [(layer, inputs[0])]
+
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    try:
+        with torch.inference_mode():
+            model(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return max((_sum_of_magnitudes(layer, inputs) for layer, inputs in calls), default=0.0)
+
+
+def _sum_of_magnitudes(layer: nn.Module, inputs: Tensor) -> float:
+    positive = copy.deepcopy(layer)
+    with torch.no_grad():
+        for weights in positive.parameters():
+            weights.abs_()
+        return float(positive(inputs.abs()).max())
+
+
+def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: Evaluation) -> dict[str, Any]:
+    """Prove that an ONNX model computes what the trained and the evaluated model do.
+
+    In batches of several sizes its logits are compared with PyTorch's; over the whole split with those that
+    were evaluated, on any device.
+    """
+    logits, _ = evaluation.predictions()
+    temperature = np.float32(evaluation.metrics.temperature)
+    task, thresholds = TASKS[evaluation.metrics.task], evaluation.metrics.thresholds
+    answers = answers_to(samples, session, max(BATCH_SIZES))
+    first = torch.from_numpy(samples.images(range(min(max(BATCH_SIZES), len(samples)))))
+    allowed = tolerance(model, first, float(np.abs(logits).max()))
+    compare = partial(agreement, task=task, rounding=allowed, spread=spread_of(logits))
+    found = {"the evaluated logits": compare(answers, logits)}
+    for size in BATCH_SIZES:
+        images = first[:size]
+        with torch.inference_mode():
+            trained = model(images).numpy()
+        found[f"PyTorch's logits of {len(images)} images"] = compare(session(images.numpy()), trained)
+    if problems := [f"{one} away from {other}" for other, one in found.items() if not one.agrees]:
+        raise ExportError(
+            what="the exported model does not compute what the trained one does",
+            which=evaluation.subject.training,
+            seen=f"{listed(problems)}\nwhere {allowed:.2g} in logits is within rounding, and a change of "
+            f"{PROBABILITY:g} in probabilities is not visible",
+            do="Evaluate again, then export: training may have continued since. If that does not help, "
+            "use model.safetensors of the training's checkpoint: torch.onnx fails on this network.",
+        )
+    return {
+        "samples": len(logits),
+        "batch_sizes": list(BATCH_SIZES),
+        "largest_difference": max(one.logits for one in found.values()),
+        "largest_probability_difference": max(one.probabilities for one in found.values()),
+        "tolerance": allowed,
+        "same_decisions": same_decisions(answers / temperature, logits / temperature, task, thresholds),
+    }

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import partial
 from importlib.metadata import version
+from statistics import median
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from markupsafe import Markup, escape
 from safetensors.torch import save
@@ -20,10 +22,8 @@ from torch import nn
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import ExportError, ParameterError, listed
-from ddpipe.export.agreement import PROBABILITY, agreement, same_decisions, spread_of
-from ddpipe.export.rounding import tolerance
+from ddpipe.export.agreement import check
 from ddpipe.export.spec import ExportSpec
-from ddpipe.export.speed import speed_of
 from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.classifier import load_model, samples_seen
@@ -32,16 +32,20 @@ from ddpipe.model.metrics import TITLES
 from ddpipe.model.onnx import OPSET, NotExportable, to_onnx
 from ddpipe.model.package import ModelPackage, Signature, pattern_of, publish, surroundings
 from ddpipe.model.preprocessing import Preprocessing
-from ddpipe.model.scoring import Answer, answers_to, logits_by, with_views
+from ddpipe.model.scoring import Answer, batch_size_for, logits_by, with_views
 from ddpipe.model.session import Session
 from ddpipe.model.slices import worst_first
 from ddpipe.model.tasks import TASKS
 from ddpipe.storage import open_store
 from ddpipe.templates import environment
 
-BATCH_SIZES = (1, 2, 7, 64)
-
 LIBRARIES = ("ddpipe", "torch", "onnx", "onnxruntime", "onnxscript", "safetensors", "numpy")
+
+BATCHES = (1, 8, 64)
+"""Sizes that are timed; large images are timed in smaller batches."""
+
+RUNS, SECONDS = 10, 0.25
+"""Timed runs of one model and size: so many, or as many as begin in this time."""
 
 _log = logging.getLogger(__name__)
 
@@ -141,44 +145,6 @@ def _onnx(
     return model, checks
 
 
-def check(session: Session, model: nn.Module, samples: SplitReader, evaluation: Evaluation) -> dict[str, Any]:
-    """Prove that an ONNX model computes what the trained and the evaluated model do.
-
-    In batches of several sizes its logits are compared with PyTorch's; over the whole split with those that
-    were evaluated, on any device.
-    """
-    logits, _ = evaluation.predictions()
-    temperature = np.float32(evaluation.metrics.temperature)
-    task, thresholds = TASKS[evaluation.metrics.task], evaluation.metrics.thresholds
-    answers = answers_to(samples, session, max(BATCH_SIZES))
-    first = torch.from_numpy(samples.images(range(min(max(BATCH_SIZES), len(samples)))))
-    allowed = tolerance(model, first, float(np.abs(logits).max()))
-    compare = partial(agreement, task=task, rounding=allowed, spread=spread_of(logits))
-    found = {"the evaluated logits": compare(answers, logits)}
-    for size in BATCH_SIZES:
-        images = first[:size]
-        with torch.inference_mode():
-            trained = model(images).numpy()
-        found[f"PyTorch's logits of {len(images)} images"] = compare(session(images.numpy()), trained)
-    if problems := [f"{one} away from {other}" for other, one in found.items() if not one.agrees]:
-        raise ExportError(
-            what="the exported model does not compute what the trained one does",
-            which=evaluation.subject.training,
-            seen=f"{listed(problems)}\nwhere {allowed:.2g} in logits is within rounding, and a change of "
-            f"{PROBABILITY:g} in probabilities is not visible",
-            do="Evaluate again, then export: training may have continued since. If that does not help, "
-            "use model.safetensors of the training's checkpoint: torch.onnx fails on this network.",
-        )
-    return {
-        "samples": len(logits),
-        "batch_sizes": list(BATCH_SIZES),
-        "largest_difference": max(one.logits for one in found.values()),
-        "largest_probability_difference": max(one.probabilities for one in found.values()),
-        "tolerance": allowed,
-        "same_decisions": same_decisions(answers / temperature, logits / temperature, task, thresholds),
-    }
-
-
 def made_by(environment: Mapping[str, str]) -> dict[str, Any]:
     """The software that made a package, and the run, job and image as far as the environment names them."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
@@ -231,3 +197,34 @@ def _card(
 def _cell(text: str) -> Markup:
     """Text that stays within its cell of a Markdown table."""
     return escape(" ".join(text.split())).replace("|", Markup("&#124;"))
+
+
+def speed_of(models: Mapping[str, Answer], images: npt.NDArray[np.uint8]) -> dict[str, Any]:
+    """Median milliseconds of a batch for each model and size, timed in turns.
+
+    Args:
+        models: By name.
+        images: At least one, shape (n, H, W, C); repeated to fill a batch.
+    """
+    height, width, channels = images.shape[1:]
+    sizes = dict.fromkeys(batch_size_for((height, width, channels), size) for size in BATCHES)
+    batches = []
+    for size in sizes:
+        batch = np.ascontiguousarray(np.resize(images, (size, height, width, channels)))
+        batches.append({"batch": size, **_times_of(models, batch)})
+    return {"threads": torch.get_num_threads(), "batches": batches}
+
+
+def _times_of(models: Mapping[str, Answer], batch: npt.NDArray[np.uint8]) -> dict[str, float]:
+    for model in models.values():
+        model(batch)  # the first run allocates
+    taken: dict[str, list[float]] = {name: [] for name in models}
+    until = time.perf_counter() + SECONDS * len(models)
+    for _ in range(RUNS):
+        for name, model in models.items():
+            started = time.perf_counter()
+            model(batch)
+            taken[name].append(1000 * (time.perf_counter() - started))
+        if time.perf_counter() > until:
+            break
+    return {name: round(median(times), 3) for name, times in taken.items()}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ddpipe.model.scores import BoolArray, CalibrationBin, FloatArray, IntArray, Statistic, Thresholds
 
 
-class Task(Protocol):
+class Question(Protocol):
     """What is needed of a task (tasks.py), which in turn needs the table."""
 
     @property
@@ -39,14 +39,14 @@ class Answers:
         uncut: Shape (classes,): labels without a threshold, of which the model says nothing.
     """
 
-    task: Task
+    task: Question
     truth: BoolArray
     probabilities: FloatArray
     decisions: BoolArray
     uncut: BoolArray
 
     @classmethod
-    def of(cls, task: Task, logits: FloatArray, labels: IntArray, thresholds: Thresholds) -> Answers:
+    def of(cls, task: Question, logits: FloatArray, labels: IntArray, thresholds: Thresholds) -> Answers:
         """Logits and labels as the task interprets them.
 
         Args:
@@ -60,7 +60,7 @@ class Answers:
 
     @classmethod
     def judged(
-        cls, task: Task, probabilities: FloatArray, truth: BoolArray, thresholds: Thresholds
+        cls, task: Question, probabilities: FloatArray, truth: BoolArray, thresholds: Thresholds
     ) -> Answers:
         """What was judged, from scores instead of logits.
 

@@ -37,7 +37,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Pruned:
     """Whether a trial stops early.
 
     Attributes:
@@ -91,15 +91,15 @@ def _rounded(item: Dimension, value: Any) -> Any:  # noqa: ANN401 - of the hyper
     return min(max(float(f"{value:.{DIGITS}g}"), item.low), item.high)
 
 
-def verdict(pruning: str, scores: Sequence[float], past: Sequence[FrozenTrial]) -> Verdict:
+def pruned(pruning: str, scores: Sequence[float], past: Sequence[FrozenTrial]) -> Pruned:
     """Whether a trial stops, and after which epoch."""
     study = _study(pruner=_pruner(Pruning(pruning)), past=past)
     trial = study.ask()
     for epoch, score in enumerate(scores, start=1):
         trial.report(score, epoch)
         if trial.should_prune():
-            return Verdict(epoch, study.trials[trial.number].system_attrs)
-    return Verdict(None, study.trials[trial.number].system_attrs)
+            return Pruned(epoch, study.trials[trial.number].system_attrs)
+    return Pruned(None, study.trials[trial.number].system_attrs)
 
 
 def _pruner(kind: Pruning) -> BasePruner:

@@ -27,7 +27,7 @@ _PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class TrialSetup:
     """What each trial of a study trains on, and with what.
 
     Attributes:
@@ -63,7 +63,7 @@ class TrialProcess:
         self._history: list[Record] = []
 
     @classmethod
-    def started(cls, run: Run, recipe: Recipe, work: Work) -> Self:
+    def started(cls, run: Run, recipe: Recipe, work: TrialSetup) -> Self:
         """Start the process; what it prints goes to the log of the run."""
         log = Path(run.uri, "log.txt")
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,227 @@
-"""A study -> one self-contained HTML report: no script, nothing fetched, every name escaped."""
+"""What a study found: for the caller, and as one self-contained HTML report, with its figures as SVG."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.ticker import MaxNLocator
+
+from ddpipe.evaluate.figures import GRID, INK, MUTED, QUIET, TRAIN, VALIDATION, figure
 from ddpipe.evaluate.report import duration, percent
 from ddpipe.model.metrics import TITLES
+from ddpipe.search.space import Choice, Dimension, Space, recipe_with
 from ddpipe.templates import environment
 from ddpipe.train.recipe import Recipe
-from ddpipe.tune.figures import learning_curves, parallel_coordinates, scores
-from ddpipe.tune.findings import Findings
+from ddpipe.tune.study import Study
+from ddpipe.tune.trials import Trial, written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """The result of a search.
+
+    Attributes:
+        study: Where everything is.
+        space: What was searched.
+        base: Values of the hyperparameters that were not searched.
+        metric: The name of the score; larger is better.
+        trials: All.
+        best: The best one.
+        importance: The share of each hyperparameter in what the trials differ by; empty if unknown.
+        seconds: Of the call that ended the search.
+    """
+
+    study: Study
+    space: Space
+    base: Recipe
+    metric: str
+    trials: Sequence[Trial]
+    best: Trial
+    importance: Mapping[str, float]
+    seconds: float
+
+    @property
+    def recipe(self) -> Recipe:
+        """The whole recipe of the best trial."""
+        return recipe_with(self.base, self.best.values)
+
+    @property
+    def states(self) -> dict[str, int]:
+        """How many trials ended in each way."""
+        return dict(Counter(trial.state for trial in self.trials))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "study": str(self.study.folder),
+            "metric": self.metric,
+            "best": asdict(self.best),
+            "recipe": self.recipe.to_dict(),
+            "trials": [asdict(trial) for trial in self.trials],
+            "importance": dict(self.importance),
+            "seconds": round(self.seconds, 3),
+            "best_recipe": str(self.study.best),
+            "report": str(self.study.report),
+        }
+
+    def text(self) -> str:
+        """The lines to print."""
+        states = ", ".join(f"{count} {state}" for state, count in self.states.items())
+        return "\n".join(
+            [
+                f"study     {self.study.folder}",
+                f"trials    {states}, {self.seconds:.1f} s",
+                f"best      trial {self.best.number}: {self.metric} {self.best.score:.4f}",
+                f"          {written(self.best.values)}",
+                f"recipe    {self.study.best}",
+                f"findings  {self.study.report}",
+            ]
+        )
+
+
+MOST_LINES = 200
+"""Trials that a figure draws as lines: the best ones."""
+
+_COLORS = LinearSegmentedColormap.from_list("scores", [QUIET, TRAIN])
+_WIDE = 9.0
+_LONGEST = 14
+"""Characters of a label on an axis."""
+
+Place = Callable[[object], float]
+"""Where a value is on its axis, from 0 to 1."""
+
+
+def scores(trials: Sequence[Trial], best: Trial, title: str) -> str:
+    """The score of each trial in their order, and the best one so far."""
+
+    def draw(axes: Axes) -> None:
+        for state, face in (("complete", TRAIN), ("pruned", "none")):
+            shown = [one for one in trials if one.state == state and one.score is not None]
+            if shown:
+                numbers, found = [one.number for one in shown], [one.score or 0 for one in shown]
+                axes.scatter(numbers, found, s=22, facecolor=face, edgecolor=TRAIN, label=state)
+        steps = [(one.number, one.score) for one in _records(trials)]
+        steps.append((trials[-1].number, best.score))
+        axes.step(
+            *zip(*steps, strict=True), where="post", color=VALIDATION, label="best so far", linewidth=1.2
+        )
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(xlabel="trial", ylabel=title)
+        axes.legend(frameon=False)
+
+    return figure(draw)
+
+
+def _records(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials that were the best one when they ended."""
+    found: list[Trial] = []
+    for trial in trials:
+        if trial.state == "complete" and (not found or (trial.score or 0) > (found[-1].score or 0)):
+            found.append(trial)
+    return found
+
+
+def learning_curves(trials: Sequence[Trial], best: Trial, title: str) -> str:
+    """The score of each epoch of each trial; the best trial in color."""
+
+    def draw(axes: Axes) -> None:
+        for trial in _foremost(trials):
+            if trial.number != best.number and trial.curve:
+                _curve(axes, trial, QUIET, "")
+        _curve(axes, best, TRAIN, f"trial {best.number}")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.set(xlabel="epoch", ylabel=title)
+        axes.legend(frameon=False)
+
+    return figure(draw)
+
+
+def _curve(axes: Axes, trial: Trial, color: str, label: str) -> None:
+    epochs = range(1, len(trial.curve) + 1)
+    axes.plot(epochs, trial.curve, color=color, label=label, linewidth=1.2, marker="o", markersize=2.5)
+
+
+def _foremost(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials with a score, the worst first, so that better ones are drawn over them."""
+    scored = [trial for trial in trials if trial.score is not None]
+    return sorted(scored, key=lambda trial: (trial.score or 0, -trial.number))[-MOST_LINES:]
+
+
+def parallel_coordinates(space: Space, trials: Sequence[Trial], best: Trial, title: str) -> str:
+    """A line for each trial through its values, the darker the better, and the best one in another color."""
+    drawn = _foremost(trials)
+    low, high = min(one.score or 0 for one in drawn), max(one.score or 0 for one in drawn)
+    shades = [((one.score or 0) - low) / ((high - low) or 1) for one in drawn]
+    places = {item.name: _place(item) for item in space.dimensions}
+
+    def draw(axes: Axes) -> None:
+        for trial, shade in zip(drawn, shades, strict=True):
+            heights = [*(places[name](value) for name, value in _ordered(space, trial.values)), shade]
+            is_best = trial.number == best.number
+            color = VALIDATION if is_best else _COLORS(shade)
+            axes.plot(range(len(heights)), heights, color=color, linewidth=2 if is_best else 1, clip_on=False)
+        axes.grid(visible=False)
+        axes.set(xlim=(0, len(places)), ylim=(0, 1), yticks=[])
+        for place, labels in enumerate(
+            [*map(_labels, space.dimensions), {0.0: f"{low:.4f}", 1.0: f"{high:.4f}"}]
+        ):
+            axes.axvline(place, color=GRID, linewidth=1, zorder=0)
+            for height, label in labels.items():
+                axes.annotate(
+                    label,
+                    (place, height),
+                    (4, 0),
+                    textcoords="offset points",
+                    color=INK,
+                    fontsize=8,
+                    va="bottom" if height < 1 else "top",
+                    annotation_clip=False,
+                    bbox={
+                        "boxstyle": "square,pad=0.1",
+                        "facecolor": "white",
+                        "edgecolor": "none",
+                        "alpha": 0.8,
+                    },
+                )
+        axes.set_xticks(range(len(places) + 1), [*map(_plain, places), title])
+        axes.tick_params(axis="x", labelcolor=MUTED)
+
+    return figure(draw, height=3.2, width=max(5.0, min(_WIDE, 1.8 * (len(places) + 1))))
+
+
+def _ordered(space: Space, values: Mapping[str, object]) -> list[tuple[str, object]]:
+    return [(name, values[name]) for name in space.names]
+
+
+def _place(item: Dimension) -> Place:
+    match item:
+        case Choice():
+            return lambda value: item.values.index(value) / (len(item.values) - 1)
+        case _ if item.log:
+            low, high = math.log(item.low), math.log(item.high)
+            return lambda value: (math.log(float(str(value))) - low) / (high - low)
+        case _:
+            return lambda value: (float(str(value)) - item.low) / (item.high - item.low)
+
+
+def _labels(item: Dimension) -> dict[float, str]:
+    if isinstance(item, Choice):
+        place = _place(item)
+        return {place(value): _plain(str(value)) for value in item.values}
+    return {0.0: f"{item.low:g}", 1.0: f"{item.high:g}"}
+
+
+def _plain(text: str) -> str:
+    """A text as matplotlib shows it: no formula in it, and not too long."""
+    short = text if len(text) <= 2 * _LONGEST else f"{text[: 2 * _LONGEST - 1]}…"
+    return short.replace("$", r"\$")
+
 
 MOST = 200
 """Trials in the table: the best ones."""

@@ -23,10 +23,9 @@ from ddpipe.search.options import MAX_FAILED, SearchOptions
 from ddpipe.search.space import Space, recipe_with
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune import advice
-from ddpipe.tune.ledger import Ledger
-from ddpipe.tune.process import Record, TrialProcess, Work
+from ddpipe.tune.process import Record, TrialProcess, TrialSetup
 from ddpipe.tune.study import Study
-from ddpipe.tune.trial import Trial, best_of, written
+from ddpipe.tune.trials import Ledger, Trial, best_of, written
 from ddpipe.workflow import training_record
 
 _LOOK_SECONDS = 0.2
@@ -58,9 +57,9 @@ class Search:
     ledger: Ledger
     recipe: Recipe
     options: SearchOptions
-    work: Work
+    work: TrialSetup
     metric: str
-    start: Callable[[Run, Recipe, Work], TrialProcess] = TrialProcess.started
+    start: Callable[[Run, Recipe, TrialSetup], TrialProcess] = TrialProcess.started
     running: dict[int, TrialProcess] = field(default_factory=dict)
 
     def run(self) -> tuple[list[Trial], Trial]:
@@ -126,7 +125,7 @@ class Search:
             return False
         process.judged = len(history)
         scores = [epoch[self.metric] for epoch in history]
-        found = advice.verdict(self.options.pruning, scores[: process.recipe.epochs - 1], self.ledger.ended())
+        found = advice.pruned(self.options.pruning, scores[: process.recipe.epochs - 1], self.ledger.ended())
         if found.epoch:
             process.stop()
             process.wait()

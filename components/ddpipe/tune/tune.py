@@ -15,12 +15,11 @@ from ddpipe.storage import write_uri
 from ddpipe.train.auto import Device
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune.advice import importance
-from ddpipe.tune.findings import Findings
-from ddpipe.tune.ledger import Ledger
-from ddpipe.tune.process import Work
-from ddpipe.tune.report import render
+from ddpipe.tune.process import TrialSetup
+from ddpipe.tune.report import Findings, render
 from ddpipe.tune.searching import Search
 from ddpipe.tune.study import Settings, Study
+from ddpipe.tune.trials import Ledger
 
 
 def tune(study: Study, dataset: str, recipe: Recipe, options: SearchOptions, processes: int) -> Findings:
@@ -29,7 +28,7 @@ def tune(study: Study, dataset: str, recipe: Recipe, options: SearchOptions, pro
     # Once for all trials: they differ in what is searched, and in nothing else.
     recipe = _completed(recipe, manifest, processes)
     space = checked(parsed(options.search), recipe)
-    work = Work(dataset, processes, options.parallel_trials)
+    work = TrialSetup(dataset, processes, options.parallel_trials)
     _check_room(work)
     study.check(
         Settings(
@@ -70,7 +69,7 @@ def _completed(recipe: Recipe, manifest: DatasetManifest, processes: int) -> Rec
     return fresh_choice(recipe, manifest, device).recipe
 
 
-def _check_room(work: Work) -> None:
+def _check_room(work: TrialSetup) -> None:
     """Reject trials that would share CPUs: each would take longer, and none would end sooner."""
     needed = work.parallel * work.processes
     if work.parallel > 1 and needed > cpus():

@@ -21,8 +21,8 @@ from ddpipe.data.reader import open_split
 from ddpipe.errors import ExportError, NoSuchObject, ParameterError
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.export.export import BATCH_SIZES, check, export, made_by
-from ddpipe.export.rounding import SHARE, tolerance
+from ddpipe.export.agreement import BATCH_SIZES, SHARE, check, tolerance
+from ddpipe.export.export import export, made_by
 from ddpipe.model.classifier import Classifier, build, load_model
 from ddpipe.model.evaluation import load_evaluation
 from ddpipe.model.onnx import to_onnx

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from ddpipe.search.space import parsed
 from ddpipe.train.recipe import Recipe
-from ddpipe.tune.findings import Findings
-from ddpipe.tune.report import MOST, render
+from ddpipe.tune.report import MOST, Findings, render
 from ddpipe.tune.study import Study
-from ddpipe.tune.trial import Trial
+from ddpipe.tune.trials import Trial
 
 SPACE = parsed(["learning_rate=log(0.01,1)", "batch_size=16..64", "optimizer=sgd,adamw"])
 

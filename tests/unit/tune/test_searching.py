@@ -18,9 +18,8 @@ from processes import until
 from scripted_study import RECIPE, facts, search
 
 from ddpipe.errors import CorruptObject, Interrupted, ParameterError, TrialsFailed
-from ddpipe.tune.ledger import FILE, Ledger
 from ddpipe.tune.study import SETTINGS, Settings, Study
-from ddpipe.tune.trial import Trial
+from ddpipe.tune.trials import FILE, Ledger, Trial
 
 
 def test_the_first_trial_has_the_values_of_the_recipe(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The trials of a study, in Optuna's journal: one line appended for each thing that happens.
+"""The trials of a study: as plain values, and in Optuna's journal, one line appended for each event.
 
 The file is Optuna's own format, so that its other tools read it. A trial is in it from the moment at which
 its values are decided, in a single line; its end is in it once everything else about it is. A process that is
@@ -8,7 +8,8 @@ killed between two lines leaves a trial that still runs, and that the next proce
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,62 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ddpipe.search.space import Space
 from ddpipe.tune.advice import distributions
 from ddpipe.tune.study import damaged
+
+STATES = {
+    TrialState.COMPLETE: "complete",
+    TrialState.PRUNED: "pruned",
+    TrialState.FAIL: "failed",
+    TrialState.RUNNING: "running",
+    TrialState.WAITING: "waiting",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One trial.
+
+    Attributes:
+        number: Counted from 0.
+        state: complete, pruned, failed or running.
+        values: Of the hyperparameters that are searched.
+        score: Of the trained model on the validation split, or of the last epoch before it was pruned.
+        curve: The score of each epoch.
+        seconds: That its epochs took.
+        error: Why it failed; empty if it did not.
+    """
+
+    number: int
+    state: str
+    values: Mapping[str, Any]
+    score: float | None
+    curve: Sequence[float]
+    seconds: float
+    error: str = ""
+
+    @classmethod
+    def of(cls, frozen: FrozenTrial) -> Trial:
+        """From the ledger."""
+        return cls(
+            number=frozen.number,
+            state=STATES[frozen.state],
+            values=dict(frozen.params),
+            score=frozen.value if frozen.state.is_finished() else None,
+            curve=[frozen.intermediate_values[epoch] for epoch in sorted(frozen.intermediate_values)],
+            seconds=float(frozen.user_attrs.get("seconds", 0.0)),
+            error=str(frozen.user_attrs.get("error", "")),
+        )
+
+
+def best_of(trials: Iterable[Trial]) -> Trial | None:
+    """The complete trial with the highest score, the first of equal ones; None if there is none."""
+    complete = [trial for trial in trials if trial.state == "complete" and trial.score is not None]
+    return max(complete, key=lambda trial: (trial.score, -trial.number), default=None)
+
+
+def written(values: Mapping[str, Any]) -> str:
+    """Values as in a message: `learning_rate=0.1, optimizer=sgd`."""
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
 
 FILE = "journal.log"
 
