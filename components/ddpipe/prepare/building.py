@@ -96,14 +96,16 @@ class VersionBuilder:
         refuse_if_none_is_left(spec, self._rows, survey.problems)
         refuse_small_classes(spec, survey.classes, survey.samples)
         self._encoding = _encoding(spec, survey, self._packer, self._stored)
-        self._earlier = kept_places(
+        self._earlier, self._rule = kept_places(
             self._packer.store, spec.name, rule_facts(spec), spec.split_seed, survey.samples
         )
         while not self._round():
             pass
         problems = {**survey.problems, **self._unreadable()}
         self._log_findings(problems)
-        manifest, columns = manifest_of(spec, survey, self._encoding, self._shards, sorted(problems))
+        manifest, columns = manifest_of(
+            spec, survey, self._rule, self._encoding, self._shards, sorted(problems)
+        )
         found = sizes(one.entry.members for one in self._everything())
         exclusive = manifest.task == "multiclass"
         there = what_is_there(
@@ -233,6 +235,7 @@ def rule_facts(spec: PrepareSpec) -> dict[str, Any]:
 def manifest_of(
     spec: PrepareSpec,
     survey: Survey,
+    rule: Mapping[str, Any],
     encoding: Encoding,
     shards: Mapping[str, Sequence[Stored]],
     skipped: Sequence[str],
@@ -266,7 +269,7 @@ def manifest_of(
         mean=mean,
         std=std,
         split_rule={
-            **rule_facts(spec),
+            **rule,
             **({"groups": _counted(samples, rows)} if is_grouped else {}),
             **({"given": given} if given else {}),
         },

@@ -250,12 +250,19 @@ def _is_ours(samples: Samples) -> NDArray[np.bool_]:
 
 def kept_places(
     store: Store, name: str, rule: Mapping[str, Any], seed: int, samples: Samples
-) -> Places | None:
-    """Where the samples were in the newest version with the same fractions, groups and seed."""
+) -> tuple[Places | None, Mapping[str, Any]]:
+    """Where the samples were in the newest version with the same choices, and the rule to record.
+
+    A version that has all of them keeps its own rule, perhaps one of before: it is to be found unchanged.
+    """
     for manifest in _newest(store, name):
         if manifest.seed == seed and _facts(manifest.split_rule) == _facts(rule):
-            return _places(manifest, store, samples)
-    return None
+            places = _places(manifest, store, samples)
+            own = {
+                name: fact for name, fact in manifest.split_rule.items() if name not in {"groups", "given"}
+            }
+            return places, rule if (places == UNKNOWN).any() else own
+    return None, rule
 
 
 def warn_of_moved(store: Store, name: str, samples: Samples, places: Places) -> None:
