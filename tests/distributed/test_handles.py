@@ -18,6 +18,12 @@ from ddpipe.errors import CorruptObject, Interrupted, JobDeleted, ParameterError
 from ddpipe.notebook.handle import Handle
 
 
+@pytest.fixture(autouse=True)
+def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory has this file: what it defines is shipped, as from a notebook."""
+    monkeypatch.chdir(Path(__file__).parent)
+
+
 def summed(offset: int) -> int:
     with process_group() as world:
         for epoch in range(3):
