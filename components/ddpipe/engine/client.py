@@ -68,8 +68,6 @@ class Engine:
     """A pipeline server that has answered.
 
     Attributes:
-        client: Its client.
-        endpoint: Its address.
         namespace: Namespace of the runs; None on a single-user server.
         version: Its version; empty if it does not report one.
     """

@@ -40,14 +40,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check.
-
-    Attributes:
-        name: What was checked.
-        state: Its result.
-        seen: What was observed.
-        fix: What to do; empty if there is nothing to do.
-    """
+    """One check, and what to do if it fails; empty if there is nothing to do."""
 
     name: str
     state: State
@@ -60,7 +53,6 @@ class Plan:
     """What would run, and with which account.
 
     Attributes:
-        package: The package.
         least: Oldest version of the server that accepts it.
         account: Service account of the steps; empty for the server's default.
     """

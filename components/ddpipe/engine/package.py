@@ -33,9 +33,6 @@ class Package:
     """A compiled package.
 
     Attributes:
-        path: Its file.
-        name: Of the pipeline.
-        help: What the pipeline does.
         version: The beginning of its content's SHA-256.
         parameters: What a run may be given.
         spec: The pipeline in the engine's words.
@@ -54,10 +51,7 @@ class Version:
     """A version of a pipeline on the server.
 
     Attributes:
-        pipeline: Name of the pipeline.
-        pipeline_id: The server's id of the pipeline.
-        name: Hash of the content.
-        id: The server's id of the version.
+        name: The beginning of its content's SHA-256.
         uploaded: Whether it is new.
     """
 

@@ -47,9 +47,6 @@ class StepState:
     """A step of a run.
 
     Attributes:
-        name: As in the pipeline.
-        state: In the server's words.
-        started: When, if it has.
         seconds: How long it ran, or has been running.
         pods: Names of its pods, if the server reports them.
     """
@@ -66,13 +63,7 @@ class RunState:
     """A run, as it is now.
 
     Attributes:
-        id: The server's.
-        name: Its display name.
-        state: In the server's words.
-        created: When.
-        link: Its page.
         steps: In the order in which they started; those that have not, last.
-        experiment_id: Its experiment.
         schedule_id: The schedule that started it; empty if a user did.
         error: Why the server could not run it; a failed step reports its own error.
         stopped: Whether a user stopped it.
@@ -126,8 +117,6 @@ class Request:
     """A run to start.
 
     Attributes:
-        version: The pipeline's version.
-        arguments: Its parameters.
         experiment: Name of the experiment, which is created if there is none.
         account: Service account of the steps; empty for the server's default.
     """

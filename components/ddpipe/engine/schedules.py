@@ -54,18 +54,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule on the server.
-
-    Attributes:
-        id: The server's.
-        name: Its display name, unique within its experiment.
-        trigger: When.
-        enabled: Whether it runs.
-        experiment_id: Where its runs are.
-        pipeline_id: What it runs.
-        version_id: Which version of that.
-        created: When it was made.
-    """
+    """A schedule on the server; its name is unique within its experiment."""
 
     id: str
     name: str
