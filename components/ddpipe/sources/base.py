@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ddpipe.data.manifest import Label, printable
+from ddpipe.data.manifest import printable
 from ddpipe.errors import SourceError
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -128,27 +129,6 @@ def error_for_source(which: str, seen: str, do: str) -> SourceError:
         do: What to do about it.
     """
     return SourceError(what="the raw data cannot become a dataset", which=which, seen=seen, do=do)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One image and what it shows.
-
-    Attributes:
-        id: Its name in all versions.
-        label: Multiclass: index of its class. Multilabel: 0 or 1 for each class.
-        stamp: Changes when the image may have changed; known without reading the image.
-        where: What its source needs to read it.
-        group: Samples of one group (such as one patient) belong in one split; "": it is a group of its own.
-        split: The split that the source assigns; "": none.
-    """
-
-    id: str
-    label: Label
-    stamp: str
-    where: str = ""
-    group: str = ""
-    split: str = ""
 
 
 LARGEST = 1e9

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from ddpipe.data.manifest import printable
 from ddpipe.errors import SourceError
-from ddpipe.sources.base import IMAGES, Sample, Survey, abridged, error_for_source, sorted_out
+from ddpipe.sources.base import IMAGES, Survey, abridged, error_for_source, sorted_out
 from ddpipe.sources.listing import listed_files, read_file, stamp
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,10 @@ from unicodedata import category
 
 from ddpipe.data.manifest import SPLITS, Label, printable
 from ddpipe.errors import NoSuchObject, listed
-from ddpipe.sources.base import Sample, Survey, Table, error_for_source, sorted_out, store_of
+from ddpipe.sources.base import Survey, Table, error_for_source, sorted_out, store_of
 from ddpipe.sources.folder import ENDINGS, SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, read_file, stamp
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)

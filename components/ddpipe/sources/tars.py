@@ -15,9 +15,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ddpipe.data.manifest import printable
-from ddpipe.sources.base import IMAGES, Sample, Survey, abridged, error_for_source, sorted_out
+from ddpipe.sources.base import IMAGES, Survey, abridged, error_for_source, sorted_out
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, stamp
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store, split_uri
 
 PIECE = 4 * 2**20
