@@ -204,7 +204,7 @@ def _until(deadline: float) -> timedelta:
 
 
 def _doing(thread: int) -> str:
-    """The innermost calls of a thread: "loader.py:57 share < loop.py:91 run"."""
+    """The innermost calls of a thread: "batches.py:57 share < loop.py:91 run"."""
     frame = sys._current_frames().get(thread)  # noqa: SLF001 - there is no other way
     stack = traceback.extract_stack(frame)[-FRAMES:]
     return " < ".join(f"{Path(call.filename).name}:{call.lineno} {call.name}" for call in reversed(stack))

@@ -128,7 +128,7 @@ def family_of(network: str) -> Family:
     return ATTENTION if is_own_function(network) else next(found, RESIDUAL)
 
 
-# Progressive resizing: augment.py
+# Progressive resizing: batches.py
 
 FULL_RESOLUTION_FROM = 0.5
 """Share of all steps after which images have their full size: the later half learns detail."""
