@@ -63,6 +63,7 @@ class GateSpec(Parameters):
         "",
         "Model of the store that a new version is compared with and may replace, such as digits; empty means "
         "no gate.",
+        form="gate_model",
     )
     gate_metric: str = parameter(
         AUTO, "Score that decides; auto is accuracy, or macro_auc of labels.", OneOf((AUTO, *DECIDING))
