@@ -971,7 +971,7 @@ def swept(place: Place) -> Ended:
 def sweep_refused(place: Place) -> Ended:
     running(place).kill()
     place.proxy.answer(lambda request: request.deletes_job, 500, "etcdserver: no leader", times=10_000)
-    return Step(place, ["jobs", "sweep", "--run-id", "r1"], {}).end()
+    return Step(place, ["jobs", "clean-up", "--run-id", "r1"], {}).end()
 
 
 @fault("killed for good, its run deleted: the cluster collects", code=-9)
