@@ -24,6 +24,7 @@ _PERSONAL = re.compile(
     "|COLUMNS|LINES|(NO|FORCE)_COLOR|PYTHON(STARTUP|WARNINGS)"
 )
 _CACHES = {
+    ".cache",
     ".hypothesis",
     ".import_linter_cache",
     ".mypy_cache",
