@@ -176,7 +176,9 @@ def test_every_recipe_resumes_bit_for_bit_after_kills(
     assert STEPS_PER_EPOCH < record(output)["resumed_from"] <= 25
     whole = trained(dataset, str(tmp_path / "whole"), recipe, ranks=ranks)
     assert same_bits(resumed, whole)
-    assert resumed.history[-1]["validation_accuracy"] == whole.history[-1]["validation_accuracy"] > 0.15
+    # After one epoch of the last layer alone, averaged weights are still 0.21 on this split.
+    least = 0.15 if recipe.frozen_epochs else 0.3
+    assert resumed.history[-1]["validation_accuracy"] == whole.history[-1]["validation_accuracy"] > least
 
 
 def test_a_frozen_network_learns_with_its_head_alone(dataset: str, tmp_path: Path) -> None:
