@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.slow
 def test_the_command_of_the_readme_exports_a_model_of_photographs(tmp_path: Path) -> None:
     """It asks nothing: its standard input is closed."""
-    (command,) = re.findall(r"^ddpipe run photos --run first$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    readme = (ROOT / "README.md").read_text()
+    (command,) = re.findall(r"^ddpipe run photos --run first$", readme, re.MULTILINE)
     tiles(tmp_path / "photos", 60)
     done = subprocess.run(
         [sys.executable, "-m", *shlex.split(command)],
