@@ -86,12 +86,7 @@ def _others(tree: ast.Module, path: str, listed: set[ast.AST]) -> Iterator[Text]
         match node:
             case ast.Expr(value=ast.Constant() as docstring):
                 listed.add(docstring)
-            case ast.Call(args=[pattern, *_]) if _name(node.func) in {
-                "compile",
-                "fullmatch",
-                "search",
-                "sub",
-            }:
+            case ast.Call(args=[pattern, *_]) if _name(node.func) in PATTERNS:
                 listed.add(pattern)
             case ast.JoinedStr() | ast.Constant(value=str()):
                 listed.update(ast.walk(node))

@@ -20,8 +20,6 @@ from ddpipe.parameters import AUTO
 KINDS = {name: backend(name).resource for name in BACKENDS}
 TRAINJOBS = KINDS["trainjob"]
 ANY: dict[str, object] = {}
-NEW = {"runtimePatches": ANY}
-"""All that a Trainer may have in its CRD, with a place for everything."""
 OLD = {"podSpecOverrides": {"items": {"properties": {"volumes": ANY}}}}
 
 

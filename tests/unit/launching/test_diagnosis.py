@@ -216,11 +216,7 @@ NOT_CREATED = {"phase": "Pending", "state": {"waiting": {"reason": "CreateContai
     ("pod", "words", "option"),
     [
         ({"phase": "Pending", "state": {}}, "not all images were ready", "pulled"),
-        (
-            {"phase": "Pending", "state": {"waiting": {"reason": "CreateContainerConfigError"}}},
-            "not all containers were ready",
-            "running",
-        ),
+        (NOT_CREATED, "not all containers were ready", "running"),
         ({}, "training did not end in time", "finished"),
     ],
 )

@@ -11,8 +11,6 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from ddpipe.search.space import parsed
 from ddpipe.tune.advice import distributions, importance, proposed, pruned
 
-Score = Callable[[dict[str, object]], float]
-
 SPACE = parsed(["learning_rate=log(0.001,1)", "batch_size=16..64", "optimizer=sgd,adamw"])
 
 
