@@ -6,7 +6,7 @@
 <package>/model.safetensors   weights of `classifier.Classifier`
 <package>/signature.json      Signature
 <package>/metrics.json        evaluation.Metrics
-<package>/reference.json      what it answers to a test pattern, see reference.py
+<package>/reference.json      what it answers to a test pattern, see `pattern_of`
 <package>/lineage.json        what it was made from, and with
 <package>/README.md           the model card
 <package>/package.json        the seal, written last

@@ -59,5 +59,5 @@ def test_a_field_that_a_release_does_not_know_is_seen(release: Release) -> None:
 
 
 def test_the_page_on_operators_is_up_to_date() -> None:
-    """`python tests/released_crds.py > docs/operators.md` writes it."""
+    """`python tests/support/released_crds.py > docs/operators.md` writes it."""
     assert released_crds.page() == PAGE.read_text()

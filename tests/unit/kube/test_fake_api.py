@@ -1,4 +1,4 @@
-"""The fake API server keeps what tests/api_cases.py promises of it, as a real one does (tests/cluster)."""
+"""The fake API server does what tests/support/api_cases.py says, as a real one does (tests/cluster)."""
 
 from __future__ import annotations
 
