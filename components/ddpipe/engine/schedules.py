@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
 from ddpipe.engine.answers import SCHEDULE
@@ -63,7 +62,6 @@ class Schedule:
     experiment_id: str
     pipeline_id: str
     version_id: str
-    created: datetime | None = None
 
     def facts(self) -> dict[str, Any]:
         """The same as JSON, for scripts."""
@@ -220,7 +218,6 @@ def _schedule(model: Any) -> Schedule:  # noqa: ANN401 - of the shape SCHEDULE
         experiment_id=model.experiment_id or "",
         pipeline_id=(reference and reference.pipeline_id) or "",
         version_id=(reference and reference.pipeline_version_id) or "",
-        created=model.created_at,
     )
 
 
