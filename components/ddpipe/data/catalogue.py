@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from uuid import uuid4
 
 import numpy as np
@@ -180,12 +180,12 @@ IN_MEMORY = 64
 """Images of each version that are held in memory."""
 
 
-def changed_images(old: Opened, new: Opened, cache: Path | None = None) -> tuple[str, ...]:
+def changed_images(old: Opened, new: Opened) -> tuple[str, ...]:
     """Ids of the samples that both versions have, with different pixels.
 
     Only what may differ is read: an image at the same place of the same shard is the same.
     """
-    before, after = _places(*old, cache), _places(*new, cache)
+    before, after = _places(*old), _places(*new)
     both = [name for name in before if name in after]
     if old[0].shape != new[0].shape:
         return tuple(sorted(both))
@@ -193,12 +193,12 @@ def changed_images(old: Opened, new: Opened, cache: Path | None = None) -> tuple
     for name in both:
         if before[name] != after[name]:
             pairs[before[name][0], after[name][0]].append(name)
-    folder = cache or default_cache()
+    cache = default_cache()
 
     @lru_cache(IN_MEMORY)
     def opened(version: int, shard: ShardRef) -> Shard:
         manifest, store = (old, new)[version]
-        return open_shard(fetched(store, shard, folder), shard, manifest.shape)
+        return open_shard(fetched(store, shard, cache), shard, manifest.shape)
 
     changed: list[str] = []
     for (one, other), names in pairs.items():
@@ -211,13 +211,13 @@ def changed_images(old: Opened, new: Opened, cache: Path | None = None) -> tuple
     return tuple(sorted(changed))
 
 
-def _places(manifest: DatasetManifest, store: Store, cache: Path | None) -> dict[str, Place]:
+def _places(manifest: DatasetManifest, store: Store) -> dict[str, Place]:
     """Where the image of each sample is."""
     return {
         name: place
         for part, split in manifest.splits.items()
         for name, place in zip(
-            open_index(manifest, part, store, cache).sample_ids,
+            open_index(manifest, part, store).sample_ids,
             ((shard, index) for shard in split.shards for index in range(shard.count)),
             strict=True,
         )

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TextIO
 
 from ddpipe.errors import LaunchError, OutputMissing
 from ddpipe.jobs.backend import Backend
@@ -49,9 +47,7 @@ class Tuned:
     counts: Mapping[str, int]
 
 
-def tune(
-    job: TrainingJob, plan: Plan, cluster: Cluster, *, out: TextIO = sys.stderr, is_process: bool = False
-) -> Tuned:
+def tune(job: TrainingJob, plan: Plan, cluster: Cluster, *, is_process: bool = False) -> Tuned:
     """Run an Experiment and wait for its end; see `launch`, whose guarantees it has."""
 
     def kind(inner: Backend) -> Backend:
@@ -63,7 +59,6 @@ def tune(
         job,
         cluster,
         exists=lambda _uri: True,
-        out=out,
         is_process=is_process,
         wrap=kind,
         check=ending.problem,

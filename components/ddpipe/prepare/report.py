@@ -6,7 +6,6 @@ import base64
 import io
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +35,10 @@ LISTED = 10
 """Number of sizes and of copies that are listed; all are counted."""
 
 
-def data_report_html(manifest: DatasetManifest, store: Store, cache: Path | None = None) -> str:
+def data_report_html(manifest: DatasetManifest, store: Store) -> str:
     """A self-contained HTML page about a dataset version."""
     counts = {split: per_class(manifest, split) for split in SPLITS}
-    train = _front(manifest, store, cache)
+    train = _front(manifest, store)
     rows = [
         {
             "name": name,
@@ -154,15 +153,15 @@ def _members(manifest: DatasetManifest, store: Store) -> dict[str, list[Members]
     }
 
 
-def _front(manifest: DatasetManifest, store: Store, cache: Path | None) -> SplitReader:
+def _front(manifest: DatasetManifest, store: Store) -> SplitReader:
     """The training split with only those shards whose images are on the sheet."""
-    shards, index = manifest.splits["train"].shards, open_index(manifest, "train", store, cache)
+    shards, index = manifest.splits["train"].shards, open_index(manifest, "train", store)
     ends = np.cumsum([shard.count for shard in shards])
     shown = np.concatenate([_first(index.labels, label) for label in range(len(manifest.classes))])
     needed = np.unique(np.searchsorted(ends, shown, side="right"))
     inside = np.concatenate([np.arange(ends[place] - shards[place].count, ends[place]) for place in needed])
     part = SampleIndex(Strings(index.sample_ids.column[inside]), index.labels[inside])
-    opened = open_shards([shards[place] for place in needed], manifest.shape, store, cache)
+    opened = open_shards([shards[place] for place in needed], manifest.shape, store)
     return SplitReader(manifest.shape, part, opened)
 
 
