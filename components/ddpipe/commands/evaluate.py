@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ddpipe import workflow
-from ddpipe.commands.results import Outcome
+from ddpipe.commands.results import CommandOutcome
 from ddpipe.commands.shown import Classification, Page, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.evaluate.spec import EvaluateSpec
@@ -16,12 +16,12 @@ from ddpipe.storage import read_uri
 
 
 @step_command(EVALUATE)
-def evaluate_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+def evaluate_command(dataset: str, **given: Any) -> CommandOutcome:  # noqa: ANN401 - the step's parameters
     """Run the step; its declaration describes it."""
     run = RunOptions.picked(given).required
     evaluation = workflow.evaluate(run, dataset, EvaluateSpec.picked(given), given["network"])
     scores, result, place = evaluation.headline(), evaluation.metrics, run.origin("evaluate").evaluation
-    return Outcome(
+    return CommandOutcome(
         {"evaluation": place, **scores},
         "\n".join(f"{name:18}{score:.4f}" for name, score in scores.items()),
         "on the test split: " + ", ".join(f"{name} {score:.4f}" for name, score in scores.items()),

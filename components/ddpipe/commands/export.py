@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ddpipe import workflow
-from ddpipe.commands.results import Outcome
+from ddpipe.commands.results import CommandOutcome
 from ddpipe.commands.shown import Document, Page
 from ddpipe.commands.step import step_command
 from ddpipe.export.spec import ExportSpec
@@ -16,7 +16,7 @@ from ddpipe.storage import read_uri
 
 
 @step_command(EXPORT)
-def export_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+def export_command(dataset: str, **given: Any) -> CommandOutcome:  # noqa: ANN401 - the step's parameters
     """Run the step; its declaration describes it."""
     run = RunOptions.picked(given).required
     package = workflow.export(run, dataset, given["network"], ExportSpec.picked(given))
@@ -32,7 +32,7 @@ def export_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the
         **version,
         **({"verdict": run.facts("gate")["decision"]} if version else {}),
     }
-    return Outcome(
+    return CommandOutcome(
         {"model": place, **version},
         f"model package: {place}",
         values={"model": place},

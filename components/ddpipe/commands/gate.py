@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ddpipe import workflow
-from ddpipe.commands.results import Outcome
+from ddpipe.commands.results import CommandOutcome
 from ddpipe.commands.shown import Page, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.evaluate.spec import GateSpec
@@ -15,7 +15,7 @@ from ddpipe.storage import read_uri
 
 
 @step_command(GATE)
-def gate_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+def gate_command(dataset: str, **given: Any) -> CommandOutcome:  # noqa: ANN401 - the step's parameters
     """Run the step; its declaration describes it."""
     run = RunOptions.picked(given).required
     verdict = workflow.gate(run, dataset, GateSpec.picked(given))
@@ -29,7 +29,7 @@ def gate_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the s
         "excluded": verdict.excluded,
         **scores,
     }
-    return Outcome(
+    return CommandOutcome(
         facts,
         f"{verdict.decision}: {verdict.reason}",
         values={"decision": verdict.decision, "to_export": "yes" if verdict.promoted else "no"},

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ddpipe.commands.jobs import namespace_option
-from ddpipe.commands.results import Outcome
+from ddpipe.commands.results import CommandOutcome
 from ddpipe.commands.shown import Scores
 from ddpipe.commands.step import step_command
 from ddpipe.jobs.job import Owner, TrainingJob
@@ -23,13 +23,13 @@ from ddpipe.storage import exists
 @step_command(PYTORCH_JOB, context_settings={"allow_interspersed_args": False})
 @namespace_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
-def launch_command(namespace: str | None, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+def launch_command(namespace: str | None, **given: Any) -> CommandOutcome:  # noqa: ANN401 - the step's parameters
     """Run the step; its declaration describes it."""
     job = job_of("", **given)  # invalid values are reported before a cluster is contacted
     cluster = connect()
     job = replace(job, namespace=namespace or cluster.namespace)
     outcome = launch(job, cluster, exists=exists, is_process=True)
-    return Outcome(
+    return CommandOutcome(
         asdict(outcome),
         f"{outcome.namespace}/{outcome.name} succeeded after {outcome.seconds:.1f} s",
         values={"job": outcome.name},

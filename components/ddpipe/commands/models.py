@@ -10,7 +10,7 @@ import click
 
 from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import SectionedCommand, options
-from ddpipe.commands.results import Outcome
+from ddpipe.commands.results import CommandOutcome
 from ddpipe.commands.shown import Document
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import SPLITS
@@ -185,13 +185,13 @@ def evaluate_command(model: str, dataset: str, **given: Any) -> None:  # noqa: A
 
 
 @step_command(REGISTER)
-def register_command(model: str, runs: str, store: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+def register_command(model: str, runs: str, store: str, **given: Any) -> CommandOutcome:  # noqa: ANN401 - the step's parameters
     """Run the step; its declaration describes it."""
     from ddpipe.serve.registry import entry_of, register  # noqa: PLC0415 - the registry's client is an extra
 
     entry = entry_of(package_uri(model, runs, store))
     found = register(entry, RegisterOptions.picked(given).registry)
-    return Outcome(
+    return CommandOutcome(
         asdict(found),
         f"{found.model}@{found.version} is registered in {found.registry} as version {found.version_id} of "
         f"model {found.model_id}",

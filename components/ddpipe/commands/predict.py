@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ddpipe.commands import JSON
-from ddpipe.commands.results import Outcome, called_by_engine
+from ddpipe.commands.results import CommandOutcome, called_by_engine
 from ddpipe.commands.shown import Page, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.errors import ParameterError
@@ -29,7 +29,7 @@ def predict_command(
     store: str,
     places: tuple[str, ...],
     **given: Any,  # noqa: ANN401 - the step's parameters
-) -> Outcome | None:
+) -> CommandOutcome | None:
     """Run the step; its declaration describes it."""
     chosen = PredictOptions.picked({**given, "images": [*given["images"], *places]})
     if called_by_engine() and not chosen.table:
@@ -49,7 +49,7 @@ def predict_command(
         facts, page = write_tables(loaded, predictions, tally, table)
         counts = {"images": tally.images, "unreadable": tally.unreadable}
         summary = f"{tally.images:,} images, {tally.unreadable:,} of them unreadable"
-        outcome = Outcome(
+        outcome = CommandOutcome(
             {"predictions": table.uri, **counts, "shares": facts["shares"]},
             f"{summary}\n{table.uri}/predictions.html",
             summary,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ddpipe import workflow
-from ddpipe.commands.results import Outcome
+from ddpipe.commands.results import CommandOutcome
 from ddpipe.commands.shown import Document, Page
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import store_of
@@ -17,7 +17,7 @@ from ddpipe.steps import PREPARE, EncodeOptions
 
 
 @step_command(PREPARE)
-def prepare_command(**given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+def prepare_command(**given: Any) -> CommandOutcome:  # noqa: ANN401 - the step's parameters
     """Run the step; its declaration describes it."""
     run, spec = RunOptions.picked(given).named, PrepareSpec.picked(given)
     helpers = workflow.helpers(EncodeOptions.picked(given))
@@ -36,7 +36,7 @@ def prepare_command(**given: Any) -> Outcome:  # noqa: ANN401 - the step's param
     }
     state = "unchanged" if prepared.reused else f"new: {prepared.encoded:,} images encoded"
     counts = ", ".join(f"{name} {split.count}" for name, split in manifest.splits.items())
-    return Outcome(
+    return CommandOutcome(
         facts,
         address,
         f"dataset version {prepared.dataset_id[:12]} ({state}): {counts}",

@@ -27,7 +27,7 @@ V1_METRICS, V1_UI = "mlpipeline-metrics", "mlpipeline-ui-metadata"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CommandOutcome:
     """The results of a command.
 
     Attributes:
@@ -59,7 +59,7 @@ def check_writable(wanted: tuple[tuple[str, Path], ...]) -> None:
         store.check_writable()
 
 
-def deliver(outcome: Outcome) -> None:
+def deliver(outcome: CommandOutcome) -> None:
     """Write and print the results."""
     meta = click.get_current_context().meta
     for name, path in meta.get(WRITE, ()):
@@ -75,7 +75,7 @@ def called_by_engine() -> bool:
     return bool(click.get_current_context().meta.get(WRITE))
 
 
-def _content(outcome: Outcome, name: str) -> bytes:
+def _content(outcome: CommandOutcome, name: str) -> bytes:
     everything = (*outcome.shown.values(), *outcome.more)
     made: dict[str, Any] = {V1_METRICS: metrics_of_v1, V1_UI: views_of_v1}
     if name in made:

@@ -21,7 +21,7 @@ from ddpipe import form, validation
 from ddpipe.commands import SPELLING, json_option
 from ddpipe.commands.options import ENGINES, SectionedCommand, declared_option, engine_option, options, parsed
 from ddpipe.commands.presets import given_names
-from ddpipe.commands.results import EXECUTOR, WRITE, Outcome, check_writable, deliver, files_of
+from ddpipe.commands.results import EXECUTOR, WRITE, CommandOutcome, check_writable, deliver, files_of
 from ddpipe.data.versions import address
 from ddpipe.jobs import CONTAINER, LOCAL
 from ddpipe.jobs.job import Owner
@@ -52,14 +52,14 @@ Settings = Mapping[str, Any]
 def step_command(
     step: Step,
     **settings: Any,  # noqa: ANN401 - click's own
-) -> Callable[[Callable[..., Outcome | None]], click.Command]:
+) -> Callable[[Callable[..., CommandOutcome | None]], click.Command]:
     """The command of a step, from a function of its parameters' values by name.
 
     All problems with the step's parameters, and with those of later steps given by --check, are reported
     together before the function is called. A parameter in --options counts as if it had its own option.
     """
 
-    def decorate(body: Callable[..., Outcome | None]) -> click.Command:
+    def decorate(body: Callable[..., CommandOutcome | None]) -> click.Command:
         @click.command(step.command[-1], cls=SectionedCommand, help=step.help, **settings)
         @_subject_argument(step)
         @options(*step.groups, brief=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpipe import workflow
 from ddpipe.commands.presets import chosen_recipe, list_presets_option
-from ddpipe.commands.results import Outcome
+from ddpipe.commands.results import CommandOutcome
 from ddpipe.commands.shown import EventFiles, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.jobs import LOCAL
@@ -21,7 +21,7 @@ from ddpipe.storage.lease import lease
 
 @step_command(TRAIN_ANYWHERE)
 @list_presets_option
-def train_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+def train_command(dataset: str, **given: Any) -> CommandOutcome:  # noqa: ANN401 - the step's parameters
     """Run the step; its declaration describes it."""
     run = RunOptions.picked(given).required
     options, owner = TrainOptions.picked(given), Owner.picked(given)
@@ -32,7 +32,7 @@ def train_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the 
         record = workflow.train(run, dataset, chosen_recipe(given), options, owner, reuse=reuse)
     training, since = run.origin("train").training, run.facts("train").get("since", "")
     done = f"nothing changed since run {since}: trained model reused" if since else "trained"
-    return Outcome(
+    return CommandOutcome(
         {"training": training, "unchanged_since": since, **record},
         training,
         f"{done}, {_scores(record['final'])}: {training}",

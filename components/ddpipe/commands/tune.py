@@ -14,7 +14,7 @@ import click
 
 from ddpipe.commands import KATIB, on_option
 from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
-from ddpipe.commands.results import Outcome
+from ddpipe.commands.results import CommandOutcome
 from ddpipe.commands.shown import Scores
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import load_manifest
@@ -72,7 +72,7 @@ tune_command = Tune("tune", help="Search hyperparameters, on this machine or by 
 @on_option
 @step_command(TUNE)
 @list_presets_option
-def katib_command(dataset: str, **given: Any) -> Outcome:  # noqa: ANN401 - the step's parameters
+def katib_command(dataset: str, **given: Any) -> CommandOutcome:  # noqa: ANN401 - the step's parameters
     """Run the step; its declaration describes it."""
     run, search = RunOptions.picked(given).required, SearchOptions.picked(given)
     recipe = chosen_recipe(given)
@@ -137,10 +137,10 @@ def _options(given: dict[str, Any], plan: Plan) -> dict[str, Any]:
     return {**options.to_dict(), "nodes": options.nodes * plan.parallel, "restart": Restart.ON_FAILURE}
 
 
-def _delivered(run: Run, found: Tuned, best: Recipe, plan: Plan, uri: str) -> Outcome:
+def _delivered(run: Run, found: Tuned, best: Recipe, plan: Plan, uri: str) -> CommandOutcome:
     counts = ", ".join(f"{count} {word}" for word, count in found.counts.items())
     values = ", ".join(f"{name}={value}" for name, value in found.best.values.items())
-    return Outcome(
+    return CommandOutcome(
         {
             "run": run.uri,
             "best": asdict(found.best),
