@@ -19,7 +19,7 @@ from ddpipe.commands.shown import Scores
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import ParameterError
-from ddpipe.jobs.experiment import TRIAL, Plan
+from ddpipe.jobs.experiment import TRIAL, SearchPlan
 from ddpipe.jobs.job import Owner, TrainingJob, training_command
 from ddpipe.jobs.options import JobOptions, Restart
 from ddpipe.kube.api import connect
@@ -102,7 +102,7 @@ def _step(owner: Owner) -> str:
     return TUNE.name if owner.step == Owner().step else owner.step
 
 
-def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, restart: str) -> Plan:
+def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, restart: str) -> SearchPlan:
     if search.pruning == Pruning.HALVING:
         raise ParameterError(
             what="the search cannot start",
@@ -110,7 +110,7 @@ def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, rest
             seen="Katib stops trials by the median rule only",
             do=f"Choose {Pruning.MEDIAN} or {Pruning.NONE}.",
         )
-    return Plan(
+    return SearchPlan(
         parameters=parameters(space),
         metric=metric,
         algorithm=search.sampler,
@@ -123,7 +123,7 @@ def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, rest
     )
 
 
-def _options(given: dict[str, Any], plan: Plan) -> dict[str, Any]:
+def _options(given: dict[str, Any], plan: SearchPlan) -> dict[str, Any]:
     """The job's options; its pods are those of all trials at the same time."""
     options = JobOptions.picked(given)
     if options.min_nodes:
@@ -137,7 +137,7 @@ def _options(given: dict[str, Any], plan: Plan) -> dict[str, Any]:
     return {**options.to_dict(), "nodes": options.nodes * plan.parallel, "restart": Restart.ON_FAILURE}
 
 
-def _delivered(run: Run, found: Tuned, best: Recipe, plan: Plan, uri: str) -> CommandOutcome:
+def _delivered(run: Run, found: Tuned, best: Recipe, plan: SearchPlan, uri: str) -> CommandOutcome:
     counts = ", ".join(f"{count} {word}" for word, count in found.counts.items())
     values = ", ".join(f"{name}={value}" for name, value in found.best.values.items())
     return CommandOutcome(

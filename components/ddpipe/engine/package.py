@@ -47,7 +47,7 @@ class Package:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class PipelineVersion:
     """A version of a pipeline on the server.
 
     Attributes:
@@ -105,7 +105,7 @@ def steps_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def publish(engine: Engine, package: Package, pipeline: str = "") -> Version:
+def publish(engine: Engine, package: Package, pipeline: str = "") -> PipelineVersion:
     """Upload a package, unless the server has this content already.
 
     The hash of its content is the version's name, so the same content is always the same version; an upload
@@ -114,15 +114,15 @@ def publish(engine: Engine, package: Package, pipeline: str = "") -> Version:
     name = pipeline or package.name
     pipeline_id = _pipeline(engine, name) or _create(engine, name, package.help)
     if found := _version(engine, pipeline_id, package.version):
-        return Version(name, pipeline_id, package.version, found, uploaded=False)
+        return PipelineVersion(name, pipeline_id, package.version, found, uploaded=False)
     try:
         made = engine.client.upload(package.path, VERSION, name=package.version, pipelineid=pipeline_id)
     except EngineConflict:
         # Another process has just uploaded the same content.
         if found := _version(engine, pipeline_id, package.version):
-            return Version(name, pipeline_id, package.version, found, uploaded=False)
+            return PipelineVersion(name, pipeline_id, package.version, found, uploaded=False)
         raise
-    return Version(name, pipeline_id, package.version, made.pipeline_version_id, uploaded=True)
+    return PipelineVersion(name, pipeline_id, package.version, made.pipeline_version_id, uploaded=True)
 
 
 def _create(engine: Engine, name: str, text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from ddpipe.engine.answers import EXPERIMENT, RUN, VERSION, not_described
 from ddpipe.engine.client import MOST_BYTES, ONE_USER, Engine, named, quoted
-from ddpipe.engine.package import Version, steps_of
+from ddpipe.engine.package import PipelineVersion, steps_of
 from ddpipe.errors import (
     DdpipeError,
     EngineError,
@@ -121,7 +121,7 @@ class Request:
         account: Service account of the steps; empty for the server's default.
     """
 
-    version: Version
+    version: PipelineVersion
     arguments: Mapping[str, Any] = field(default_factory=dict)
     experiment: str
     account: str = ""

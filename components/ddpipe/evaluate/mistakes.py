@@ -114,7 +114,7 @@ def _odds(probabilities: FloatArray) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Disagreement:
     """An image that one of the models gets right, and the other wrong.
 
     Attributes:
@@ -142,15 +142,15 @@ class Gate:
     """
 
     verdict: Verdict
-    differences: tuple[Difference, ...]
+    differences: tuple[Disagreement, ...]
 
     @property
-    def gains(self) -> list[Difference]:
+    def gains(self) -> list[Disagreement]:
         """Images that only the new model gets right."""
         return [one for one in self.differences if one.is_gain]
 
     @property
-    def losses(self) -> list[Difference]:
+    def losses(self) -> list[Disagreement]:
         """Images that only the champion gets right."""
         return [one for one in self.differences if not one.is_gain]
 
@@ -174,7 +174,7 @@ def gate_of(uri: str, evaluation: Evaluation) -> Gate:
     return Gate(
         verdict=verdict,
         differences=tuple(
-            Difference(
+            Disagreement(
                 sample_id=samples.sample_ids[place],
                 image=image,
                 true=named(shown),

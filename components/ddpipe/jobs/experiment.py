@@ -37,7 +37,7 @@ _COLLECTOR = "metrics-logger-and-collector"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class SearchPlan:
     """What an Experiment varies, and how far it goes.
 
     Attributes:
@@ -72,7 +72,7 @@ class _TrialJob(TrainingJob):
         return TRIAL
 
 
-def experiment(plan: Plan, inner: Backend, schema: Object | None = None) -> Backend:
+def experiment(plan: SearchPlan, inner: Backend, schema: Object | None = None) -> Backend:
     """The backend that runs a job as the trials of an Experiment; the job has as many pods as all trials."""
     return Backend(
         resource=RESOURCE,
@@ -89,7 +89,7 @@ def experiment(plan: Plan, inner: Backend, schema: Object | None = None) -> Back
 
 
 def _manifest(
-    plan: Plan, inner: Backend, schema: Object | None, job: TrainingJob, _own: Object | None = None
+    plan: SearchPlan, inner: Backend, schema: Object | None, job: TrainingJob, _own: Object | None = None
 ) -> dict[str, Any]:
     """The Experiment; the same job always gives the same manifest."""
     trial = _trial(plan, job)
@@ -120,7 +120,7 @@ def _manifest(
     return annotate(body, job)
 
 
-def _trial(plan: Plan, job: TrainingJob) -> TrainingJob:
+def _trial(plan: SearchPlan, job: TrainingJob) -> TrainingJob:
     """The job of a trial; its command is quoted, because Katib lets a shell run the words as they are."""
     given = {item.name: getattr(job, item.name) for item in fields(TrainingJob)}
     return _TrialJob(
@@ -133,7 +133,7 @@ def _trial(plan: Plan, job: TrainingJob) -> TrainingJob:
     )
 
 
-def _search(plan: Plan) -> dict[str, Any]:
+def _search(plan: SearchPlan) -> dict[str, Any]:
     seed = {"algorithmSettings": [{"name": "random_state", "value": str(plan.seed)}]}
     return {
         "objective": {

@@ -36,7 +36,7 @@ _SUFFIXES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class NodeFindings:
     """What the nodes mean for a job.
 
     Attributes:
@@ -105,7 +105,7 @@ def _sums() -> defaultdict[str, defaultdict[str, float]]:
     return defaultdict(lambda: defaultdict(float))
 
 
-def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -> Findings:
+def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -> NodeFindings:
     """Whether `count` pods could run at the same time.
 
     Node affinity is not looked at: a job is never rejected for it.
@@ -113,13 +113,15 @@ def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -
     asked = {**requests(pod), _PODS: 1.0}
     selected = [node for node in nodes if _is_selected(pod, node)]
     if not selected:
-        return Findings((_unselected(pod),))
+        return NodeFindings((_unselected(pod),))
     large = [node for node in selected if _slots(node, asked, {}) > 0]
     if not large:
-        return Findings(("; ".join(_lacking(asked, selected)) + f": request less per pod, {_ALTERNATIVE}",))
+        return NodeFindings(
+            ("; ".join(_lacking(asked, selected)) + f": request less per pod, {_ALTERNATIVE}",)
+        )
     tolerated = [node for node in large if not _taints(pod, node)]
     if not tolerated:
-        return Findings((_tainted(pod, asked, large),))
+        return NodeFindings((_tainted(pod, asked, large),))
     usage = usage or Usage()
     ever = sum(_slots(node, asked, usage.for_good[node.name]) for node in tolerated)
     if ever < count:
@@ -128,12 +130,12 @@ def check(pod: Object, count: int, nodes: Sequence[Node], usage: Usage | None) -
             f"{_amounts(asked)}; {_free(tolerated, asked, usage.for_good)}: "
             f"request less per pod or fewer pods, {_ALTERNATIVE}"
         )
-        return Findings((problem,))
+        return NodeFindings((problem,))
     now = fitting(pod, count, nodes, usage)
     if now < count:
         free = _free(_ready(pod, nodes), asked, usage.now)
-        return Findings(remarks=(f"at the moment the nodes can take {now} of {count} pods: {free}",))
-    return Findings()
+        return NodeFindings(remarks=(f"at the moment the nodes can take {now} of {count} pods: {free}",))
+    return NodeFindings()
 
 
 def fitting(pod: Object, count: int, nodes: Sequence[Node], usage: Usage) -> int:

@@ -55,7 +55,7 @@ def _everything(_found: Object) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class WatchSource:
     """What to watch.
 
     Attributes:
@@ -76,12 +76,12 @@ class Source:
     bookmarked: bool = True
 
 
-def start(cluster: Cluster, source: Source, post: Callable[[Message], None], stop: Event) -> None:
+def start(cluster: Cluster, source: WatchSource, post: Callable[[Message], None], stop: Event) -> None:
     """Post a picture now and after every change, from a thread, until `stop` is set."""
     Thread(target=_keep, args=(cluster, source, post, stop), name=f"watch {source.name}", daemon=True).start()
 
 
-def _keep(cluster: Cluster, source: Source, post: Callable[[Message], None], stop: Event) -> None:
+def _keep(cluster: Cluster, source: WatchSource, post: Callable[[Message], None], stop: Event) -> None:
     def is_over(error: ApiError | None) -> bool:
         if stop.is_set():
             return True
@@ -103,7 +103,7 @@ def _is_expired(error: ApiError) -> bool:
     return isinstance(error, Refused) and error.status == HTTPStatus.GONE
 
 
-def _pictures(cluster: Cluster, source: Source) -> Iterator[Picture]:
+def _pictures(cluster: Cluster, source: WatchSource) -> Iterator[Picture]:
     """List, then watch; ends with an `ApiError` only."""
     listed = cluster.get(source.path, source.select)
     found = map(_slim, filter(source.concerns, listed["items"]))
@@ -123,7 +123,7 @@ def _pictures(cluster: Cluster, source: Source) -> Iterator[Picture]:
             raise Unanswered("the watch ended as soon as it began")
 
 
-def _watch_query(source: Source, version: str, seconds: int) -> Query:
+def _watch_query(source: WatchSource, version: str, seconds: int) -> Query:
     return {
         **source.select,
         "watch": "true",
@@ -147,7 +147,7 @@ def _change(line: bytes) -> dict[str, Any]:
     return change
 
 
-def _changed(source: Source, objects: dict[str, Object], change: dict[str, Any]) -> Picture:
+def _changed(source: WatchSource, objects: dict[str, Object], change: dict[str, Any]) -> Picture:
     """The picture after a change, which is applied to `objects`."""
     found = _slim(change["object"])
     uid = found["metadata"]["uid"]

@@ -29,12 +29,12 @@ MOST_PODS = 2500
 """Beside more pods than this, only the nodes' sizes are judged."""
 
 
-def nodes_of(cluster: Cluster, job: TrainingJob, backend: Backend) -> capacity.Findings:
+def nodes_of(cluster: Cluster, job: TrainingJob, backend: Backend) -> capacity.NodeFindings:
     """Whether the nodes can ever take all of a job's pods, and whether they can now."""
     pod = backend.pod(job)["spec"]
     nodes = _nodes(cluster, job)
     if nodes is None:
-        return capacity.Findings()
+        return capacity.NodeFindings()
     findings = capacity.check(pod, job.nodes, nodes, None)
     # The pods are many: what shows without them needs no second look.
     return findings if findings.problems else capacity.check(pod, job.nodes, nodes, _usage(cluster, pod))

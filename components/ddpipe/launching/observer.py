@@ -18,7 +18,7 @@ from ddpipe.jobs.status import JobStatus
 from ddpipe.kube.api import Cluster
 from ddpipe.kube.resources import EVENTS, PODS, Object
 from ddpipe.kube.retrying import given_up, is_transient
-from ddpipe.kube.watching import Message, Picture, Source, Trouble, start
+from ddpipe.kube.watching import Message, Picture, Trouble, WatchSource, start
 from ddpipe.launching.pod_history import PodHistory
 from ddpipe.launching.stalls import is_evidence
 
@@ -174,20 +174,20 @@ class Observer:
         """Seconds; a server that has just started rejects requests until it knows its roles."""
         return self._job.limits.outage if is_transient(trouble.error) else self._job.limits.hopeless
 
-    def _sources(self) -> tuple[Source, ...]:
+    def _sources(self) -> tuple[WatchSource, ...]:
         namespace, resource = self._job.namespace, self._backend.resource
         return (
-            Source(
+            WatchSource(
                 name="job",
                 path=resource.path(namespace),
                 select={"fieldSelector": f"metadata.name={self._job.name}"},
             ),
-            Source(
+            WatchSource(
                 name="pods",
                 path=PODS.path(namespace),
                 select={"labelSelector": self._backend.selector(self._job)},
             ),
-            Source(
+            WatchSource(
                 name="events",
                 path=EVENTS.path(namespace),
                 select={"fieldSelector": "type=Warning"},

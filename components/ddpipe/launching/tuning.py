@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ddpipe.errors import LaunchError, OutputMissing
 from ddpipe.jobs.backend import Backend
-from ddpipe.jobs.experiment import RESOURCE, Best, Plan, best_of, counts_of, experiment
+from ddpipe.jobs.experiment import RESOURCE, Best, SearchPlan, best_of, counts_of, experiment
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.kube.api import Cluster
 from ddpipe.kube.cluster import spec_schema
@@ -47,7 +47,7 @@ class Tuned:
     counts: Mapping[str, int]
 
 
-def tune(job: TrainingJob, plan: Plan, cluster: Cluster, *, is_process: bool = False) -> Tuned:
+def tune(job: TrainingJob, plan: SearchPlan, cluster: Cluster, *, is_process: bool = False) -> Tuned:
     """Run an Experiment and wait for its end; see `launch`, whose guarantees it has."""
 
     def kind(inner: Backend) -> Backend:

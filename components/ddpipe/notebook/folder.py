@@ -96,7 +96,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SealedResult:
     """A result whose seal has been verified.
 
     Attributes:
@@ -133,7 +133,7 @@ def publish(store: Store, key: str, call: str, value: bytes, outputs: Mapping[st
     RESULT.publish(store, {VALUE: value}, {"sealed": sealed, "hmac": _hmac(key, sealed)})
 
 
-def verified(store: Store, key: str, call: str) -> Result:
+def verified(store: Store, key: str, call: str) -> SealedResult:
     """The result of a call, once it is proven that the call's job wrote it."""
     facts = RESULT.open(store.uri).facts
     which = f"{store.uri}/{RESULT.seal}"
@@ -150,7 +150,7 @@ def verified(store: Store, key: str, call: str) -> Result:
         raise _forged(which, "its seal was not made with the key of this launch")
     if not isinstance(sealed, dict) or sealed["call"] != call:
         raise _forged(which, "it belongs to another call")
-    return Result(store, sealed["value"], sealed["outputs"])
+    return SealedResult(store, sealed["value"], sealed["outputs"])
 
 
 def check_ranks(store: Store) -> None:

@@ -26,7 +26,7 @@ from ddpipe.jobs import LOCAL
 from ddpipe.kube.api import connect
 from ddpipe.launching.loglines import metrics_of
 from ddpipe.notebook.background import remove_jobs
-from ddpipe.notebook.folder import OUTCOME, Launch, Result, verified
+from ddpipe.notebook.folder import OUTCOME, Launch, SealedResult, verified
 from ddpipe.notebook.machine import Machine
 from ddpipe.notebook.packing import unpacked_value
 from ddpipe.parameters import refuse
@@ -189,7 +189,7 @@ class Handle:
             self._folder.write(OUTCOME, json.dumps(outcome, indent=1).encode())
         return self.status()
 
-    def _result(self) -> Result:
+    def _result(self) -> SealedResult:
         return verified(self._folder, self.key, self._launched.sha256)
 
     def _ended(self, status: Status) -> DdpipeError:

@@ -48,7 +48,7 @@ class Placed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
+class ClassFolders:
     """Images in one folder per class; hidden files are ignored.
 
     Attributes:

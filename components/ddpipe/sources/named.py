@@ -11,7 +11,7 @@ import urllib3
 
 from ddpipe.data.cache import default_cache
 from ddpipe.sources.base import Source, Table, error_for_source, store_of
-from ddpipe.sources.folder import Folder
+from ddpipe.sources.folder import ClassFolders
 from ddpipe.sources.table import Csv
 from ddpipe.sources.tars import Tars
 from ddpipe.storage.files import replacing
@@ -74,14 +74,14 @@ def _cifar(archive: str, label: str, classes: Sequence[str]) -> Opener:
             return Cifar(f"{path.rstrip('/')}/{archive}", label)
         if store.exists("batches.meta") or store.exists("meta"):
             return Cifar(path, label)
-        return Folder(path, classes)
+        return ClassFolders(path, classes)
 
     return opened
 
 
 SOURCES: Mapping[str, Opener] = {
     "digits": _digits,
-    "folder": lambda path, _table: Folder(path),
+    "folder": lambda path, _table: ClassFolders(path),
     "csv": Csv,
     "webdataset": lambda path, _table: Tars(path),
     "cifar10": _cifar("cifar-10-python.tar.gz", "labels", CIFAR10),

@@ -13,11 +13,11 @@ from launch_samples import UID, a_job
 from ddpipe.errors import ParameterError
 from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.backend import backend
-from ddpipe.jobs.experiment import TRIAL, Best, Plan, best_of, counts_of, experiment
+from ddpipe.jobs.experiment import TRIAL, Best, SearchPlan, best_of, counts_of, experiment
 from ddpipe.jobs.job import owner_of
 from ddpipe.jobs.status import Phase, Stage
 
-PLAN = Plan(
+PLAN = SearchPlan(
     parameters=[
         {"name": "learning_rate", "parameterType": "double", "feasibleSpace": {"min": "0.01", "max": "1"}}
     ],
@@ -32,7 +32,7 @@ PLAN = Plan(
 )
 
 
-def body(name: str = "pytorchjob", plan: Plan = PLAN, **changes: Any) -> dict[str, Any]:
+def body(name: str = "pytorchjob", plan: SearchPlan = PLAN, **changes: Any) -> dict[str, Any]:
     job = a_job(nodes=2, command=["train", '{"learning_rate": ${trialParameters.learning_rate}}'], **changes)
     made: dict[str, Any] = experiment(plan, backend(name)).manifest(job, None)
     return made

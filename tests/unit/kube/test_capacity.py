@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ddpipe.kube import capacity
-from ddpipe.kube.capacity import Findings, Node, Usage, requests
+from ddpipe.kube.capacity import Node, NodeFindings, Usage, requests
 
 
 def check(
@@ -17,7 +17,7 @@ def check(
     nodes: list[dict[str, Any]],
     pods: list[dict[str, Any]] | None,
     preempts: float = -math.inf,
-) -> Findings:
+) -> NodeFindings:
     """What the nodes mean for a job, given these pods."""
     usage = Usage(preempts)
     for other in pods or ():
@@ -62,25 +62,25 @@ def test_pods_of_services_count_for_good(owner: str) -> None:
 
 def test_requests_of_other_pods_add_up() -> None:
     others = [running("500m", "DaemonSet"), running("400m", "ReplicaSet"), running("100m", "Node")]
-    assert check(a_pod_spec(), 1, [a_node()], others) == Findings()
+    assert check(a_pod_spec(), 1, [a_node()], others) == NodeFindings()
     assert "n1 has 1 of cpu free" in check(a_pod_spec(), 2, [a_node()], others).problems[0]
 
 
 def test_a_pod_that_ends_some_day_is_only_a_remark() -> None:
     found = check(a_pod_spec(), 2, [a_node()], [running("500m")])
-    assert found == Findings(
+    assert found == NodeFindings(
         remarks=("at the moment the nodes can take 1 of 2 pods: n1 has 1.5 of cpu free",)
     )
 
 
 def test_pods_on_several_nodes_add_up() -> None:
     nodes = [a_node("n1"), a_node("n2", cpu="3")]
-    assert check(a_pod_spec(), 5, nodes, []) == Findings()
+    assert check(a_pod_spec(), 5, nodes, []) == NodeFindings()
     assert "5 of the job's 6 pods" in check(a_pod_spec(), 6, nodes, []).problems[0]
 
 
 def test_pods_that_cannot_be_seen_are_no_problem() -> None:
-    assert check(a_pod_spec(), 2, [a_node()], None) == Findings()
+    assert check(a_pod_spec(), 2, [a_node()], None) == NodeFindings()
 
 
 def test_a_node_takes_no_more_pods_than_it_may() -> None:
@@ -90,7 +90,7 @@ def test_a_node_takes_no_more_pods_than_it_may() -> None:
 
 
 def test_tenths_add_up() -> None:
-    assert check(a_pod_spec("100m"), 3, [a_node(cpu="300m")], []) == Findings()
+    assert check(a_pod_spec("100m"), 3, [a_node(cpu="300m")], []) == NodeFindings()
 
 
 def test_tainted_gpu_nodes_are_named_with_the_toleration() -> None:
@@ -115,7 +115,7 @@ def test_tainted_gpu_nodes_are_named_with_the_toleration() -> None:
 )
 def test_a_toleration_opens_a_node(toleration: dict[str, str]) -> None:
     nodes = [a_node(taints=[a_taint("k", "v")])]
-    assert check(a_pod_spec(tolerations=[toleration]), 1, nodes, None) == Findings()
+    assert check(a_pod_spec(tolerations=[toleration]), 1, nodes, None) == NodeFindings()
 
 
 @pytest.mark.parametrize(
@@ -134,13 +134,14 @@ def test_another_toleration_does_not(toleration: dict[str, str]) -> None:
 
 def test_a_taint_that_only_prefers_is_no_problem() -> None:
     assert (
-        check(a_pod_spec(), 1, [a_node(taints=[a_taint("k", effect="PreferNoSchedule")])], None) == Findings()
+        check(a_pod_spec(), 1, [a_node(taints=[a_taint("k", effect="PreferNoSchedule")])], None)
+        == NodeFindings()
     )
 
 
 def test_a_node_that_is_cordoned_may_come_back() -> None:
     cordoned = a_node(taints=[a_taint("node.kubernetes.io/unschedulable")])
-    assert check(a_pod_spec(), 1, [cordoned], None) == Findings(
+    assert check(a_pod_spec(), 1, [cordoned], None) == NodeFindings(
         remarks=("at the moment the nodes can take 0 of 1 pods: no node is ready",)
     )
 
@@ -186,7 +187,7 @@ def test_a_pod_without_a_controller_ends_some_day() -> None:
 
 
 def test_pods_without_a_node_do_not_count() -> None:
-    assert check(a_pod_spec(), 2, [a_node()], [running("2", "DaemonSet", node="")]) == Findings()
+    assert check(a_pod_spec(), 2, [a_node()], [running("2", "DaemonSet", node="")]) == NodeFindings()
 
 
 def test_requests_of_all_containers_count() -> None:
@@ -200,8 +201,8 @@ def test_requests_of_all_containers_count() -> None:
 def test_pods_of_lower_priority_make_way() -> None:
     low, high = running("1", "ReplicaSet"), running("1", "ReplicaSet")
     low["spec"]["priority"], high["spec"]["priority"] = -10, 1000
-    assert check(a_pod_spec(), 2, [a_node()], [low], preempts=0) == Findings()
+    assert check(a_pod_spec(), 2, [a_node()], [low], preempts=0) == NodeFindings()
     assert check(a_pod_spec(), 2, [a_node()], [low]).problems, "preemption may be off"
     assert check(a_pod_spec(), 2, [a_node()], [high], preempts=1000).problems, "equals do not make way"
-    assert check(a_pod_spec(), 2, [a_node()], [high], preempts=1001) == Findings()
-    assert check(a_pod_spec(), 2, [a_node()], [running("1", "ReplicaSet")], preempts=1) == Findings()
+    assert check(a_pod_spec(), 2, [a_node()], [high], preempts=1001) == NodeFindings()
+    assert check(a_pod_spec(), 2, [a_node()], [running("1", "ReplicaSet")], preempts=1) == NodeFindings()

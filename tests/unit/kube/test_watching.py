@@ -18,13 +18,13 @@ from ddpipe.kube import watching
 from ddpipe.kube.api import ApiError, Query, Refused, Unanswered
 from ddpipe.kube.resources import Object
 from ddpipe.kube.retrying import is_transient
-from ddpipe.kube.watching import Message, Picture, Source, Trouble, start
+from ddpipe.kube.watching import Message, Picture, Trouble, WatchSource, start
 
-SOURCE = Source(name="pods", path=PODS, select={"labelSelector": f"ddpipe.dev/job={a_job().name}"})
+SOURCE = WatchSource(name="pods", path=PODS, select={"labelSelector": f"ddpipe.dev/job={a_job().name}"})
 
 
 @contextmanager
-def watched(server: FakeApiServer, source: Source = SOURCE) -> Iterator[SimpleQueue[Message]]:
+def watched(server: FakeApiServer, source: WatchSource = SOURCE) -> Iterator[SimpleQueue[Message]]:
     messages: SimpleQueue[Message] = SimpleQueue()
     stop = Event()
     start(server, source, messages.put, stop)
@@ -134,7 +134,7 @@ def test_silence_means_nothing_where_no_bookmark_comes(bookmarked: bool, seconds
         return lines(path, query, silence)
 
     server.lines = noted  # type: ignore[method-assign]
-    with watched(server, Source(name="pods", path=PODS, select={}, bookmarked=bookmarked)):
+    with watched(server, WatchSource(name="pods", path=PODS, select={}, bookmarked=bookmarked)):
         query = server.awaited(a_watch).query
     assert (query["timeoutSeconds"], query["allowWatchBookmarks"]) == (str(seconds), "true")
     assert silences[0] == idle
@@ -154,7 +154,7 @@ def test_an_error_in_a_watch_is_trouble() -> None:
 def test_an_optional_source_that_is_away_is_retried() -> None:
     server = a_server(None, pod(0))
     server.fail(lambda request: request.path == PODS, Unanswered("cut"), times=1)
-    with watched(server, Source(name="pods", path=PODS, select={}, optional=True)) as messages:
+    with watched(server, WatchSource(name="pods", path=PODS, select={}, optional=True)) as messages:
         assert isinstance(messages.get(timeout=60), Trouble)
         assert names(messages.get(timeout=60)) == {"0"}
 
@@ -162,7 +162,7 @@ def test_an_optional_source_that_is_away_is_retried() -> None:
 def test_an_optional_source_that_is_forbidden_is_left() -> None:
     server = a_server(None, pod(0))
     server.fail(lambda request: request.path == PODS, Refused(403, "Forbidden", "no"), times=1)
-    optional = Source(name="pods", path=PODS, select={}, optional=True)
+    optional = WatchSource(name="pods", path=PODS, select={}, optional=True)
     with watched(server, optional) as messages:
         server.awaited(lambda request: request.path == PODS)
         assert messages.empty()
@@ -229,7 +229,7 @@ def test_a_change_that_does_not_concern_a_source_posts_nothing() -> None:
     def is_odd(found: Object) -> bool:
         return bool(found["metadata"]["name"].endswith("-1"))
 
-    with watched(server, Source(name="pods", path=PODS, select={}, concerns=is_odd)) as messages:
+    with watched(server, WatchSource(name="pods", path=PODS, select={}, concerns=is_odd)) as messages:
         assert names(messages.get(timeout=60)) == set()
         server.awaited(a_watch)
         for _ in range(100):

@@ -39,7 +39,7 @@ from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html, how_split
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import Run
-from ddpipe.sources.folder import Folder
+from ddpipe.sources.folder import ClassFolders
 from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store
 from ddpipe.storage.files import FileStore
@@ -744,14 +744,14 @@ def test_a_deep_image_that_is_met_late_counts_for_all(toys: PrepareSpec) -> None
 def _reads(spec: PrepareSpec, monkeypatch: pytest.MonkeyPatch) -> tuple[Prepared, list[str]]:
     """Prepare; which files of the source were read."""
     read: list[str] = []
-    real = Folder.read
+    real = ClassFolders.read
 
-    def reading(self: Folder, sample: Sample) -> bytes:
+    def reading(self: ClassFolders, sample: Sample) -> bytes:
         read.append(sample.id)
         return real(self, sample)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Folder, "read", reading)
+        patch.setattr(ClassFolders, "read", reading)
         return prepare(spec), read
 
 

@@ -25,7 +25,7 @@ from ddpipe.prepare.planning import Stored
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.sharing import SHARES, Helped, Helpers, encode_share
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.sources.folder import Folder
+from ddpipe.sources.folder import ClassFolders
 from ddpipe.sources.sample import Sample
 from ddpipe.steps import EncodeOptions
 from ddpipe.storage import open_store
@@ -108,9 +108,9 @@ def test_shares_of_lost_helpers_are_encoded_in_the_end(
 def test_the_publisher_reads_no_image_that_helpers_encoded(
     photographs: PrepareSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read, original = [], Folder.read
+    read, original = [], ClassFolders.read
 
-    def counted(source: Folder, sample: Sample) -> bytes:
+    def counted(source: ClassFolders, sample: Sample) -> bytes:
         read.append(sample.id)
         return original(source, sample)
 
@@ -118,7 +118,7 @@ def test_the_publisher_reads_no_image_that_helpers_encoded(
         in_turn(uri, sha256, count)
         read.clear()
 
-    monkeypatch.setattr(Folder, "read", counted)
+    monkeypatch.setattr(ClassFolders, "read", counted)
     prepare(photographs, Helpers(3, helped))
     assert read == []
 
