@@ -1,4 +1,4 @@
-"""`ddpipe runs` through the real kfp.Client, against a server whose API is the described one."""
+"""`ddpipe runs` against a server whose API is the described one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ddpipe schedule` through the real kfp.Client, against a server whose API is the described one."""
+"""`ddpipe schedule` against a server whose API is the described one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ddpipe submit` through the real kfp.Client, against a server whose API is the described one."""
+"""`ddpipe submit` against a server whose API is the described one."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_silent_end_shows_the_last_lines(tmp_path: Path) -> None:
 
 def test_processes_share_the_processors_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(local, "cpus", lambda: 6)  # that a container's quota counts: test_cpus
+    monkeypatch.setattr(local, "cpus", lambda: 6)  # that a container's quota counts: test_machine.py
     assert [_environment(processes)["OMP_NUM_THREADS"] for processes in (2, 4, 10)] == ["3", "1", "1"]
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert _environment(10_000)["OMP_NUM_THREADS"] == "3"
