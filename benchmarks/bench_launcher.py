@@ -190,7 +190,7 @@ def lags(admin: ApiServer, times: int, *, rival: bool) -> list[float]:
 
 # Up to the first answer of the API server, as each of them gets there.
 OURS = """
-import ddpipe.commands.launch
+import ddpipe.commands.jobs
 from ddpipe.kube.api import connect
 connect().get("/version")
 """

@@ -10,7 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from ddpipe.commands.launch import job_of, launch_command
+from ddpipe.commands.jobs import job_of, launch_command
 from ddpipe.errors import LaunchError
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.kube.api import connect

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from place import ACCOUNT, IMAGE, Place
 
-from ddpipe.commands.launch import job_of, launch_command
+from ddpipe.commands.jobs import job_of, launch_command
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Success
 from ddpipe.jobs.pytorchjob import manifest

@@ -109,17 +109,13 @@ def counts() -> dict[str, int]:
     }
 
 
-APART = {"ddpipe.commands.study"}
-"""What its importer loads only where its packages are installed."""
-
-
 def to_merge() -> list[str]:
     """Short files with a single importer, which is in the same package."""
     graph, found = grimp.build_graph("ddpipe"), []
     for path in sorted(PRODUCT.rglob("*.py")):
         module = ".".join(path.relative_to(PRODUCT.parent).with_suffix("").parts)
-        entry = path.stem.startswith("__") or (path.parent.name == "commands" and path.stem in COMMANDS)
-        if entry or module in APART or len(path.read_text().splitlines()) > SHORT:
+        entry = path.stem.startswith("__") or path.parent.name == "commands"
+        if entry or len(path.read_text().splitlines()) > SHORT:
             continue
         importers = graph.find_modules_that_directly_import(module)
         if len(importers) == 1 and module.rpartition(".")[0] == importers.pop().rpartition(".")[0]:

@@ -22,29 +22,29 @@ from ddpipe.form import as_option, spelled
 from ddpipe.processes.machine import clean_up_and_leave, search_rarely
 
 COMMANDS = {
-    "run": "Images to a model, on this machine.",
-    "tune": "Search hyperparameters.",
-    "prepare": "Raw data to a dataset version.",
-    "data": "Dataset versions: ls, show, verify, diff.",
-    "train": "Train a model on a dataset version.",
-    "evaluate": "Score a run's model on the test split.",
-    "gate": "Compare a run's model with the champion.",
-    "export": "Export as safetensors and ONNX.",
-    "predict": "Predict one image or tables of many.",
-    "serve": "Answer predictions over HTTP.",
-    "deploy": "Serve a model on the cluster.",
-    "models": "Versions of models: ls, show, promote.",
-    "compile": "Write the pipelines' YAML packages.",
-    "submit": "Run a package on Kubeflow Pipelines.",
-    "runs": "Runs here and on a server: ls, show, stop.",
-    "doctor": "Check what a package needs on a server.",
-    "schedule": "Run a package regularly.",
-    "launch": "Any image and command as a training job.",
-    "jobs": "Jobs on the cluster: ls, scale, clean-up.",
+    "run": ("run", "Images to a model, on this machine."),
+    "tune": ("tune", "Search hyperparameters."),
+    "prepare": ("data", "Raw data to a dataset version."),
+    "data": ("data", "Dataset versions: ls, show, verify, diff."),
+    "train": ("run_steps", "Train a model on a dataset version."),
+    "evaluate": ("run_steps", "Score a run's model on the test split."),
+    "gate": ("run_steps", "Compare a run's model with the champion."),
+    "export": ("run_steps", "Export as safetensors and ONNX."),
+    "predict": ("serving", "Predict one image or tables of many."),
+    "serve": ("serving", "Answer predictions over HTTP."),
+    "deploy": ("serving", "Serve a model on the cluster."),
+    "models": ("models", "Versions of models: ls, show, promote."),
+    "compile": ("engine", "Write the pipelines' YAML packages."),
+    "submit": ("engine", "Run a package on Kubeflow Pipelines."),
+    "runs": ("runs", "Runs here and on a server: ls, show, stop."),
+    "doctor": ("engine", "Check what a package needs on a server."),
+    "schedule": ("schedule", "Run a package regularly."),
+    "launch": ("jobs", "Any image and command as a training job."),
+    "jobs": ("jobs", "Jobs on the cluster: ls, scale, clean-up."),
 }
-"""Commands in the order in which a newcomer needs them, with a help of at most 45 characters.
+"""Commands in the order in which a newcomer needs them, with their file, and a help of at most 45 characters.
 
-Each is a file in commands/, imported when called: `launch` does not load what `prepare` needs.
+A file is imported when one of its commands is called: `launch` does not load what `prepare` needs.
 """
 
 
@@ -59,14 +59,15 @@ class CommandLine(click.Group):
         """The command of this name, imported now."""
         if name not in COMMANDS:
             return None
+        file, short_help = COMMANDS[name]
         try:
-            module = importlib.import_module(f"ddpipe.commands.{name}")
+            module = importlib.import_module(f"ddpipe.commands.{file}")
         except ModuleNotFoundError as error:
             if _is_ours(error):
                 raise
             return _not_installed(name, str(error.name))
         command: click.Command = getattr(module, f"{name}_command")
-        command.short_help = COMMANDS[name]
+        command.short_help = short_help
         return command
 
     def resolve_command(

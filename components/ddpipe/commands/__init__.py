@@ -1,4 +1,4 @@
-"""The commands of the command line, one file each, and how all of them print a result."""
+"""The commands of the command line, and how all of them print a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ddpipe data ls|show|report|verify|diff|rm|clean-up`: the dataset versions of a store."""
+"""`ddpipe prepare` and `ddpipe data ls|show|report|verify|diff|rm|clean-up`: dataset versions."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import functools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import click
 
+from ddpipe import workflow
 from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import options
+from ddpipe.commands.results import CommandOutcome, Document, Page
+from ddpipe.commands.step import step_command
 from ddpipe.data.catalogue import (
     changed_images,
     clean_up,
@@ -26,6 +29,9 @@ from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.versions import address, remove, versions
 from ddpipe.errors import DatasetError, ParameterError, listed
 from ddpipe.parameters import Between, Parameters, parameter
+from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.runs import RunOptions
+from ddpipe.steps import PREPARE, EncodeOptions
 from ddpipe.storage import open_store, split_uri
 
 LONGEST_GRACE = 100_000
@@ -68,6 +74,43 @@ class GcOptions(Parameters):
         24.0,
         "Minimum age in hours of a shard that may be deleted.",
         Between(0, LONGEST_GRACE),
+    )
+
+
+@step_command(PREPARE)
+def prepare_command(**given: Any) -> CommandOutcome:
+    """Run the step; its declaration describes it."""
+    from ddpipe.prepare.prepare import prepare
+    from ddpipe.prepare.report import data_report_html
+
+    run, spec = RunOptions.picked(given).named, PrepareSpec.picked(given)
+    helpers = workflow.helpers(EncodeOptions.picked(given))
+    prepared = workflow.prepare(run, spec, helpers) if run else prepare(spec, helpers)
+    manifest, address = prepared.manifest, prepared.manifest_uri
+    facts = {
+        **({"run": run.name, "training": run.training} if run else {}),
+        "dataset": address,
+        "dataset_id": prepared.dataset_id,
+        "reused": prepared.reused,
+        "encoded": prepared.encoded,
+        "samples": {name: split.count for name, split in manifest.splits.items()},
+        "skipped": prepared.skipped,
+        "left_out": manifest.left_out,
+        "seconds": round(prepared.seconds, 3),
+    }
+    state = "unchanged" if prepared.reused else f"new: {prepared.encoded:,} images encoded"
+    counts = ", ".join(f"{name} {split.count}" for name, split in manifest.splits.items())
+    return CommandOutcome(
+        facts,
+        address,
+        f"dataset version {prepared.dataset_id[:12]} ({state}): {counts}",
+        values={"dataset": address, "dataset_id": prepared.dataset_id},
+        shown={
+            "dataset_version": Document(
+                manifest.to_json().encode(), {"dataset_id": prepared.dataset_id, "uri": address}
+            ),
+            "data_report": Page(data_report_html(manifest, store_of(address))),
+        },
     )
 
 
@@ -136,7 +179,7 @@ def show_command(dataset: str) -> None:
 @json_option
 def report_command(dataset: str, output: str | None) -> None:
     """Write an HTML report on the version DATASET: classes, samples, sizes, duplicates."""
-    from ddpipe.prepare.report import data_report_html  # noqa: PLC0415 - only this command needs it
+    from ddpipe.prepare.report import data_report_html
 
     manifest = load_manifest(dataset)
     page = output or f"{manifest.name}-{manifest.dataset_id[:12]}.html"
@@ -198,7 +241,7 @@ def remove_command(dataset: str) -> None:
 
     A version that a model was trained on is kept: it records which images the model has seen.
     """
-    from ddpipe.model.history import needed  # noqa: PLC0415 - only this command needs it
+    from ddpipe.model.history import needed
 
     place = store_of(dataset)
     if users := needed(place).get(dataset.rstrip("/").split("/")[-2]):
@@ -220,7 +263,7 @@ def remove_command(dataset: str) -> None:
 def clean_up_command(store: str, grace: float, delete: bool) -> None:
     """Find shards and files of models that no version uses, and leftovers; --delete deletes them."""
     GcOptions(grace=grace).validated()
-    from ddpipe.model.history import leftovers  # noqa: PLC0415 - only this command needs it
+    from ddpipe.model.history import leftovers
 
     place, now = open_store(store), datetime.now(UTC)
     find = clean_up if delete else garbage

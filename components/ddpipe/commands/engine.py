@@ -1,27 +1,35 @@
-"""What the commands for a pipeline server share: the server, the package and its parameters."""
+"""`ddpipe compile|submit|doctor`: packages for Kubeflow Pipelines.
+
+Also what these share with `runs` and `schedule`: the server, the package and its parameters.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import click
 
 from ddpipe import form
-from ddpipe.commands.options import options, parsed, taken
+from ddpipe.commands import json_option, print_result
+from ddpipe.commands.options import SectionedCommand, options, parsed, taken
 from ddpipe.engine.client import Engine, connect
+from ddpipe.engine.doctor import Check, Plan, State, examine
 from ddpipe.engine.endpoint import EndpointOptions, resolve
 from ddpipe.engine.package import Package, publish, read_package, read_values
-from ddpipe.engine.runs import Request, RunState, conclude, follow
-from ddpipe.errors import Interrupted
+from ddpipe.engine.runs import Request, RunState, conclude, follow, look, start
+from ddpipe.errors import EngineError, Interrupted
 from ddpipe.form import spelled
 from ddpipe.jobs.options import NO_SECRET
+from ddpipe.kube import api as cluster
 from ddpipe.parameters import Parameter, Parameters, parameter, refuse
-from ddpipe.pipelines.compile import COMPILED, PIPELINES
+from ddpipe.pipelines.catalogue import LEAST_PIPELINES
+from ddpipe.pipelines.compile import COMPILED, PIPELINES, compile_all
 from ddpipe.pipelines.wiring import SECRET
 from ddpipe.processes.signals import on_stop
 
@@ -44,7 +52,7 @@ def with_engine(command: Command) -> Command:
 
     @options(EndpointOptions)
     @functools.wraps(command)
-    def connected(**given: Any) -> None:  # noqa: ANN401 - by their names
+    def connected(**given: Any) -> None:
         own = taken(EndpointOptions, given)
         command(connect(resolve(own, os.environ)), **given)
 
@@ -71,7 +79,7 @@ def with_request(command: Command) -> Command:
         package: str,
         assigned: tuple[str, ...],
         file: str | None,
-        **given: Any,  # noqa: ANN401
+        **given: Any,
     ) -> None:
         own = taken(PipelineOptions, given)
         read = named_package(package)
@@ -172,3 +180,75 @@ def followed(engine: Engine, run_id: str, say: Callable[[str], object]) -> RunSt
         state = follow(engine, run_id, say)
     conclude(engine, state)
     return state
+
+
+@click.command("compile")
+@click.option("--output", help="Folder for the packages (default: pipelines/compiled).")
+@click.option("--claim", default="", help="Volume claim for all data, instead of an object store.")
+@json_option
+def compile_command(output: str | None, claim: str) -> None:
+    """Compile the pipelines and components for KFP 2 and KFP 1.x."""
+    written = [str(path) for path in compile_all(Path(output) if output else COMPILED, claim)]
+    print_result({"packages": written}, "\n".join(written))
+
+
+@click.command("submit", cls=SectionedCommand)
+@with_request
+@with_engine
+@click.option(
+    "--run-name", help="Name of the run on the server (default: name of the pipeline, and the time)."
+)
+@click.option("--wait", is_flag=True, help="Wait for the run to end; its outcome is the exit code.")
+@json_option
+def submit_command(
+    engine: Engine, publisher: Callable[[Engine], Request], run_name: str | None, wait: bool
+) -> None:
+    """Upload a package to Kubeflow Pipelines, unless it is there already, and start a run.
+
+    PACKAGE is training, training-gated, training-tuned, custom-job, or the path of a compiled package.
+    """
+    request = publisher(engine)
+    version = request.version
+    name = run_name or f"{version.pipeline}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    run_id = start(engine, request, name)
+    say = functools.partial(click.echo, err=True)
+    say(f"version  {version.name} of {version.pipeline} ({'uploaded' if version.uploaded else 'unchanged'})")
+    say(f"run      {name}\n         {engine.link(run_id)}")
+    state = followed(engine, run_id, say) if wait else look(engine, run_id)
+    facts = {
+        "pipeline": version.pipeline,
+        "version": version.name,
+        "version_id": version.id,
+        "uploaded": version.uploaded,
+        **state.facts(),
+    }
+    print_result(facts, run_id)
+
+
+@click.command("doctor", cls=SectionedCommand)
+@click.argument("package", default="training")
+@options(EndpointOptions)
+@click.option(
+    "--service-account",
+    default="",
+    show_default=False,
+    help="Service account of the steps (default: the server's).",
+)
+@json_option
+def doctor_command(package: str, service_account: str, **given: Any) -> None:
+    """Check what PACKAGE needs: server, login, namespace, version, rights, images, secret, store.
+
+    Each check is ok, unknown (cannot be seen from here), or fails with its fix. The exit code is 0 unless a
+    check fails.
+    """
+    own = EndpointOptions.picked(given)
+    plan = Plan(package=named_package(package), least=LEAST_PIPELINES, account=service_account)
+    checks = list(examine(lambda: connect(resolve(own, os.environ)), cluster.connect, plan))
+    print_result({"checks": [asdict(check) for check in checks]}, "\n".join(map(_line, checks)))
+    if any(check.state is State.FAIL for check in checks):
+        click.get_current_context().exit(EngineError.exit_code)
+
+
+def _line(check: Check) -> str:
+    fix = f"\n{'':<20}{check.fix}" if check.fix else ""
+    return f"{check.name:<10}{check.state:<10}{check.seen}{fix}"

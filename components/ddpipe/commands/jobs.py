@@ -1,20 +1,28 @@
-"""`ddpipe jobs ls|scale|clean-up`: the jobs that ddpipe has created on the cluster."""
+"""`ddpipe launch` and `ddpipe jobs ls|scale|clean-up`: the jobs that ddpipe creates on the cluster."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from functools import partial
+from typing import Any
 
 import click
 
 from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import options
+from ddpipe.commands.results import CommandOutcome, Scores
+from ddpipe.commands.step import step_command
 from ddpipe.errors import LaunchError
+from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.kube.api import connect
 from ddpipe.kube.retrying import answered
 from ddpipe.launching.elastic import scale
+from ddpipe.launching.launcher import launch
 from ddpipe.launching.ownership import FoundJob, Swept, list_jobs, sweep
-from ddpipe.steps import SweepOptions
+from ddpipe.steps import PYTORCH_JOB, SweepOptions
+from ddpipe.storage import exists
 
 _PATIENCE = 30.0
 """Seconds for which a request is retried."""
@@ -22,6 +30,34 @@ _PATIENCE = 30.0
 namespace_option = click.option(
     "--namespace", "-n", help="Namespace (default: that of the kubeconfig or the pod)."
 )
+
+
+@step_command(PYTORCH_JOB, context_settings={"allow_interspersed_args": False})
+@namespace_option
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND]...")
+def launch_command(namespace: str | None, **given: Any) -> CommandOutcome:
+    """Run the step; its declaration describes it."""
+    job = job_of("", **given)  # invalid values are reported before a cluster is contacted
+    cluster = connect()
+    job = replace(job, namespace=namespace or cluster.namespace)
+    outcome = launch(job, cluster, exists=exists, is_process=True)
+    return CommandOutcome(
+        asdict(outcome),
+        f"{outcome.namespace}/{outcome.name} succeeded after {outcome.seconds:.1f} s",
+        values={"job": outcome.name},
+        shown={"job_metrics": Scores(outcome.metrics)},
+    )
+
+
+def job_of(namespace: str, *, arguments: Sequence[str], **given: Any) -> TrainingJob:
+    """The job that the options and the arguments after them describe."""
+    owner = Owner.picked(given)
+    own = {
+        "owner": owner if owner.run_id else replace(owner, run_id=uuid.uuid4().hex[:12]),
+        "namespace": namespace,
+        "command": (*given["command"], *arguments),
+    }
+    return TrainingJob.picked({**given, **own})
 
 
 @click.group("jobs")

@@ -10,8 +10,7 @@ import click
 
 from ddpipe.commands import json_option, print_result
 from ddpipe.commands.options import SectionedCommand, options
-from ddpipe.commands.results import CommandOutcome
-from ddpipe.commands.shown import Document
+from ddpipe.commands.results import CommandOutcome, Document
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import SPLITS
 from ddpipe.data.versions import address
@@ -163,14 +162,14 @@ def diff_command(old: str, new: str, store: str) -> None:
 @store_option
 @options(EvaluateSpec)
 @json_option
-def evaluate_command(model: str, dataset: str, **given: Any) -> None:  # noqa: ANN401 - by their names
+def evaluate_command(model: str, dataset: str, **given: Any) -> None:
     """Score MODEL on any split of any dataset version, with a page.
 
     MODEL is a package (a folder, s3:// URI, name of a run or NAME@VERSION), or the output of a training. The
     dataset version has to have the same classes, and images of the same shape.
     """
-    from ddpipe.evaluate.assess import assess  # noqa: PLC0415 - torch
-    from ddpipe.evaluate.report import gather_evaluation, render  # noqa: PLC0415
+    from ddpipe.evaluate.assess import assess
+    from ddpipe.evaluate.report import gather_evaluation, render
 
     store, output = given["store"], given["output"]
     is_training = open_store(model).exists(RECORD)
@@ -185,9 +184,9 @@ def evaluate_command(model: str, dataset: str, **given: Any) -> None:  # noqa: A
 
 
 @step_command(REGISTER)
-def register_command(model: str, runs: str, store: str, **given: Any) -> CommandOutcome:  # noqa: ANN401 - the step's parameters
+def register_command(model: str, runs: str, store: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    from ddpipe.serve.registry import entry_of, register  # noqa: PLC0415 - the registry's client is an extra
+    from ddpipe.serve.registry import entry_of, register
 
     entry = entry_of(package_uri(model, runs, store))
     found = register(entry, RegisterOptions.picked(given).registry)

@@ -14,9 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
+from ddpipe.commands.results import called_by_engine
 from ddpipe.form import as_option
 from ddpipe.parameters import AUTO, OneOf, Parameter, Parameters, declared
+from ddpipe.search.winner import best_recipe
+from ddpipe.train.presets import PRESETS, Preset, PresetOptions, recipe_of
+from ddpipe.train.recipe import Recipe
 
 T = TypeVar("T", bound=Callable[..., object])
 P = TypeVar("P", bound=Parameters)
@@ -62,13 +67,13 @@ def taken(group: type[P], given: dict[str, Any]) -> P:
 class SectionedOption(click.Option):
     """An option with a heading in the help text; only --help-all shows one that is not common."""
 
-    def __init__(self, *names: Any, heading: str, common: bool = True, **settings: Any) -> None:  # noqa: ANN401 - click's own
+    def __init__(self, *names: Any, heading: str, common: bool = True, **settings: Any) -> None:
         super().__init__(*names, **settings)
         self.heading = heading
         self.common = common
 
 
-def engine_option(*names: str, **settings: Any) -> Callable[[T], T]:  # noqa: ANN401 - click's own
+def engine_option(*names: str, **settings: Any) -> Callable[[T], T]:
     """An option that only pipeline engines use."""
     return click.option(*names, cls=SectionedOption, heading=ENGINES, common=False, **settings)
 
@@ -121,7 +126,7 @@ _help_all = click.Option(
 )
 
 
-def parsed(item: Parameter, text: str) -> Any:  # noqa: ANN401 - of the parameter's own type
+def parsed(item: Parameter, text: str) -> Any:
     """A parameter's value from text; if it cannot be parsed the text itself, which validation rejects."""
     try:
         match item.kind:
@@ -174,7 +179,7 @@ class _NumberOrAuto(click.ParamType[float | str]):
         self._number = click.types.convert_type(kind)
         self.name = f"{self._number.name}|{AUTO}"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's own
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number that a text says."""
         return value if value == AUTO else self._number.convert(value, param, ctx)
 
@@ -216,8 +221,54 @@ def _mapped(given: tuple[str, ...], item: Parameter) -> dict[str, Any]:
     return values
 
 
-def _json(text: str) -> Any:  # noqa: ANN401 - any JSON value
+def _json(text: str) -> Any:
     try:
         return json.loads(Path(text[1:]).read_text() if text.startswith("@") else text)
     except (OSError, ValueError) as error:
         raise click.BadParameter(f"{text!r} is not JSON: {error}") from error
+
+
+def given_names(values: Mapping[str, Any]) -> set[str]:
+    """The hyperparameters that the user set.
+
+    An engine passes every parameter that has an option of its own: one that has its default was not set.
+    """
+    context = click.get_current_context()
+    defaults, by_engine = Recipe().to_dict(), called_by_engine()
+    return {
+        name
+        for name, default in defaults.items()
+        if name in context.params.get("options", ())
+        or (
+            context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            and not (by_engine and values[name] == default)
+        )
+    }
+
+
+def chosen_recipe(values: Mapping[str, Any]) -> Recipe:
+    """The recipe of the preset or the study, with the hyperparameters that the user set."""
+    start = PresetOptions.picked(values)
+    given = {name: values[name] for name in given_names(values)}
+    return recipe_of(start.preset, {**(best_recipe(start.recipe, given) if start.recipe else {}), **given})
+
+
+def _described(name: str, preset: Preset) -> str:
+    values = ", ".join(f"{key}={value}" for key, value in preset.values.items())
+    return "\n    ".join([name, preset.help, *filter(None, [preset.measured]), values])
+
+
+def _list(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo("\n".join(_described(name, preset) for name, preset in PRESETS.items()))
+        ctx.exit()
+
+
+list_presets_option = click.option(
+    "--list-presets",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_list,
+    help="Show the presets and exit.",
+)

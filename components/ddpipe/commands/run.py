@@ -6,14 +6,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import click
 
 from ddpipe import validation, workflow
 from ddpipe.commands import json_option, print_result
-from ddpipe.commands.options import SectionedCommand, options
-from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
+from ddpipe.commands.options import (
+    SectionedCommand,
+    chosen_recipe,
+    given_names,
+    list_presets_option,
+    options,
+)
 from ddpipe.data.versions import address
 from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
@@ -26,9 +31,11 @@ from ddpipe.runs import Run, RunOptions, removed_if_rejected
 from ddpipe.steps import ReuseOptions, StoreOptions, TrainOptions
 from ddpipe.storage import open_store
 from ddpipe.storage.lease import lease
-from ddpipe.summary import Summary, summary
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
+
+if TYPE_CHECKING:
+    from ddpipe.summary import Summary
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +98,7 @@ _SHOWN = (
 @options(*_SHOWN, without=("run_id",), brief=True)
 @list_presets_option
 @json_option
-def run_command(path: str | None, **given: Any) -> None:  # noqa: ANN401 - click passes every option by its name
+def run_command(path: str | None, **given: Any) -> None:
     """Run the whole pipeline on this machine: prepare, train, evaluate, export, report.
 
     PATH is the raw data: a folder, a file or s3://bucket/prefix, the same as --source-path.
@@ -182,12 +189,14 @@ class RunPlan:
 
     def carry_out(self) -> Summary:
         """Run all steps in this process; training ranks are child processes, which end with it."""
+        from ddpipe.summary import summary
+
         written = [self.run.uri, *([self.data.store] if isinstance(self.data, PrepareSpec) else [])]
         with removed_if_rejected(*written):
             for folder in written:
                 open_store(folder).check_writable()
             if self.evaluation.slice_columns:
-                from ddpipe.evaluate.slices import rows_of  # noqa: PLC0415 - numpy
+                from ddpipe.evaluate.slices import rows_of
 
                 rows_of(self.evaluation)  # what is wrong with the table is found before the training
             with on_stop(self._stop), lease(open_store(self.run.uri)):

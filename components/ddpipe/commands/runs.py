@@ -38,7 +38,7 @@ def with_places(command: Command) -> Command:
     @folder_option
     @options(EndpointOptions)
     @functools.wraps(command)
-    def connected(**given: Any) -> None:  # noqa: ANN401 - by their names
+    def connected(**given: Any) -> None:
         own = taken(EndpointOptions, given)
         engine = connect(resolve(own, os.environ)) if has_endpoint(own, os.environ) else None
         command(engine=engine, **given)

@@ -19,8 +19,15 @@ from click.core import ParameterSource
 
 from ddpipe import form, validation
 from ddpipe.commands import SPELLING, json_option
-from ddpipe.commands.options import ENGINES, SectionedCommand, declared_option, engine_option, options, parsed
-from ddpipe.commands.presets import given_names
+from ddpipe.commands.options import (
+    ENGINES,
+    SectionedCommand,
+    declared_option,
+    engine_option,
+    given_names,
+    options,
+    parsed,
+)
 from ddpipe.commands.results import EXECUTOR, WRITE, CommandOutcome, check_writable, deliver, files_of
 from ddpipe.data.versions import address
 from ddpipe.jobs import CONTAINER, LOCAL
@@ -51,7 +58,7 @@ Settings = Mapping[str, Any]
 
 def step_command(
     step: Step,
-    **settings: Any,  # noqa: ANN401 - click's own
+    **settings: Any,
 ) -> Callable[[Callable[..., CommandOutcome | None]], click.Command]:
     """The command of a step, from a function of its parameters' values by name.
 
@@ -69,7 +76,7 @@ def step_command(
         @_executor_option
         @json_option
         @functools.wraps(body)
-        def command(options: Values, check: Checks, subject: str | None = None, **given: Any) -> None:  # noqa: ANN401 - by their names
+        def command(options: Values, check: Checks, subject: str | None = None, **given: Any) -> None:
             if check:
                 click.get_current_context().meta[SPELLING] = form.as_field(
                     [*step.parameters, *_later_parameters()]
@@ -200,7 +207,7 @@ _check_option = engine_option(
 
 
 def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def remember(ctx: click.Context, _option: click.Parameter, value: Any) -> None:  # noqa: ANN401 - as click has it
+    def remember(ctx: click.Context, _option: click.Parameter, value: Any) -> None:
         if key == WRITE:
             check_writable(value)
         if value:
@@ -262,7 +269,7 @@ def _is(kind: str, value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-def _named(field: str, value: Any) -> Any:  # noqa: ANN401 - a field's own type
+def _named(field: str, value: Any) -> Any:
     """KFP names a volume after its object, which may not be a valid name for a volume."""
     if field not in {"volumes", "volumeMounts"}:
         return value

@@ -1,4 +1,4 @@
-"""`ddpipe tune`: a search over hyperparameters, on this machine (study.py) or by Katib with jobs as trials.
+"""`ddpipe tune`: a search over hyperparameters, on this machine or by Katib with jobs as trials.
 
 `--on` decides before anything else is parsed, as the options differ: of a search here, those of `ddpipe run`;
 of a search by Katib, those of a job. What is searched, and how, is the same.
@@ -7,32 +7,57 @@ of a search by Katib, those of a job. What is searched, and how, is the same.
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from ddpipe.commands import KATIB, on_option
-from ddpipe.commands.presets import chosen_recipe, given_names, list_presets_option
-from ddpipe.commands.results import CommandOutcome
-from ddpipe.commands.shown import Scores
+from ddpipe import validation
+from ddpipe.commands import KATIB, json_option, on_option, print_result
+from ddpipe.commands.options import (
+    SectionedCommand,
+    chosen_recipe,
+    given_names,
+    list_presets_option,
+    options,
+)
+from ddpipe.commands.results import CommandOutcome, Scores
+from ddpipe.commands.run import (
+    LocalRunOptions,
+    RunPlan,
+    VersionOptions,
+    data_of,
+    resumed_by,
+    with_path,
+)
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import load_manifest
-from ddpipe.errors import ParameterError
+from ddpipe.errors import Interrupted, ParameterError
+from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.jobs.experiment import TRIAL, SearchPlan
 from ddpipe.jobs.job import Owner, TrainingJob, training_command
 from ddpipe.jobs.options import JobOptions, Restart
-from ddpipe.kube.api import connect
-from ddpipe.launching.tuning import Tuned, tune
 from ddpipe.model.tasks import TASKS
-from ddpipe.runs import Run, RunOptions
+from ddpipe.parameters import refuse
+from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.processes.signals import on_stop
+from ddpipe.runs import Run, RunOptions, removed_if_rejected
 from ddpipe.search.katib import check, parameters, recipe_of, template
-from ddpipe.search.options import MAX_FAILED, Pruning, SearchOptions
+from ddpipe.search.options import MAX_FAILED, Pruning, Sampler, SearchOptions
 from ddpipe.search.space import Space, checked, parsed
 from ddpipe.search.winner import FILE, recipe_text, winner_json
-from ddpipe.steps import TUNE
-from ddpipe.storage import write_uri
+from ddpipe.steps import TUNE, StoreOptions, TrainOptions
+from ddpipe.storage import open_store, write_uri
+from ddpipe.storage.lease import lease
+from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
+from ddpipe.tune.study import Study, StudyOptions
+
+if TYPE_CHECKING:
+    from ddpipe.launching.tuning import Tuned
+    from ddpipe.summary import Summary
+    from ddpipe.tune.report import Findings
 
 
 class Tune(click.Command):
@@ -43,7 +68,7 @@ class Tune(click.Command):
         info_name: str | None,
         args: list[str],
         parent: click.Context | None = None,
-        **extra: Any,  # noqa: ANN401 - click's own
+        **extra: Any,
     ) -> click.Context:
         """The context of the other command; click invokes the command of the context that it gets."""
         return self.chosen(args).make_context(info_name, args, parent, **extra)
@@ -61,8 +86,6 @@ class Tune(click.Command):
         """The command for these arguments."""
         if f"--on={KATIB}" in args or ("--on", KATIB) in pairwise(args):
             return katib_command
-        from ddpipe.commands.study import study_command  # noqa: PLC0415 - the launcher image cannot prepare
-
         return study_command
 
 
@@ -72,7 +95,7 @@ tune_command = Tune("tune", help="Search hyperparameters, on this machine or by 
 @on_option
 @step_command(TUNE)
 @list_presets_option
-def katib_command(dataset: str, **given: Any) -> CommandOutcome:  # noqa: ANN401 - the step's parameters
+def katib_command(dataset: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     run, search = RunOptions.picked(given).required, SearchOptions.picked(given)
     recipe = chosen_recipe(given)
@@ -81,6 +104,9 @@ def katib_command(dataset: str, **given: Any) -> CommandOutcome:  # noqa: ANN401
     plan = _plan(
         space, search, recipe, f"val_{TASKS[load_manifest(dataset).task].scores[0]}", given["restart"]
     )
+    from ddpipe.kube.api import connect
+    from ddpipe.launching.tuning import tune
+
     cluster = connect()
     owner = Owner.picked(given)
     job = TrainingJob(
@@ -154,3 +180,84 @@ def _delivered(run: Run, found: Tuned, best: Recipe, plan: SearchPlan, uri: str)
         values={"best_recipe": recipe_text(best)},
         shown={"tune_metrics": Scores({plan.metric: found.best.score})},
     )
+
+
+_CHECKED = (SearchOptions, PrepareSpec, PresetOptions, Recipe, TrainOptions, EvaluateSpec, StoreOptions)
+_SHOWN = (
+    StudyOptions,
+    SearchOptions,
+    LocalRunOptions,
+    VersionOptions,
+    PrepareSpec,
+    PresetOptions,
+    Recipe,
+    EvaluateSpec,
+    StoreOptions,
+)
+
+
+@on_option
+@click.command("tune", cls=SectionedCommand)
+@click.argument("path", required=False)
+@options(*_SHOWN, without=("run",), brief=True)
+@list_presets_option
+@json_option
+def study_command(path: str | None, **given: Any) -> None:
+    """Search hyperparameters on this machine: prepare once, train trials, finish the run of the best one.
+
+    PATH is the raw data: a folder, a file or s3://bucket/prefix, the same as --source-path.
+    """
+    given = with_path(path, given)
+    names = given_names(given)
+    refuse("the search cannot start", validation.problems(_CHECKED, given, names))
+    recipe, search = chosen_recipe(given), SearchOptions.picked(given)
+    checked(parsed(search.search), recipe, names)  # before anything is prepared
+    _check_sampler(Sampler(search.sampler))
+    data = data_of(given)
+    title = data.name if isinstance(data, PrepareSpec) else "study"
+    study = Study.named(given["study"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    training, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
+    with resumed_by("study", Run(str(study.folder)), given["study"]):
+        found, finished = tune_here(study, data, recipe, search, training, evaluation)
+    print_result({**found.to_dict(), "run": finished.to_dict()}, f"{found.text()}\n{finished.text()}")
+
+
+def _check_sampler(sampler: Sampler) -> None:
+    if sampler.needs_katib:
+        raise ParameterError(
+            what=SearchOptions.what,
+            which=f"`sampler` {sampler}",
+            seen="a search on this machine does not have it",
+            do=f"Choose {Sampler.TPE} or {Sampler.RANDOM}, or search by Katib with --on katib.",
+        )
+
+
+def tune_here(
+    study: Study,
+    data: PrepareSpec | str,
+    recipe: Recipe,
+    search: SearchOptions,
+    training: TrainOptions,
+    evaluation: EvaluateSpec,
+) -> tuple[Findings, Summary]:
+    """Search in this process and finish the winner's run; trials are child processes, which end with it."""
+    from ddpipe.prepare.prepare import prepare
+    from ddpipe.tune.tune import tune
+
+    def stop() -> NoReturn:
+        raise Interrupted(
+            what="the study was interrupted",
+            which=str(study.folder),
+            seen="a stop signal arrived; its trials are saved",
+            do="Run the same command again to continue.",
+        )
+
+    folder = str(study.folder)
+    with removed_if_rejected(folder):
+        open_store(folder).check_writable()
+        with on_stop(stop), lease(open_store(folder)):
+            dataset = data if isinstance(data, str) else prepare(data).manifest_uri
+            found = tune(study, dataset, recipe, search, training.processes_per_pod)
+            won = study.run(found.best.number)
+            finished = RunPlan(won, dataset, found.recipe, training, evaluation).carry_out()
+    return found, finished

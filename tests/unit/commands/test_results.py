@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from ddpipe.__main__ import cli
-from ddpipe.commands.shown import (
+from ddpipe.commands.results import (
     Classification,
     Document,
     EventFiles,

@@ -28,7 +28,7 @@ def _fail(monkeypatch: pytest.MonkeyPatch, kind: type[DdpipeError], *, begun: bo
         raise kind(what="it failed", which="here", seen="something", do="Run the same command again.")
 
     monkeypatch.setattr("ddpipe.commands.run.RunPlan.carry_out", failing)
-    monkeypatch.setattr("ddpipe.commands.study.tune_here", failing)
+    monkeypatch.setattr("ddpipe.commands.tune.tune_here", failing)
 
 
 @pytest.mark.parametrize("kind", [Interrupted, NotWritable, ReplicaFailed])

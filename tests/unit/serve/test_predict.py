@@ -70,7 +70,7 @@ def _contents(made: Evaluated, options: dict[str, str]) -> dict[str, bytes]:
 
 def test_predicting_needs_no_torch_and_starts_at_once(pngs: Evaluated) -> None:
     code = (
-        "import sys, time; start = time.process_time(); import ddpipe.commands.predict;"
+        "import sys, time; start = time.process_time(); import ddpipe.commands.serving;"
         "spent = time.process_time() - start; import ddpipe;"
         f"ddpipe.load_model({pngs.package!r}).predict([{_image(pngs)!r}]);"
         "print(spent, not {'torch', 'scipy', 'sklearn', 'kfp', 'kubernetes', 'pydicom'} & set(sys.modules))"

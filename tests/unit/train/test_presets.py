@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpipe.commands.presets import chosen_recipe
-from ddpipe.commands.train import train_command
+from ddpipe.commands.options import chosen_recipe
+from ddpipe.commands.run_steps import train_command
 from ddpipe.errors import ParameterError
 from ddpipe.train.presets import PRESETS, recipe_of
 from ddpipe.train.recipe import CHOOSABLE, Recipe

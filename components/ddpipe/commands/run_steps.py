@@ -1,0 +1,132 @@
+"""`ddpipe train|evaluate|gate|export`: the steps of a run after `ddpipe prepare`, one at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from ddpipe import workflow
+from ddpipe.commands.options import chosen_recipe, list_presets_option
+from ddpipe.commands.results import Classification, CommandOutcome, Document, EventFiles, Page, Scores
+from ddpipe.commands.step import step_command
+from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
+from ddpipe.export.spec import ExportSpec
+from ddpipe.jobs import LOCAL
+from ddpipe.jobs.job import Owner
+from ddpipe.runs import RunOptions, removed_if_rejected
+from ddpipe.steps import EVALUATE, EXPORT, GATE, TRAIN_ANYWHERE, ReuseOptions, TrainOptions
+from ddpipe.storage import open_store, read_uri
+from ddpipe.storage.lease import lease
+
+
+@step_command(TRAIN_ANYWHERE)
+@list_presets_option
+def train_command(dataset: str, **given: Any) -> CommandOutcome:
+    """Run the step; its declaration describes it."""
+    run = RunOptions.picked(given).required
+    options, owner = TrainOptions.picked(given), Owner.picked(given)
+    reuse = ReuseOptions.picked(given).reuse
+    # On a cluster, the name of the job already makes it unique.
+    alone = lease(open_store(run.uri)) if options.backend == LOCAL else nullcontext()
+    with removed_if_rejected(run.uri), alone:
+        record = workflow.train(run, dataset, chosen_recipe(given), options, owner, reuse=reuse)
+    training, since = run.origin("train").training, run.facts("train").get("since", "")
+    done = f"nothing changed since run {since}: trained model reused" if since else "trained"
+    return CommandOutcome(
+        {"training": training, "unchanged_since": since, **record},
+        training,
+        f"{done}, {_scores(record['final'])}: {training}",
+        values={"training": training},
+        shown={"train_metrics": Scores(record["final"])},
+        more=(EventFiles(f"{training}/tensorboard"),),
+    )
+
+
+def _scores(final: Mapping[str, float]) -> str:
+    """What validation found at the end."""
+    found = {name: value for name, value in final.items() if name.startswith("validation_")}
+    found["validation_loss"] = found.pop("validation_loss")  # after what it stands for
+    return ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.items())
+
+
+@step_command(EVALUATE)
+def evaluate_command(dataset: str, **given: Any) -> CommandOutcome:
+    """Run the step; its declaration describes it."""
+    run = RunOptions.picked(given).required
+    evaluation = workflow.evaluate(run, dataset, EvaluateSpec.picked(given), given["network"])
+    scores, result, place = evaluation.headline(), evaluation.metrics, run.origin("evaluate").evaluation
+    return CommandOutcome(
+        {"evaluation": place, **scores},
+        "\n".join(f"{name:18}{score:.4f}" for name, score in scores.items()),
+        "on the test split: " + ", ".join(f"{name} {score:.4f}" for name, score in scores.items()),
+        values={"evaluation": place, "score": next(iter(scores.values()), math.nan)},
+        shown={
+            "evaluation_report": Page(read_uri(run.report).decode()),
+            "test_metrics": Scores(scores),
+            "roc_and_confusion": Classification(
+                [one.name for one in result.classes],
+                result.confusion_matrix,
+                result.roc.false_positive_rate,
+                result.roc.true_positive_rate,
+                result.roc.threshold,
+            ),
+        },
+    )
+
+
+@step_command(GATE)
+def gate_command(dataset: str, **given: Any) -> CommandOutcome:
+    """Run the step; its declaration describes it."""
+    run = RunOptions.picked(given).required
+    verdict = workflow.gate(run, dataset, GateSpec.picked(given))
+    compared = verdict.comparison
+    scores = {"candidate": compared.candidate, "champion": compared.champion} if compared else {}
+    facts = {
+        "decision": verdict.decision,
+        "reason": verdict.reason,
+        "model": verdict.model,
+        "champion": verdict.champion,
+        "excluded": verdict.excluded,
+        **scores,
+    }
+    return CommandOutcome(
+        facts,
+        f"{verdict.decision}: {verdict.reason}",
+        values={"decision": verdict.decision, "to_export": "yes" if verdict.promoted else "no"},
+        shown={
+            "gate_metrics": Scores({f"{name}_{verdict.metric}": value for name, value in scores.items()}),
+            "gate_report": Page(read_uri(run.report).decode()),
+        },
+    )
+
+
+@step_command(EXPORT)
+def export_command(dataset: str, **given: Any) -> CommandOutcome:
+    """Run the step; its declaration describes it."""
+    from ddpipe.model.package import FORMAT, ONNX, SIGNATURE
+
+    run = RunOptions.picked(given).required
+    package = workflow.export(run, dataset, given["network"], ExportSpec.picked(given))
+    facts = run.facts("export")
+    place = facts.get("version_uri") or run.origin("export").model
+    after_gate = ("version", "promoted")
+    version: dict[str, Any] = {name: facts[name] for name in after_gate if name in facts}
+    known = {
+        "uri": place,
+        "model_id": package.model_id,
+        "framework": "onnx" if ONNX in package.folder.sha256 else "pytorch",
+        "format": f"{FORMAT.kind} {FORMAT.schema}",
+        **version,
+        **({"verdict": run.facts("gate")["decision"]} if version else {}),
+    }
+    return CommandOutcome(
+        {"model": place, **version},
+        f"model package: {place}",
+        values={"model": place},
+        shown={
+            "model_package": Document(package.folder.read(SIGNATURE), known),
+            "report": Page(read_uri(run.report).decode()),
+        },
+    )
