@@ -45,7 +45,7 @@ def commands(program: str) -> list[object]:
     return [
         pytest.param(line, id=f"{page}: {line[:60]}")
         for page, text in PAGES.items()
-        for block in blocks(text, "console")
+        for block in blocks(text, "sh")
         for line in (each.partition("  #")[0].strip() for each in block.replace("\\\n", " ").splitlines())
         if line.startswith(f"{program} ")
     ]
@@ -212,7 +212,8 @@ def test_commands_run_as_they_are_shown(page: str, tmp_path: Path) -> None:
     """On a folder of images; MANIFEST is what the first command prints."""
     photos(tmp_path / "photos")
     manifest = ""
-    for line in blocks(PAGES[page].partition(RUN)[2], "console")[0].splitlines():
+    lines = blocks(PAGES[page].partition(RUN)[2], "sh")[0].splitlines()
+    for line in [line for line in lines if not line.startswith("#")]:
         arguments = shlex.split(line.partition("  #")[0].replace("MANIFEST", manifest))[1:]
         done = ddpipe(tmp_path, *arguments)
         assert done.returncode == 0, done.stderr
@@ -225,7 +226,7 @@ def test_commands_run_as_they_are_shown(page: str, tmp_path: Path) -> None:
 def test_the_first_run_ends_as_the_readme_shows(tmp_path: Path) -> None:
     """The same lines and scores; times and the name of the run differ."""
     (command,) = (
-        line for line in blocks(PAGES["README.md"], "console") if line == "ddpipe run --processes 2\n"
+        line for line in blocks(PAGES["README.md"], "sh") if line == "ddpipe run --processes 2\n"
     )
     shown = PAGES["README.md"].partition(command)[2].partition("```\n")[2].partition("```\n")[2]
     done = ddpipe(tmp_path, *shlex.split(command)[1:])
