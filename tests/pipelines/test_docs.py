@@ -225,9 +225,7 @@ def test_commands_run_as_they_are_shown(page: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_first_run_ends_as_the_readme_shows(tmp_path: Path) -> None:
     """The same lines and scores; times and the name of the run differ."""
-    (command,) = (
-        line for line in blocks(PAGES["README.md"], "sh") if line == "ddpipe run --processes 2\n"
-    )
+    (command,) = (line for line in blocks(PAGES["README.md"], "sh") if line == "ddpipe run --processes 2\n")
     shown = PAGES["README.md"].partition(command)[2].partition("```\n")[2].partition("```\n")[2]
     done = ddpipe(tmp_path, *shlex.split(command)[1:])
     assert done.returncode == 0, done.stderr
