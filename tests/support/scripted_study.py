@@ -8,7 +8,7 @@ from pathlib import Path
 import scripted_trial
 from recipes import plain
 
-from ddpipe.processes.signals import on_stop
+from ddpipe.processes.machine import on_stop
 from ddpipe.search.options import SearchOptions
 from ddpipe.search.space import parsed
 from ddpipe.train.recipe import Recipe

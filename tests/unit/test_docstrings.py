@@ -16,7 +16,7 @@ PUBLIC = (
     "distributed/__init__.py",
     "model/metrics.py",
     "jobs/backend.py",
-    "kube/cluster.py",
+    "kube/cluster.py:Cluster.",
     "model/tasks.py",
     "notebook/entry.py",
     "notebook/handle.py",

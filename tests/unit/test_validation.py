@@ -13,7 +13,7 @@ from ddpipe import validation
 from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
 from ddpipe.form import as_option, spelled
-from ddpipe.jobs.options import JobOptions
+from ddpipe.jobs.options import s3_environment
 from ddpipe.pipelines.compile import PIPELINES
 from ddpipe.pipelines.wiring import Task
 from ddpipe.steps import PresetOptions, TrainOptions
@@ -141,4 +141,4 @@ def _text(value: Any) -> str:
 
 @pytest.mark.parametrize("name", ["", "none"])
 def test_no_secret_is_given_by_an_empty_name_or_none(name: str) -> None:
-    assert not JobOptions(image="mine:1", s3_secret=name).s3.secret
+    assert s3_environment(name, "minio:9000") == [{"name": "S3_ENDPOINT", "value": "minio:9000"}]

@@ -31,7 +31,7 @@ from ddpipe.parameters import Parameter, Parameters, parameter, refuse
 from ddpipe.pipelines.catalogue import LEAST_PIPELINES
 from ddpipe.pipelines.compile import COMPILED, PIPELINES, compile_all
 from ddpipe.pipelines.wiring import SECRET
-from ddpipe.processes.signals import on_stop
+from ddpipe.processes.machine import on_stop
 
 Command = Callable[..., None]
 

@@ -26,7 +26,7 @@ from ddpipe.export.spec import ExportSpec
 from ddpipe.jobs.job import Owner
 from ddpipe.parameters import Between, Parameters, parameter, refuse
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.processes.signals import on_stop
+from ddpipe.processes.machine import on_stop
 from ddpipe.runs import Run, RunOptions, removed_if_rejected
 from ddpipe.steps import ReuseOptions, StoreOptions, TrainOptions
 from ddpipe.storage import open_store

@@ -32,8 +32,7 @@ from ddpipe.commands.results import EXECUTOR, WRITE, CommandOutcome, check_writa
 from ddpipe.data.versions import address
 from ddpipe.jobs import CONTAINER, LOCAL
 from ddpipe.jobs.job import Owner
-from ddpipe.jobs.pods import volume_name
-from ddpipe.kube.patch import merged
+from ddpipe.jobs.pods import merged, volume_name
 from ddpipe.parameters import Parameter, Parameters, declared, refuse
 from ddpipe.steps import LATER, TASK_CONFIG, DatasetOptions, Step
 

@@ -41,7 +41,7 @@ from ddpipe.jobs.options import JobOptions, Restart
 from ddpipe.model.tasks import TASKS
 from ddpipe.parameters import refuse
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.processes.signals import on_stop
+from ddpipe.processes.machine import on_stop
 from ddpipe.runs import Run, RunOptions, removed_if_rejected
 from ddpipe.search.katib import check, parameters, recipe_of, template
 from ddpipe.search.options import MAX_FAILED, Pruning, Sampler, SearchOptions

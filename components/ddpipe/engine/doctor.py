@@ -21,9 +21,8 @@ from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.backend import Backend, all_backends, backend
 from ddpipe.jobs.job import Owner, TrainingJob
 from ddpipe.kube.api import ApiError, Cluster, Refused
-from ddpipe.kube.cluster import is_served
+from ddpipe.kube.cluster import is_served, may, needed
 from ddpipe.kube.resources import SECRETS
-from ddpipe.kube.rights import may, needed
 from ddpipe.storage import open_store
 
 # Two nodes: some kinds of job need a Service for them.

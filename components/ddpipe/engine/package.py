@@ -52,7 +52,6 @@ class PipelineVersion:
 
     Attributes:
         name: The beginning of its content's SHA-256.
-        uploaded: Whether it is new.
     """
 
     pipeline: str

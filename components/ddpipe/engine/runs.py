@@ -48,7 +48,6 @@ class StepState:
 
     Attributes:
         seconds: How long it ran, or has been running.
-        pods: Names of its pods, if the server reports them.
     """
 
     name: str

@@ -45,12 +45,7 @@ def _names(found: Object, event: Object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnedObject:
-    """A further object that a job needs; the job owns it, so that the cluster deletes it with the job.
-
-    Attributes:
-        resource: The kind of object.
-        manifest: The object to create.
-    """
+    """A further object that a job needs; the job owns it, so that the cluster deletes it with the job."""
 
     resource: Resource
     manifest: Object

@@ -41,15 +41,8 @@ class SearchPlan:
     """What an Experiment varies, and how far it goes.
 
     Attributes:
-        parameters: What varies, as Katib has it.
         metric: The name in the training's lines that is maximized.
-        algorithm: Name of the sampler.
-        seed: Of the sampler.
         early_stopping: Whether trials below the median stop.
-        trials: How many.
-        parallel: How many at the same time.
-        max_failed: How many may fail.
-        restart: When a trial's pods are restarted.
     """
 
     parameters: Sequence[Mapping[str, Any]]

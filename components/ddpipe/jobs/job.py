@@ -36,8 +36,6 @@ class TrainingJob(LaunchOptions):
     """One training job of any kind: what was chosen about it, and what it is.
 
     Attributes:
-        owner: The step of the run that owns it; gives the name.
-        namespace: Where it runs.
         finished_ttl: Seconds after which the cluster itself removes the finished job.
     """
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from ddpipe.jobs import BACKENDS
-from ddpipe.jobs.volumes import VOLUME, Volume, VolumeKind
 from ddpipe.kube.capacity import quantity
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
 
@@ -19,6 +20,8 @@ RUNTIME = "torch-distributed"
 
 NO_SECRET = "none"  # noqa: S105 - stands for no secret
 """In place of a secret's name: a pipeline's steps cannot refer to a secret without one."""
+VOLUME = "KIND:NAME:/PATH[:ro], or for a snapshot KIND:NAME:/PATH:SIZE[:ro]"
+"""The notation of a volume."""
 _RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
@@ -58,39 +61,60 @@ class Preflight(StrEnum):
     WARN = "warn"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class S3Access:
-    """Where object-store credentials come from: keys of a secret, never values.
+def s3_environment(secret: str, endpoint: str) -> list[dict[str, Any]]:
+    """Variables of a container that uses an object store: credentials are keys of a secret, never values.
 
-    Attributes:
-        secret: The secret's name, in the job's namespace. Empty means none: credentials come from elsewhere,
-            such as the pod's role. Kubeflow's own, mlpipeline-minio-artifact, is the default of the
-            pipelines, whose default store is Kubeflow's own as well.
-        endpoint: Host and port as the pods reach it; empty means Kubeflow's own.
-        access_key: The secret's key that holds the access key.
-        secret_key: The secret's key that holds the secret key.
+    Without a secret they come from elsewhere, such as the pod's role.
+    """
+    keys = {"AWS_ACCESS_KEY_ID": "accesskey", "AWS_SECRET_ACCESS_KEY": "secretkey"}
+    named = {} if secret in {"", NO_SECRET} else keys
+    return [
+        *([{"name": "S3_ENDPOINT", "value": endpoint}] if endpoint else []),
+        *(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key, "optional": True}}}
+            for name, key in named.items()
+        ),
+    ]
+
+
+class VolumeKind(StrEnum):
+    """The source of a volume."""
+
+    CLAIM = "claim"
+    SECRET = "secret"  # noqa: S105 - a kind of volume
+    CONFIG = "config"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """A volume that is mounted into every replica.
+
+    Secrets and config maps are always read-only. Of a snapshot each pod gets its own copy, of this size.
     """
 
-    secret: str
-    endpoint: str
-    access_key: str = "accesskey"
-    secret_key: str = "secretkey"  # noqa: S105 - the name of a key, not the key
+    kind: VolumeKind
+    name: str
+    path: str
+    read_only: bool = False
+    size: str = ""
 
-    def environment(self) -> list[dict[str, Any]]:
-        """Variables of a container that uses the object store."""
-
-        def of_secret(name: str, key: str) -> dict[str, Any]:
-            reference = {"name": self.secret, "key": key, "optional": True}
-            return {"name": name, "valueFrom": {"secretKeyRef": reference}}
-
-        credentials = [
-            of_secret("AWS_ACCESS_KEY_ID", self.access_key),
-            of_secret("AWS_SECRET_ACCESS_KEY", self.secret_key),
-        ]
-        return [
-            *([{"name": "S3_ENDPOINT", "value": self.endpoint}] if self.endpoint else []),
-            *(credentials if self.secret else []),
-        ]
+    @classmethod
+    def parsed(cls, text: str) -> Volume:
+        """The volume that `text` names: KIND:NAME:PATH, for a snapshot also :SIZE, with :ro if read-only."""
+        parts = text.split(":")
+        if read_only := parts[-1] == "ro":
+            parts.pop()
+        match parts:
+            case [VolumeKind.SNAPSHOT, name, path, size] if name and path.startswith("/"):
+                with suppress(ValueError):
+                    quantity(size)
+                    return cls(kind=VolumeKind.SNAPSHOT, name=name, path=path, read_only=read_only, size=size)
+            case [kind, name, path] if (
+                kind in set(VolumeKind) - {VolumeKind.SNAPSHOT} and name and path.startswith("/")
+            ):
+                return cls(kind=VolumeKind(kind), name=name, path=path, read_only=read_only)
+        raise ValueError(f"{text!r} is not {VOLUME}, where KIND is one of {', '.join(VolumeKind)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,12 +249,6 @@ class JobOptions(Parameters):
         return tuple(map(Volume.parsed, self.volumes))
 
     @property
-    def s3(self) -> S3Access:
-        """Where the pods find the object store and its credentials."""
-        secret = "" if self.s3_secret == NO_SECRET else self.s3_secret
-        return S3Access(secret=secret, endpoint=self.s3_endpoint)
-
-    @property
     def limits(self) -> Deadlines:
         """What each stage may take."""
         return Deadlines(**self.deadlines)
@@ -245,7 +263,7 @@ class JobOptions(Parameters):
         yield from self._bad_volumes()
         yield from self._bad_deadlines()
         try:
-            RankSelection.parsed(self.logs)
+            chosen_ranks(self.logs)
         except ValueError as error:
             yield f"logs: {error}"
 
@@ -313,28 +331,10 @@ class LaunchOptions(JobOptions):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class RankSelection:
-    """A choice of pods by their number, 0 for the first.
-
-    Attributes:
-        ranges: The numbers; None for all.
-    """
-
-    ranges: tuple[range, ...] | None = None
-
-    @classmethod
-    def parsed(cls, text: str) -> RankSelection:
-        """The choice that `text` means."""
-        if text == "all":
-            return cls()
-        if text == "first":
-            return cls((range(1),))
-        return cls(tuple(_range(part.strip()) for part in text.split(",")))
-
-    def __contains__(self, number: int) -> bool:
-        """Whether the pod of this number is chosen."""
-        return self.ranges is None or any(number in chosen for chosen in self.ranges)
+def chosen_ranks(text: str) -> tuple[range, ...]:
+    """The numbers of the pods that `text` chooses: all, first, or numbers such as 0,5-7."""
+    words = {"all": range(sys.maxsize), "first": range(1)}
+    return (words[text],) if text in words else tuple(_range(part.strip()) for part in text.split(","))
 
 
 def _range(text: str) -> range:

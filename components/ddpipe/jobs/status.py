@@ -49,8 +49,6 @@ class Ending:
     """How a container ended.
 
     Attributes:
-        code: Exit code.
-        reason: The kubelet's reason: Error, OOMKilled, StartError.
         message: The termination message: the error file, or the last lines of the log.
         finished: When, as RFC 3339.
     """
@@ -70,24 +68,13 @@ class Replica:
     """One pod.
 
     Attributes:
-        rank: Its rank in messages, such as "worker-1".
-        pod: The pod's name.
-        container: Name of the container that trains.
-        uid: The pod's uid: a replaced pod has another one.
-        node: The node that it runs on; empty before it has one.
-        created: When the pod was created, in seconds since 1970.
         began: When its container first ran, in seconds since 1970, as far as the pod shows it; 0 before.
-        stage: What it waits for.
         over: Whether the pod has ended for good; a container alone may start again.
         removed: Who took the pod away before its work was done; empty if nobody did.
         removed_at: When its deletion was requested, in seconds since 1970; 0 if it was not.
-        grace: How many seconds a deletion gives it to end.
         has_begun: Whether its container runs or ran, in its present run.
         waiting: Why the container does not run, as "Reason: message"; empty if it does.
-        restarts: How often its container was restarted.
-        ending: How its container ended; None before.
         previous: How the container before the last restart ended.
-        memory: The memory limit of its container.
     """
 
     rank: str
@@ -141,10 +128,7 @@ class JobStatus:
     """A job at one moment.
 
     Attributes:
-        phase: How far it is.
         stage: What the slowest replica waits for.
-        message: The operator's own words about the end.
-        replicas: Its pods, in the order of their ranks.
         replaced: Pods that are still there though another one has taken their place.
     """
 

@@ -50,14 +50,7 @@ class NodeFindings:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What counts of a node: the whole object has up to 30 KB, most of it names of images.
-
-    Attributes:
-        name: Its name.
-        labels: Its labels.
-        taints: Its taints.
-        allocatable: What pods may use, of each resource.
-    """
+    """What counts of a node: the whole object has up to 30 KB, most of it names of images."""
 
     name: str
     labels: Mapping[str, str]

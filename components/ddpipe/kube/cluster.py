@@ -1,12 +1,24 @@
-"""What launching needs from an API server, the two ways in which a request fails, and lists in pages."""
+"""What launching needs from an API server: its verbs, how a request fails, lists in pages, and the rights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
 
-from ddpipe.kube.resources import Object, Resource
+from ddpipe.kube.resources import (
+    ACCOUNTS,
+    CLAIMS,
+    CONFIGS,
+    EVENTS,
+    JOBS,
+    PODS,
+    QUOTAS,
+    WORKFLOWS,
+    Object,
+    Resource,
+)
 
 # A watch sends one object per line, and etcd stores none above 1.5 MB: anything longer is not from the API.
 _LONGEST_LINE = 16 * 2**20
@@ -124,9 +136,6 @@ def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The lines in `pieces`, without their ends; a last one that has no end was cut, and is dropped.
 
     Every byte is looked at once, however small the pieces are.
-
-    Raises:
-        Unanswered: A line is longer than any that an API server sends.
     """
     parts: list[bytes] = []
     size = 0
@@ -145,13 +154,7 @@ def whole_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 def pages(
     read: Callable[[str, Query], dict[str, Any]], path: str, query: Query | None = None
 ) -> Iterator[list[Object]]:
-    """The objects of a list in pages, of which the caller keeps what it needs.
-
-    Args:
-        read: `get` or `get_metadata` of a cluster.
-        path: Of the collection.
-        query: Selectors.
-    """
+    """The objects of a list in pages, of which the caller keeps what it needs."""
     token = ""
     while True:
         step = {"limit": str(PAGE)} | ({"continue": token} if token else {})
@@ -206,3 +209,60 @@ def readable(read: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
         if error.status in {HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND}:
             return None
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """A rule of a Role."""
+
+    resource: Resource
+    verbs: tuple[str, ...]
+    subresource: str = ""
+
+    @property
+    def name(self) -> str:
+        """The resource as in a Role: pods/log."""
+        return "/".join(filter(None, (self.resource.plural, self.subresource)))
+
+
+def needed(resource: Resource, *owned: Resource) -> tuple[Right, ...]:
+    """The rights without which no job of this kind can be launched."""
+    return (
+        Right(resource, ("create", "get", "list", "watch", "delete")),
+        Right(PODS, ("list", "watch")),
+        Right(PODS, ("get",), "log"),
+        *(Right(item, ("create", "get")) for item in owned),
+    )
+
+
+HELPFUL = (
+    Right(PODS, ("get",)),  # the launcher's own: is it evicted, or was the run terminated?
+    Right(EVENTS, ("list", "watch")),  # why pods are rejected, or cannot mount
+    Right(QUOTAS, ("list",)),  # insufficient quota shows before anything is created
+    Right(CLAIMS, ("get",)),  # so does a missing object
+    Right(CONFIGS, ("get",)),
+    Right(ACCOUNTS, ("get",)),
+    Right(WORKFLOWS, ("get", "list")),  # whether the runs of jobs that were left behind are over
+    Right(JOBS, ("get",)),
+)
+"""Launching works without these, but some messages come later or say less."""
+
+
+def may(cluster: Cluster, namespace: str, right: Right, verb: str, account: str = "") -> bool:
+    """Whether a verb of a right is granted in a namespace."""
+    attributes = {
+        "namespace": namespace,
+        "group": right.resource.group,
+        "resource": right.resource.plural,
+        "subresource": right.subresource,
+        "verb": verb,
+    }
+    user = {"user": f"system:serviceaccount:{namespace}:{account}"} if account else {}
+    kind = "SubjectAccessReview" if account else "SelfSubjectAccessReview"
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": kind,
+        "spec": {**user, "resourceAttributes": attributes},
+    }
+    answer = cluster.create(f"/apis/authorization.k8s.io/v1/{kind.lower()}s", review)
+    return bool(answer["status"]["allowed"])

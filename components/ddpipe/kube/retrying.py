@@ -88,14 +88,7 @@ def reconnected(
 
 
 class RateLimiter:
-    """Lets a few requests of many threads pass at once, and the others one after the other.
-
-    Args:
-        at_once: How many do not wait, after a quiet time.
-        per_second: How many of the others pass.
-        clock: Seconds.
-        wait: Waits for so many seconds.
-    """
+    """Lets a few requests of many threads pass at once, and the others one after the other."""
 
     def __init__(
         self,

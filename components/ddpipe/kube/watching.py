@@ -29,8 +29,6 @@ class Picture:
     """All objects of a source at one moment.
 
     Attributes:
-        source: The source's name.
-        objects: By uid.
         gone: The object that has just been deleted, in its last state.
     """
 
@@ -59,9 +57,6 @@ class WatchSource:
     """What to watch.
 
     Attributes:
-        name: For the pictures.
-        path: The collection.
-        select: Selectors, which the server applies.
         concerns: Which of the selected objects count: the others are neither kept nor posted, for what
             selectors cannot express. A change of theirs costs no more than its parsing.
         optional: Without the right to see it, the watch ends silently.

@@ -3,7 +3,6 @@
 launcher      runs the steps below in their order, and cleans up
 preflight     picks the kind of job, and finds all problems before anything is created
 nodes         judges whether the cluster's nodes can take the job
-attempt       holds what the steps below share
 adoption      adopts the job, or removes what is left of an earlier one and creates it with what it needs
 ownership     finds what a job belongs to; lists and removes jobs whose run is over
 stopping      deletes the job on a request to stop

@@ -27,21 +27,81 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
+from threading import Event
 from typing import Any
 
 from ddpipe.errors import LaunchError, NameTaken, OperatorSilent
-from ddpipe.jobs.backend import OwnedObject
-from ddpipe.jobs.job import NODES, SPEC, WORKED, owner_of
+from ddpipe.jobs.backend import Backend, OwnedObject
+from ddpipe.jobs.job import NODES, SPEC, WORKED, TrainingJob, owner_of
 from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import ApiError, Cluster, Refused
 from ddpipe.kube.cluster import spec_schema
 from ddpipe.kube.resources import PODS, Object, owns
 from ddpipe.kube.retrying import backoff, delete, with_retries
 from ddpipe.launching import diagnosis, elastic, preflight
-from ddpipe.launching.attempt import Attempt
 from ddpipe.launching.nodes import pods_that_fit
 from ddpipe.launching.ownership import owner_references, reference, sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt to run a job.
+
+    Attributes:
+        job: The job that runs: the one requested, with its current number of pods.
+        worked: For how many seconds earlier jobs of this step have worked, with other numbers of pods.
+        creating: Set while a request to create the job is under way.
+    """
+
+    cluster: Cluster
+    requested: TrainingJob
+    job: TrainingJob
+    backend: Backend
+    say: Callable[[str], None]
+    worked: float = 0.0
+    creating: Event = field(default_factory=Event)
+
+    @property
+    def least(self) -> int:
+        """How many pods have to run at the same time."""
+        return self.requested.min_nodes or self.requested.nodes
+
+    @property
+    def patient(self) -> Cluster:
+        """The cluster, which retries each request for as long as the API server may be away."""
+        return self.cluster.patient(self.job.limits.outage)
+
+    @property
+    def path(self) -> str:
+        """The job's path in the API."""
+        return self.backend.resource.path(self.job.namespace, self.job.name)
+
+    @property
+    def title(self) -> str:
+        """The job's name in messages."""
+        return diagnosis.name_of(self.job, self.backend)
+
+    def sized(self, nodes: int) -> Attempt:
+        """The same attempt with this number of pods."""
+        return replace(self, job=replace(self.job, nodes=nodes))
+
+    def as_found(self, found: Object) -> Attempt:
+        """The same attempt with the number of pods that the job `found` was created with."""
+        return self.sized(elastic.size_of(found) or self.requested.nodes)
+
+    def find(self) -> Object | None:
+        """The job on the cluster; None if there is none."""
+        try:
+            return self.patient.get(self.path)
+        except Refused as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            if error.status == HTTPStatus.FORBIDDEN:
+                preflight.check_rights(self.cluster, self.job, self.backend)
+            raise
+
 
 # Runs that each launcher looks at, one request for each: 200 launchers may start at once.
 _MOST_RUNS = 20

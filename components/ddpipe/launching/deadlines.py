@@ -51,12 +51,7 @@ def ran_since(replicas: Sequence[Replica]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A deadline that is over.
-
-    Attributes:
-        stage: The stage that has lasted too long.
-        limit: How long it may last, in seconds.
-    """
+    """A deadline that is over."""
 
     stage: Stage
     limit: float
@@ -81,7 +76,6 @@ class Limits:
     None of them counts while the job is suspended, or cannot be seen.
 
     Attributes:
-        deadlines: How long each stage may last.
         worked: For how long the job has worked, in earlier jobs of this launch too.
     """
 

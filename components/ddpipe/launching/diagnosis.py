@@ -26,8 +26,8 @@ from ddpipe.jobs.status import (
 )
 from ddpipe.kube.api import Refused
 from ddpipe.launching.deadlines import Overdue
-from ddpipe.processes import signals
-from ddpipe.processes.signals import first_killed
+from ddpipe.processes import machine
+from ddpipe.processes.machine import first_killed
 
 Tail = Callable[[str], Sequence[str]]
 
@@ -212,7 +212,7 @@ def _death(replica: Replica, ending: Ending) -> str:
     if ending.reason in {"StartError", "ContainerCannotRun"}:
         return f"its command cannot be started: {ending.message}"
     if ending.code in _KILLED:
-        return f"killed by {signals.name_of(ending.code - _KILLED.start + 1)} (exit code {ending.code})"
+        return f"killed by {machine.name_of(ending.code - _KILLED.start + 1)} (exit code {ending.code})"
     return f"exit code {ending.code}"
 
 

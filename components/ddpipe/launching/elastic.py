@@ -36,7 +36,6 @@ class Resize:
     Attributes:
         nodes: The number of pods if this account cannot see how many fit on the nodes.
         most: The largest number of pods if it can.
-        why: The reason, for a message.
     """
 
     nodes: int
@@ -110,9 +109,7 @@ class Scaled:
     """The result of a request.
 
     Attributes:
-        job: The job's name in messages.
         before: How many pods it has; None if it is not annotated.
-        nodes: How many were requested.
         asked: Whether a new request was recorded; not if it has that number, or will have it, already.
     """
 

@@ -55,12 +55,8 @@ class Ended:
     """A job that has succeeded or failed.
 
     Attributes:
-        status: Its last status.
         replicas: The last state of every pod whose failure can explain the end.
-        restarts: How often containers were restarted or pods replaced.
-        notes: What happened before and may explain the end.
         deleted: Whether somebody has requested the job's deletion.
-        found: Its object at the end.
     """
 
     status: JobStatus
@@ -78,9 +74,7 @@ class Follower:
     Attributes:
         least: How many of its pods have to run at the same time.
         uid: The uid of its object; another object of the same name is not the job.
-        clock: The time, in seconds of a clock that never goes back.
         adopted: Whether the job may have run before this launcher followed it.
-        wall: The time, in seconds since 1970.
     """
 
     cluster: Cluster

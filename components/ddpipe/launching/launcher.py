@@ -30,14 +30,13 @@ from ddpipe.errors import (
 )
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.options import Keep, RankSelection
+from ddpipe.jobs.options import Keep, chosen_ranks
 from ddpipe.jobs.status import Phase
 from ddpipe.kube.api import Cluster, Refused
 from ddpipe.kube.resources import PODS, Object
 from ddpipe.kube.retrying import delete, refused
 from ddpipe.launching import diagnosis, elastic
-from ddpipe.launching.adoption import Begin, adopt_or_create, create_owned_objects, remove
-from ddpipe.launching.attempt import Attempt
+from ddpipe.launching.adoption import Attempt, Begin, adopt_or_create, create_owned_objects, remove
 from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.following import Ended, Follower
@@ -62,14 +61,7 @@ class Outcome:
     """A training job that succeeded.
 
     Attributes:
-        name: The job's name.
-        namespace: Where it ran.
-        uid: Which object it was.
-        adopted: Whether an earlier attempt had created it.
-        kept: Whether it is still on the cluster.
-        nodes: How many pods it had at the end.
         seconds: From the start of this launcher to the end.
-        restarts: How often containers were restarted or pods replaced.
         metrics: The numbers of the last progress line.
     """
 
@@ -125,7 +117,7 @@ def _launch(
         attempt.cluster,
         PODS.path(job.namespace),
         output.log,
-        ranks=RankSelection.parsed(job.logs),
+        ranks=chosen_ranks(job.logs),
         say=output.say,
     )
     found, adopted = begin(attempt)

@@ -175,7 +175,6 @@ class Mark:
 
     Attributes:
         first: The time of its first line, which identifies it: no two containers write in one nanosecond.
-        last: The time of the last line that was read.
         repeats: How many lines in a row have that time.
         latest: The latest time of all, later than `last` after the node's clock was set back.
     """

@@ -7,15 +7,15 @@ requested again from the second of the last line (the API knows no finer); lines
 
 from __future__ import annotations
 
+import sys
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count, islice
 from threading import Condition, Thread
 from time import monotonic, sleep
 from typing import Any
 
-from ddpipe.jobs.options import RankSelection
 from ddpipe.jobs.status import Replica, Stage
 from ddpipe.kube.cluster import ApiError, Cluster, Query, Unanswered
 from ddpipe.kube.retrying import RateLimiter, is_transient, reconnected
@@ -54,10 +54,7 @@ class Logs:
     """The logs of a job.
 
     Attributes:
-        cluster: Where they are read.
-        pods: The path of the namespace's pods.
         metrics: The latest number of each name in progress lines.
-        limiter: Of the logs that are opened to be followed.
     """
 
     def __init__(
@@ -66,7 +63,7 @@ class Logs:
         pods: str,
         write: Callable[[str], None],
         *,
-        ranks: RankSelection = RankSelection(),  # noqa: B008 - a constant
+        ranks: Sequence[range] = (range(sys.maxsize),),
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Logs that are not read yet."""
@@ -141,7 +138,8 @@ class Logs:
         """Whether the pod's number is chosen: a master is 0, and the workers follow it."""
         role, _, index = replica.rank.rpartition("-")
         number = int(index) if index.isdecimal() else 0
-        return number + (self._has_master and role != "master") in self._ranks
+        number += self._has_master and role != "master"
+        return any(number in chosen for chosen in self._ranks)
 
     def _read_if_failed(self, replica: Replica, present: Collection[str]) -> None:
         before = self._failed.get(replica.uid)
@@ -301,8 +299,6 @@ class _RunLog:
     Until then an end of the log may be only a cut.
 
     Attributes:
-        number: Which run, from 0.
-        mark: How far its log was read.
         is_unsure: Whether a log was read to an end that may be the next run's: no line shows whose it is.
     """
 

@@ -26,14 +26,6 @@ from ddpipe.launching.stalls import is_evidence
 class Observer:
     """Watches one job, and has its present state.
 
-    Args:
-        job: The job.
-        backend: The kind of job.
-        uid: The uid of its object; another object of the same name is not the job.
-        history: Remembers the pods.
-        say: Prints a line.
-        clock: The time, in seconds of a clock that never goes back.
-
     Attributes:
         gone: The last state of the job, once it is deleted.
     """

@@ -46,12 +46,6 @@ class FoundJob:
     """A job on the cluster that ddpipe created.
 
     Attributes:
-        kind: The kind of object.
-        name: Its name.
-        path: Its path in the API.
-        uid: Its uid.
-        owner: The step of the run that owns it.
-        created: When, as RFC 3339.
         state: Its latest condition: Created, Running, Succeeded, Failed; Active if it has none.
         run_over: Whether its run has ended; None if that was not asked for, or cannot be known.
         kept: Whether it has ended and is kept on purpose.

@@ -14,13 +14,11 @@ from ddpipe.errors import NotInstalled, ParameterError, PreflightFailed, listed
 from ddpipe.jobs import BACKENDS
 from ddpipe.jobs.backend import Backend, backend
 from ddpipe.jobs.job import TrainingJob, owner_of
-from ddpipe.jobs.options import Preflight
-from ddpipe.jobs.volumes import VolumeKind
+from ddpipe.jobs.options import NO_SECRET, Preflight, VolumeKind
 from ddpipe.kube.capacity import quantity, shortages
-from ddpipe.kube.cluster import Cluster, Refused, is_served, readable, spec_schema
+from ddpipe.kube.cluster import Cluster, Refused, is_served, may, needed, readable, spec_schema
 from ddpipe.kube.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, SNAPSHOTS, Resource
 from ddpipe.kube.retrying import with_retries
-from ddpipe.kube.rights import may, needed
 from ddpipe.launching.diagnosis import name_of, webhook_silent
 from ddpipe.launching.nodes import PRIORITY_CLASSES, nodes_of
 from ddpipe.parameters import AUTO
@@ -138,7 +136,7 @@ def _missing_objects(cluster: Cluster, job: TrainingJob, backend: Backend) -> It
         if volume.kind is not VolumeKind.SNAPSHOT
     ]
     named += [(SECRETS, name) for name in job.pull_secrets]
-    named += [(SECRETS, job.s3.secret)] if job.s3.secret else []
+    named += [(SECRETS, job.s3_secret)] if job.s3_secret not in {"", NO_SECRET} else []
     named += [(ACCOUNTS, job.service_account)] if job.service_account else []
     named += [(QUEUES, job.queue)] if job.queue else []
     for resource, name in dict.fromkeys(named):

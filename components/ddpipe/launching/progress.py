@@ -42,12 +42,7 @@ MOST_LINES = 2000
 
 
 class Progress:
-    """Reports how one job is doing.
-
-    Args:
-        job: The job.
-        say: Prints a line.
-    """
+    """Reports how one job is doing."""
 
     def __init__(self, job: TrainingJob, say: Callable[[str], None]) -> None:
         self._line = _StatusLine(job, say)

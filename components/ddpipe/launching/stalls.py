@@ -76,10 +76,7 @@ class _Track:
     """What was seen of one stall.
 
     Attributes:
-        since: When it was first seen.
         certain_since: Since when it has been certain; None if it is not.
-        attempts: How many attempts have failed.
-        is_attempt: Whether it showed the end of an attempt at last.
     """
 
     since: float
@@ -105,11 +102,7 @@ class _Track:
 
 
 class Patience:
-    """How long the stalls of one job have lasted.
-
-    Args:
-        hopeless: Seconds that a certain one must last.
-    """
+    """How long the stalls of one job have lasted."""
 
     def __init__(self, hopeless: float) -> None:
         self._hopeless = hopeless

@@ -44,8 +44,6 @@ class Target:
     """What to delete, and for whom.
 
     Attributes:
-        path: The job's path.
-        owner: Only a job of this owner is deleted.
         launcher: Path of the pod that this process runs in, if known; ignored if there is no such pod.
         creating: Set while a request to create the job is under way, which a busy server may answer late.
     """

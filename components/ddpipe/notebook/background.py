@@ -34,8 +34,7 @@ from ddpipe.jobs import LOCAL
 from ddpipe.kube.api import Cluster, Refused, connect
 from ddpipe.kube.resources import Object
 from ddpipe.kube.retrying import answered, delete
-from ddpipe.launching.adoption import adopt, adopt_or_create
-from ddpipe.launching.attempt import Attempt
+from ddpipe.launching.adoption import Attempt, adopt, adopt_or_create
 from ddpipe.launching.launcher import launch
 from ddpipe.launching.ownership import list_jobs
 from ddpipe.notebook.folder import KEY, OUTCOME, PIPELINE, Launch, check_ranks, ended_early

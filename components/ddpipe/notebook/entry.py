@@ -152,11 +152,7 @@ def _readable(name: str) -> str:
 
 
 def _checked(options: Mapping[str, Any]) -> tuple[JobOptions, str]:
-    """The options of the job, and the backend, which may be "local".
-
-    Raises:
-        ParameterError: They cannot work; all problems are listed.
-    """
+    """The options of the job, and the backend, which may be "local"."""
     backend = options.get("backend", AUTO)
     if backend != LOCAL:
         return JobOptions.from_dict(options), backend

@@ -97,13 +97,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class SealedResult:
-    """A result whose seal has been verified.
-
-    Attributes:
-        store: Its folder.
-        value: SHA-256 of the packed return value.
-        outputs: SHA-256 of each file that rank 0 left, by its path.
-    """
+    """A result whose seal has been verified."""
 
     store: Store
     value: str

@@ -39,8 +39,6 @@ class Call:
     """A packed function or script.
 
     Attributes:
-        name: Name of the function, or of the script.
-        source: Its source text, if it is known.
         content: A header, which is a line of JSON, then the pickled function or the script.
     """
 
@@ -60,9 +58,6 @@ class _Header:
 
     Attributes:
         kind: "function" or "script".
-        name: Name of either.
-        python: Version of Python that packed it.
-        arguments: Command-line arguments of a script.
     """
 
     kind: str

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, ReplicaFailed, TrainingError, from_dict
-from ddpipe.processes.machine import LAUNCHED, cpus
-from ddpipe.processes.signals import first_killed, on_stop
+from ddpipe.processes.machine import LAUNCHED, cpus, first_killed, on_stop
 
 _TORCHRUN = (sys.executable, "-m", "ddpipe.torchrun", "--standalone")
 _STDERR = 2  # the file itself: a notebook's sys.stderr has none

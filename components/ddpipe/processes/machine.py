@@ -1,4 +1,4 @@
-"""Processes: main programs that start and end fast, although torch is large; and whether one lives.
+"""Processes: main programs that start and end fast, although torch is large; signals; whether one lives.
 
 Importing torch makes a million objects that stay. With Python's own settings they are searched for garbage
 again and again, a third of the time that a rank takes to start; and more than a second goes by when
@@ -12,11 +12,16 @@ import ctypes
 import gc
 import math
 import os
+import re
+import signal
 import sys
+import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from types import FrameType
+from typing import NamedTuple, NoReturn
 
 _THRESHOLDS = (100_000, 50, 1000)
 """New objects before the youngest are searched; searches of one generation before one of the next."""
@@ -116,3 +121,54 @@ def _quota(cgroup: Path) -> float:
         except OSError:
             return math.inf
     return math.inf if quota in {"max", "-1"} else int(quota) / int(period)
+
+
+@contextmanager
+def on_stop(act: Callable[[], object]) -> Iterator[list[int]]:
+    """Call `act`, which may raise, for every SIGTERM and SIGINT; yields the list of those that came.
+
+    Only a process's main thread may do this: elsewhere it does nothing.
+    """
+    heard: list[int] = []
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        heard.append(number)
+        act()
+
+    main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGINT) if main else ()
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def name_of(number: int) -> str:
+    """SIGKILL for 9; of a number without a name, the number."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+_KILLED = re.compile(r"rank\s*: (\d+).*\n\s*exitcode\s*: -(\d+) .*\n\s*error_file: <N/A>")
+
+
+class Killed(NamedTuple):
+    """A rank that a signal ended."""
+
+    rank: int
+    signal: str
+
+
+def first_killed(report: str) -> Killed | None:
+    """The first rank that a signal ended before it could write its error, if torchrun's report names one."""
+    others, _, root = report.partition("Root Cause")  # torchrun names the first to fail last
+    found = (
+        Killed(int(rank), name_of(int(number)))
+        for rank, number in [*_KILLED.findall(root), *_KILLED.findall(others)]
+    )
+    # SIGTERM, and SIGKILL 30 seconds later, are how torchrun itself ends the others.
+    return next((killed for killed in found if killed.signal != "SIGTERM"), None)

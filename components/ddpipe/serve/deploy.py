@@ -18,7 +18,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ddpipe.errors import DeployFailed, LaunchError, ParameterError
-from ddpipe.jobs.options import NO_SECRET, S3Access
+from ddpipe.jobs.options import s3_environment
 from ddpipe.kube.cluster import ApiError, Cluster, Refused, is_served, readable
 from ddpipe.kube.resources import PODS, SERVICES, Resource
 from ddpipe.kube.retrying import delete, refused
@@ -282,13 +282,12 @@ def _pod(options: DeployOptions, model: str) -> dict[str, Any]:
     resources = {"cpu": options.serve_cpu, "memory": options.serve_memory}
     arguments = ["serve", model, "--host", "0.0.0.0", "--port", str(PORT), "--name", options.service]  # noqa: S104 - of the pod
     ready = {"path": "/v2/health/ready", "port": PORT}
-    secret = "" if options.s3_secret == NO_SECRET else options.s3_secret
     container = {
         "name": CONTAINER,
         "image": options.serve_image,
         "imagePullPolicy": "IfNotPresent",
         "args": arguments,
-        "env": S3Access(secret=secret, endpoint=options.s3_endpoint).environment(),
+        "env": s3_environment(options.s3_secret, options.s3_endpoint),
         "ports": [{"containerPort": PORT, "protocol": "TCP"}],
         "readinessProbe": {"httpGet": ready, "periodSeconds": 2, "timeoutSeconds": 5},
         "resources": {"limits": resources, "requests": resources},

@@ -30,7 +30,7 @@ from typing import Any
 
 from ddpipe.distributed import World
 from ddpipe.model import PASSES
-from ddpipe.processes.signals import on_stop
+from ddpipe.processes.machine import on_stop
 from ddpipe.train.batches import images_seen, steps_per_epoch
 from ddpipe.train.constants import (
     DECISION_PART,

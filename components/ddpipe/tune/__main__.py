@@ -19,8 +19,7 @@ import click
 from ddpipe import workflow
 from ddpipe.errors import DdpipeError, Interrupted
 from ddpipe.jobs.job import Owner
-from ddpipe.processes.machine import clean_up_and_leave, is_alive, leave, search_rarely
-from ddpipe.processes.signals import on_stop
+from ddpipe.processes.machine import clean_up_and_leave, is_alive, leave, on_stop, search_rarely
 from ddpipe.runs import Run
 from ddpipe.steps import TrainOptions
 from ddpipe.storage import open_store

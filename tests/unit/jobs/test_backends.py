@@ -22,7 +22,7 @@ from ddpipe.jobs.job import TrainingJob, annotate, labels_of
 from ddpipe.jobs.pods import template
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
-from ddpipe.kube import resources, rights
+from ddpipe.kube import cluster, resources
 from ddpipe.kube.resources import Object, Resource
 from ddpipe.launching.launcher import launch
 from ddpipe.launching.ownership import list_jobs
@@ -168,9 +168,11 @@ def test_the_role_of_the_images_grants_what_is_needed_and_no_more() -> None:
         (right.resource.group, right.name, verb)
         for backend in all_backends()
         if backend is not Relays.BACKEND
-        for right in (*rights.needed(backend.resource, *owned_objects(backend)), *rights.HELPFUL)
+        for right in (*cluster.needed(backend.resource, *owned_objects(backend)), *cluster.HELPFUL)
         for verb in right.verbs
     }
     of_argo = {("argoproj.io", "workflowtaskresults", verb) for verb in ("create", "patch")}
-    of_katib = {(EXPERIMENTS.group, EXPERIMENTS.plural, verb) for verb in rights.needed(EXPERIMENTS)[0].verbs}
+    of_katib = {
+        (EXPERIMENTS.group, EXPERIMENTS.plural, verb) for verb in cluster.needed(EXPERIMENTS)[0].verbs
+    }
     assert granted == declared | of_argo | of_katib

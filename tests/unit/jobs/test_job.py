@@ -9,8 +9,7 @@ from launch_samples import a_job
 
 from ddpipe.errors import ParameterError
 from ddpipe.jobs.job import Owner, training_command
-from ddpipe.jobs.options import Keep
-from ddpipe.jobs.volumes import Volume, VolumeKind
+from ddpipe.jobs.options import Keep, Volume, VolumeKind
 from ddpipe.kube.capacity import quantity
 
 

@@ -23,8 +23,7 @@ from ddpipe.kube import resources
 from ddpipe.kube.api import Refused
 from ddpipe.kube.resources import Object
 from ddpipe.launching import elastic
-from ddpipe.launching.adoption import adopt_or_create
-from ddpipe.launching.attempt import Attempt
+from ddpipe.launching.adoption import Attempt, adopt_or_create
 from ddpipe.launching.launcher import Outcome, launch
 
 JOB = a_job(outage=0.5, deadlines={"scheduled": 0.2})

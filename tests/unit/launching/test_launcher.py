@@ -32,7 +32,7 @@ from ddpipe.jobs.pytorchjob import BACKEND, RESOURCE
 from ddpipe.kube.api import Refused, Unanswered
 from ddpipe.kube.resources import WORKFLOWS
 from ddpipe.launching import adoption, launcher
-from ddpipe.launching.attempt import Attempt
+from ddpipe.launching.adoption import Attempt
 from ddpipe.launching.launcher import Outcome, launch
 
 FORBIDDEN = Refused(403, "Forbidden", 'pods is forbidden: User "me" cannot do that')

@@ -10,7 +10,7 @@ import pytest
 from fake_api import FakeApiServer
 from launch_samples import PODS, a_job, a_pod, ended
 
-from ddpipe.jobs.options import RankSelection
+from ddpipe.jobs.options import chosen_ranks
 from ddpipe.jobs.replicas import replica_of
 from ddpipe.jobs.status import Replica
 from ddpipe.kube.api import Unanswered
@@ -239,7 +239,7 @@ def follow(server: FakeApiServer, replicas: list[Replica], ranks: str = "all") -
     """What is printed and said until the job has ended."""
     written: list[str] = []
     said: list[str] = []
-    logs = Logs(server, PODS, written.append, ranks=RankSelection.parsed(ranks), say=said.append)
+    logs = Logs(server, PODS, written.append, ranks=chosen_ranks(ranks), say=said.append)
     logs.see(replicas)
     logs.finish()
     return written, said
@@ -291,7 +291,7 @@ def test_a_failed_rank_is_read_although_it_was_not_chosen() -> None:
     server = a_large_server(3)
     server.logs[f"{PODS}/{JOB.name}-worker-2/log"] = [[Unanswered("cut")], [line_of(1, "boom")]]
     written: list[str] = []
-    logs = Logs(server, PODS, written.append, ranks=RankSelection.parsed("first"))
+    logs = Logs(server, PODS, written.append, ranks=chosen_ranks("first"))
     logs.see(pods_of(3))
     logs.see(pods_of(3, 2))
     assert logs.finish() == ()

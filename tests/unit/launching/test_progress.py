@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from launch_samples import a_job, a_pod, an_object, ended
 from ddpipe.jobs.pytorchjob import status
 from ddpipe.jobs.replicas import Cache
 from ddpipe.jobs.status import JobStatus, Phase, Stage
-from ddpipe.launching.progress import Progress
+from ddpipe.launching.progress import MOST_LINES, Output, Progress
 
 PENDING: dict[str, Any] = {"phase": "Pending", "node": "", "state": {}}
 PULLING: dict[str, Any] = {"phase": "Pending", "state": {"waiting": {"reason": "ContainerCreating"}}}
@@ -216,3 +218,72 @@ def test_phase_and_stage_have_words() -> None:
     for stage in Stage:
         (line,) = watched.look(JobStatus(phase=Phase.ACTIVE, stage=stage, message="", replicas=()))
         assert line.endswith(": 0 of 2 pods")
+
+
+class Stuck(io.StringIO):
+    """A stream that blocks until it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = Event()
+
+    def write(self, text: str) -> int:
+        self.free.wait(60)
+        return super().write(text)
+
+
+def test_lines_are_in_order_and_the_launcher_s_are_marked() -> None:
+    out = io.StringIO()
+    output = Output(out)
+    output.log("[worker-0] a")
+    output.say("b")
+    output.log("[worker-0] c")
+    output.finish()
+    assert out.getvalue() == "[worker-0] a\n[launch] b\n[worker-0] c\n"
+
+
+def test_the_last_line_is_shown_at_once() -> None:
+    shown = Event()
+
+    class Terminal(io.StringIO):
+        def flush(self) -> None:
+            shown.set()
+
+    Output(Terminal()).say("a")
+    assert shown.wait(60)
+
+
+def test_a_closed_stream_is_no_error() -> None:
+    out = io.StringIO()
+    out.close()
+    output = Output(out)
+    output.say("a")
+    output.finish()
+
+
+def test_a_stuck_reader_costs_the_launcher_s_own_lines() -> None:
+    out = Stuck()
+    output = Output(out)
+    for number in range(MOST_LINES + 500):
+        output.say(str(number))
+    output.finish(silence=0.05)
+    out.free.set()
+    output.finish()
+    lines = out.getvalue().splitlines()
+    assert MOST_LINES <= len(lines) <= MOST_LINES + 1
+    assert lines[MOST_LINES - 1] == f"[launch] {MOST_LINES - 1}"
+
+
+def test_a_log_waits_for_a_slow_reader() -> None:
+    out = Stuck()
+    output = Output(out)
+    writer = Thread(
+        target=lambda: [output.log(str(number)) for number in range(MOST_LINES + 500)], daemon=True
+    )
+    writer.start()
+    writer.join(0.2)
+    assert writer.is_alive()
+    out.free.set()
+    writer.join(60)
+    output.finish()
+    assert out.getvalue().splitlines() == [str(number) for number in range(MOST_LINES + 500)]

@@ -17,8 +17,7 @@ from ddpipe.kube import resources
 from ddpipe.kube.api import Refused
 from ddpipe.kube.resources import JOBS, SERVICES
 from ddpipe.launching import adoption
-from ddpipe.launching.adoption import create_owned_objects
-from ddpipe.launching.attempt import Attempt
+from ddpipe.launching.adoption import Attempt, create_owned_objects
 from ddpipe.launching.launcher import Outcome, launch
 
 JOB = a_job(backend="indexedjob", outage=0.5, deadlines={"hopeless": 0.1})
