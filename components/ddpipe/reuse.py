@@ -201,7 +201,7 @@ def with_latest_weights(run: Run, recipe: Recipe, keys: ReuseKeys, dataset: str)
 def _seen(package: str, dataset: str) -> str:
     """How many validation and test images the model was trained on; empty: none, or unknown."""
     # numpy, which no other launcher waits for
-    from ddpipe.data.seen import TRAINED_ON, counted, from_bytes, held_out_seen  # noqa: PLC0415
+    from ddpipe.data.index import TRAINED_ON, counted, from_bytes, held_out_seen  # noqa: PLC0415
 
     store, manifest = open_store(package), load_manifest(dataset)
     try:

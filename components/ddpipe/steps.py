@@ -14,14 +14,14 @@ from enum import StrEnum
 from typing import ClassVar
 
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
-from ddpipe.export.spec import ExportSpec
+from ddpipe.export import ExportSpec
 from ddpipe.jobs import ALONE, BACKENDS, LOCAL
 from ddpipe.jobs.job import Owner
 from ddpipe.jobs.options import JobOptions, LaunchOptions, Restart
 from ddpipe.parameters import AUTO, Between, OneOf, Parameter, Parameters, declared, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
-from ddpipe.search.options import SearchOptions
+from ddpipe.search import SearchOptions
 from ddpipe.serve.settings import DeployOptions, ModelOptions, PredictOptions, RegisterOptions
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from ddpipe.parameters import Parameters, declared
-from ddpipe.search.options import SearchOptions
+from ddpipe.search import SearchOptions
 from ddpipe.search.space import problems_of
 from ddpipe.train.presets import PRESETS, PresetOptions
 from ddpipe.train.recipe import Recipe

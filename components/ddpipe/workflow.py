@@ -23,7 +23,7 @@ from ddpipe.storage import exists, open_store, write_uri
 if TYPE_CHECKING:
     from ddpipe.data.manifest import DatasetManifest
     from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
-    from ddpipe.export.spec import ExportSpec
+    from ddpipe.export import ExportSpec
     from ddpipe.jobs.job import Owner
     from ddpipe.jobs.options import JobOptions
     from ddpipe.launching.launcher import Outcome

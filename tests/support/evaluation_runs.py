@@ -18,8 +18,8 @@ from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.measure import best_thresholds, measure
 from ddpipe.evaluate.mistakes import Mistake, wrong_answers
 from ddpipe.evaluate.report import RunRecord, drawn
+from ddpipe.export import ExportSpec
 from ddpipe.export.export import export
-from ddpipe.export.spec import ExportSpec
 from ddpipe.model.checkpoint import RECORD, Checkpoint, claim
 from ddpipe.model.classifier import Classifier, build
 from ddpipe.model.evaluation import Evaluation, Subject, publish

@@ -9,7 +9,7 @@ import scripted_trial
 from recipes import plain
 
 from ddpipe.processes.machine import on_stop
-from ddpipe.search.options import SearchOptions
+from ddpipe.search import SearchOptions
 from ddpipe.search.space import parsed
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune.process import TrialSetup

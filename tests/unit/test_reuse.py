@@ -22,10 +22,10 @@ from ddpipe import reuse, workflow
 from ddpipe.__main__ import cli
 from ddpipe.data.catalogue import difference
 from ddpipe.data.columns import text
+from ddpipe.data.index import hashed, to_bytes
 from ddpipe.data.manifest import load_manifest, store_of
-from ddpipe.data.seen import hashed, to_bytes
 from ddpipe.evaluate.spec import EvaluateSpec
-from ddpipe.export.spec import ExportSpec
+from ddpipe.export import ExportSpec
 from ddpipe.jobs.job import Owner
 from ddpipe.model.classifier import load_model
 from ddpipe.model.evaluation import load_evaluation

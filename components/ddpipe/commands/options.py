@@ -19,9 +19,9 @@ from click.core import ParameterSource
 from ddpipe.commands.results import called_by_engine
 from ddpipe.form import as_option
 from ddpipe.parameters import AUTO, OneOf, Parameter, Parameters, declared
-from ddpipe.search.winner import best_recipe
 from ddpipe.train.presets import PRESETS, Preset, PresetOptions, recipe_of
 from ddpipe.train.recipe import Recipe
+from ddpipe.tune.study import best_recipe
 
 T = TypeVar("T", bound=Callable[..., object])
 P = TypeVar("P", bound=Parameters)

@@ -22,7 +22,7 @@ from ddpipe.commands.options import (
 from ddpipe.data.versions import address
 from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
-from ddpipe.export.spec import ExportSpec
+from ddpipe.export import ExportSpec
 from ddpipe.jobs.job import Owner
 from ddpipe.parameters import Between, Parameters, parameter, refuse
 from ddpipe.prepare.spec import PrepareSpec

@@ -12,7 +12,7 @@ from ddpipe.commands.options import chosen_recipe, list_presets_option
 from ddpipe.commands.results import Classification, CommandOutcome, Document, EventFiles, Page, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
-from ddpipe.export.spec import ExportSpec
+from ddpipe.export import ExportSpec
 from ddpipe.jobs import LOCAL
 from ddpipe.jobs.job import Owner
 from ddpipe.runs import RunOptions, removed_if_rejected

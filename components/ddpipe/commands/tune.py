@@ -43,16 +43,15 @@ from ddpipe.parameters import refuse
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.processes.machine import on_stop
 from ddpipe.runs import Run, RunOptions, removed_if_rejected
+from ddpipe.search import MAX_FAILED, Pruning, Sampler, SearchOptions
 from ddpipe.search.katib import check, parameters, recipe_of, template
-from ddpipe.search.options import MAX_FAILED, Pruning, Sampler, SearchOptions
 from ddpipe.search.space import Space, checked, parsed
-from ddpipe.search.winner import FILE, recipe_text, winner_json
 from ddpipe.steps import TUNE, StoreOptions, TrainOptions
 from ddpipe.storage import open_store, write_uri
 from ddpipe.storage.lease import lease
 from ddpipe.train.presets import PresetOptions
 from ddpipe.train.recipe import Recipe
-from ddpipe.tune.study import Study, StudyOptions
+from ddpipe.tune.study import BEST, Study, StudyOptions, recipe_text, winner_json
 
 if TYPE_CHECKING:
     from ddpipe.launching.tuning import Tuned
@@ -118,7 +117,7 @@ def katib_command(dataset: str, **given: Any) -> CommandOutcome:
     )
     found = tune(job, plan, cluster, is_process=True)
     best = recipe_of(recipe, found.best.values, found.best.trial)
-    uri = f"{run.uri}/{FILE}"
+    uri = f"{run.uri}/{BEST}"
     write_uri(uri, winner_json(best, trial=found.best.trial, metric=plan.metric, score=found.best.score))
     return _delivered(run, found, best, plan, uri)
 
@@ -242,7 +241,7 @@ def tune_here(
 ) -> tuple[Findings, Summary]:
     """Search in this process and finish the winner's run; trials are child processes, which end with it."""
     from ddpipe.prepare.prepare import prepare
-    from ddpipe.tune.tune import tune
+    from ddpipe.tune.searching import tune
 
     def stop() -> NoReturn:
         raise Interrupted(

@@ -51,14 +51,11 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How the second of two versions differs from the first.
+    """How the second of two versions differs from the first: samples by their ids.
 
     Attributes:
-        added: Ids of samples.
-        removed: Likewise.
         moved: By id, the splits before and after.
         relabelled: By id, the names of the classes before and after.
-        shared_bytes: Of the shards that both have in common.
     """
 
     added: tuple[str, ...]

@@ -1,8 +1,12 @@
-"""Which samples a split holds: their ids and labels, as two columns named by their content.
+"""Which samples a split holds, and which a model was trained on.
 
-    <store>/columns/<sha256>.npy
+    <store>/columns/<sha256>.npy  ids and labels of a split, two columns named by their content; the manifest
+                                  has their hashes, and so proves them as it proves the shards
+    <training>/trained_on.npy     uint64, sorted: hashes of the ids of the training split, and of those of
+    <package>/trained_on.npy      every model that the training started from
 
-The manifest has their hashes, so it proves them as it proves the shards. Readers map them into memory.
+A dataset version may test on what an earlier version trained on. A model that starts from the earlier one's
+weights has then seen its test images, even if its own training split does not contain them.
 """
 
 from __future__ import annotations
@@ -19,12 +23,12 @@ from numpy.typing import NDArray
 
 from ddpipe.data import npy
 from ddpipe.data.cache import default_cache
-from ddpipe.data.columns import Strings, Text, trimmed
+from ddpipe.data.columns import Strings, Text, hashes, trimmed
 from ddpipe.data.fetching import fetched
 from ddpipe.data.manifest import ColumnRef, DatasetManifest, ShardRef, Split
 from ddpipe.data.npy import mapped
 from ddpipe.data.shards import object_key
-from ddpipe.errors import DatasetError
+from ddpipe.errors import CorruptObject, DatasetError
 from ddpipe.storage import Store
 
 Labels = NDArray[np.int64]
@@ -37,7 +41,6 @@ class SampleIndex:
 
     Attributes:
         sample_ids: Names that stay with a sample from version to version, such as its path in the source.
-        labels: What they show.
         groups: int64, (samples,): equal numbers belong together; None: each sample is on its own.
     """
 
@@ -49,14 +52,9 @@ class SampleIndex:
 def described(
     shards: Sequence[ShardRef], sample_ids: Text, labels: Labels, classes: int, groups: Text | None = None
 ) -> tuple[Split, Mapping[str, bytes]]:
-    """Describe a split for a manifest.
+    """Describe a split for a manifest, and the files of its columns.
 
-    Args:
-        shards: Of the split, in the order of the samples.
-        sample_ids: Of each sample, (samples,).
-        labels: int64, (samples,) or (samples, classes).
-        classes: Number of classes.
-        groups: What each sample belongs to, (samples,); only which ones are equal is stored.
+    Ids and groups have shape (samples,), labels that of `Labels`. Of groups, only which ones are equal is stored.
     """
     ids, ids_data = _encoded(trimmed(sample_ids))
     shown, shown_data = _encoded(labels.astype(np.int64, copy=False))
@@ -65,10 +63,10 @@ def described(
     if groups is not None:
         together, data = _encoded(np.unique(groups, return_inverse=True)[1].astype(np.int64, copy=False))
         objects[object_key(together)] = data
-    return Split(tuple(shards), ids, shown, tuple(counted(labels, classes).tolist()), together), objects
+    return Split(tuple(shards), ids, shown, tuple(class_counts(labels, classes).tolist()), together), objects
 
 
-def counted(labels: Labels, classes: int) -> NDArray[np.int64]:
+def class_counts(labels: Labels, classes: int) -> NDArray[np.int64]:
     """How many samples show each class, shape (classes,)."""
     counts: NDArray[np.int64] = (
         np.bincount(labels, minlength=classes) if labels.ndim == 1 else np.count_nonzero(labels, axis=0)
@@ -89,7 +87,7 @@ def open_index(manifest: DatasetManifest, split: str, store: Store, cache: Path 
     fits = fits and (not labels.size or 0 <= labels.min() <= labels.max() < (many if labels.ndim == 1 else 2))
     fits = fits and all(one.dtype == np.int64 and one.shape == (part.count,) for one in groups)
     fits = fits and all(one.min(initial=0) >= 0 for one in groups)
-    if not fits or counted(labels, many).tolist() != list(part.per_class):
+    if not fits or class_counts(labels, many).tolist() != list(part.per_class):
         raise DatasetError(
             what="a dataset cannot be read",
             which=f"{manifest.name}, {split}",
@@ -118,3 +116,75 @@ def _opened(path: Path) -> NDArray[Any]:
             seen=str(error),
             do="Prepare the dataset again: `ddpipe prepare`.",
         ) from error
+
+
+TRAINED_ON = "trained_on.npy"
+
+HELD_OUT = ("validation", "test")
+"""The splits that judge a model."""
+
+Hashes = NDArray[np.uint64]
+"""Sorted, each once; of 8 bytes: among 10 million ids, two share one with a probability of 1 in 400,000."""
+
+
+def hashed(ids: Text) -> Hashes:
+    """The hashes of a column of ids."""
+    return np.unique(hashes(ids))
+
+
+def are_in(ids: Text, seen: Hashes) -> NDArray[np.bool_]:
+    """Which of the ids a model was trained on, shape (ids,), in their order."""
+    return np.isin(hashes(ids), seen)
+
+
+def trained_on(manifest: DatasetManifest, store: Store, before: Hashes | None = None) -> Hashes:
+    """What a training on this version sees."""
+    own = hashed(open_index(manifest, "train", store).sample_ids.column)
+    return own if before is None else np.union1d(own, before)
+
+
+def held_out_seen(manifest: DatasetManifest, store: Store, seen: Hashes) -> Mapping[str, int]:
+    """How many samples of each split that judges a model it was trained on; splits with none are left out.
+
+    Ids are unique within a version, so an id of its own training split is none of these.
+    """
+    foreign = np.setdiff1d(seen, trained_on(manifest, store), assume_unique=True)
+    counts = {
+        split: int(np.isin(hashed(open_index(manifest, split, store).sample_ids.column), foreign).sum())
+        for split in HELD_OUT
+    }
+    return {split: count for split, count in counts.items() if count}
+
+
+def counted(seen: Mapping[str, int], manifest: DatasetManifest) -> str:
+    """The counts of `held_out_seen` as text: "19 of 100 test images"."""
+    return " and ".join(
+        f"{count:,} of {manifest.splits[split].count:,} {split} images" for split, count in seen.items()
+    )
+
+
+def to_bytes(seen: Hashes) -> bytes:
+    """As an .npy file."""
+    file = io.BytesIO()
+    np.save(file, seen, allow_pickle=False)
+    return file.getvalue()
+
+
+def from_bytes(data: bytes, origin: str) -> Hashes:
+    """The inverse of `to_bytes`."""
+    try:
+        seen = npy.array_in(data)
+    except ValueError as error:
+        raise _corrupt(origin, str(error)) from error
+    if seen.dtype != np.uint64 or seen.ndim != 1 or (seen[1:] <= seen[:-1]).any():
+        raise _corrupt(origin, "it is not a sorted column of hashes, each once")
+    return seen
+
+
+def _corrupt(origin: str, seen: str) -> CorruptObject:
+    return CorruptObject(
+        what="the list of samples that a model was trained on is malformed",
+        which=origin,
+        seen=seen,
+        do="Train and export the model again, or start from another.",
+    )

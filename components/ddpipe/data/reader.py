@@ -14,11 +14,13 @@ import math
 import os
 import socket
 import zlib
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,14 +85,7 @@ def open_split(
 def open_shards(
     shards: Sequence[ShardRef], shape: tuple[int, int, int], store: Store, cache: Path | None = None
 ) -> list[Shard]:
-    """Open shards, verified; if they are more than the cache may take, they stay in the store.
-
-    Args:
-        shards: What the manifest says of them.
-        shape: Height, width and channels of every image.
-        store: Where they are.
-        cache: See `open_split`.
-    """
+    """Open shards, verified; if they are more than the cache may take, they stay in the store."""
     folder = cache or default_cache()
 
     far = _left_in_store(shards, store, folder)
@@ -188,14 +183,7 @@ class PartShard:
     """The images of a shard in its store."""
 
     def __init__(self, store: Store, shard: ShardRef, shape: tuple[int, int, int], cache: Path) -> None:
-        """Find out where the images are.
-
-        Args:
-            store: Where the shard is.
-            shard: What the manifest says of it.
-            shape: Height, width and channels of every image.
-            cache: Folder on this machine for heads.
-        """
+        """Find out where the images are, each of this shape (height, width, channels)."""
         self._store, self._shard, self._shape = store, shard, shape
         self._starts, self._sizes = _raw(shard, shape) if shard.kind == "raw" else _jpegs(store, shard, cache)
 
@@ -265,3 +253,24 @@ def _checked(head: bytes, shard: ShardRef) -> tuple[list[int], list[int]]:
     if len(sizes) != shard.count or min(sizes) < 0 or starts[-1] + sizes[-1] > shard.bytes:
         raise ValueError(f"it lists {len(sizes)} images, the manifest {shard.count}")
     return starts, sizes
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def prefetched(
+    function: Callable[[T], R], items: Iterable[T], *, threads: int, ahead: int = 0
+) -> Iterator[R]:
+    """The function's results in the order of the items, at most so many ahead of their use."""
+    pool = ThreadPoolExecutor(threads)
+    pending: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) > (ahead or 2 * threads):
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

@@ -104,13 +104,7 @@ def verify(path: Path, item: ShardRef | ColumnRef) -> None:
 
 
 def open_shard(path: Path, shard: ShardRef, shape: tuple[int, int, int]) -> Shard:
-    """The images of a shard, memory-mapped: only what is read is loaded.
-
-    Args:
-        path: The shard's file.
-        shard: What the manifest says of it.
-        shape: Height, width and channels of every image.
-    """
+    """The images of a shard, each of this shape, memory-mapped: only what is read is loaded."""
     return (JpegShard if shard.kind == "jpeg" else RawShard)(path, shard, shape)
 
 
@@ -232,12 +226,7 @@ def working_shape(shape: Shape, resolution: int) -> Shape:
 
 
 def reduced(shards: Sequence[Shard], shape: Shape) -> list[Shard]:
-    """The same images of a split, reduced to a shape of the same proportions.
-
-    Args:
-        shards: Of one split.
-        shape: Height, width and channels.
-    """
+    """The images of a split, reduced to a shape (height, width, channels) of the same proportions."""
     keep = sum(map(len, shards)) * math.prod(shape) <= KEPT
     return [Reduced(shard, shape, keep=keep) for shard in shards]
 

@@ -17,14 +17,7 @@ _ID = re.compile(r"[0-9a-f]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A dataset version of a store.
-
-    Attributes:
-        name: Of the dataset.
-        dataset_id: Of the version.
-        uri: Of its manifest.
-        published: When.
-    """
+    """A dataset version of a store; `uri` is that of its manifest."""
 
     name: str
     dataset_id: str

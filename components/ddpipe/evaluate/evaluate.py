@@ -14,9 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from ddpipe.data.index import counted, held_out_seen
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
-from ddpipe.data.seen import counted, held_out_seen
 from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
 from ddpipe.evaluate.measure import best_thresholds, fitted, measure

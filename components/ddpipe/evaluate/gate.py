@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from ddpipe.data.index import Hashes, are_in
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
-from ddpipe.data.seen import Hashes, are_in
 from ddpipe.errors import ParameterError
 from ddpipe.evaluate.champion import NotComparable, champion_of, logits_of_champion
 from ddpipe.evaluate.resampling import CONFIDENCE, gain, mcnemar

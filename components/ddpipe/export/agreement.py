@@ -50,8 +50,6 @@ class Agreement:
 
     Attributes:
         logits: Largest difference of a logit; NaN or infinite if one of the logits is.
-        probabilities: Largest difference of a probability.
-        agrees: Whether they count as the same.
     """
 
     logits: float
@@ -66,14 +64,10 @@ class Agreement:
 def agreement(
     found: FloatArray, expected: FloatArray, task: Task, *, rounding: float, spread: float
 ) -> Agreement:
-    """Compare logits with the evaluated ones.
+    """Compare logits with the evaluated ones, which are finite; both of shape (samples, classes).
 
-    Args:
-        found: Of the exported model, shape (samples, classes).
-        expected: Of PyTorch or of the evaluation, of the same shape; finite.
-        task: How probabilities follow from logits.
-        rounding: The difference that rounding explains, in logits.
-        spread: How much logits vary over the images, as `spread_of` gives it.
+    `rounding` is the difference that rounding explains, `spread` how much logits vary over the images
+    (`spread_of`).
     """
     if not np.isfinite(found).all():
         return Agreement(float("nan"), float("nan"), agrees=False)
@@ -93,14 +87,7 @@ def spread_of(logits: FloatArray) -> float:
 
 
 def same_decisions(found: FloatArray, expected: FloatArray, task: Task, thresholds: Thresholds) -> int:
-    """For how many samples all decisions are the same.
-
-    Args:
-        found: Logits of the exported model, shape (samples, classes).
-        expected: The evaluated ones, of the same shape.
-        task: How decisions follow from logits.
-        thresholds: Of a multilabel model's labels.
-    """
+    """For how many samples all decisions are the same, of two arrays of logits, shape (samples, classes)."""
     decided, evaluated = (
         task.decisions(task.probabilities(logits), thresholds) for logits in (found, expected)
     )
@@ -115,20 +102,16 @@ UNIT = 2.0**-24
 
 
 def tolerance(model: nn.Module, images: Tensor, largest: float) -> float:
-    """How far a logit may lie from the evaluated one, in logits.
+    """How far a logit may lie from the evaluated one, of which `largest` has the largest magnitude.
 
     A share of the largest logit, but not less than what rounding alone explains. A network that has learned
     little adds up large terms to small logits, and the terms' rounding errors stay: adding up n terms in
     another order moves the sum by at most about sqrt(n) units of the sum of their magnitudes, and every layer
-    of width n adds as much to the relative error of its outputs.
+    of width n adds as much to the relative error of its outputs. Some images, shape (n, H, W, C), show how large
+    the terms are.
 
     Source: Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM Journal on
     Scientific Computing 41 (2019).
-
-    Args:
-        model: In evaluation mode, on the CPU.
-        images: Some samples, as the model takes them: uint8, shape (n, height, width, channels).
-        largest: Magnitude of the largest logit that was evaluated.
     """
     layers = [layer for layer in model.modules() if isinstance(layer, (nn.Linear, nn.Conv2d))]
     roundings = sum(math.sqrt(layer.weight[0].numel()) for layer in layers)

@@ -22,8 +22,8 @@ from torch import nn
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import ExportError, ParameterError, listed
+from ddpipe.export import ExportSpec
 from ddpipe.export.agreement import check
-from ddpipe.export.spec import ExportSpec
 from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.classifier import load_model, samples_seen
@@ -202,9 +202,7 @@ def _cell(text: str) -> Markup:
 def speed_of(models: Mapping[str, Answer], images: npt.NDArray[np.uint8]) -> dict[str, Any]:
     """Median milliseconds of a batch for each model and size, timed in turns.
 
-    Args:
-        models: By name.
-        images: At least one, shape (n, H, W, C); repeated to fill a batch.
+    Images, shape (n, H, W, C), are repeated to fill a batch.
     """
     height, width, channels = images.shape[1:]
     sizes = dict.fromkeys(batch_size_for((height, width, channels), size) for size in BATCHES)

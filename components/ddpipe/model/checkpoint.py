@@ -111,9 +111,6 @@ class Saved:
 
     Attributes:
         file: Its key, relative to the training's folder.
-        sha256: Of its content.
-        step: Optimizer steps taken.
-        best: Whether it is the best so far.
     """
 
     file: str
@@ -134,7 +131,6 @@ class Attempt:
     """The right to write a training's checkpoints, until another process claims it.
 
     Attributes:
-        folder: Key of its folder.
         saved: What its pointer names, the newest first.
     """
 

@@ -16,8 +16,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from ddpipe.data.index import TRAINED_ON, Hashes, from_bytes
 from ddpipe.data.manifest import Shape
-from ddpipe.data.seen import TRAINED_ON, Hashes, from_bytes
 from ddpipe.errors import CheckpointError, NoSuchObject, ParameterError, listed
 from ddpipe.model import ARCHITECTURES, ModelNames, is_own_function, networks
 from ddpipe.model.checkpoint import Checkpoint, finished, load
@@ -32,7 +32,7 @@ class InitializedFromImages(Protocol):
     """A network some of whose first weights are computed from images."""
 
     def initialize(self, images: Tensor) -> None:
-        """Set them, from normalized images, shape (N, C, H, W)."""
+        """Let the network set its first weights from uint8 images, shape (N, H, W, C), if it can."""
 
 
 class Classifier(nn.Module):
@@ -61,11 +61,7 @@ class Classifier(nn.Module):
         return logits
 
     def initialize(self, images: Tensor) -> None:
-        """Let the network set its first weights from training images, if it is of that kind.
-
-        Args:
-            images: uint8, shape (N, H, W, C); the same on all processes.
-        """
+        """Let the network set its first weights from uint8 images, shape (N, H, W, C), if it can."""
         if isinstance(self.network, InitializedFromImages):
             self.network.initialize(self._normalized(images))
 
@@ -77,15 +73,10 @@ class Classifier(nn.Module):
 def build(name: str, shape: Shape, classes: int, *, trusted: str = "", is_tried: bool = True) -> nn.Module:
     """The network called `name`, with fresh weights from torch's random numbers.
 
-    Args:
-        name: One of `ddpipe.model.ARCHITECTURES`, a classification model of torchvision, or
-            `package.module:function` for a function (shape, classes) -> nn.Module.
-        shape: Of the images.
-        classes: Number of logits.
-        trusted: The name in the user's own recipe: only that function is imported, never one that a file
-            names.
-        is_tried: Whether two images of this shape are computed, to reject a network that does not take them.
-            Never for a shape that a file claims: a small file must not size a computation.
+    A function (`package.module:function`) is imported only if `trusted`, the name in the user's own recipe, is
+    the same, never because a file names it. If `is_tried`, two images of the shape are computed, to reject a
+    network that does not take them: never of a shape that a file claims, as a small file must not size a
+    computation.
     """
     if name in ARCHITECTURES:
         built: nn.Module = getattr(networks, name.replace("-", "_"))(shape, classes)

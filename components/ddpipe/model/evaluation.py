@@ -193,13 +193,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """A published evaluation.
-
-    Attributes:
-        subject: What was evaluated.
-        metrics: The result.
-        folder: Where it lies.
-    """
+    """A published evaluation."""
 
     subject: Subject
     metrics: Metrics
@@ -258,15 +252,10 @@ def publish(
     labels: npt.NDArray[np.int64],
     others: Mapping[str, bytes] | None = None,
 ) -> Evaluation:
-    """Write the evaluation into a folder of its own.
+    """Write the evaluation into a folder of its own, in place of an older one.
 
-    Args:
-        store: The folder; an older evaluation in it is replaced.
-        subject: What was evaluated.
-        metrics: The result.
-        logits: float32, shape (samples, classes).
-        labels: int64. Multiclass: shape (samples,). Multilabel: shape (samples, classes).
-        others: Further files by key, such as slices.npy.
+    Logits have shape (samples, classes), labels (samples,) or (samples, classes); `others` are further files
+    by key, such as slices.npy.
     """
     arrays = io.BytesIO()
     np.savez_compressed(arrays, logits=logits, labels=labels)

@@ -53,11 +53,9 @@ class Promotion:
     """A version became the champion.
 
     Attributes:
-        version: The version.
         package: SHA-256 of its package's seal, which names every file with its hash.
         at: When, as ISO 8601.
         action: "promote" or "rollback".
-        reason: In a sentence.
         run: URI of the run that decided; empty for a person.
         nonce: Makes each promotion different from any other.
     """

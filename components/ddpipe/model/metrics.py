@@ -140,8 +140,6 @@ class Metric:
     """A way to judge a model.
 
     Attributes:
-        name: In files and options.
-        title: In text.
         statistic: Its value for many resamples at once; None: it has no interval, and decides nothing.
         value: On all samples, where a library computes it, or where there is no statistic.
         undefined: Why a split does not define it.

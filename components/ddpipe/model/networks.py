@@ -48,12 +48,10 @@ class FastCNN(nn.Module):
 
     @torch.no_grad()
     def initialize(self, images: Tensor) -> None:
-        """Fit the whitening to images: patches, projected on their principal directions, get variance 1.
+        """Fit the whitening to normalized images, shape (N, channels, H, W), the same on all processes.
 
-        Every direction is there with both signs, so that what follows loses nothing by its activation.
-
-        Args:
-            images: Normalized, shape (N, channels, H, W); the same on all processes.
+        Patches, projected on their principal directions, get variance 1. Every direction is there with both
+        signs, so that what follows loses nothing by its activation.
         """
         channels = images.shape[1]
         patches = images.unfold(2, PATCH, 1).unfold(3, PATCH, 1).permute(0, 2, 3, 1, 4, 5).flatten(3)

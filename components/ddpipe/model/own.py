@@ -74,14 +74,7 @@ def try_training(network: nn.Module, name: str, shape: Shape) -> None:
 
 @torch.no_grad()
 def check_logits(network: nn.Module, name: str, shape: Shape, classes: int) -> None:
-    """Reject a network that does not turn images of this shape into one logit for each class.
-
-    Args:
-        network: Of torchvision, or the user's own.
-        name: Of the network.
-        shape: Of the images.
-        classes: Number of logits.
-    """
+    """Reject a network that does not turn images of this shape into one logit for each class."""
     height, width, channels = shape
     training = network.training
     try:

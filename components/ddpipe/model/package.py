@@ -2,7 +2,7 @@
 
 <package>/model.onnx          uint8 images (batch, H, W, C) -> logits, preprocessing inside, any batch size;
                               not there for a function of the user's own that ONNX cannot express
-<package>/trained_on.npy      hashes of the ids that it was trained on, see data/seen.py
+<package>/trained_on.npy      hashes of the ids that it was trained on, see data/index.py
 <package>/model.safetensors   weights of `classifier.Classifier`
 <package>/signature.json      Signature
 <package>/metrics.json        evaluation.Metrics
@@ -23,7 +23,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ddpipe.data.seen import TRAINED_ON, Hashes, from_bytes, to_bytes
+from ddpipe.data.index import TRAINED_ON, Hashes, from_bytes, to_bytes
 from ddpipe.model import VIEWS, ModelNames
 from ddpipe.model.evaluation import Metrics, corrupt, read_json
 from ddpipe.model.preprocessing import LARGEST_SIDE, Preprocessing
@@ -242,10 +242,6 @@ def answer_from(values: object) -> tuple[float, ...]:
 def pattern_of(shape: tuple[int, int, int]) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """A test pattern that every program can make: value i, counted row by row, is 37 i modulo 251.
 
-    Args:
-        shape: Height, width and channels.
-
-    Returns:
-        uint8, shape (1, height, width, channels).
+    uint8, of shape (1, height, width, channels) for a shape (height, width, channels).
     """
     return (np.arange(math.prod(shape)) * 37 % 251).astype(np.uint8).reshape(1, *shape)

@@ -64,10 +64,8 @@ class Preprocessing:
     def of_dataset(cls, encoding: Mapping[str, Any], shape: Shape, seen: Shape) -> Self:
         """What preparing did to the images of a dataset version, and training before it used them.
 
-        Args:
-            encoding: The facts of the manifest's source, see `ddpipe.prepare.encoding`.
-            shape: Height, width and channels of the dataset version's images.
-            seen: The same of the images that the model takes.
+        `encoding` is that of the manifest's source (`ddpipe.prepare.encoding`); `seen` is the shape that the
+        model takes.
         """
         window = encoding.get("window")
         is_jpeg = encoding.get("kind") == "jpeg"

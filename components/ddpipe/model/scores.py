@@ -33,7 +33,6 @@ class CalibrationBin:
     Attributes:
         confidence: Mean probability that was claimed.
         frequency: How often it came true.
-        count: Claims in this bin.
     """
 
     confidence: float
@@ -49,9 +48,7 @@ def mean(values: FloatArray) -> Statistic:
 def macro_ratio(numerators: FloatArray, denominators: FloatArray) -> Statistic:
     """The ratio of two sums over samples, averaged over the classes of each resample that have one.
 
-    Args:
-        numerators: Of each sample and class, shape (samples, classes).
-        denominators: Of the same shape.
+    Both have one row per sample, shape (samples, classes).
     """
 
     def statistic(weights: FloatArray) -> FloatArray:
@@ -64,22 +61,15 @@ def macro_ratio(numerators: FloatArray, denominators: FloatArray) -> Statistic:
 def macro_f1(decisions: BoolArray, truth: BoolArray) -> Statistic:
     """F1 = 2 hits / (occurrences + predictions), averaged over the classes of each resample.
 
-    Args:
-        decisions: Which classes were predicted, shape (samples, classes).
-        truth: Which classes each sample shows, of the same shape.
+    Both arrays have shape (samples, classes).
     """
     return macro_ratio(np.float32(2) * (truth & decisions), truth.astype(np.float32) + decisions)
 
 
 def class_aucs(scores: FloatArray, truth: BoolArray) -> tuple[float | None, ...]:
-    """Area under the ROC curve of each class against all others.
+    """Area under the ROC curve of each class against all others, of finite scores, shape (samples, classes).
 
-    Args:
-        scores: Logits or probabilities, finite, shape (samples, classes).
-        truth: Which classes each sample shows, of the same shape.
-
-    Returns:
-        One value per class; None for a class that no sample shows, or every one.
+    None for a class that no sample shows, or every one.
     """
     from sklearn.metrics import roc_auc_score  # noqa: PLC0415 - takes a second to import; not all need it
 
@@ -90,14 +80,9 @@ def class_aucs(scores: FloatArray, truth: BoolArray) -> tuple[float | None, ...]
 
 
 def class_precisions(probabilities: FloatArray, truth: BoolArray) -> tuple[float | None, ...]:
-    """Average precision of each class against all others.
+    """Average precision of each class against all others; arrays have shape (samples, classes).
 
-    Args:
-        probabilities: Shape (samples, classes).
-        truth: Which classes each sample shows, of the same shape.
-
-    Returns:
-        One value per class; None for a class that no sample shows.
+    None for a class that no sample shows.
     """
     from sklearn.metrics import average_precision_score  # noqa: PLC0415 - as above
 
@@ -118,11 +103,8 @@ def resampled_macro_auc(probabilities: FloatArray, truth: BoolArray) -> Statisti
 
     The area is the share of (positive, negative) pairs in the right order, ties counting half
     (Hanley and McNeil, Radiology 143, 1982). A running sum of the negatives' weights, in the order of their
-    scores, says how much lies below each positive: n log n once, then n per resample.
-
-    Args:
-        probabilities: Shape (samples, classes).
-        truth: Which classes each sample shows, of the same shape.
+    scores, says how much lies below each positive: n log n once, then n per resample. Arrays have shape
+    (samples, classes).
     """
     ranked = [_rank(scores, shows) for scores, shows in zip(probabilities.T, truth.T, strict=True)]
 
@@ -143,11 +125,8 @@ def macro_average_precision(probabilities: FloatArray, truth: BoolArray) -> Stat
     """Precision at each positive's probability, averaged over the positives, then over the classes.
 
     The precision at a probability is the share of positives among all samples that have at least as much;
-    tied samples share theirs. That is scikit-learn's sum over the steps of the precision-recall curve.
-
-    Args:
-        probabilities: Shape (samples, classes).
-        truth: Which classes each sample shows, of the same shape.
+    tied samples share theirs. That is scikit-learn's sum over the steps of the precision-recall curve. Arrays
+    have shape (samples, classes).
     """
     ranked = []
     for scores, shows in zip(probabilities.T, truth.T, strict=True):
@@ -174,9 +153,7 @@ def macro_average_precision(probabilities: FloatArray, truth: BoolArray) -> Stat
 def calibration(claimed: FloatArray, came_true: BoolArray) -> tuple[CalibrationBin, ...]:
     """Predictions in 15 equal bins of probability; a probability of 1 belongs to the last.
 
-    Args:
-        claimed: Probabilities of predictions, shape (n,).
-        came_true: Whether each prediction was right, of the same shape.
+    Both arrays, what was claimed and whether it came true, have shape (n,).
     """
     bins = np.minimum((claimed * BINS).astype(int), BINS - 1)
     counts = np.bincount(bins)

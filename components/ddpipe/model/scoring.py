@@ -12,8 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from ddpipe.data.prefetch import prefetched
-from ddpipe.data.reader import SplitReader
+from ddpipe.data.reader import SplitReader, prefetched
 from ddpipe.data.shards import Images
 from ddpipe.distributed import World
 
@@ -40,10 +39,9 @@ def logits_by(model: nn.Module) -> Answer:
 
 
 def answers_to(samples: SplitReader, answer: Answer, most: int) -> npt.NDArray[np.float32]:
-    """What a model in this process answers to a whole split; the next batch is read meanwhile.
+    """What a model in this process answers to a whole split, shape (samples, classes), in its order.
 
-    Returns:
-        float32, shape (samples, classes), in the samples' order.
+    The next batch is read meanwhile.
     """
     size = batch_size_for(samples.shape, most)
 
@@ -55,12 +53,7 @@ def answers_to(samples: SplitReader, answer: Answer, most: int) -> npt.NDArray[n
 
 
 def batch_size_for(shape: tuple[int, int, int], most: int) -> int:
-    """Images per batch: as many as wanted, or as fit into `PIXELS`, and at least one.
-
-    Args:
-        shape: Height, width and channels of an image.
-        most: The number wanted.
-    """
+    """Images per batch: as many as wanted, or as fit into `PIXELS`, and at least one."""
     height, width, _ = shape
     return max(1, min(most, PIXELS // (height * width)))
 
@@ -105,10 +98,6 @@ class Averaged(nn.Module):
 
     Shifts along a diagonal in addition to mirror images follow Jordan, arXiv:2404.00498, section 3.5; here
     all six views have equal weight.
-
-    Attributes:
-        classifier: From uint8 images, shape (N, H, W, C), to logits, shape (N, classes).
-        shifted: Whether to look at images that are shifted, too.
     """
 
     def __init__(self, classifier: nn.Module, *, shifted: bool) -> None:

@@ -28,12 +28,10 @@ class SliceScore:
     """How good a model is on one slice, by the score by which models of the task are compared.
 
     Attributes:
-        column: Of the table.
         value: In this column, as people read it.
         samples: Of the split that are in the slice.
         score: None where the slice defines none.
         low: Lower end of its 95 % interval; None where resampling shows no spread.
-        high: Upper end.
         whole: The same score of the whole split, over the same classes.
         classes: How many classes the score is over: those that the slice defines.
     """
@@ -77,7 +75,6 @@ class Slicing:
     """Which slice each sample is in.
 
     Attributes:
-        columns: Names, and the values of each column's slices.
         codes: Shape (columns, samples): index of a sample's value among those of the column.
     """
 

@@ -78,12 +78,7 @@ class Task(ABC):
 
     @abstractmethod
     def claims(self, probabilities: FloatArray, truth: BoolArray) -> tuple[FloatArray, BoolArray]:
-        """Probabilities of predictions, and whether each was right, both of shape (n,).
-
-        Args:
-            probabilities: Shape (samples, classes).
-            truth: Which classes each sample shows, of the same shape.
-        """
+        """Probabilities of predictions, and whether each was right, both of shape (n,)."""
 
 
 class Multiclass(Task):

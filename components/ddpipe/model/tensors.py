@@ -102,13 +102,7 @@ Rows = range
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one rank has of a tensor.
-
-    Attributes:
-        shape: Of the whole tensor.
-        first: The first row.
-        values: The rows, shape (n, *shape[1:]).
-    """
+    """What one rank has of a tensor of this shape: the rows from `first` on, as `values`."""
 
     shape: tuple[int, ...]
     first: int
@@ -120,8 +114,6 @@ class Piece:
     """One file with rows of tensors.
 
     Attributes:
-        file: Its key, relative to the training's folder.
-        sha256: Of its content.
         rows: By the place of the tensor in the states: the first row, and the one after the last.
     """
 

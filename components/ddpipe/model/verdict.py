@@ -51,22 +51,11 @@ class ClassPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Candidate and champion on the same images.
+    """Candidate and champion on the same images; `low` to `high` is the interval of the gain.
 
     Attributes:
-        candidate: Its score.
-        champion: Its score.
-        low: Lower end of the interval of the gain.
-        high: Upper end.
-        confidence: Of the interval.
         p_value: Of McNemar's test on right and wrong answers; None where images belong together, as it takes
             them for independent.
-        both_right: Images that both answer right.
-        only_candidate: Only the candidate.
-        only_champion: Only the champion.
-        both_wrong: Neither.
-        classes: One by one.
-        slices: Likewise the slices of the evaluation: the score that decides.
     """
 
     candidate: float
@@ -98,10 +87,6 @@ class Verdict:
     """What the gate decided.
 
     Attributes:
-        model: Name of the model.
-        decision: "promote", "keep" or "fail".
-        reason: In one sentence.
-        metric: Name of the score that decides.
         score: Of the new model; None if the images do not define it.
         champion: Version of the champion that it was compared with; empty if there is none.
         comparison: With the champion; None without one.
@@ -128,13 +113,9 @@ class Verdict:
 
 
 def publish(store: Store, verdict: Verdict, differences: npt.NDArray[np.int64]) -> Folder:
-    """Write a verdict into a folder of its own.
+    """Write a verdict into a folder of its own, in place of an older one.
 
-    Args:
-        store: The folder; an older verdict in it is replaced.
-        verdict: What was decided.
-        differences: Images that one of the models gets right and the other wrong, shape (images, 2), as in
-            differences.npy.
+    `differences` are as in differences.npy, shape (images, 2).
     """
     buffer = io.BytesIO()
     np.save(buffer, differences, allow_pickle=False)

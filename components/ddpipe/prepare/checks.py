@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from ddpipe.data.columns import Rows
-from ddpipe.data.index import Labels, counted
+from ddpipe.data.index import Labels, class_counts
 from ddpipe.data.manifest import SPLITS
 from ddpipe.errors import SourceError, listed
 from ddpipe.prepare.spec import GROUPED, PrepareSpec
@@ -116,7 +116,7 @@ def refuse_torn_groups(spec: PrepareSpec, samples: Samples, places: Places) -> N
 def split_warnings(classes: Sequence[str], splits: Mapping[str, Samples]) -> Iterator[str]:
     """Warnings about what can be trained on, but may not be what its user wants."""
     yield from _few_images(
-        classes, {name: counted(part.labels, len(classes)) for name, part in splits.items()}
+        classes, {name: class_counts(part.labels, len(classes)) for name, part in splits.items()}
     )
     groups = np.concatenate([found.groups for found in splits.values()])
     groups = groups[groups != b""]

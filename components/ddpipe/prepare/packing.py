@@ -26,7 +26,7 @@ from tqdm import tqdm
 from ddpipe.data import shards
 from ddpipe.data.columns import Rows, text
 from ddpipe.data.manifest import Shape
-from ddpipe.data.prefetch import prefetched
+from ddpipe.data.reader import prefetched
 from ddpipe.data.shards import shard_key, verify
 from ddpipe.errors import NoSuchObject
 from ddpipe.prepare.encoding import Encoding, Moments

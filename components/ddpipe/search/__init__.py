@@ -1,1 +1,84 @@
-"""What a search over hyperparameters looks for: the space, the options, the winner. No I/O, no sampler."""
+"""What a search over hyperparameters looks for, on this machine or on a cluster: how far, and in which space.
+
+No I/O, and no sampler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar
+
+from ddpipe.parameters import Between, OneOf, Parameters, parameter
+
+
+class Sampler(StrEnum):
+    """How a search proposes the values of a trial."""
+
+    TPE = "tpe"
+    RANDOM = "random"
+    SOBOL = "sobol"
+    CMAES = "cmaes"
+
+    @property
+    def needs_katib(self) -> bool:
+        """Whether a search on this machine does not have it."""
+        return self in {Sampler.SOBOL, Sampler.CMAES}
+
+
+MAX_FAILED = 3
+"""Trials that may fail: a few values that cannot work are no reason to end, many are."""
+
+
+class Pruning(StrEnum):
+    """Which trials a search stops early."""
+
+    MEDIAN = "median"
+    HALVING = "halving"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions(Parameters):
+    """What a search varies, and how far it goes."""
+
+    heading: ClassVar[str] = "Search"
+    what: ClassVar[str] = "the search cannot start"
+    others: ClassVar[str] = "search_options"
+
+    search: Sequence[str] = parameter(
+        [],
+        "Hyperparameter to search, repeatable: NAME=LOW..HIGH, NAME=log(LOW,HIGH), NAME=VALUE,VALUE, or NAME "
+        "for its typical range.",
+        form="search_space",
+    )
+    trials: int = parameter(20, "Number of trials.", Between(1, 1000), form="search_trials")
+    parallel_trials: int = parameter(
+        1,
+        "Trials that run at the same time; with one, the same seed gives the same trials.",
+        Between(1, 64),
+        form="search_parallel_trials",
+    )
+    sampler: str = parameter(
+        "tpe",
+        "How values are proposed: tpe (from the trials so far), random, or, with Katib only, sobol (evenly "
+        "spread) or cmaes (an evolution strategy for two or more ranges of numbers).",
+        OneOf(tuple(map(str, Sampler))),
+    )
+    pruning: str = parameter(
+        "median",
+        "Which trials stop early, judged by the validation metric of each epoch: median (worse than half of "
+        "the others), halving (only the best third continues to 3, 9, 27 … epochs), or none.",
+        OneOf(tuple(map(str, Pruning))),
+    )
+
+    def conflicts(self) -> Iterator[str]:
+        """What is wrong with values that are valid one by one."""
+        if self.pruning != Pruning.NONE and any(
+            text.partition("=")[0].strip() == "epochs" for text in self.search
+        ):
+            yield (
+                "`search` epochs needs `pruning` none: trials of different "
+                "length cannot be compared epoch by epoch"
+            )

@@ -9,7 +9,7 @@ from typing import Any
 
 from ddpipe.errors import OutputMissing
 from ddpipe.parameters import declared, refuse
-from ddpipe.search.options import Sampler
+from ddpipe.search import Sampler
 from ddpipe.search.space import WHAT, Choice, Dimension, Range, Space, parsed_value, recipe_with
 from ddpipe.train.recipe import Recipe
 

@@ -39,9 +39,6 @@ class Range:
     """Numbers between two limits.
 
     Attributes:
-        name: Of the hyperparameter.
-        low: The smallest value.
-        high: The largest.
         log: Whether factors count, not differences.
         whole: Whether only whole numbers are meant.
     """
@@ -67,12 +64,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Some of several values.
-
-    Attributes:
-        name: Of the hyperparameter.
-        values: At least two.
-    """
+    """Some of several values."""
 
     name: str
     values: tuple[Any, ...]
@@ -94,11 +86,7 @@ Dimension = Range | Choice
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What a search varies.
-
-    Attributes:
-        dimensions: One for each hyperparameter.
-    """
+    """What a search varies: one dimension for each hyperparameter."""
 
     dimensions: tuple[Dimension, ...]
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from ddpipe.data.prefetch import prefetched
+from ddpipe.data.reader import prefetched
 from ddpipe.errors import ParameterError
 from ddpipe.model.evaluation import corrupt, read_json
 from ddpipe.model.package import FORMAT, ONNX, SIGNATURE, Signature

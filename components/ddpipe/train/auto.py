@@ -34,8 +34,6 @@ class Measured:
     """What prepare measured.
 
     Attributes:
-        task: "multiclass" or "multilabel".
-        shape: Height, width and channels of the images as they are stored.
         images: In the training split; `per_class` of them show each class.
         network: Of the weights of a warm start, if they name it.
         network_side: The shorter side of the images that it takes.

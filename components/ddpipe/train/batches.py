@@ -25,8 +25,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional
 from torchvision.transforms.v2.functional import resize
 
-from ddpipe.data.prefetch import prefetched
-from ddpipe.data.reader import SplitReader
+from ddpipe.data.reader import SplitReader, prefetched
 from ddpipe.data.shards import Images
 from ddpipe.distributed import World
 from ddpipe.train.constants import FULL_RESOLUTION_FROM, SIDE_MULTIPLE
@@ -196,14 +195,7 @@ def _mirrored(
 def draws(seed: int, epoch: int, samples: Indices, count: int) -> NDArray[np.float64]:
     """Random numbers in [0, 1): hashes of (seed, epoch, sample), the same for a sample in any batch.
 
-    Args:
-        seed: Of the training.
-        epoch: From 0.
-        samples: Index of each sample in its split, int64, shape (samples,).
-        count: Numbers per sample; another count gives other numbers.
-
-    Returns:
-        float64, shape (count, samples).
+    float64, shape (count, samples), of indices in a split, shape (samples,); another count gives others.
 
     Source: the finalizer of SplitMix64, Steele et al., OOPSLA 2014.
     """

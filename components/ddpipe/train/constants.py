@@ -73,11 +73,8 @@ class Family:
     """Networks that train alike, from random weights.
 
     Attributes:
-        optimizer: What suits them.
         rates: Peak learning rate by optimizer, for batches of `batch`.
-        batch: Size of the batches for which the rates are.
         power: By which the rate follows the size of the batch: 1 in proportion, 0.5 its square root.
-        smoothing: Label smoothing.
         grows: Whether early steps may use smaller images.
     """
 

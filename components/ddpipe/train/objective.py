@@ -30,16 +30,7 @@ class Objective(Protocol):
         """The loss of each sample in nats, shape (n,), of float32 logits, shape (n, classes)."""
 
     def totals(self, losses: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
-        """What a batch adds to each of `sums`.
-
-        Args:
-            losses: Of each sample, as `losses` returns them, shape (n,).
-            logits: float32, shape (n, classes).
-            labels: As `losses` takes them.
-
-        Returns:
-            float64, shape (len(sums),).
-        """
+        """What a batch adds to each of `sums`: float64, shape (len(sums),); losses have shape (n,)."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +41,6 @@ class CrossEntropy:
 
     Attributes:
         weights: Of each class, shape (classes,); None if all weigh the same.
-        smoothing: Share of the target that is spread evenly over the classes.
     """
 
     sums: ClassVar[tuple[str, ...]] = ("loss", "accuracy")
@@ -80,10 +70,8 @@ class CrossEntropy:
 class BinaryCrossEntropy:
     """Any number of labels per image: binary cross-entropy, averaged over the labels.
 
-    Labels are float32, shape (n, classes), from 0 to 1.
-
-    Attributes:
-        positive_weights: How much more a present label weighs than an absent one, shape (classes,).
+    Labels are float32, shape (n, classes), from 0 to 1. A present label may weigh more than an absent one, by
+    `positive_weights`, shape (classes,).
     """
 
     sums: ClassVar[tuple[str, ...]] = ("loss",)

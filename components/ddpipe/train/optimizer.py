@@ -71,9 +71,6 @@ class WeightAverage:
 
     Source: Polyak and Juditsky, SIAM J. Control Optim. 30(4), 1992; the warm-up is that of TensorFlow's
     ExponentialMovingAverage, so that the first weights are soon forgotten.
-
-    Attributes:
-        weights: By their names in the model's state dict.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:

@@ -18,7 +18,6 @@ class Preset:
     """Some values of a recipe.
 
     Attributes:
-        help: One sentence: what it is for.
         values: By names of `Recipe`, with all that the data could choose; others keep their defaults.
         measured: What it reached where (benchmarks/bench_training.py); empty if nobody measured it yet.
     """

@@ -48,7 +48,6 @@ class Saver:
     """Saves checkpoints; rank 0 has one, the other ranks do not.
 
     Attributes:
-        folder: Key of the folder that checkpoints are written to.
         lineage: Facts about the start of the training: run, job, image, and the model of a warm start.
     """
 

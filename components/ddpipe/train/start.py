@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from ddpipe.data.index import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
 from ddpipe.data.manifest import DatasetManifest
-from ddpipe.data.seen import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
 from ddpipe.distributed import World
 from ddpipe.errors import CheckpointError, DatasetError, DdpipeError, NoSuchObject, ParameterError, listed
 from ddpipe.model import VIEWS, is_own_function

@@ -39,9 +39,6 @@ class TrainingStep:
 
     Attributes:
         strategy: How the ranks share the model; may be replaced between steps.
-        optimizer: Updates the weights; its state is part of a checkpoint.
-        steps: Of the whole training; may change between steps.
-        average: The moving average of the weights, if the recipe has one.
         pace: Measures the part of a step that this rank does alone.
         scaler: Scales the loss in float16, whose gradients would underflow; does nothing in other precisions.
     """
@@ -70,11 +67,7 @@ class TrainingStep:
         self.average = WeightAverage(classifier, decay) if decay else None
 
     def take(self, step: int, batch: Batch) -> Tensor:
-        """Update the weights once.
-
-        Returns:
-            The objective's `totals` over the share: float64, shape (len(objective.sums),).
-        """
+        """Update the weights once; the objective's `totals` over the share, shape (len(objective.sums),)."""
         recipe, world, optimizer = self._recipe, self._world, self.optimizer
         # Dropout differs between ranks, as their samples do, and is the same in a resumed training.
         _seed(seed_of_step(recipe.seed, step, world.rank), world.device)

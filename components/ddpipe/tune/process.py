@@ -28,13 +28,7 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class TrialSetup:
-    """What each trial of a study trains on, and with what.
-
-    Attributes:
-        dataset: URI of the dataset version's manifest.
-        processes: That train one trial.
-        parallel: Trials at the same time.
-    """
+    """What each trial of a study trains on, with how many processes, and how many trials do so at once."""
 
     dataset: str
     processes: int
@@ -47,13 +41,7 @@ class TrialSetup:
 
 
 class TrialProcess:
-    """A process that trains one trial.
-
-    Attributes:
-        run: The trial's run.
-        recipe: Its recipe.
-        judged: How many of its epochs have been looked at.
-    """
+    """A process that trains one trial; `judged` counts its epochs that were looked at."""
 
     def __init__(self, run: Run, recipe: Recipe, process: subprocess.Popen[bytes], log: Path) -> None:
         self.run, self.recipe = run, recipe

@@ -27,14 +27,8 @@ class Findings:
     """The result of a search.
 
     Attributes:
-        study: Where everything is.
-        space: What was searched.
         base: Values of the hyperparameters that were not searched.
-        metric: The name of the score; larger is better.
-        trials: All.
-        best: The best one.
         importance: The share of each hyperparameter in what the trials differ by; empty if unknown.
-        seconds: Of the call that ended the search.
     """
 
     study: Study

@@ -1,7 +1,7 @@
 """The search: trials begin, are watched epoch by epoch, and end; the ledger has every decision.
 
 One process decides, and each trial trains in a process of its own. Decisions are functions of the trials in
-the ledger (advice.py), so that a study that is killed and continues makes the same ones; with trials at the
+the ledger (trials.py), so that a study that is killed and continues makes the same ones; with trials at the
 same time, they also depend on which ends first.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,15 +18,20 @@ from typing import Any
 
 from optuna.trial import TrialState
 
+from ddpipe.data.manifest import DatasetManifest, load_manifest
 from ddpipe.errors import DdpipeError, Interrupted, ParameterError, TrialsFailed, listed
+from ddpipe.model.tasks import TASKS
+from ddpipe.processes.machine import cpus
 from ddpipe.runs import Run
-from ddpipe.search.options import MAX_FAILED, SearchOptions
-from ddpipe.search.space import Space, recipe_with
+from ddpipe.search import MAX_FAILED, SearchOptions
+from ddpipe.search.space import Space, checked, parsed, recipe_with
+from ddpipe.storage import write_uri
+from ddpipe.train.auto import Device
 from ddpipe.train.recipe import Recipe
-from ddpipe.tune import advice
 from ddpipe.tune.process import Record, TrialProcess, TrialSetup
-from ddpipe.tune.study import Study
-from ddpipe.tune.trials import Ledger, Trial, best_of, written
+from ddpipe.tune.report import Findings, render
+from ddpipe.tune.study import Settings, Study, winner_json
+from ddpipe.tune.trials import Ledger, Trial, best_of, importance, proposed, pruned, written
 from ddpipe.workflow import training_record
 
 _LOOK_SECONDS = 0.2
@@ -41,14 +47,7 @@ class Search:
     """A search under way.
 
     Attributes:
-        study: Where everything is stored.
-        space: What is searched.
-        ledger: The trials so far.
         recipe: Values of the hyperparameters that are not searched, and of the first trial.
-        options: How, and how far.
-        work: What all trials share.
-        metric: The name of the score in an epoch's record; larger is better.
-        start: Starts the process of a trial.
         running: The processes, by the numbers of their trials.
     """
 
@@ -105,7 +104,7 @@ class Search:
         past, own = self.ledger.trials(), self.space.of(self.recipe)
         if not past and own in self.space:
             return own
-        return advice.proposed(self.space, self.options.sampler, self.recipe.seed, past)
+        return proposed(self.space, self.options.sampler, self.recipe.seed, past)
 
     def _start(self, number: int, values: Mapping[str, Any]) -> None:
         try:
@@ -125,7 +124,7 @@ class Search:
             return False
         process.judged = len(history)
         scores = [epoch[self.metric] for epoch in history]
-        found = advice.pruned(self.options.pruning, scores[: process.recipe.epochs - 1], self.ledger.ended())
+        found = pruned(self.options.pruning, scores[: process.recipe.epochs - 1], self.ledger.ended())
         if found.epoch:
             process.stop()
             process.wait()
@@ -195,3 +194,62 @@ class Search:
 
 def _seconds(history: Sequence[Record]) -> float:
     return round(math.fsum(epoch["seconds"] for epoch in history), 3)
+
+
+def tune(study: Study, dataset: str, recipe: Recipe, options: SearchOptions, processes: int) -> Findings:
+    """Begin a study, or continue it, and write its report; the caller holds the study's lease."""
+    began, manifest = time.monotonic(), load_manifest(dataset)
+    # Once for all trials: they differ in what is searched, and in nothing else.
+    recipe = _completed(recipe, manifest, processes)
+    space = checked(parsed(options.search), recipe)
+    work = TrialSetup(dataset, processes, options.parallel_trials)
+    _check_room(work)
+    study.check(
+        Settings(
+            search=space.written(),
+            recipe=recipe.shaping(),
+            dataset=dataset,
+            dataset_id=manifest.dataset_id,
+            sampler=options.sampler,
+            pruning=options.pruning,
+            processes=processes,
+        )
+    )
+    metric, ledger = f"validation_{TASKS[manifest.task].scores[0]}", Ledger(study.folder, space)
+    trials, best = Search(study, space, ledger, recipe, options, work, metric).run()
+    found = Findings(
+        study=study,
+        space=space,
+        base=recipe,
+        metric=metric,
+        trials=trials,
+        best=best,
+        importance=importance(ledger.ended()),
+        seconds=time.monotonic() - began,
+    )
+    write_uri(str(study.report), render(found).encode())
+    facts = {"study": study.name, "trial": best.number, "metric": metric, "score": best.score}
+    write_uri(str(study.best), winner_json(found.recipe, **facts))
+    return found
+
+
+def _completed(recipe: Recipe, manifest: DatasetManifest, processes: int) -> Recipe:
+    # seconds to import
+    from torch.cuda import is_available  # noqa: PLC0415
+
+    from ddpipe.train.start import fresh_choice  # noqa: PLC0415
+
+    device = Device("cuda" if is_available() else "cpu", processes)
+    return fresh_choice(recipe, manifest, device).recipe
+
+
+def _check_room(work: TrialSetup) -> None:
+    """Reject trials that would share CPUs: each would take longer, and none would end sooner."""
+    needed = work.parallel * work.processes
+    if work.parallel > 1 and needed > cpus():
+        raise ParameterError(
+            what="the search cannot start",
+            which=f"`parallel_trials` {work.parallel}",
+            seen=f"processes at the same time: {needed}; CPUs of this machine: {cpus()}",
+            do="Run fewer trials at the same time.",
+        )

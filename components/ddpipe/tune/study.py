@@ -1,26 +1,29 @@
-"""A study: its folder, what it was begun with, and its trials as plain values.
+"""A study: its folder, what it was begun with, and the best recipe that it found.
 
 <studies>/<name>/study.json        what was searched, around which recipe, on which dataset version
 <studies>/<name>/journal.log       the trials, in Optuna's format
 <studies>/<name>/trials/0000/ …    the run of each trial
 <studies>/<name>/best.json         the best recipe, once the study has ended
 <studies>/<name>/report.html
+
+The best recipe may come from a bucket that others can write to. Its values are validated like a user's, and a
+function that it names as the network is never imported: the user has to name it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, listed
+from ddpipe.model import is_own_function
 from ddpipe.parameters import Parameters, parameter
 from ddpipe.runs import NAME, Run
-from ddpipe.search.winner import FILE as BEST
-from ddpipe.storage import open_store
-from ddpipe.train.recipe import as_today
+from ddpipe.storage import open_store, split_uri
+from ddpipe.train.recipe import Recipe, as_today
 
 SETTINGS = "study.json"
 
@@ -50,11 +53,6 @@ class Settings:
     Attributes:
         search: The text of each dimension.
         recipe: What shapes the model, apart from what is searched; of that, the values of the first trial.
-        dataset: URI of the dataset version's manifest.
-        dataset_id: The dataset version.
-        sampler: How values are proposed.
-        pruning: Which trials stop early.
-        processes: That train one trial.
     """
 
     search: Sequence[str]
@@ -68,11 +66,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """The folder of a study.
-
-    Attributes:
-        folder: On this machine.
-    """
+    """The folder of a study, on this machine."""
 
     folder: Path
 
@@ -151,3 +145,73 @@ def _differences(before: dict[str, Any], now: dict[str, Any], but: str = "") -> 
         for name in {**before, **now}
         if name != but and before.get(name) != now.get(name)
     ]
+
+
+BEST = "best.json"
+"""In the folder of a study: its best recipe."""
+
+LARGEST = 1_000_000
+"""Bytes of the file."""
+
+_LONGEST = 200
+"""Characters of a place that a message shows."""
+
+
+def best_recipe(place: str, given: Collection[str] = ()) -> dict[str, Any]:
+    """The values of the recipe that a study found."""
+    text = place if place.lstrip().startswith("{") else _read(place)
+    try:
+        content = json.loads(text)
+        values = content.get("recipe", content)
+        found = Recipe.from_dict(values).to_dict()
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise _not_one(place, f"it is not a JSON object of names and values ({error})") from error
+    except ParameterError as error:
+        raise _not_one(place, error.seen) from error
+    if is_own_function(found["model"]) and "model" not in given:
+        raise ParameterError(
+            what="the recipe is not used",
+            which=_shown(place),
+            seen=f"its network is the function {found['model']}, and a file never decides what is imported",
+            do=f"Name the function yourself: `model` {found['model']}",
+        )
+    return found
+
+
+def _read(place: str) -> str:
+    uri = place if place.endswith(".json") else f"{place.rstrip('/')}/{BEST}"
+    store, name = split_uri(uri)
+    size = next((item.size for item in store.list(name) if item.key == name), None)
+    if size is None:
+        raise ParameterError(
+            what="there is no best recipe",
+            which=place,
+            seen=f"{uri} does not exist",
+            do="Name the folder of a finished study; repeat the command of an unfinished one to continue.",
+        )
+    if size > LARGEST:
+        raise _not_one(place, f"it has {size} bytes, more than {LARGEST}")
+    return store.read(name).decode(errors="replace")
+
+
+def _not_one(place: str, seen: str) -> ParameterError:
+    return ParameterError(
+        what="the recipe is not valid",
+        which=_shown(place),
+        seen=seen,
+        do="Name a study's folder, or a JSON object of hyperparameters, with `recipe`.",
+    )
+
+
+def _shown(place: str) -> str:
+    return place if len(place) <= _LONGEST else f"{place[:_LONGEST]}…"
+
+
+def recipe_text(recipe: Recipe) -> str:
+    """What shapes the model, as one line that `best_recipe` reads."""
+    return json.dumps(recipe.shaping(), sort_keys=True)
+
+
+def winner_json(recipe: Recipe, **facts: object) -> bytes:
+    """The content of the file: the recipe, and what is known about it."""
+    return json.dumps({"recipe": recipe.to_dict(), **facts}, indent=1).encode()

@@ -12,9 +12,9 @@ import pytest
 from evaluation_runs import a_dataset, a_multilabel_dataset, a_training, some_labels, some_logits
 from scipy.stats import binomtest
 
+from ddpipe.data.index import hashed, to_bytes
 from ddpipe.data.manifest import load_manifest
 from ddpipe.data.reader import open_split
-from ddpipe.data.seen import hashed, to_bytes
 from ddpipe.errors import ParameterError
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.gate import compare, decide, gate

@@ -10,8 +10,8 @@ import pytest
 from evaluation_runs import a_dataset, a_training, exported
 
 from ddpipe.errors import ParameterError
+from ddpipe.export import ExportSpec
 from ddpipe.export.export import speed_of
-from ddpipe.export.spec import ExportSpec
 from ddpipe.model.package import FORMAT, answer_from, load_package, pattern_of
 from ddpipe.model.session import Session
 from ddpipe.storage import open_store

@@ -9,7 +9,7 @@ import pytest
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from ddpipe.search.space import parsed
-from ddpipe.tune.advice import distributions, importance, proposed, pruned
+from ddpipe.tune.trials import distributions, importance, proposed, pruned
 
 SPACE = parsed(["learning_rate=log(0.001,1)", "batch_size=16..64", "optimizer=sgd,adamw"])
 

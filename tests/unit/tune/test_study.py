@@ -10,21 +10,21 @@ from click.testing import CliRunner
 
 from ddpipe.__main__ import cli
 from ddpipe.errors import ParameterError
-from ddpipe.search.winner import FILE, best_recipe, winner_json
 from ddpipe.train.recipe import Recipe
+from ddpipe.tune.study import BEST, best_recipe, winner_json
 
 RECIPE = Recipe(model="fast-cnn", epochs=3, learning_rate=0.25)
 
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    (tmp_path / FILE).write_bytes(winner_json(RECIPE, study="one", trial=4, score=0.9))
+    (tmp_path / BEST).write_bytes(winner_json(RECIPE, study="one", trial=4, score=0.9))
     return tmp_path
 
 
 def test_a_study_gives_its_recipe(study: Path) -> None:
     assert best_recipe(str(study)) == RECIPE.to_dict()
-    assert best_recipe(f"{study}/") == best_recipe(f"{study}/{FILE}") == RECIPE.to_dict()
+    assert best_recipe(f"{study}/") == best_recipe(f"{study}/{BEST}") == RECIPE.to_dict()
 
 
 def test_a_json_object_is_a_recipe() -> None:
@@ -55,7 +55,7 @@ def test_an_unfinished_study_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_does_not_decide_what_is_imported(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(winner_json(Recipe(model="evil.module:network")))
+    (tmp_path / BEST).write_bytes(winner_json(Recipe(model="evil.module:network")))
     with pytest.raises(ParameterError, match="a file never decides what is imported"):
         best_recipe(str(tmp_path))
     assert best_recipe(str(tmp_path), given=["model"])["epochs"] == Recipe().epochs
