@@ -54,7 +54,8 @@ def described(
 ) -> tuple[Split, Mapping[str, bytes]]:
     """Describe a split for a manifest, and the files of its columns.
 
-    Ids and groups have shape (samples,), labels that of `Labels`. Of groups, only which ones are equal is stored.
+    Ids and groups have shape (samples,), labels that of `Labels`. Of groups, only which
+    ones are equal is stored.
     """
     ids, ids_data = _encoded(trimmed(sample_ids))
     shown, shown_data = _encoded(labels.astype(np.int64, copy=False))

@@ -107,8 +107,8 @@ def tolerance(model: nn.Module, images: Tensor, largest: float) -> float:
     A share of the largest logit, but not less than what rounding alone explains. A network that has learned
     little adds up large terms to small logits, and the terms' rounding errors stay: adding up n terms in
     another order moves the sum by at most about sqrt(n) units of the sum of their magnitudes, and every layer
-    of width n adds as much to the relative error of its outputs. Some images, shape (n, H, W, C), show how large
-    the terms are.
+    of width n adds as much to the relative error of its outputs. Some images, shape (n, H, W, C), show how
+    large the terms are.
 
     Source: Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis, SIAM Journal on
     Scientific Computing 41 (2019).

@@ -73,9 +73,9 @@ class Classifier(nn.Module):
 def build(name: str, shape: Shape, classes: int, *, trusted: str = "", is_tried: bool = True) -> nn.Module:
     """The network called `name`, with fresh weights from torch's random numbers.
 
-    A function (`package.module:function`) is imported only if `trusted`, the name in the user's own recipe, is
-    the same, never because a file names it. If `is_tried`, two images of the shape are computed, to reject a
-    network that does not take them: never of a shape that a file claims, as a small file must not size a
+    A function (`package.module:function`) is imported only if `trusted`, the name in the user's own recipe,
+    is the same, never because a file names it. If `is_tried`, two images of the shape are computed, to reject
+    a network that does not take them: never of a shape that a file claims, as a small file must not size a
     computation.
     """
     if name in ARCHITECTURES:
