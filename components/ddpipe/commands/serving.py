@@ -45,7 +45,7 @@ def predict_command(
     **given: Any,
 ) -> CommandOutcome | None:
     """Run the step; its declaration describes it."""
-    from ddpipe.serve.inputs import images_at
+    from ddpipe.serve.naming import images_at
     from ddpipe.serve.predictor import load_model
     from ddpipe.serve.tables import Tally, write_tables
 

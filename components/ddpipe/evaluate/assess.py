@@ -8,30 +8,28 @@ was trained on are scored like the others, and counted in a warning.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from ddpipe.data.index import Hashes, are_in
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
-from ddpipe.errors import DatasetError, DdpipeError, Diverged, ParameterError
+from ddpipe.errors import DdpipeError, ParameterError
 from ddpipe.evaluate.champion import BATCH, differences_to, session_of
-from ddpipe.evaluate.evaluate import rough
-from ddpipe.evaluate.measure import best_thresholds, fitted, measure
+from ddpipe.evaluate.evaluate import VALIDATION, Scored, check_any, check_finite, measured, rough
+from ddpipe.evaluate.measure import measure
 from ddpipe.evaluate.slices import publish_in_detail, sliced
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Subject
 from ddpipe.model.package import FORMAT, ONNX, Signature, load_package, seen_by
 from ddpipe.model.scoring import Answer, answers_to, logits_by, with_views
-from ddpipe.model.tasks import TASKS, FloatArray, Thresholds
+from ddpipe.model.tasks import TASKS
 from ddpipe.model.training_record import training_record
 from ddpipe.parameters import AUTO
 from ddpipe.storage import open_store
-
-VALIDATION = "validation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +37,8 @@ class Judged:
     """A model as it is evaluated.
 
     Attributes:
-        answer: Pixels, shape (n, H, W, C) -> logits, shape (n, classes).
-        signature: What it takes and gives; its temperature and thresholds count if `is_whole`.
-        epoch: That it was trained for.
+        signature: Its temperature and thresholds count if the model `is_whole`.
         seen: Hashes of what it was trained on; None if that is not known.
-        is_whole: Whether it has a temperature and thresholds of its own.
         warnings: What is not known of it.
     """
 
@@ -63,15 +58,9 @@ def assess(
     spec: EvaluateSpec | None = None,
     network: str = "",
 ) -> Evaluation:
-    """Score a model on a split, and publish the evaluation.
+    """Score a package, or a training, on a split of a fitting dataset version, and publish the evaluation.
 
-    Args:
-        model: URI of a package, or of the output of a training.
-        manifest_uri: Any dataset version with the same classes and images of the same shape.
-        output_uri: Folder for the evaluation; an older one in it is replaced.
-        split: "train", "validation" or "test".
-        spec: How to evaluate; views are a training's only, as a package has its own.
-        network: The network of the user's own recipe: the one function that may be imported.
+    The views of the spec are a training's only, as a package has its own.
     """
     spec = (spec or EvaluateSpec()).validated()
     store = open_store(output_uri)
@@ -86,40 +75,36 @@ def assess(
             seen="; ".join(problems),
             do="Name a dataset version with the same classes, and images of the same shape.",
         )
-    if not manifest.splits[split].count:
-        raise DatasetError(
-            what="the model cannot be evaluated on this dataset",
-            which=manifest_uri,
-            seen=f"its {split} split is empty",
-            do="Name another split, or prepare the dataset again.",
-        )
-    data = (manifest, store_of(manifest_uri))
+    check_any(manifest, split, manifest_uri)
+    data, task = (manifest, store_of(manifest_uri)), TASKS[manifest.task]
     samples = open_split(data, split, shape=judged.signature.shape)
     slicing = sliced(spec, samples.sample_ids) if spec.slice_columns else None
     started = time.monotonic()
-    logits = _logits(judged, samples)
+    answers = {split: _scored(judged, samples)}
     seconds = time.monotonic() - started
-    temperature, thresholds = (
-        (judged.signature.temperature, judged.signature.thresholds)
-        if judged.is_whole
-        else _calibrated(judged, open_split(data, VALIDATION, shape=judged.signature.shape))
-    )
-    task = TASKS[manifest.task]
-    metrics = measure(
-        logits / np.float32(temperature),
-        samples.labels,
-        manifest.classes,
-        task=manifest.task,
-        thresholds=None if task.exclusive else thresholds,
-        groups=samples.groups,
-    )
+    if not judged.is_whole:
+        answers[VALIDATION] = _scored(judged, open_split(data, VALIDATION, shape=judged.signature.shape))
+    check_finite(answers, model)
+    seen = answers[split]
+    if judged.is_whole:
+        temperature = judged.signature.temperature
+        metrics = measure(
+            seen.logits / np.float32(temperature),
+            seen.labels,
+            manifest.classes,
+            task=manifest.task,
+            thresholds=None if task.exclusive else judged.signature.thresholds,
+            groups=seen.groups,
+        )
+        metrics = replace(metrics, temperature=temperature)
+    else:
+        metrics = measured(answers, manifest, split)
     warnings = (
         *rough(len(samples), task.scores[0], split),
         *judged.warnings,
-        *_fitted(split),
-        *_overlap(judged, samples, split),
+        *_flattery(judged, samples, split),
     )
-    metrics = replace(metrics, temperature=temperature, warnings=warnings)
+    metrics = replace(metrics, warnings=warnings)
     subject = Subject(
         training=model,
         dataset=manifest_uri,
@@ -132,7 +117,7 @@ def assess(
         seconds=round(seconds, 3),
         views=judged.signature.views,
     )
-    return publish_in_detail(store, subject, metrics, logits, samples.labels, slicing, samples.groups)
+    return publish_in_detail(store, subject, metrics, seen.logits, seen.labels, slicing, seen.groups)
 
 
 def _packaged(uri: str) -> Judged:
@@ -203,43 +188,18 @@ def _trained_on(
     return manifest, (warning,)
 
 
-def _logits(judged: Judged, samples: SplitReader) -> npt.NDArray[np.float32]:
-    logits = answers_to(samples, judged.answer, BATCH)
-    if broken := int((~np.isfinite(logits)).any(axis=1).sum()):
-        raise Diverged(
-            what="a model cannot be evaluated",
-            which=judged.signature.architecture,
-            seen=f"it outputs NaN or infinity for {broken} of {len(logits)} samples",
-            do="Train again with a smaller learning rate.",
-        )
-    return logits
+def _scored(judged: Judged, samples: SplitReader) -> Scored:
+    shape = (0, len(judged.signature.classes))
+    logits = answers_to(samples, judged.answer, BATCH) if len(samples) else np.empty(shape, np.float32)
+    return Scored(logits, samples.labels, samples.groups)
 
 
-def _calibrated(judged: Judged, samples: SplitReader) -> tuple[float, Thresholds]:
-    """Temperature and thresholds of a training, from the validation split."""
-    task, classes = TASKS[judged.signature.task], len(judged.signature.classes)
-    if not len(samples):
-        return 1.0, judged.signature.thresholds
-    logits, truth = _logits(judged, samples), task.truth(samples.labels, classes)
-    temperature = fitted(logits, truth, task)
-    scaled: FloatArray = logits / np.float32(temperature)
-    return temperature, () if task.exclusive else best_thresholds(task.probabilities(scaled), truth)
-
-
-def _fitted(split: str) -> list[str]:
-    """A warning where the images that judge a model have also adjusted it."""
-    if split != VALIDATION:
-        return []
-    return ["temperature, and thresholds of labels, are fitted on validation images: scores are too good"]
-
-
-def _overlap(judged: Judged, samples: SplitReader, split: str) -> list[str]:
-    """A warning where the model knows the images that judge it."""
+def _flattery(judged: Judged, samples: SplitReader, split: str) -> Iterator[str]:
+    """Warnings where the images that judge a model have adjusted it, or it was trained on them."""
+    if split == VALIDATION:
+        yield "temperature, and thresholds of labels, are fitted on validation images: scores are too good"
     if judged.seen is None:
-        return ["the model does not say what it was trained on, so that an overlap cannot be found"]
-    known = int(are_in(samples.sample_ids.column, judged.seen).sum())
-    if not known:
-        return []
-    return [
-        f"the model was trained on {known:,} of these {len(samples):,} {split} images: scores are too good"
-    ]
+        yield "the model does not say what it was trained on, so that an overlap cannot be found"
+    elif known := int(are_in(samples.sample_ids.column, judged.seen).sum()):
+        images = f"{known:,} of these {len(samples):,} {split} images"
+        yield f"the model was trained on {images}: scores are too good"

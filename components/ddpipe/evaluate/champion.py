@@ -9,7 +9,6 @@ The champion's package is verified against the promotion, then answers in one of
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -34,20 +33,7 @@ class NotComparable(Exception):
     """The champion cannot answer the same images; the text is a clause that says why, and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Champion:
-    """A promoted version.
-
-    Attributes:
-        version: Of the model.
-        package: Its package, every file verified.
-    """
-
-    version: str
-    package: ModelPackage
-
-
-def champion_of(model: NamedModel, promotion: Promotion, manifest: DatasetManifest) -> Champion:
+def champion_of(model: NamedModel, promotion: Promotion, manifest: DatasetManifest) -> ModelPackage:
     """The package of a promotion, if it answers the question of this dataset."""
     name = f"{model.name}@{promotion.version}"
     fix = f"roll back (`ddpipe models rollback {model.name}`) or promote another version"
@@ -63,7 +49,7 @@ def champion_of(model: NamedModel, promotion: Promotion, manifest: DatasetManife
             f"the champion {name} is for another task ({'; '.join(problems)}): give the new model another "
             "name with gate, or export it without a gate and promote it with `ddpipe models promote`"
         )
-    return Champion(promotion.version, package)
+    return package
 
 
 def differences_to(signature: Signature, manifest: DatasetManifest) -> Iterator[str]:
@@ -75,41 +61,31 @@ def differences_to(signature: Signature, manifest: DatasetManifest) -> Iterator[
     if signature.classes != manifest.classes:
         missing = [name for name in manifest.classes if name not in signature.classes]
         gone = [name for name in signature.classes if name not in manifest.classes]
-        parts = [f"new: {', '.join(missing[:5])}"] * bool(missing) + [f"gone: {', '.join(gone[:5])}"] * bool(
-            gone
-        )
+        changes = {"new": missing, "gone": gone}
+        parts = [f"{kind}: {', '.join(names[:5])}" for kind, names in changes.items() if names]
         yield f"other classes, {', '.join(parts) or 'in another order'}"
 
 
 def logits_of_champion(
-    champion: Champion, manifest: DatasetManifest, samples: SplitReader, split: str
+    package: ModelPackage, manifest: DatasetManifest, samples: SplitReader, split: str
 ) -> tuple[npt.NDArray[np.float32], str]:
     """The champion's logits of a split, and a clause that says where they come from.
 
-    Args:
-        champion: Answers the question of this dataset.
-        manifest: The dataset version.
-        samples: The split, in the shape that the champion takes.
-        split: Its name.
-
-    Returns:
-        Logits divided by its temperature, shape (samples, classes), in the samples' order; "from its own
-        evaluation" or "computed again from its ONNX model".
+    The logits, shape (samples, classes), are divided by its temperature; the samples have the shape it takes.
     """
-    temperature = np.float32(champion.package.signature.temperature)
-    stored = _stored(champion.package, manifest, split)
+    temperature = np.float32(package.signature.temperature)
+    stored = _stored(package, manifest, split)
     if stored is not None and len(stored) == len(samples):
         return stored / temperature, "from its own evaluation"
-    if ONNX not in champion.package.folder.sha256:
+    if ONNX not in package.folder.sha256:
         raise NotComparable(
-            f"the champion {champion.version} has no ONNX model, and its own evaluation was on another "
-            "dataset version: promote another version by hand"
+            "the champion has no ONNX model, and its own evaluation was on another dataset version: promote "
+            "another version by hand"
         )
     try:
-        session = session_of(champion.package)
+        session = session_of(package)
     except CorruptObject as error:
-        name = f"the ONNX model of the champion {champion.version}"
-        raise NotComparable(f"{name} cannot run: {error.seen}") from error
+        raise NotComparable(f"the ONNX model of the champion cannot run: {error.seen}") from error
     scaled = (answers_to(samples, session, BATCH) / temperature).astype(np.float32, copy=False)
     return scaled, "computed again from its ONNX model"
 

@@ -23,7 +23,6 @@ from ddpipe.evaluate.measure import best_thresholds, fitted, measure
 from ddpipe.evaluate.slices import publish_in_detail, sliced
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import VIEWS
-from ddpipe.model.checkpoint import Checkpoint
 from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation
 from ddpipe.model.scoring import Averaged, Compared, logits_of, with_views
@@ -58,7 +57,6 @@ class Scored:
 
     Attributes:
         logits: Shape (samples, classes).
-        labels: As the split has them.
         groups: Shape (samples,): equal numbers belong together; None: each sample is on its own.
     """
 
@@ -84,7 +82,15 @@ def evaluate(
         if world.is_main:
             store.check_writable()
         classifier, checkpoint = load_model(training_uri, network=network)
-        _check(checkpoint, manifest, training_uri, manifest_uri)
+        if checkpoint.dataset_id != manifest.dataset_id:
+            raise CheckpointError(
+                what="a model cannot be evaluated on this dataset",
+                which=training_uri,
+                seen=f"it was trained on version {checkpoint.dataset_id}, this is {manifest.dataset_id}",
+                do="Name the dataset version of its training: another version's test samples may be "
+                "among its training samples.",
+            )
+        check_any(manifest, SPLIT, manifest_uri)
         world.decided(lambda: _check_unseen(manifest, training_uri, manifest_uri))
         task, views = TASKS[manifest.task], views_of(training_uri, spec)
         wanted = (SPLIT, VALIDATION)
@@ -100,7 +106,7 @@ def evaluate(
         started = time.monotonic()
         answers, plain = score_views(classifier, views, splits, world, len(manifest.classes), BATCH_SIZE)
         if world.is_main:
-            _check_finite(answers, training_uri)
+            check_finite(answers, training_uri)
             subject = Subject(
                 training=training_uri,
                 dataset=manifest_uri,
@@ -113,25 +119,19 @@ def evaluate(
                 seconds=round(time.monotonic() - started, 3),
                 views=views,
             )
-            metrics = measured(answers, manifest)
-            on_validation: dict[str, float] = {}
+            metrics, images = measured(answers, manifest), manifest.splits[VALIDATION].count
             if plain:
                 values = {name: score.value for name, score in measured(plain, manifest).scores.items()}
-                both = {"plain": plain, views: answers}
-                on_validation = {
-                    name: headline(seen[VALIDATION], task, len(manifest.classes))
-                    for name, seen in both.items()
-                    if manifest.splits[VALIDATION].count
-                }
+                both = {"plain": plain, views: answers} if images else {}
+                on_validation = {name: headline(seen[VALIDATION], task) for name, seen in both.items()}
                 metrics = replace(metrics, plain=values, validation=on_validation)
-            images = manifest.splits[VALIDATION].count
-            found = warnings_about(on_validation, checkpoint.history, task.scores[0], images)
-            metrics = replace(
-                metrics, warnings=(*rough(manifest.splits[SPLIT].count, task.scores[0]), *found)
+            warnings = (
+                *rough(manifest.splits[SPLIT].count, task.scores[0]),
+                *warnings_about(metrics.validation, checkpoint.history, task.scores[0], images),
             )
-            for text in metrics.warnings:
+            for text in warnings:
                 _log.warning("%s", text)
-            seen = answers[SPLIT]
+            metrics, seen = replace(metrics, warnings=warnings), answers[SPLIT]
             published = publish_in_detail(
                 store, subject, metrics, seen.logits, seen.labels, slicing, seen.groups
             )
@@ -197,14 +197,14 @@ def score(
         }
 
 
-def headline(seen: Scored, task: Task, classes: int) -> float:
+def headline(seen: Scored, task: Task) -> float:
     """The score by which models of this task are compared."""
-    return task.headline(seen.logits, task.truth(seen.labels, classes))
+    return task.headline(seen.logits, task.truth(seen.labels, seen.logits.shape[1]))
 
 
-def measured(answers: Mapping[str, Scored], manifest: DatasetManifest) -> Metrics:
-    """The metrics of the test split, with temperature and thresholds from the validation split."""
-    task, test, seen = TASKS[manifest.task], answers[SPLIT], answers[VALIDATION]
+def measured(answers: Mapping[str, Scored], manifest: DatasetManifest, split: str = SPLIT) -> Metrics:
+    """The metrics of a split, with temperature and thresholds from the validation split."""
+    task, test, seen = TASKS[manifest.task], answers[split], answers[VALIDATION]
     truth = task.truth(seen.labels, len(manifest.classes))
     temperature = fitted(seen.logits, truth, task)
 
@@ -234,21 +234,14 @@ def measured(answers: Mapping[str, Scored], manifest: DatasetManifest) -> Metric
     )
 
 
-def _check(checkpoint: Checkpoint, manifest: DatasetManifest, training_uri: str, manifest_uri: str) -> None:
-    if checkpoint.dataset_id != manifest.dataset_id:
-        raise CheckpointError(
-            what="a model cannot be evaluated on this dataset",
-            which=training_uri,
-            seen=f"it was trained on version {checkpoint.dataset_id}, this is {manifest.dataset_id}",
-            do="Name the dataset version of its training: another version's test samples may be "
-            "among its training samples.",
-        )
-    if not manifest.splits[SPLIT].count:
+def check_any(manifest: DatasetManifest, split: str, manifest_uri: str) -> None:
+    """Raise DatasetError if the split has no images."""
+    if not manifest.splits[split].count:
         raise DatasetError(
             what="a model cannot be evaluated on this dataset",
             which=manifest_uri,
-            seen=f"its {SPLIT} split is empty",
-            do=f"Prepare it again with a larger {SPLIT} fraction.",
+            seen=f"its {split} split is empty",
+            do=f"Name another split, or prepare the dataset again with a larger {split} fraction.",
         )
 
 
@@ -269,12 +262,13 @@ def _check_unseen(manifest: DatasetManifest, training_uri: str, manifest_uri: st
         )
 
 
-def _check_finite(answers: Mapping[str, Scored], training_uri: str) -> None:
+def check_finite(answers: Mapping[str, Scored], model: str) -> None:
+    """Raise Diverged if the model answers with NaN or infinity."""
     for split, seen in answers.items():
         if broken := int((~np.isfinite(seen.logits)).any(axis=1).sum()):
             raise Diverged(
                 what="a model cannot be evaluated",
-                which=training_uri,
+                which=model,
                 seen=f"it outputs NaN or infinity for {broken} of {len(seen.logits)} {split} samples",
                 do="Train again with a smaller learning rate.",
             )

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from ddpipe.evaluate.curves import PrecisionRecall
+from ddpipe.evaluate.measure import PrecisionRecall
 from ddpipe.model.evaluation import Curve
 from ddpipe.model.metrics import TITLES
 from ddpipe.model.scores import CalibrationBin
@@ -50,14 +50,10 @@ def roc_curves(average: Curve, curves: Mapping[str, Curve], lowest: str | None) 
 
     def draw(axes: Axes) -> None:
         axes.plot([0, 1], [0, 1], color=GRID, linewidth=1)
-        for name, curve in curves.items():
-            if name != lowest:
-                axes.plot(curve.false_positive_rate, curve.true_positive_rate, color=QUIET, linewidth=1)
-        if lowest and lowest in curves:
-            curve = curves[lowest]
-            axes.plot(
-                curve.false_positive_rate, curve.true_positive_rate, color=VALIDATION, label=_plain(lowest)
-            )
+        rates = {
+            name: (curve.false_positive_rate, curve.true_positive_rate) for name, curve in curves.items()
+        }
+        _by_class(axes, rates, lowest)
         axes.plot(average.false_positive_rate, average.true_positive_rate, color=TRAIN, label="micro average")
         axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1))
         axes.legend(frameon=False, loc="lower right")
@@ -69,21 +65,23 @@ def precision_recall_curves(curves: Mapping[str, PrecisionRecall], least: str | 
     """Precision-recall curves of the classes in gray, but one by its name."""
 
     def draw(axes: Axes) -> None:
-        for name, curve in curves.items():
-            is_least = name == least
-            axes.plot(
-                curve.recall,
-                curve.precision,
-                color=VALIDATION if is_least else QUIET,
-                linewidth=1.5 if is_least else 1,
-                zorder=3 if is_least else 2,
-                label=_plain(name) if is_least else None,
-            )
+        _by_class(axes, {name: (curve.recall, curve.precision) for name, curve in curves.items()}, least)
         axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02))
         if least in curves:
             axes.legend(frameon=False, loc="lower left")
 
     return figure(draw, height=3.4)
+
+
+def _by_class(axes: Axes, lines: Mapping[str, Sequence[Sequence[float]]], named: str | None) -> None:
+    """A line of each class in gray, but one by its name above them."""
+    for name, points in lines.items():
+        # In a legend, no formula in a name, and no underscore in front, which hides it.
+        label = name.replace("$", r"\$").removeprefix("_") if name == named else None
+        style: dict[str, Any] = (
+            {"color": VALIDATION, "zorder": 3} if name == named else {"color": QUIET, "linewidth": 1}
+        )
+        axes.plot(*points, label=label, **style)
 
 
 def reliability(bins: Sequence[CalibrationBin], before: Sequence[CalibrationBin] = ()) -> str:
@@ -125,8 +123,3 @@ def figure(draw: Callable[[Axes], Any], height: float = 2.8, width: float = 5) -
         page.savefig(drawing, format="svg", transparent=True, metadata={"Date": None})
     svg = drawing.getvalue()
     return svg[svg.index("<svg") :]
-
-
-def _plain(name: str) -> str:
-    """A name as a legend shows it: no formula in it, and none of the underscores that hide it."""
-    return name.replace("$", r"\$").removeprefix("_")

@@ -1,11 +1,11 @@
 """The gate: compare a trained and evaluated model with the champion on the same images, and decide.
 
 evaluation of the run ──┐
-├──▶ images that neither was trained on ──▶ rules ──▶ verdict
+                        ├──▶ images that neither was trained on ──▶ rules ──▶ verdict
 champion of the store ──┘
 
 fail      the new model is below the minimum; or it cannot be compared, as the champion is gone or has
-another task
+          another task
 keep      it is good enough, but not certainly better than the champion, or a class or slice got much worse
 promote   it is certainly better, or there is no champion
 """
@@ -25,7 +25,7 @@ from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import ParameterError
 from ddpipe.evaluate.champion import NotComparable, champion_of, logits_of_champion
-from ddpipe.evaluate.resampling import CONFIDENCE, gain, mcnemar
+from ddpipe.evaluate.resampling import CONFIDENCE, gain_interval, mcnemar
 from ddpipe.evaluate.spec import GateSpec
 from ddpipe.model.classifier import samples_seen
 from ddpipe.model.evaluation import Evaluation, load_evaluation
@@ -36,7 +36,7 @@ from ddpipe.model.slices import FEWEST
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task
 from ddpipe.model.verdict import FAIL, KEEP, PROMOTE, ClassPair, Comparison, Verdict, publish
 from ddpipe.parameters import AUTO
-from ddpipe.storage import open_store
+from ddpipe.storage import Store, open_store
 
 SHOWN = 24
 """Images of each kind that the report shows."""
@@ -49,7 +49,7 @@ class Rival:
     """The champion's side of a comparison.
 
     Attributes:
-        version: Of the model; empty if there is no champion.
+        version: Empty if there is no champion.
         answers: To the images of the split; None if it cannot answer.
         source: Where the answers come from, in a clause.
         trouble: Why it cannot answer, in a clause.
@@ -75,7 +75,9 @@ def gate(
     logits, labels = evaluation.calibrated()
     own = Answers.of(task, logits, labels, evaluation.metrics.thresholds)
     promotion = NamedModel(store_of(manifest_uri), spec.gate_model).history().champion
-    rival = _rival(spec, promotion, manifest, manifest_uri, split, labels) if promotion else Rival()
+    rival = (
+        _rival(spec, promotion, (manifest, store_of(manifest_uri)), split, labels) if promotion else Rival()
+    )
     seen = {"the new model": samples_seen(training_uri)}
     if rival.answers:
         seen[f"the champion {rival.version}"] = rival.seen
@@ -108,19 +110,15 @@ def gate(
 
 
 def _rival(
-    spec: GateSpec,
-    promotion: Promotion,
-    manifest: DatasetManifest,
-    manifest_uri: str,
-    split: str,
-    labels: IntArray,
+    spec: GateSpec, promotion: Promotion, data: tuple[DatasetManifest, Store], split: str, labels: IntArray
 ) -> Rival:
     """The champion's answers to the split, or why there are none."""
-    store, task = store_of(manifest_uri), TASKS[manifest.task]
+    manifest, store = data
+    task = TASKS[manifest.task]
     try:
         champion = champion_of(NamedModel(store, spec.gate_model), promotion, manifest)
-        signature = champion.package.signature
-        samples = open_split((manifest, store), split, shape=signature.shape)
+        signature = champion.signature
+        samples = open_split(data, split, shape=signature.shape)
         logits, source = logits_of_champion(champion, manifest, samples, split)
     except NotComparable as problem:
         return Rival(version=promotion.version, trouble=str(problem))
@@ -129,25 +127,22 @@ def _rival(
         version=promotion.version,
         answers=Answers.of(task, logits, labels, thresholds),
         source=source,
-        seen=seen_by(champion.package.folder),
+        seen=seen_by(champion.folder),
     )
 
 
 def _check(spec: GateSpec, manifest: DatasetManifest, evaluation: Evaluation, manifest_uri: str) -> None:
-    task = TASKS[manifest.task]
-    problems = {
-        "no model is named: give its name as parameter gate_model": not spec.gate_model,
-        f"the evaluation used dataset version {evaluation.subject.dataset_id}": (
-            evaluation.subject.dataset_id != manifest.dataset_id
-        ),
-        f"a {task.name} dataset has no {spec.gate_metric}; it has "
-        f"{', '.join(name for name in task.scores if name in DECIDING)}": (
-            metric_of(spec, task) not in task.scores
-        ),
-    }
-    if wrong := [text for text, is_so in problems.items() if is_so]:
+    task, wrong = TASKS[manifest.task], []
+    if not spec.gate_model:
+        wrong.append("no model is named: give its name as parameter gate_model")
+    if evaluation.subject.dataset_id != manifest.dataset_id:
+        wrong.append(f"the evaluation used dataset version {evaluation.subject.dataset_id}")
+    if metric_of(spec, task) not in task.scores:
+        known = ", ".join(name for name in task.scores if name in DECIDING)
+        wrong.append(f"a {task.name} dataset has no {spec.gate_metric}; it has {known}")
+    if wrong:
         raise ParameterError(
-            what="the gate cannot decide",
+            what=GateSpec.what,
             which=manifest_uri,
             seen="; ".join(wrong),
             do="Correct the parameters of the gate, or evaluate on this dataset version first.",
@@ -201,17 +196,10 @@ def compare(
 ) -> Comparison:
     """Two models on the same images.
 
-    Args:
-        candidate: Answers of shape (samples, classes).
-        champion: To the same samples, in the same order.
-        classes: Names, in the order of the columns.
-        task: Of the dataset.
-        spec: The score that decides.
-        groups: Shape (samples,): equal numbers belong together; None: each sample is on its own.
-        slices: By name, which samples each has, shape (samples,).
+    Samples with equal numbers in `groups`, shape (samples,), belong together. `slices` mark samples, by name.
     """
     metric = metric_of(spec, task)
-    found = gain(candidate, champion, metric, groups)
+    low, high = gain_interval(candidate, champion, metric, groups)
     right, was_right = candidate.right, champion.right
     pairs = zip(
         classes,
@@ -221,10 +209,10 @@ def compare(
         strict=True,
     )
     return Comparison(
-        candidate=found.candidate,
-        champion=found.champion,
-        low=found.low,
-        high=found.high,
+        candidate=METRICS[metric].of(candidate),
+        champion=METRICS[metric].of(champion),
+        low=low,
+        high=high,
         confidence=CONFIDENCE,
         p_value=mcnemar(right, was_right) if groups is None else None,
         both_right=int((right & was_right).sum()),

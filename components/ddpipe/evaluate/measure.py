@@ -1,4 +1,4 @@
-"""Logits and labels -> how good the model is: pure functions.
+"""Logits and labels -> how good the model is, and its curves: pure functions.
 
 For both tasks a split becomes three tables of one row per sample and one column per class: what is true, what
 the model thinks probable, what it decides (model/metrics.py). A score that a split does not define, because a
@@ -15,15 +15,16 @@ model that gets all validation samples right would be claimed to be certain of e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from scipy.optimize import minimize_scalar
 from sklearn import metrics as sklearn
 
-from ddpipe.evaluate.curves import roc
 from ddpipe.evaluate.resampling import intervals
-from ddpipe.model.evaluation import ClassScores, Estimate, Metrics
+from ddpipe.model.evaluation import ClassScores, Curve, Estimate, Metrics
 from ddpipe.model.metrics import METRICS, Answers
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task, Thresholds
 
@@ -32,6 +33,11 @@ FEWEST = 50
 
 LOWEST, HIGHEST = 0.2, 10.0
 """Bounds of a temperature."""
+
+CURVE_POINTS = 100
+
+MOST_CURVES = 200
+"""Classes whose curves are computed, the first of the dataset: their file has a few megabytes."""
 
 
 def measure(
@@ -42,7 +48,6 @@ def measure(
     task: str = "multiclass",
     thresholds: Thresholds | None = None,
     groups: IntArray | None = None,
-    seed: int = 0,
 ) -> Metrics:
     """Everything that we say about a model on one split.
 
@@ -54,13 +59,12 @@ def measure(
         task: "multiclass" or "multilabel".
         thresholds: Multilabel: of each label, as `best_thresholds` chose them on another split.
         groups: Shape (samples,): samples with equal numbers belong together; None: each is on its own.
-        seed: Of the bootstrap; the same seed gives the same intervals.
     """
     kind, cuts = TASKS[task], thresholds or [None] * len(classes)
     answers = Answers.of(kind, logits, labels, cuts)
     undefined = {name: reason for name in kind.scores if (reason := METRICS[name].missing(answers, classes))}
     defined = [name for name in kind.scores if name not in undefined]
-    found = intervals(answers, defined, groups, seed)
+    found = intervals(answers, defined, groups)
     return Metrics(
         task=task,
         samples=len(labels),
@@ -109,14 +113,66 @@ def _confusion_matrix(answers: Answers) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(map(int, row)) for row in counts)
 
 
+@dataclass(frozen=True, slots=True)
+class PrecisionRecall:
+    """Points of a precision-recall curve, from the highest threshold to the lowest."""
+
+    recall: tuple[float, ...]
+    precision: tuple[float, ...]
+    threshold: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCurves:
+    """The curves of one class against all others; None where the split defines none."""
+
+    roc: Curve | None
+    precision_recall: PrecisionRecall | None
+
+
+def class_curves(logits: FloatArray, labels: IntArray, metrics: Metrics) -> dict[str, ClassCurves]:
+    """The curves of each class by its name; logits of shape (samples, classes), already scaled."""
+    task = TASKS[metrics.task]
+    probabilities, truth = task.probabilities(logits), task.truth(labels, logits.shape[1])
+    columns = zip(metrics.classes, truth.T, probabilities.T, strict=True)
+    return {
+        scores.name: ClassCurves(
+            roc(shows, column) if scores.auc is not None else None,
+            precision_recall(shows, column) if shows.any() else None,
+        )
+        for scores, shows, column in islice(columns, MOST_CURVES)
+    }
+
+
+def roc(shows: BoolArray, probabilities: FloatArray) -> Curve:
+    """The ROC curve of one class, both of shape (samples,); without points if all samples are of one kind."""
+    if shows.all() or not shows.any():
+        return Curve((), (), ())
+    false_positive, true_positive, thresholds = sklearn.roc_curve(shows, probabilities)
+    # The first threshold is infinite, "nothing is positive"; JSON has no infinity, and 1 says the same.
+    thresholds[0] = 1.0
+    return Curve(*_thinned(false_positive, true_positive, thresholds))
+
+
+def precision_recall(shows: BoolArray, probabilities: FloatArray) -> PrecisionRecall:
+    """The precision-recall curve of one class that at least one sample shows, both of shape (samples,)."""
+    precision, recall, thresholds = sklearn.precision_recall_curve(shows, probabilities)
+    # The last point, recall 0, has no threshold: nothing is said to show the class.
+    ascending = (recall[::-1], precision[::-1], np.append(thresholds, 1.0)[::-1])
+    return PrecisionRecall(*_thinned(*ascending))
+
+
+def _thinned(*columns: FloatArray) -> Iterator[tuple[float, ...]]:
+    """Of curves with more points, every so many; the first and the last stay."""
+    last = len(columns[0]) - 1
+    shown = np.unique(np.linspace(0, last, min(CURVE_POINTS, last + 1)).round().astype(int))
+    return (tuple(map(float, points[shown])) for points in columns)
+
+
 def best_thresholds(probabilities: FloatArray, truth: BoolArray) -> tuple[float | None, ...]:
     """For each label the threshold with the best F1, halfway to the next lower probability of a sample.
 
-    None for a label that no sample shows: any threshold is as good there.
-
-    Args:
-        probabilities: Of a split that the model is not judged by, shape (samples, labels).
-        truth: Of the same shape.
+    None for a label that no sample shows: any threshold is as good there. Both of shape (samples, labels).
     """
     return tuple(
         _best_threshold(column, shows) if shows.any() else None
@@ -134,10 +190,7 @@ def _best_threshold(probabilities: FloatArray, shows: BoolArray) -> float:
 def fitted(logits: FloatArray, truth: BoolArray, task: Task) -> float:
     """The temperature with the least cross-entropy; 1 with too few samples, or where none is better.
 
-    Args:
-        logits: Of the validation split, shape (samples, classes), finite.
-        truth: Which classes each sample shows, of the same shape.
-        task: How probabilities follow from logits.
+    From logits of the validation split and the classes that it shows, both of shape (samples, classes).
     """
     samples, classes = logits.shape
     if samples < FEWEST or classes < 2:  # noqa: PLR2004 - nothing to distribute
@@ -146,17 +199,16 @@ def fitted(logits: FloatArray, truth: BoolArray, task: Task) -> float:
     others = doubt / (classes - 1) if task.exclusive else doubt
     targets = np.where(truth, 1 - doubt, others)
 
+    def log(probabilities: FloatArray) -> FloatArray:
+        logs: FloatArray = np.log(np.clip(probabilities, np.finfo(np.float64).tiny, None))
+        return logs
+
     def loss(exponent: float) -> float:
         probabilities = task.probabilities(logits / math.exp(exponent))
-        losses = targets * _log(probabilities)
+        losses = targets * log(probabilities)
         if not task.exclusive:
-            losses = losses + (1 - targets) * _log(1 - probabilities)
+            losses = losses + (1 - targets) * log(1 - probabilities)
         return -float(losses.sum(axis=1).mean())
 
     found = minimize_scalar(loss, bounds=(math.log(LOWEST), math.log(HIGHEST)), method="bounded")
     return round(math.exp(found.x), 4) if found.fun < loss(0.0) else 1.0
-
-
-def _log(probabilities: FloatArray) -> FloatArray:
-    logs: FloatArray = np.log(np.clip(probabilities, np.finfo(np.float64).tiny, None))
-    return logs

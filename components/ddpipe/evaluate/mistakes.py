@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +23,6 @@ class Mistake:
     """A wrong answer.
 
     Attributes:
-        sample_id: Of the sample.
-        image: uint8, shape (H, W, C).
         true: Name of its class; multilabel: of the label, if it is there.
         said: Name of the class that the model chose; multilabel: of the label, if the model says it is there.
         confidence: The model's probability of the class that it chose; multilabel: that the label is there.
@@ -38,8 +37,7 @@ class Mistake:
     expected: float
 
 
-@dataclass(frozen=True, slots=True)
-class WrongAnswer:
+class WrongAnswer(NamedTuple):
     """A `Mistake` by its indices: the sample's in its split, and the classes' in the dataset."""
 
     sample: int
@@ -115,15 +113,7 @@ def _odds(probabilities: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disagreement:
-    """An image that one of the models gets right, and the other wrong.
-
-    Attributes:
-        sample_id: Of the sample.
-        image: uint8, shape (H, W, C).
-        true: Names of the classes that it shows.
-        said: Names of those that the new model says.
-        is_gain: Whether the new model is right.
-    """
+    """An image that only one model gets right: names of what it shows, and of what the new model says."""
 
     sample_id: str
     image: npt.NDArray[np.uint8]
@@ -134,25 +124,10 @@ class Disagreement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """A verdict with its pictures.
-
-    Attributes:
-        verdict: What was decided.
-        differences: The largest first.
-    """
+    """A verdict with its pictures, the largest differences first."""
 
     verdict: Verdict
     differences: tuple[Disagreement, ...]
-
-    @property
-    def gains(self) -> list[Disagreement]:
-        """Images that only the new model gets right."""
-        return [one for one in self.differences if one.is_gain]
-
-    @property
-    def losses(self) -> list[Disagreement]:
-        """Images that only the champion gets right."""
-        return [one for one in self.differences if not one.is_gain]
 
 
 def gate_of(uri: str, evaluation: Evaluation) -> Gate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from PIL import Image
 
 from ddpipe.data.catalogue import per_class
 from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest
-from ddpipe.evaluate.curves import ClassCurves, class_curves
 from ddpipe.evaluate.figures import learning_curves, precision_recall_curves, reliability, roc_curves
+from ddpipe.evaluate.measure import ClassCurves, class_curves
 from ddpipe.evaluate.mistakes import Gate, Mistake, gate_of, worst_mistakes
 from ddpipe.model import VIEWS
 from ddpipe.model.evaluation import Evaluation, Metrics, load_evaluation
@@ -46,17 +46,11 @@ class RunRecord:
     """The content of a report.
 
     Attributes:
-        run: Its name.
-        title: Title of the page.
-        manifest: The dataset version.
         training: The training's own record, training.json; empty for an evaluation without a run.
-        evaluation: On the test split.
         mistakes: The surest first.
         curves: Of the classes by name, where there are few enough to draw.
         seconds: Time of each step, in the order in which they ran; those that are known.
-        package: The exported model, once there is one.
         since: The earlier run, and when it ended, whose model this run took over, as nothing had changed.
-        gate: The verdict, if there is a gate.
     """
 
     run: str
@@ -83,25 +77,20 @@ def gather(
     gate_uri: str | None = None,
 ) -> RunRecord:
     """Read what the steps of a run left behind."""
-    evaluation = load_evaluation(evaluation_uri)
-    manifest = load_manifest(evaluation.subject.dataset)
-    training = training_record(training_uri)
+    found, training = gather_evaluation(evaluation_uri), training_record(training_uri)
     times = dict(seconds or {})
     if "train" in times and not since:
         # The step's record knows its last attempt only.
         times["train"] = max(times["train"], training["seconds"])
-    return RunRecord(
+    return replace(
+        found,
         run=run,
         title=title or run,
-        manifest=manifest,
         training=training,
-        evaluation=evaluation,
-        mistakes=worst_mistakes(evaluation, manifest.classes),
-        curves=drawn(evaluation),
         seconds=times,
         package=load_package(package_uri) if package_uri else None,
         since=since,
-        gate=gate_of(gate_uri, evaluation) if gate_uri else None,
+        gate=gate_of(gate_uri, found.evaluation) if gate_uri else None,
     )
 
 

@@ -16,7 +16,6 @@ exact form, as Dietterich, Neural Computation 10 (1998), recommends for two clas
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import binomtest
@@ -36,16 +35,10 @@ Interval = tuple[float | None, float | None]
 """Lower and upper bound; none where resampling shows no spread."""
 
 
-def intervals(
-    answers: Answers, names: Sequence[str], groups: IntArray | None, seed: int = 0
-) -> dict[str, Interval]:
+def intervals(answers: Answers, names: Sequence[str], groups: IntArray | None) -> dict[str, Interval]:
     """The 95 % intervals of metrics by name; each resample is drawn once for all of them.
 
-    Args:
-        answers: To at least one sample.
-        names: Of the metrics.
-        groups: Shape (samples,): samples with equal numbers belong together; None: each is on its own.
-        seed: The same seed gives the same intervals.
+    Samples with equal numbers in `groups`, shape (samples,), belong together; None: each is on its own.
     """
     units = None if groups is None else np.unique(groups, return_inverse=True)[1]
     shares = [name for name in names if METRICS[name].is_share]
@@ -58,58 +51,43 @@ def intervals(
         statistics,
         groups=np.arange(len(answers.truth)) if units is None else units,
         resamples=max(FEWEST_RESAMPLES, min(RESAMPLES, BUDGET // answers.probabilities.size)),
-        seed=seed,
     )
     return {
         **dict.fromkeys(names, (None, None)),
-        **dict.fromkeys(shares, _of_share(answers.right, units)),
+        **dict.fromkeys(
+            shares, wilson(answers.right) if units is None else _wilson_of_groups(answers.right, units)
+        ),
         **found,
     }
 
 
-def _of_share(right: BoolArray, groups: IntArray | None) -> Interval:
-    if groups is None:
-        return _wilson(int(right.sum()), len(right))
-    return _wilson_of_groups(right, groups)
-
-
 def bootstrap(
-    statistics: Mapping[str, Statistic], *, groups: IntArray, resamples: int, seed: int
+    statistics: Mapping[str, Statistic], *, groups: IntArray, resamples: int
 ) -> dict[str, Interval]:
-    """95 % percentile intervals of several statistics from the same resamples.
+    """95 % percentile intervals of several statistics from the same resamples of groups, shape (samples,).
 
     A resample draws as many groups as there are, with replacement; a statistic sees it as how often each
-    sample was drawn.
+    sample was drawn. A statistic with the same value in all resamples has no interval.
     10,000 samples of 10 classes take half a second on one core.
-
-    Args:
-        statistics: By name.
-        groups: Of each sample, shape (samples,): numbers from 0, none left out.
-        resamples: How many are drawn.
-        seed: The same seed gives the same intervals.
-
-    Returns:
-        Lower and upper bound by name; (None, None) for a statistic with the same value in all resamples.
     """
     if not statistics:
         return {}
     blocks = [
-        [statistic(weights) for statistic in statistics.values()]
-        for weights in resampled(groups, resamples, np.random.default_rng(seed))
+        [statistic(weights) for statistic in statistics.values()] for weights in resampled(groups, resamples)
     ]
-    drawn = [np.concatenate(values) for values in zip(*blocks, strict=True)]
-    return {name: _percentiles(values) for name, values in zip(statistics, drawn, strict=True)}
+    bounds = [_percentiles(np.concatenate(values)) for values in zip(*blocks, strict=True)]
+    return {
+        name: (low, high) if low < high else (None, None)
+        for name, (low, high) in zip(statistics, bounds, strict=True)
+    }
 
 
-def resampled(groups: IntArray, resamples: int, random: np.random.Generator) -> Iterator[FloatArray]:
+def resampled(groups: IntArray, resamples: int) -> Iterator[FloatArray]:
     """How often each sample is drawn: arrays of shape (samples, up to BLOCK).
 
-    Args:
-        groups: Of each sample, shape (samples,): numbers from 0, none left out.
-        resamples: How many are drawn.
-        random: Decides.
+    The groups of the samples, shape (samples,), are numbers from 0, none left out.
     """
-    units = int(groups.max()) + 1
+    units, random = int(groups.max()) + 1, np.random.default_rng(0)  # the same data give the same intervals
     for start in range(0, resamples, BLOCK):
         size = min(BLOCK, resamples - start)
         drawn = random.integers(0, units, (units, size)) * size + np.arange(size)
@@ -117,14 +95,15 @@ def resampled(groups: IntArray, resamples: int, random: np.random.Generator) -> 
         yield counts.reshape(units, size).astype(np.float32)[groups]
 
 
-def _percentiles(values: FloatArray) -> Interval:
+def _percentiles(values: FloatArray) -> tuple[float, float]:
     tail = 50 * (1 - CONFIDENCE)
     low, high = np.nanpercentile(values, (tail, 100 - tail))
-    return (float(low), float(high)) if low < high else (None, None)
+    return float(low), float(high)
 
 
-def _wilson(correct: int, samples: int) -> tuple[float, float]:
-    interval = binomtest(correct, samples).proportion_ci(CONFIDENCE, method="wilson")
+def wilson(right: BoolArray) -> tuple[float, float]:
+    """Wilson's interval of a share of independent samples, from which of them are right, shape (samples,)."""
+    interval = binomtest(int(right.sum()), len(right)).proportion_ci(CONFIDENCE, method="wilson")
     return float(interval.low), float(interval.high)
 
 
@@ -132,13 +111,7 @@ def _wilson_of_groups(right: BoolArray, groups: IntArray) -> Interval:
     """Wilson's interval of a share, for as many independent samples as would have the groups' variance.
 
     Where all samples are right, or all wrong, their variance says nothing: then each group counts as one.
-
-    Args:
-        right: Shape (samples,).
-        groups: Of each sample, shape (samples,): numbers from 0, none left out.
-
-    Returns:
-        Lower and upper bound; none where there is one group.
+    One group has no interval.
     """
     samples, sizes = len(right), np.bincount(groups)
     if len(sizes) == 1:
@@ -154,46 +127,13 @@ def _wilson_of_groups(right: BoolArray, groups: IntArray) -> Interval:
     return center - margin, center + margin
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gain:
-    """How much better the candidate is than the champion.
+def gain_interval(
+    candidate: Answers, champion: Answers, metric: str, groups: IntArray | None = None
+) -> tuple[float, float]:
+    """The percentile interval of the difference of a score, from a paired bootstrap.
 
-    Attributes:
-        candidate: Its score.
-        champion: Its score on the same images.
-        low: Lower end of the interval of the difference.
-        high: Upper end.
-    """
-
-    candidate: float
-    champion: float
-    low: float
-    high: float
-
-    @property
-    def value(self) -> float:
-        """The difference."""
-        return self.candidate - self.champion
-
-
-def gain(
-    candidate: Answers,
-    champion: Answers,
-    metric: str,
-    groups: IntArray | None = None,
-    seed: int = 0,
-) -> Gain:
-    """The difference of a score, with its percentile interval from a paired bootstrap.
-
-    A macro average of a resample is over the classes that occur in it.
-
-    Args:
-        candidate: Answers of shape (samples, classes).
-        champion: To the same samples, in the same order.
-        metric: Name of one that has a statistic.
-        groups: Shape (samples,): samples with equal numbers belong together, and are drawn together; None:
-            each is on its own.
-        seed: The same seed gives the same interval.
+    Both answer the same samples in the same order. Samples with equal numbers in `groups`, shape (samples,),
+    are drawn together. A macro average of a resample is over the classes that occur in it.
     """
     statistic = METRICS[metric].statistic
     if statistic is None:
@@ -202,28 +142,14 @@ def gain(
     units = np.arange(len(candidate.truth)) if groups is None else np.unique(groups, return_inverse=True)[1]
     # Twice what one model's intervals take, as both are scored.
     resamples = max(FEWEST_RESAMPLES, min(RESAMPLES, BUDGET // (2 * candidate.probabilities.size)))
-    drawn = np.concatenate(
-        [
-            of_candidate(weights) - of_champion(weights)
-            for weights in resampled(units, resamples, np.random.default_rng(seed))
-        ]
-    )
-    tail = 50 * (1 - CONFIDENCE)
-    low, high = np.nanpercentile(drawn, (tail, 100 - tail))
-    return Gain(
-        candidate=METRICS[metric].of(candidate),
-        champion=METRICS[metric].of(champion),
-        low=float(low),
-        high=float(high),
-    )
+    drawn = [of_candidate(weights) - of_champion(weights) for weights in resampled(units, resamples)]
+    return _percentiles(np.concatenate(drawn))
 
 
 def mcnemar(candidate: BoolArray, champion: BoolArray) -> float:
     """The probability that models of equal accuracy disagree at least as one-sidedly (two-sided, exact).
 
-    Args:
-        candidate: Whether each of its answers is right, shape (samples,).
-        champion: Likewise.
+    From whether each of their answers is right, shape (samples,).
     """
     gained, lost = int((candidate & ~champion).sum()), int((champion & ~candidate).sum())
     return float(binomtest(gained, gained + lost, 0.5).pvalue) if gained + lost else 1.0

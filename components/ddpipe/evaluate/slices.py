@@ -11,7 +11,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import chain, pairwise
 from pathlib import PurePosixPath
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from ddpipe.data.manifest import printable
 from ddpipe.errors import ParameterError
-from ddpipe.evaluate import curves
+from ddpipe.evaluate.measure import class_curves
 from ddpipe.evaluate.resampling import intervals
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, publish
@@ -30,7 +30,7 @@ from ddpipe.sources.table import parsed
 from ddpipe.storage import Store, read_uri
 from ddpipe.storage.sealed import to_json
 
-TABLE = "slices.csv"
+TABLE, CURVES = "slices.csv", "curves.json"
 
 MOST_VALUES = 20
 """Slices of a column: the rarest values of one that has more are combined."""
@@ -150,13 +150,8 @@ def slice_scores(
     """How good a model is on each slice, in the order of `Slicing.each`.
 
     An average over classes is over those that the slice defines, and is compared with the whole split's over
-    the same classes: a site without a rare finding is not better for that.
-
-    Args:
-        slicing: Of the split.
-        answers: To all samples of the split.
-        task: Of the dataset.
-        groups: Shape (samples,): samples with equal numbers belong together; None: each is on its own.
+    the same classes: a site without a rare finding is not better for that. Samples with equal numbers in
+    `groups`, shape (samples,), belong together.
     """
     name = task.scores[0]
     metric = METRICS[name]
@@ -224,17 +219,11 @@ def publish_in_detail(
 ) -> Evaluation:
     """Publish an evaluation with its curves and, if there are any, its slices.
 
-    Args:
-        store: The folder; an older evaluation in it is replaced.
-        subject: What was evaluated.
-        metrics: The result for the whole split.
-        logits: float32, shape (samples, classes), not yet divided by the temperature.
-        labels: As the split has them.
-        slicing: Which slice each sample is in.
-        groups: Shape (samples,): samples with equal numbers belong together; None: each is on its own.
+    Logits, float32 of shape (samples, classes), are not yet divided by the temperature.
     """
     task, scaled = TASKS[metrics.task], logits / np.float32(metrics.temperature)
-    files = {curves.FILE: to_json(curves.to_plain(curves.class_curves(scaled, labels, metrics)))}
+    curves = class_curves(scaled, labels, metrics)
+    files = {CURVES: to_json({name: asdict(one) for name, one in curves.items()})}
     if slicing:
         answers = Answers.of(task, scaled, labels, metrics.thresholds)
         metrics = replace(metrics, slices=slice_scores(slicing, answers, task, groups))

@@ -64,13 +64,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """A model that is served.
-
-    Attributes:
-        url: Address inside the cluster.
-        previous: URI of the package before; empty for none.
-        tested: Whether it answers a test pattern as exported, as a clause.
-    """
+    """A model that is served, the previous one, and whether it answers a test pattern, as a clause."""
 
     service: str
     kind: str

@@ -30,7 +30,7 @@ from ddpipe.model.package import FORMAT, ONNX, SIGNATURE, Signature
 from ddpipe.model.session import Session
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray
 from ddpipe.processes.machine import cpus
-from ddpipe.serve.inputs import ImageFile
+from ddpipe.serve.naming import ImageFile
 from ddpipe.sources.base import Unreadable
 from ddpipe.sources.preprocess import Preprocessor
 
@@ -55,7 +55,6 @@ class Prediction:
     """What a model says about one image, or why it says nothing.
 
     Attributes:
-        image: Name of the image.
         answer: The most probable class; of a multilabel model all labels that reach their thresholds.
         probabilities: Of every class, in the model's order; empty if the image cannot be read.
         warnings: What about the image is unusual for this model.
@@ -103,14 +102,7 @@ class _Read(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """A model that answers; safe to use from several threads.
-
-    Attributes:
-        uri: Where its package lies.
-        version: SHA-256 of its ONNX file.
-        signature: What it takes and gives.
-        session: Its network.
-    """
+    """A model that answers; safe to use from several threads. Its version is the SHA-256 of its ONNX file."""
 
     uri: str
     version: str

@@ -16,7 +16,6 @@ import binascii
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,23 +52,16 @@ class InferRequest:
 
 
 def parsed(body: bytes, signature: Signature, header: str | None = None) -> InferRequest:
-    """A request for inference."""
-    with _explained(signature):
+    """A request for inference; raises WrongRequest, which says what is expected."""
+    try:
         length = int(header) if header else len(body)
         if not 0 <= length <= len(body):
-            raise ValueError(f"{HEADER} is {length}, the body has {len(body)} bytes")
+            raise ValueError(f"{HEADER} is {length}, the body has {len(body)} bytes")  # noqa: TRY301 - explained below
         values = json.loads(body[:length])
         (tensor,) = values["inputs"]
         if header:
             tensor["data"] = body[length:]
         return InferRequest(str(values.get("id", ""))[:LONGEST_ID], _images(tensor, signature))
-
-
-@contextmanager
-def _explained(signature: Signature) -> Iterator[None]:
-    """Say what is expected where something else was sent."""
-    try:
-        yield
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError) as error:
         seen = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)[:200]
         raise WrongRequest(f"the request cannot be read: {seen}. {expected(signature)}") from error

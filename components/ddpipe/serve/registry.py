@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -49,19 +49,8 @@ _CONFLICT = {400, 409}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OriginRun:
-    """The run that made a version, in the registry's own terms; the group is its folder of runs."""
-
-    kind: str = "kfp"
-    category: str = "pipelinerun"
-    group: str = ""
-    id: str = ""
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RegistryEntry:
-    """One version, as a registry records it."""
+    """One version, as a registry records it, and the folder and name of the run that made it."""
 
     model: str
     version: str
@@ -70,7 +59,8 @@ class RegistryEntry:
     format: str
     format_version: str
     properties: Mapping[str, Property]
-    source: OriginRun = field(default_factory=OriginRun)
+    runs: str = ""
+    run: str = ""
 
 
 def entry_of(uri: str) -> RegistryEntry:
@@ -111,7 +101,8 @@ def entry_of(uri: str) -> RegistryEntry:
         format="onnx" if ONNX in package.folder.sha256 else "safetensors",
         format_version=str(FORMAT.schema),
         properties={name: _bounded(value) for name, value in properties.items() if value not in {"", None}},
-        source=OriginRun(group=folder[:LONGEST], id=run[:LONGEST], name=run[:LONGEST]),
+        runs=folder[:LONGEST],
+        run=run[:LONGEST],
     )
 
 
@@ -199,17 +190,16 @@ async def _registered(client: ModelRegistryAPIClient, entry: RegistryEntry, regi
     version = await client.upsert_model_version(wanted.model_copy(update=changes), model.id)
     artifact = await client.get_model_artifact_by_params(entry.model, version.id)
     wanted = artifact or ModelArtifact(name=entry.model)
-    source = entry.source
     changes = {
         "uri": entry.uri,
         "state": ArtifactState.LIVE,
         "model_format_name": entry.format,
         "model_format_version": entry.format_version,
-        "model_source_kind": source.kind,
-        "model_source_class": source.category,
-        "model_source_group": source.group,
-        "model_source_id": source.id,
-        "model_source_name": source.name,
+        "model_source_kind": "kfp",
+        "model_source_class": "pipelinerun",
+        "model_source_group": entry.runs,
+        "model_source_id": entry.run,
+        "model_source_name": entry.run,
     }
     artifact = await client.upsert_model_version_artifact(wanted.model_copy(update=changes), version.id)
     return Registered(
@@ -219,15 +209,9 @@ async def _registered(client: ModelRegistryAPIClient, entry: RegistryEntry, regi
 
 def _configuration(registry: str, environment: Mapping[str, str]) -> Configuration:
     """The server, and a token where it travels encrypted; certificates are verified."""
-    token = None
-    if registry.startswith("https://") and environment.get(TOKEN):
-        token = _token(Path(environment[TOKEN]))
-    return Configuration(host=registry.rstrip("/"), access_token=token)
-
-
-def _token(path: Path) -> str:
+    path = environment.get(TOKEN) if registry.startswith("https://") else None
     try:
-        return path.read_text().strip()
+        token = Path(path).read_text().strip() if path else None
     except (OSError, ValueError) as error:
         raise ParameterError(
             what="the model cannot be registered",
@@ -235,6 +219,7 @@ def _token(path: Path) -> str:
             seen=f"the token cannot be read: {error}",
             do=f"Correct {TOKEN}, or unset it for a registry without a login.",
         ) from error
+    return Configuration(host=registry.rstrip("/"), access_token=token)
 
 
 def _may_pass(error: Exception) -> bool:

@@ -73,9 +73,9 @@ def look(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> RolloutS
         return RolloutState(ready=True, seen=f"{wanted} of {wanted} pods answer")
     new = _new_pods(cluster, made, kserve=kserve)
     causes = sorted(cause for pod in new for cause in _causes(pod))
-    reasons = [*dict.fromkeys(cause.seen for cause in causes), *_failures(status)]
+    reasons = [*dict.fromkeys(seen for seen, _ in causes), *_failures(status)]
     seen = "; ".join([f"{sum(map(_is_ready, new))} of {wanted} new pods are ready", *reasons[:MOST_REASONS]])
-    return RolloutState(ready=False, seen=seen, hopeless=any(cause.hopeless for cause in causes))
+    return RolloutState(ready=False, seen=seen, hopeless=any(is_lost for _, is_lost in causes))
 
 
 def ready_pod(cluster: Cluster, made: Mapping[str, Any]) -> str:
@@ -99,49 +99,41 @@ def _new_pods(cluster: Cluster, made: Mapping[str, Any], *, kserve: bool) -> lis
     return [pod for pod in pods if _arguments(pod["spec"]) == _expected(made, kserve=kserve)]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Cause:
-    """Why a pod is not ready."""
-
-    seen: str
-    hopeless: bool
-
-
-def _causes(pod: Mapping[str, Any]) -> Iterator[_Cause]:
+def _causes(pod: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """Why a pod is not ready, and whether that does not pass by itself."""
     status = pod.get("status", {})
     for condition in status.get("conditions", ()):
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            yield _Cause(_text(condition.get("reason"), condition.get("message")), hopeless=False)
+            yield _text(condition), False
     for container in status.get("containerStatuses", ()):
-        waiting = container.get("state", {}).get("waiting") or {}
-        ended = container.get("lastState", {}).get("terminated") or container.get("state", {}).get(
-            "terminated"
-        )
+        state = container.get("state", {})
+        waiting = state.get("waiting") or {}
+        ended = container.get("lastState", {}).get("terminated") or state.get("terminated")
         if ended:
             seen = f"its container ended with code {ended['exitCode']}"
-            is_lost = container.get("restartCount", 0) >= MOST_RESTARTS
-            yield _Cause(f"{seen}: {_text(ended.get('reason'), ended.get('message'))}", is_lost)
+            yield f"{seen}: {_text(ended)}", container.get("restartCount", 0) >= MOST_RESTARTS
         elif waiting.get("reason") not in {None, "ContainerCreating", "PodInitializing"}:
-            hopeless = waiting["reason"] in HOPELESS
-            yield _Cause(_text(waiting["reason"], waiting.get("message")), hopeless)
+            yield _text(waiting), waiting["reason"] in HOPELESS
 
 
 def _failures(status: Mapping[str, Any]) -> Iterator[str]:
     """Why pods cannot even be made, such as a quota."""
     for condition in status.get("conditions", ()):
         if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-            yield _text(condition.get("reason"), condition.get("message"))
+            yield _text(condition)
 
 
 def _conditions(found: Mapping[str, Any]) -> str:
     """What an object's own controller objects to."""
     conditions = found.get("status", {}).get("conditions", ())
-    texts = [_text(one.get("reason"), one.get("message")) for one in conditions if one["status"] == "False"]
+    texts = [_text(one) for one in conditions if one["status"] == "False"]
     return "; ".join(filter(None, texts))[:LONGEST_TEXT]
 
 
-def _text(reason: str | None, message: str | None) -> str:
-    return ": ".join(filter(None, (reason, (message or "").strip())))[-LONGEST_TEXT:]
+def _text(state: Mapping[str, Any]) -> str:
+    return ": ".join(filter(None, (state.get("reason"), (state.get("message") or "").strip())))[
+        -LONGEST_TEXT:
+    ]
 
 
 def _is_ready(pod: Mapping[str, Any]) -> bool:
@@ -175,18 +167,6 @@ def probe(cluster: Cluster, target: str, name: str, model: str) -> ProbeResult:
     if not expected:
         return ProbeResult(None, "its package holds no answer to the test pattern: export it again")
     signature = read_json(folder, SIGNATURE, Signature.from_dict, FORMAT)
-    try:
-        answer = cluster.create(f"{target}/proxy/v2/models/{name}/infer", _request(signature))
-    except Refused as error:
-        # The proxy's own refusals are Status objects of Kubernetes, which have a reason.
-        is_answer = error.status in ITS_OWN and not error.reason
-        return ProbeResult(False if is_answer else None, f"the test request was refused: {error}")
-    except (ApiError, LaunchError) as error:
-        return ProbeResult(None, f"the test request was not answered: {error}")
-    return _compared(answer, expected, signature.classes)
-
-
-def _request(signature: Signature) -> Mapping[str, Any]:
     pixels = pattern_of(signature.shape)
     tensor = {
         "name": INPUT,
@@ -194,7 +174,15 @@ def _request(signature: Signature) -> Mapping[str, Any]:
         "shape": list(pixels.shape),
         "data": pixels.ravel().tolist(),
     }
-    return {"inputs": [tensor]}
+    try:
+        answer = cluster.create(f"{target}/proxy/v2/models/{name}/infer", {"inputs": [tensor]})
+    except Refused as error:
+        # The proxy's own refusals are Status objects of Kubernetes, which have a reason.
+        is_answer = error.status in ITS_OWN and not error.reason
+        return ProbeResult(False if is_answer else None, f"the test request was refused: {error}")
+    except (ApiError, LaunchError) as error:
+        return ProbeResult(None, f"the test request was not answered: {error}")
+    return _compared(answer, expected, signature.classes)
 
 
 def _compared(answer: Mapping[str, Any], expected: Sequence[float], classes: Sequence[str]) -> ProbeResult:

@@ -22,7 +22,7 @@ from PIL import Image, ImageOps
 
 from ddpipe.errors import ParameterError, UnreadableImages, listed
 from ddpipe.processes.progress import progress_bar
-from ddpipe.serve.inputs import ImageFile
+from ddpipe.serve.naming import ImageFile
 from ddpipe.serve.predictor import Prediction, Predictor
 from ddpipe.serve.settings import PredictOptions
 from ddpipe.sources.base import Unreadable
@@ -100,11 +100,6 @@ def _doubt(one: Prediction) -> float:
     return max(1 - value if name in one.answer else value for name, value in one.probabilities.items())
 
 
-def header(classes: Sequence[str]) -> list[str]:
-    """The table's columns."""
-    return ["image", "answer", *classes, "warnings", "problem"]
-
-
 def write_tables(
     model: Predictor, predictions: Iterable[Prediction], tally: Tally, store: Store
 ) -> tuple[dict[str, Any], str]:
@@ -114,7 +109,7 @@ def write_tables(
         path = Path(scratch, TABLE)
         with path.open("w", encoding="utf-8", newline="") as text:
             lines = csv.writer(text, lineterminator="\n")
-            lines.writerow(header(classes))
+            lines.writerow(["image", "answer", *classes, "warnings", "problem"])
             lines.writerows(_row(one, classes) for one in predictions)
         store.upload(path, TABLE)
     answered = max(1, tally.images - tally.unreadable)

@@ -16,10 +16,9 @@ from samples import sample_ids
 from sklearn import metrics as sklearn
 
 from ddpipe.errors import CorruptObject, DdpipeError, ParameterError
-from ddpipe.evaluate.curves import MOST_CLASSES, class_curves, precision_recall
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.evaluate.gate import compare, decide, gate
-from ddpipe.evaluate.measure import measure
+from ddpipe.evaluate.measure import MOST_CURVES, class_curves, measure, precision_recall
 from ddpipe.evaluate.report import render
 from ddpipe.evaluate.slices import MOST_VALUES, publish_in_detail, slice_scores, sliced
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
@@ -281,10 +280,10 @@ def test_precision_recall_is_that_of_scikit_learn() -> None:
 
 
 def test_curves_of_many_classes_are_those_of_the_first() -> None:
-    names = [str(number) for number in range(MOST_CLASSES + 1)]
+    names = [str(number) for number in range(MOST_CURVES + 1)]
     labels = np.arange(2 * len(names)) % len(names)
     logits = some_logits(labels, len(names))
-    assert list(class_curves(logits, labels, measure(logits, labels, names))) == names[:MOST_CLASSES]
+    assert list(class_curves(logits, labels, measure(logits, labels, names))) == names[:MOST_CURVES]
 
 
 def test_curves_are_thinned_to_a_hundred_points() -> None:

@@ -20,7 +20,7 @@ from ddpipe.__main__ import cli
 from ddpipe.errors import NoSuchObject, ParameterError, UnreadableImages
 from ddpipe.model.history import NamedModel
 from ddpipe.model.package import load_package
-from ddpipe.serve.inputs import ImageFile, images_at
+from ddpipe.serve.naming import ImageFile, images_at
 from ddpipe.serve.predictor import load_model
 from ddpipe.sources import Table, open_source
 from ddpipe.storage import open_store
