@@ -155,7 +155,7 @@ class NamedModel:
 
     def publish(self, package: ModelPackage, origin: Mapping[str, Any]) -> ModelVersion:
         """Copy a package to be a version; one that is there already is left as it is."""
-        seal = package.folder.store.read(FORMAT.seal)
+        seal = package.folder.seal
         version = sha256(seal)[:12]
         place = self.folder.child(f"versions/{version}")
         if not place.exists(FORMAT.seal):

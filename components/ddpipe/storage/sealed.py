@@ -4,6 +4,10 @@ A reader sees the whole folder or none of it, and only as it was published.
 
     <folder>/model.onnx, ...
     <folder>/package.json       the seal: schema, facts, sha256 of each file
+    <folder>/.next/...          a newer publication on its way into place, whole once its own seal is there
+
+Publishing again never takes away what works. A writer that is killed before `.next` has its seal leaves the
+older files as they were; one that is killed later leaves a whole newer set, some of it still in `.next`.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError
 from ddpipe.storage.base import Store
 from ddpipe.storage.open import open_store
 
+NEXT = ".next"
+
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -30,15 +36,25 @@ class Folder:
         store: Where it lies.
         facts: What its writer wrote on the seal.
         sha256: Hash of each file, by key.
+        seal: The seal itself.
+        is_moving: Whether some of the files may still be in `.next`.
     """
 
     store: Store
     facts: Mapping[str, Any]
     sha256: Mapping[str, str]
+    seal: bytes
+    is_moving: bool = False
 
     def read(self, key: str) -> bytes:
         """A file's content, proven to be what was sealed; raises `CorruptObject`."""
-        content = self.store.read(key)
+        if self.is_moving:
+            try:
+                content = self.store.child(NEXT).read(key)
+            except NoSuchObject:  # it is in place by now
+                content = self.store.read(key)
+        else:
+            content = self.store.read(key)
         if sha256(content) != self.sha256.get(key):
             raise CorruptObject(
                 what="a file was changed after it was published",
@@ -66,21 +82,40 @@ class Format:
     maker: str
 
     def publish(self, store: Store, files: Mapping[str, bytes], facts: Mapping[str, Any]) -> Folder:
-        """Write the files, then the seal; an older folder in this place loses its seal first."""
-        store.delete(self.seal)
-        for key, content in files.items():
-            store.write(key, content)
+        """Write the files, then the seal; an older folder in this place works until the new one is whole."""
         hashes = {key: sha256(content) for key, content in files.items()}
-        store.write(self.seal, to_json({"schema": self.schema, "facts": facts, "sha256": hashes}))
-        return Folder(store, facts, hashes)
+        seal = to_json({"schema": self.schema, "facts": facts, "sha256": hashes})
+        is_new = not store.exists(self.seal)
+        aside = store if is_new else store.child(NEXT)
+        if not is_new and aside.exists(self.seal):
+            self._move(store)  # what a killed writer left: without its seal neither set would be whole
+        for key, content in {**files, self.seal: seal}.items():
+            aside.write(key, content)
+        if not is_new:
+            self._move(store)
+        return Folder(store, facts, hashes, seal)
+
+    def _move(self, store: Store) -> None:
+        """Put the newer files into their place; they stay in `.next` until all of them are there."""
+        aside = store.child(NEXT)
+        seal = aside.read(self.seal)
+        keys = _hashes(json.loads(seal)["sha256"])
+        for key in keys:
+            store.write(key, aside.read(key))
+        store.write(self.seal, seal)
+        aside.delete(self.seal)
+        for left in list(aside.list()):  # also what an earlier writer left
+            aside.delete(left.key)
 
     def open(self, uri: str) -> Folder:
         """The sealed folder at `uri`; its files are verified as they are read."""
         store = open_store(uri)
         which = f"{store.uri}/{self.seal}"
         try:
-            seal = json.loads(store.read(self.seal))
-            schema, folder = seal["schema"], Folder(store, {**seal["facts"]}, _hashes(seal["sha256"]))
+            content, is_moving = self._seal(store)
+            seal = json.loads(content)
+            schema = seal["schema"]
+            folder = Folder(store, {**seal["facts"]}, _hashes(seal["sha256"]), content, is_moving)
         except NoSuchObject as error:
             raise NoSuchObject(
                 what=f"there is no finished {self.kind}",
@@ -103,6 +138,13 @@ class Format:
                 do=f"Upgrade ddpipe, or create it again with `{self.maker}`.",
             )
         return folder
+
+    def _seal(self, store: Store) -> tuple[bytes, bool]:
+        """The newest seal, and whether its files are still being moved."""
+        try:
+            return store.child(NEXT).read(self.seal), True
+        except NoSuchObject:
+            return store.read(self.seal), False
 
 
 def _hashes(named: Mapping[str, str]) -> Mapping[str, str]:

@@ -62,7 +62,7 @@ def _exported(record: RunRecord) -> RunRecord:
         signature=None,  # type: ignore[arg-type]
         metrics=record.evaluation.metrics,
         lineage=lineage,
-        folder=Folder(open_store("/models/a"), {}, {"model.safetensors": "cafe" * 16}),
+        folder=Folder(open_store("/models/a"), {}, {"model.safetensors": "cafe" * 16}, b""),
     )
     return replace(record, package=package, seconds={"prepare": 1.5, "train": 200.0})
 

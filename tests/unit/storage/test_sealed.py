@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError
+from ddpipe.errors import CorruptObject, ParameterError
 from ddpipe.storage import Store, open_store
 from ddpipe.storage.sealed import Format, to_json
 
@@ -45,24 +47,40 @@ def test_a_file_that_the_seal_does_not_name_is_not_read(store: Store) -> None:
         folder.read("c.txt")
 
 
-def test_a_writer_that_dies_over_an_older_folder_leaves_none(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+def _contents(store: Store) -> dict[str, bytes]:
+    opened = PARCEL.open(store.uri)
+    return {key: opened.read(key) for key in opened.sha256}
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_a_writer_that_dies_over_an_older_folder_leaves_one_of_them(
+    number: int, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It dies before each of its changes; the next writer cleans up."""
     PARCEL.publish(store, FILES, {})
-    write = type(store).write
+    newer, newest = FILES | {"a.txt": b"two"}, {"a.txt": b"three", "d.txt": b"more"}
+    changes = 0
 
-    def full(store: Store, key: str, content: bytes) -> None:
-        if key != "a.txt":
-            raise OSError(28, "No space left on device")
-        write(store, key, content)
+    def dying(method: Callable[..., None]) -> Callable[..., None]:
+        def one(*given: object) -> None:
+            nonlocal changes
+            changes += 1
+            if changes > number:
+                raise OSError(28, "No space left on device")
+            method(*given)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(type(store), "write", full)
-        with pytest.raises(OSError, match="No space left"):
-            PARCEL.publish(store, FILES | {"a.txt": b"two"}, {})
-    with pytest.raises(NoSuchObject, match="no finished parcel") as caught:
-        PARCEL.open(store.uri)
-    assert "ddpipe pack" in caught.value.do
+        return one
+
+    with monkeypatch.context() as patched, suppress(OSError):
+        for name in ("write", "delete"):
+            patched.setattr(type(store), name, dying(getattr(type(store), name)))
+        PARCEL.publish(store, newer, {})
+    assert changes == min(number + 1, 9)
+    assert _contents(store) == (newer if number >= 3 else FILES)
+    PARCEL.publish(store, newest, {})
+    assert _contents(store) == newest
+    assert json.loads(store.read(PARCEL.seal))["sha256"].keys() == newest.keys()
+    assert not list(store.list(".next/"))
 
 
 @pytest.mark.parametrize(
