@@ -117,8 +117,10 @@ def fitted(value: Any, shape: Shape, where: str = "the answer") -> Any:  # noqa:
     if value is None or shape == ANY:
         return value
     if isinstance(shape, list):
-        items = enumerate(_of_type(value, list, where))
-        return [fitted(_there(item, f"{where}[{n}]"), shape[0], f"{where}[{n}]") for n, item in items]
+        items = _of_type(value, list, where)
+        if None in items:
+            raise NotAsDescribed(f"{where}[{items.index(None)}] is null")
+        return [fitted(item, shape[0], f"{where}[{number}]") for number, item in enumerate(items)]
     if isinstance(shape, dict):
         return _object(_of_type(value, dict, where), shape, where)
     if shape == FLAG:
@@ -138,12 +140,6 @@ def _object(value: dict[str, Any], shape: dict[str, Any], where: str) -> SimpleN
             raise NotAsDescribed(f"{where} has no {name}")
         fields[name] = fitted(value.get(name), inner, f"{where}.{name}")
     return SimpleNamespace(**fields)
-
-
-def _there(value: Any, where: str) -> Any:  # noqa: ANN401 - any JSON
-    if value is None:
-        raise NotAsDescribed(f"{where} is null")
-    return value
 
 
 def _time(value: Any, where: str) -> datetime:  # noqa: ANN401 - any JSON
@@ -181,19 +177,10 @@ def refused(url: str, status: int, body: str) -> EngineError:
 def unanswered(url: str, error: Exception) -> EngineError:
     """The error for a request without an answer."""
     seen = _POOL.sub("", str(getattr(error, "reason", None) or error))
+    do = f"Check that it runs, and that the port-forward is still up. {_ADDRESS}"
     if "SSL" in str(error):
-        return EngineUnreachable(
-            what=WHAT,
-            which=url,
-            seen=seen,
-            do="Give the server's certificate by --ca-file or KFP_CA_FILE, and check http:// or https://.",
-        )
-    return EngineUnreachable(
-        what=WHAT,
-        which=url,
-        seen=seen,
-        do=f"Check that it runs, and that the port-forward is still up. {_ADDRESS}",
-    )
+        do = "Give the server's certificate by --ca-file or KFP_CA_FILE, and check http:// or https://."
+    return EngineUnreachable(what=WHAT, which=url, seen=seen, do=do)
 
 
 def no_json(url: str, landed: str) -> EngineError:

@@ -122,38 +122,31 @@ def _cluster(see: Callable[[], Cluster], engine: Engine, plan: Plan) -> Iterator
         for name in ("rights", "images", "secret"):
             yield Check(name, State.UNKNOWN, seen, "Set KUBECONFIG to see more.")
         return
-    yield _rights(cluster, namespace, account, _backends(plan.package))
+    name = _default(plan.package, "cluster_backend")
+    launched = (backend(name),) if name in BACKENDS else all_backends()
+    yield _rights(cluster, namespace, account, launched)
     yield from (_image(cluster, image) for image in _images(plan.package))
     yield _secret(cluster, namespace, str(_default(plan.package, "storage_secret")))
 
 
-def _backends(package: Package) -> tuple[Backend, ...]:
-    """The kinds of job that the package may launch."""
-    name = _default(package, "cluster_backend")
-    return (backend(name),) if name in BACKENDS else all_backends()
-
-
 def _rights(cluster: Cluster, namespace: str, account: str, backends: Sequence[Backend]) -> Check:
     """Which kinds of job the steps' account may launch; one is enough."""
-    who, resources = f"{account} in {namespace}", [item.resource for item in backends]
-    owned_objects = {
-        item.resource: [one.resource for one in item.owned_objects(_EXAMPLE)] for item in backends
-    }
+    who = f"{account} in {namespace}"
     try:
-        served = [resource for resource in resources if is_served(cluster, resource)]
         lacking = {
-            resource.kind: [
+            item.resource.kind: [
                 f"{verb} {right.name}"
-                for right in needed(resource, *owned_objects.get(resource, ()))
+                for right in needed(item.resource, *(one.resource for one in item.owned_objects(_EXAMPLE)))
                 for verb in right.verbs
                 if not may(cluster, namespace, right, verb, account)
             ]
-            for resource in served
+            for item in backends
+            if is_served(cluster, item.resource)
         }
     except ApiError as error:
         return Check("rights", State.UNKNOWN, f"of {who}: {error}", "Ask someone who may review access.")
     if not lacking:
-        kinds = ", ".join(resource.kind for resource in resources)
+        kinds = ", ".join(item.resource.kind for item in backends)
         return Check("rights", State.UNKNOWN, f"this cluster serves no {kinds}", "Install an operator.")
     if able := [kind for kind, missing in lacking.items() if not missing]:
         return Check("rights", State.OK, f"{who} may launch {', '.join(able)}")

@@ -24,6 +24,8 @@ _KINDS: dict[str, type] = {
     "STRUCT": dict,
 }
 _DIGITS = 12
+_PACKAGE = "Name a package that `ddpipe compile` wrote for KFP 2, such as ddpipe-training.yaml."
+_VALUES = "Write one `name: value` on each line, as in YAML."
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The same safe one, in C where PyYAML has it: packages are long."""
 
@@ -67,10 +69,11 @@ def read_package(path: Path) -> Package:
         content = path.read_bytes()
         spec = next(yaml.load_all(content, _LOADER), None)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise _no_package(path, " ".join(str(error).split())) from error
+        raise _unreadable("package", path, " ".join(str(error).split()), _PACKAGE) from error
     if not isinstance(spec, dict) or "pipelineInfo" not in spec:
-        kind = "it is an Argo workflow, for KFP 1.x" if _is_workflow(spec) else "it holds no pipeline"
-        raise _no_package(path, kind)
+        is_workflow = isinstance(spec, dict) and spec.get("kind") == "Workflow"
+        seen = "it is an Argo workflow, for KFP 1.x" if is_workflow else "it holds no pipeline"
+        raise _unreadable("package", path, seen, _PACKAGE)
     info, inputs = spec["pipelineInfo"], spec.get("root", {}).get("inputDefinitions", {})
     return Package(
         path=path,
@@ -87,9 +90,9 @@ def read_values(path: Path) -> dict[str, Any]:
     try:
         values = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise _no_values(path, " ".join(str(error).split())) from error
+        raise _unreadable("parameters", path, " ".join(str(error).split()), _VALUES) from error
     if not isinstance(values, dict):
-        raise _no_values(path, "it holds no names with values")
+        raise _unreadable("parameters", path, "it holds no names with values", _VALUES)
     return {str(name): value for name, value in values.items()}
 
 
@@ -162,23 +165,5 @@ def _parameter(name: str, item: Mapping[str, Any]) -> Parameter:
     )
 
 
-def _is_workflow(spec: object) -> bool:
-    return isinstance(spec, dict) and spec.get("kind") == "Workflow"
-
-
-def _no_package(path: Path, seen: str) -> InputError:
-    return InputError(
-        what="the package cannot be read",
-        which=str(path),
-        seen=seen,
-        do="Name a package that `ddpipe compile` wrote for KFP 2, such as ddpipe-training.yaml.",
-    )
-
-
-def _no_values(path: Path, seen: str) -> InputError:
-    return InputError(
-        what="the parameters cannot be read",
-        which=str(path),
-        seen=seen,
-        do="Write one `name: value` on each line, as in YAML.",
-    )
+def _unreadable(what: str, path: Path, seen: str, do: str) -> InputError:
+    return InputError(what=f"the {what} cannot be read", which=str(path), seen=seen, do=do)

@@ -11,7 +11,7 @@ from ddpipe.jobs import BACKENDS, CONTAINER
 from ddpipe.jobs.job import JOB, TrainingJob
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase
-from ddpipe.kube.resources import Object, Resource
+from ddpipe.kube.resources import Object, Resource, names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +33,6 @@ class Controller:
     install: str
     refusals: tuple[str, ...] = ("FailedCreate", "FailedCreatePod")
     pods: str = "the job's patch"
-
-
-def _labelled(job: TrainingJob) -> str:
-    return f"{JOB}={job.name}"
-
-
-def _names(found: Object, event: Object) -> bool:
-    return bool(event["involvedObject"].get("uid") == found["metadata"]["uid"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +57,6 @@ class StatusOf(Protocol):
             pods: All that its selector matches; those of an earlier job of this name are ignored.
             read: Interprets a pod; a `Cache` interprets each version of a pod once.
         """
-
-
-def _nothing(_job: TrainingJob, _schema: Object | None) -> tuple[str, ...]:
-    return ()
-
-
-def _no_objects(_job: TrainingJob) -> tuple[OwnedObject, ...]:
-    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +88,12 @@ class Backend:
     phase: Callable[[Object], Phase]
     status: StatusOf
     owns: Callable[[Object, Object], bool]
-    selector: Callable[[TrainingJob], str] = _labelled
-    concerns: Callable[[Object, Object], bool] = _names
+    selector: Callable[[TrainingJob], str] = lambda job: f"{JOB}={job.name}"
+    concerns: Callable[[Object, Object], bool] = names
     expires: bool = True
-    lacks: Callable[[TrainingJob, Object | None], Sequence[str]] = _nothing
+    lacks: Callable[[TrainingJob, Object | None], Sequence[str]] = lambda _job, _schema: ()
     needs_schema: bool = False
-    owned_objects: Callable[[TrainingJob], Sequence[OwnedObject]] = _no_objects
+    owned_objects: Callable[[TrainingJob], Sequence[OwnedObject]] = lambda _job: ()
     container: str = CONTAINER
     first: Mapping[str, str] = field(default_factory=dict)
 

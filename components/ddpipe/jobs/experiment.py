@@ -18,7 +18,7 @@ from ddpipe.jobs.backend import Backend, Controller
 from ddpipe.jobs.job import TrainingJob, annotate, metadata_of
 from ddpipe.jobs.replicas import Read, replica_of
 from ddpipe.jobs.status import JobStatus, Phase, Stage, condition
-from ddpipe.kube.resources import JOBS, Object, Resource
+from ddpipe.kube.resources import JOBS, Object, Resource, names
 
 RESOURCE = Resource(group="kubeflow.org", version="v1beta1", plural="experiments", kind="Experiment")
 KATIB = Controller(
@@ -161,7 +161,7 @@ def owns(found: Object, item: Object) -> bool:
 def concerns(found: Object, event: Object) -> bool:
     """Whether an event is about the Experiment, its sampler or the job of a trial, by their names."""
     named, metadata = event["involvedObject"], found["metadata"]
-    if named.get("uid") == metadata["uid"]:
+    if names(found, event):
         return True
     # Events outlive what they are about.
     is_new = event["metadata"].get("creationTimestamp", "") >= metadata["creationTimestamp"]

@@ -20,8 +20,8 @@ from ddpipe.jobs.backend import Backend, Controller, OwnedObject
 from ddpipe.jobs.job import JOB, TrainingJob, annotate, labels_of, metadata_of
 from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.pods import ranks, template
-from ddpipe.jobs.replicas import INDEX, Read, current_and_replaced, replica_of
-from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
+from ddpipe.jobs.replicas import INDEX, Read, current_and_replaced, replica_of, stage_of
+from ddpipe.jobs.status import JobStatus, Phase, condition
 from ddpipe.kube.resources import JOBS, SERVICES, Object, owns
 
 CONTROLLER = Controller(
@@ -126,18 +126,11 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read =
     ending: Object = next(filter(None, (condition(found, kind) for kind in endings)), {})
     return JobStatus(
         phase=phase(found),
-        stage=_stage(job, found, replicas),
+        stage=stage_of(replicas, job.nodes, is_taken_up="startTime" in found.get("status", {})),
         message=ending.get("message", ""),
         replicas=replicas,
         replaced=replaced,
     )
-
-
-def _stage(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Stage:
-    if len(replicas) == job.nodes:
-        return min(replica.stage for replica in replicas)
-    is_taken_up = replicas or "startTime" in found.get("status", {})
-    return Stage.SCHEDULED if is_taken_up else Stage.RECONCILED
 
 
 BACKEND = Backend(

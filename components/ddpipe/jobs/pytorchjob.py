@@ -23,8 +23,8 @@ from ddpipe.jobs.backend import Backend, Controller
 from ddpipe.jobs.job import TrainingJob, annotate, metadata_of
 from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.pods import ranks, template
-from ddpipe.jobs.replicas import Read, replica_of
-from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
+from ddpipe.jobs.replicas import Read, replica_of, stage_of
+from ddpipe.jobs.status import JobStatus, Phase, Replica, condition
 from ddpipe.kube.resources import Object, Resource, misfits, owns
 
 RESOURCE = Resource(group="kubeflow.org", version="v1", plural="pytorchjobs", kind="PyTorchJob")
@@ -158,7 +158,9 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read =
     message = ending.get("message", "")
     if current is Phase.SUCCEEDED and job.success == Success.ALL:
         current, message = _judged(job, found, replicas, message)
-    return JobStatus(phase=current, stage=_stage(job, found, replicas), message=message, replicas=replicas)
+    is_taken_up = bool((found.get("status") or {}).get("conditions"))
+    stage = stage_of(replicas, job.nodes, is_taken_up=is_taken_up)
+    return JobStatus(phase=current, stage=stage, message=message, replicas=replicas)
 
 
 def _rank(found: Object, item: Object) -> str:
@@ -185,14 +187,6 @@ def _judged(job: TrainingJob, found: Object, replicas: Sequence[Replica], messag
             gone = job.nodes - len(replicas)
             return Phase.FAILED, f"{gone} of {job.nodes} pods vanished before they were seen to succeed"
     return Phase.SUCCEEDED, message
-
-
-def _stage(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Stage:
-    if not replicas and not (found.get("status") or {}).get("conditions"):
-        return Stage.RECONCILED
-    if len(replicas) < job.nodes:
-        return Stage.SCHEDULED
-    return min(replica.stage for replica in replicas)
 
 
 BACKEND = Backend(

@@ -168,6 +168,13 @@ def current_and_replaced(
     return tuple(present[index] for index in sorted(present)), tuple(replaced)
 
 
+def stage_of(replicas: Sequence[Replica], nodes: int, *, is_taken_up: bool) -> Stage:
+    """What a job waits for: the slowest of its pods, once all are there."""
+    if len(replicas) >= nodes:
+        return min(replica.stage for replica in replicas)
+    return Stage.SCHEDULED if replicas or is_taken_up else Stage.RECONCILED
+
+
 def _age(pod: Object) -> tuple[str, bool]:
     """Older pods first; of pods created in the same second, one that has ended first."""
     is_over = pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}

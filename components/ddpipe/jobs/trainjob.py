@@ -26,9 +26,9 @@ from ddpipe.jobs.backend import Backend, Controller
 from ddpipe.jobs.job import TrainingJob, annotate, metadata_of
 from ddpipe.jobs.options import RUNTIME, Keep, Restart, Success
 from ddpipe.jobs.pods import ranks, template
-from ddpipe.jobs.replicas import INDEX, Read, current_and_replaced, replica_of
-from ddpipe.jobs.status import JobStatus, Phase, Replica, Stage, condition
-from ddpipe.kube.resources import Object, Resource, fitted, misfits, within
+from ddpipe.jobs.replicas import INDEX, Read, current_and_replaced, replica_of, stage_of
+from ddpipe.jobs.status import JobStatus, Phase, Replica, condition
+from ddpipe.kube.resources import Object, Resource, fitted, misfits, names, within
 
 RESOURCE = Resource(group="trainer.kubeflow.org", version="v1alpha1", plural="trainjobs", kind="TrainJob")
 TRAINER = Controller(
@@ -187,7 +187,7 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read =
         current, message = _judged(job, replicas, replaced)
     return JobStatus(
         phase=current,
-        stage=_stage(job, found, replicas),
+        stage=stage_of(replicas, job.nodes, is_taken_up=bool(found.get("status"))),
         message=message,
         replicas=replicas,
         replaced=replaced,
@@ -215,13 +215,6 @@ def _is_fatal(job: TrainingJob, replica: Replica) -> bool:
     return job.restart == Restart.EXIT_CODE and failure is not None and failure.code < _SIGNALS
 
 
-def _stage(job: TrainingJob, found: Object, replicas: Sequence[Replica]) -> Stage:
-    if len(replicas) == job.nodes:
-        return min(replica.stage for replica in replicas)
-    is_taken_up = replicas or found.get("status")
-    return Stage.SCHEDULED if is_taken_up else Stage.RECONCILED
-
-
 def owns(found: Object, item: Object) -> bool:
     """Whether a pod is one of this job's present run.
 
@@ -246,7 +239,7 @@ def _began(found: Object) -> str:
 def concerns(found: Object, event: Object) -> bool:
     """Whether an event is about the job, its JobSet or its Job."""
     named, metadata = event["involvedObject"], found["metadata"]
-    if named.get("uid") == metadata["uid"]:
+    if names(found, event):
         return True
     # Events outlive what they are about.
     is_new = event["metadata"].get("creationTimestamp", "") >= metadata["creationTimestamp"]

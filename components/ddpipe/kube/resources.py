@@ -60,6 +60,11 @@ def owns(owner: Object, item: Object) -> bool:
     return any(reference["uid"] == owner["metadata"]["uid"] for reference in references)
 
 
+def names(found: Object, event: Object) -> bool:
+    """Whether an event is about this object."""
+    return bool(event["involvedObject"].get("uid") == found["metadata"]["uid"])
+
+
 def within(schema: Object, *names: str) -> Object:
     """The schema of a field of a field; of a list, that of its items."""
     for name in names:

@@ -48,10 +48,6 @@ class Trouble:
 Message = Picture | Trouble
 
 
-def _everything(_found: Object) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchSource:
     """What to watch.
@@ -66,7 +62,7 @@ class WatchSource:
     name: str
     path: str
     select: Query
-    concerns: Callable[[Object], bool] = _everything
+    concerns: Callable[[Object], bool] = lambda _: True
     optional: bool = False
     bookmarked: bool = True
 
@@ -80,7 +76,8 @@ def _keep(cluster: Cluster, source: WatchSource, post: Callable[[Message], None]
     def is_over(error: ApiError | None) -> bool:
         if stop.is_set():
             return True
-        if error is None or _is_expired(error):
+        # Expired: it fell behind what the server remembers, and is listed again, which is no trouble.
+        if error is None or (isinstance(error, Refused) and error.status == HTTPStatus.GONE):
             return False
         if source.optional and not is_transient(error):
             return True
@@ -91,11 +88,6 @@ def _keep(cluster: Cluster, source: WatchSource, post: Callable[[Message], None]
         if stop.is_set():
             return
         post(picture)
-
-
-def _is_expired(error: ApiError) -> bool:
-    """Whether the watch fell behind what the server remembers: it is listed again, which is no trouble."""
-    return isinstance(error, Refused) and error.status == HTTPStatus.GONE
 
 
 def _pictures(cluster: Cluster, source: WatchSource) -> Iterator[Picture]:
@@ -109,23 +101,15 @@ def _pictures(cluster: Cluster, source: WatchSource) -> Iterator[Picture]:
         began = time.monotonic()
         seconds = _WATCH_SECONDS if source.bookmarked else _SILENT_WATCH_SECONDS
         silence = _SILENCE if source.bookmarked else seconds + _SILENCE
-        for line in cluster.lines(source.path, _watch_query(source, version, seconds), silence):
+        query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
+        since = {**source.select, **query, "resourceVersion": version}
+        for line in cluster.lines(source.path, since, silence):
             change = _change(line)
             version = change["object"]["metadata"]["resourceVersion"]
             if change["type"] != "BOOKMARK" and source.concerns(change["object"]):
                 yield _changed(source, objects, change)
         if time.monotonic() - began < _SHORTEST_WATCH:
             raise Unanswered("the watch ended as soon as it began")
-
-
-def _watch_query(source: WatchSource, version: str, seconds: int) -> Query:
-    return {
-        **source.select,
-        "watch": "true",
-        "allowWatchBookmarks": "true",
-        "resourceVersion": version,
-        "timeoutSeconds": str(seconds),
-    }
 
 
 def _change(line: bytes) -> dict[str, Any]:

@@ -129,8 +129,11 @@ def adopt(attempt: Attempt) -> tuple[Object, bool]:
 
 def adopt_or_create(attempt: Attempt, unseen: int | None = None) -> tuple[Object, bool]:
     """This step's job, and whether it existed before."""
-    schema, owners = _surroundings(attempt)
-    spec = attempt.backend.manifest(attempt.requested, schema)["metadata"]["annotations"][SPEC]
+    cluster, backend = attempt.patient, attempt.backend
+    schema = spec_schema(cluster, backend.resource, needed=backend.needs_schema)
+    # The cluster deletes the job with its run.
+    owners = owner_references(cluster, attempt.job.namespace)
+    spec = backend.manifest(attempt.requested, schema)["metadata"]["annotations"][SPEC]
     while True:
         found = attempt.find()
         if found is None:
@@ -146,13 +149,6 @@ def adopt_or_create(attempt: Attempt, unseen: int | None = None) -> tuple[Object
         else:
             attempt.say(f"removing {attempt.title} of an earlier attempt")
             remove(attempt, found)
-
-
-def _surroundings(attempt: Attempt) -> tuple[Object | None, list[dict[str, Any]]]:
-    """What the cluster's CRD knows, and the job's owners: the cluster deletes the job with its run."""
-    cluster, backend = attempt.patient, attempt.backend
-    schema = spec_schema(cluster, backend.resource, needed=backend.needs_schema)
-    return schema, owner_references(cluster, attempt.job.namespace)
 
 
 def _manifest(
@@ -272,7 +268,9 @@ def await_free_names(attempt: Attempt) -> None:
     """
     until = time.monotonic() + _REMOVAL_SECONDS
     for tried, pause in enumerate(backoff()):
-        left, found = _left_over(attempt), attempt.find()
+        path, selector = PODS.path(attempt.job.namespace), attempt.backend.selector(attempt.job)
+        left = attempt.patient.get(path, {"labelSelector": selector})["items"]
+        found = attempt.find()
         is_going = found is not None and "deletionTimestamp" in found["metadata"]
         left = [pod for pod in left if found is None or not attempt.backend.owns(found, pod)]
         if not is_going and not left:
@@ -294,12 +292,6 @@ def await_free_names(attempt: Attempt) -> None:
     attempt.say(f"{len(left)} pods of an earlier attempt have not ended, continuing without them: {names}")
 
 
-def _left_over(attempt: Attempt) -> list[Object]:
-    path, selector = PODS.path(attempt.job.namespace), attempt.backend.selector(attempt.job)
-    found: list[Object] = attempt.patient.get(path, {"labelSelector": selector})["items"]
-    return found
-
-
 def _await_free_quota(attempt: Attempt) -> None:
     """Wait until quotas have room again for the job that was removed: they are updated some time later."""
     job = attempt.job
@@ -314,7 +306,7 @@ def _await_free_quota(attempt: Attempt) -> None:
 
 
 def create_owned_objects(attempt: Attempt, found: Object) -> None:
-    """Create the owned_objects of the job `found` that no earlier attempt has created."""
+    """Create the further objects of the job `found` that no earlier attempt has created."""
     for owned in attempt.backend.owned_objects(attempt.job):
         _ensure(attempt, found, owned)
 
@@ -329,7 +321,9 @@ def _ensure(attempt: Attempt, job: Object, owned: OwnedObject) -> None:
         there = _created_or_found(attempt.patient, owned, body)
         if there and owns(job, there):
             return
-        if there and (not _was_owned(there, owner) or time.monotonic() > until):
+        owners = there["metadata"].get("ownerReferences") or () if there else ()
+        is_former = any((one["kind"], one["name"]) == (owner["kind"], owner["name"]) for one in owners)
+        if there and (not is_former or time.monotonic() > until):
             title = f"{owned.resource.kind} {attempt.job.namespace}/{there['metadata']['name']}"
             raise NameTaken(
                 what=f"the name that {attempt.title} needs is taken",
@@ -355,9 +349,3 @@ def _created_or_found(cluster: Cluster, owned: OwnedObject, body: dict[str, Any]
         if error.status != HTTPStatus.NOT_FOUND:
             raise
     return None
-
-
-def _was_owned(there: Object, owner: Object) -> bool:
-    """Whether its owner is a removed job of this name: the cluster will delete it."""
-    owners = there["metadata"].get("ownerReferences") or ()
-    return any((item["kind"], item["name"]) == (owner["kind"], owner["name"]) for item in owners)

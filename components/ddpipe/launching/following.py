@@ -130,8 +130,8 @@ class Follower:
         if found is None:
             return self._end_of_removed(now)
         status = self._history.look(found, now)
-        if status.phase is Phase.ACTIVE:
-            self._report_lost()
+        if status.phase is Phase.ACTIVE and (lost := self._history.newly_lost()):
+            self._note(diagnosis.summary(lost, "is replaced", "are replaced"))
         self.logs.see(status.replicas)
         self._progress.report(status, now)
         if status.phase.is_terminal:
@@ -150,11 +150,6 @@ class Follower:
         if fewer := elastic.reduced_to_scheduled(status, self.job.nodes, self.least, error.what):
             return fewer
         raise error
-
-    def _report_lost(self) -> None:
-        """Report the pods that are lost, and repeat it if the job fails."""
-        if lost := self._history.newly_lost():
-            self._note(diagnosis.summary(lost, "is replaced", "are replaced"))
 
     def _note(self, text: str) -> None:
         self._notes.append(text)

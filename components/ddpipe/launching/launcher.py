@@ -16,7 +16,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TextIO
 
@@ -95,17 +95,13 @@ def launch(
         kind = wrap(choose(cluster, job, kinds, output.say))
         attempt = Attempt(cluster, job, job, kind, output.say)
         title = attempt.title
-        with _guarded(attempt) if is_process else nullcontext():
+        target = Target(attempt.path, job.owner, own_pod_path(), attempt.creating)
+        with deletes_on_stop(cluster.spare(), target) if is_process else nullcontext():
             return _launch(attempt, output, exists, begin, check)
     except Refused as error:
         raise refused(error, title) from error
     finally:
         output.finish()
-
-
-def _guarded(attempt: Attempt) -> AbstractContextManager[None]:
-    target = Target(attempt.path, attempt.job.owner, own_pod_path(), attempt.creating)
-    return deletes_on_stop(attempt.cluster.spare(), target)
 
 
 def _launch(
@@ -156,19 +152,17 @@ def _through_all_sizes(
         seen = _follow(attempt, found, logs, limits, adopted=adopted)
         if isinstance(seen, Resize):
             change = seen
-        elif again := _again(attempt.job, seen, losses):
-            change, losses = again, losses + 1
+        elif (
+            seen.status.phase is Phase.FAILED
+            and not seen.deleted
+            and losses < attempt.job.max_restarts
+            and (loss := elastic.after_loss(attempt.job, seen.replicas))
+        ):
+            change, losses = loss, losses + 1
         else:
             return attempt, found, seen
         limits, adopted = limits.of_next_job(), False
         found = _resized(replace(attempt, worked=limits.worked), found, change)
-
-
-def _again(job: TrainingJob, ended: Ended, losses: int) -> Resize | None:
-    """How a job continues that has lost a pod, unless somebody deletes it."""
-    if ended.deleted or ended.status.phase is not Phase.FAILED or losses == job.max_restarts:
-        return None
-    return elastic.after_loss(job, ended.replicas)
 
 
 def _resized(attempt: Attempt, found: Object, change: Resize) -> Object:

@@ -74,7 +74,8 @@ def list_jobs(
     query = {"labelSelector": _selector(pipeline, run)}
     found: list[tuple[FoundJob, Object | None]] = []
     refusals: list[Refused] = []
-    kinds = [(resource, phase) for resource, phase in _kinds() if is_served(cluster, resource)]
+    every = [*((one.resource, one.phase) for one in all_backends()), (experiment.RESOURCE, experiment.phase)]
+    kinds = [(resource, phase) for resource, phase in every if is_served(cluster, resource)]
     for resource, phase in kinds:
         try:
             for page in pages(cluster.get, resource.path(namespace), query):
@@ -93,12 +94,6 @@ def list_jobs(
         return [job for job, _ in found if job.owner.run_id == run]
     over = runs_over(cluster, namespace, [belongs for _, belongs in found if belongs], most)
     return [replace(job, run_over=over[belongs["uid"]] if belongs else None) for job, belongs in found]
-
-
-def _kinds() -> list[tuple[Resource, Callable[[Object], Phase]]]:
-    """The kinds of objects that stand for a job, each with how far such an object is."""
-    jobs = [(backend.resource, backend.phase) for backend in all_backends()]
-    return [*jobs, (experiment.RESOURCE, experiment.phase)]
 
 
 def _selector(pipeline: str | None, run: str | None) -> str:

@@ -81,7 +81,9 @@ class PodHistory:
         self._recover(now)
         status = self._backend.status(self._job, found, list(self._pods.values()), self._read)
         if status.phase is Phase.SUSPENDED:
-            self._excuse()
+            # Who suspends a job removes its pods; others are created when it resumes.
+            self._excused = set(self._pods)
+            self._forget({})
         lost = self._lost_replicas(found, status)
         self._remember(status, lost)
         self._present = status
@@ -193,11 +195,6 @@ class PodHistory:
         self._excused |= {replica.uid for replica in self._present.replaced}
         self._forgiven = {uid: replica.restarts for uid, replica in present.items()}
         self._forget(present)
-
-    def _excuse(self) -> None:
-        """Forget all pods so far: who suspends a job removes its pods; others are created when it resumes."""
-        self._excused = set(self._pods)
-        self._forget({})
 
     def _forget(self, kept: Mapping[str, Replica]) -> None:
         self._seen = {uid: self._seen[uid] for uid in self._seen if uid in kept}

@@ -119,8 +119,8 @@ class _Failures:
             self._new.clear()
         else:
             # Once a job has ended, its operator removes the pods that are left.
-            failed = [item for item in status.replicas if _has_news(item, status.phase)]
-            self._collect(failed)
+            active = status.phase is Phase.ACTIVE
+            self._collect(item for item in status.replicas if item.failure or (active and item.removed))
         self.next = self._last + self._pause if self._new else None
         if self._new and now >= self._last + self._pause:
             # The pause grows while failures keep coming, and is short again after a quiet time.
@@ -139,10 +139,6 @@ class _Failures:
             if self._known.get(replica.uid) != end:
                 self._new[replica.uid] = replica
         self._known = known
-
-
-def _has_news(replica: Replica, phase: Phase) -> bool:
-    return replica.failure is not None or (phase is Phase.ACTIVE and bool(replica.removed))
 
 
 @dataclass(slots=True)

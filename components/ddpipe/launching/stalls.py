@@ -21,7 +21,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 
 from ddpipe.errors import ImageUnavailable, LaunchError, PodRefused
 from ddpipe.jobs.backend import Backend
@@ -151,21 +150,43 @@ def _of_pod(job: TrainingJob, replica: Replica, events: Sequence[Object]) -> Ite
             is_certain=_is_certain_pull(job, reason, detail),
             is_new_attempt=reason == _FAILED_PULL,
             attempts=_PULLS,
-            error=partial(_image_error, job, replica, f"{reason}: {detail or message}"),
+            error=_error(
+                ImageUnavailable,
+                "an image cannot be pulled",
+                job,
+                replica,
+                f"{reason}: {detail or message}",
+                f"Check the name {job.image} and the cluster's access to its registry; a private one needs "
+                "`pull_secrets`.",
+            ),
         )
     elif reason in CONTAINER_TROUBLE:
         yield Stall(
             key=(replica.uid, "container"),
             kind="container",
             is_certain=not _PASSING.search(message),
-            error=partial(_container_error, job, replica, f"{reason}: {message}"),
+            error=_error(
+                PodRefused,
+                "a container cannot be created",
+                job,
+                replica,
+                f"{reason}: {message}",
+                "Create what it names, or correct the job; then run the step again.",
+            ),
         )
     elif missing := _missing_object(replica, message, events):
         yield Stall(
             key=(replica.uid, "missing"),
             kind="missing",
             is_certain=True,
-            error=partial(_missing_error, job, replica, missing),
+            error=_error(
+                PodRefused,
+                "a pod waits for something that does not exist",
+                job,
+                replica,
+                missing,
+                f"Create it in namespace {job.namespace}, or correct its name in the job.",
+            ),
         )
 
 
@@ -237,32 +258,10 @@ def _which(job: TrainingJob, replica: Replica, others: int) -> str:
     return f"{replica.rank} (pod {job.namespace}/{replica.pod}){more}"
 
 
-def _image_error(job: TrainingJob, replica: Replica, seen: str, others: int) -> LaunchError:
-    return ImageUnavailable(
-        what="an image cannot be pulled",
-        which=_which(job, replica, others),
-        seen=seen,
-        do=f"Check the name {job.image} and the cluster's access to its registry; a private one needs "
-        f"`pull_secrets`.",
-    )
-
-
-def _container_error(job: TrainingJob, replica: Replica, seen: str, others: int) -> LaunchError:
-    return PodRefused(
-        what="a container cannot be created",
-        which=_which(job, replica, others),
-        seen=seen,
-        do="Create what it names, or correct the job; then run the step again.",
-    )
-
-
-def _missing_error(job: TrainingJob, replica: Replica, seen: str, others: int) -> LaunchError:
-    return PodRefused(
-        what="a pod waits for something that does not exist",
-        which=_which(job, replica, others),
-        seen=seen,
-        do=f"Create it in namespace {job.namespace}, or correct its name in the job.",
-    )
+def _error(
+    kind: type[LaunchError], what: str, job: TrainingJob, replica: Replica, seen: str, do: str
+) -> Callable[[int], LaunchError]:
+    return lambda others: kind(what=what, which=_which(job, replica, others), seen=seen, do=do)
 
 
 def _rejected_error(job: TrainingJob, backend: Backend, message: str) -> LaunchError:

@@ -21,7 +21,6 @@ from ddpipe.errors import LaunchError
 from ddpipe.jobs.job import Owner, owner_of
 from ddpipe.jobs.status import condition
 from ddpipe.kube.api import ApiError, Cluster, Refused, Unanswered
-from ddpipe.kube.resources import Object
 from ddpipe.kube.retrying import is_transient
 from ddpipe.launching.ownership import run_of, runs_over
 
@@ -154,7 +153,9 @@ def _is_evicted(cluster: Cluster, target: Target) -> bool:
                 if not is_transient(error):
                     return error.status == HTTPStatus.NOT_FOUND
             else:
-                if _has_to_go(pod):
+                # Kubelets before 1.26 have no condition for it: the reason is Evicted, NodeShutdown or such.
+                reason = (pod.get("status") or {}).get("reason")
+                if reason or "deletionTimestamp" in pod["metadata"] or condition(pod, "DisruptionTarget"):
                     return True
         if monotonic() > until:
             return False
@@ -177,10 +178,3 @@ def _is_terminated(cluster: Cluster, target: Target) -> bool:
             if run := run_of(found):
                 return runs_over(patient, found["metadata"]["namespace"], [run])[run["uid"]] is True
     return False
-
-
-def _has_to_go(pod: Object) -> bool:
-    if "deletionTimestamp" in pod["metadata"] or condition(pod, "DisruptionTarget"):
-        return True
-    # Kubelets before 1.26 have no condition for it: the reason is Evicted, NodeShutdown or Terminated.
-    return bool((pod.get("status") or {}).get("reason"))

@@ -34,10 +34,6 @@ _TAIL_BYTES = 2**16
 _OWNER_ONLY = 0o600
 
 
-def _new_key() -> str:
-    return secrets.token_hex(32)
-
-
 @dataclass(frozen=True, slots=True)
 class Secrets:
     """What the store must not hold.
@@ -47,7 +43,7 @@ class Secrets:
         options: Options of the job that may hold passwords.
     """
 
-    key: str = field(default_factory=_new_key, repr=False)
+    key: str = field(default_factory=lambda: secrets.token_hex(32), repr=False)
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 

@@ -120,21 +120,8 @@ def test_crontab_gets_the_seconds_that_the_server_wants(text: str, six: str) -> 
     assert cron(text) == Trigger(cron=six)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "2",
-        "61 * * * *",
-        "0 24 * * *",
-        "0 0 0 * *",
-        "* * * 13 *",
-        "5-2 * * * *",
-        "*/0 * * * *",
-        "0 2 * * 7",
-    ],
-)
-def test_what_is_no_crontab_is_rejected(text: str) -> None:
+@pytest.mark.parametrize("text", ["", "2", "0 2 * *", "0 0 2 * * * *"])
+def test_a_crontab_of_another_length_is_rejected(text: str) -> None:
     with pytest.raises(ParameterError, match="--cron"):
         cron(text)
 
