@@ -3,54 +3,14 @@
 A script distinguishes a wrong parameter from a lost server by the exit code; a person reads the four parts:
 what failed, which object, what was observed, what to do next.
 
-    DdpipeError                   1
-    ├── InputError               10   the input is not valid
-    │   ├── ParameterError       11     an unknown parameter or an invalid value
-    │   ├── SourceError          12     raw data that cannot become a dataset
-    │   ├── DatasetError         13     a damaged dataset version, or one of another schema
-    │   ├── CheckpointError      14     a damaged checkpoint, or one of another run
-    │   └── UnreadableImages     15     some images cannot be read; the others were answered
-    ├── StoreError               20   the object store
-    │   ├── NoSuchBucket         21
-    │   ├── NoAccess             22
-    │   ├── Unreachable          23
-    │   ├── CorruptObject        24
-    │   ├── NoSuchObject         25
-    │   └── NotWritable          26
-    ├── TrainingError            30   training itself
-    │   ├── Diverged             31     the loss is not a number any more
-    │   └── TrialsFailed         32     too many trials of a search failed
-    ├── NotRegistered            34     a model registry is away, or rejects a version
-    ├── ExportError              35   the exported and the trained model differ
-    ├── ModelError               36   a model of the store: no such version, or a damaged history
-    │   ├── PromotionLost        37     another version became the champion meanwhile
-    │   └── GateFailed           38     the gate rejected a trained model
-    ├── DeployFailed             39     a served model did not become ready; the previous one is restored
-    ├── LaunchError              40   a training job on a cluster; subclasses have 41 to 69
-    │   ├── ClusterUnreachable   41     the API server does not answer
-    │   ├── Forbidden            42     the service account lacks a right
-    │   ├── NotInstalled         43     the CRD or its operator is missing
-    │   ├── PreflightFailed      44     the job could not run; every problem is listed
-    │   ├── NameTaken            45     another owner has a job of this name
-    │   ├── Unschedulable        46     no node can run a replica
-    │   ├── ImageUnavailable     47
-    │   ├── ReplicaFailed        48     a training process failed
-    │   ├── DeadlineExceeded     49
-    │   ├── JobDeleted           50     the job was deleted while it ran
-    │   ├── OutputMissing        51     the job succeeded without its output
-    │   ├── PodRefused           52     quota, a webhook or a missing object prevents pods
-    │   ├── OperatorSilent       53     the operator does not react to the job
-    │   └── NotRemoved           54     a finished job could not be deleted
-    ├── EngineError              70   the pipeline server (Kubeflow Pipelines)
-    │   ├── EngineUnreachable    71     it does not answer, or fails repeatedly
-    │   ├── NotAnEngine          72     the server is not Kubeflow Pipelines 2
-    │   ├── LoginRequired        73     not logged in, or the login has expired
-    │   ├── EngineForbidden      74     the account lacks a right
-    │   ├── UnknownToEngine      75     no such run, pipeline version or schedule
-    │   ├── EngineConflict       76     the name is taken, or the state does not allow it
-    │   ├── RunFailed            77     the run that was waited for failed
-    │   └── RunStopped           78     it was stopped
-    └── Interrupted             143   SIGTERM: the state is saved; run again to resume
+    DdpipeError
+    ├── InputError     10 to 15   the input is not valid
+    ├── StoreError     20 to 26   the object store
+    ├── TrainingError  30 to 32   training itself
+    ├── ModelError     36 to 38   versions of models, and the gate
+    ├── LaunchError    40 to 69   a training job on a cluster
+    ├── EngineError    70 to 78   the pipeline server (Kubeflow Pipelines)
+    └── Interrupted    143        SIGTERM: the state is saved; run again to resume
 
 143 is 128 + SIGTERM, as in shells; the Training Operator's ExitCode policy retries it. 2 is click's code for
 a malformed command line. A user sees a traceback only for a bug (exit code 1).
@@ -70,7 +30,6 @@ class DdpipeError(Exception):
         which: The object concerned: a path, a parameter, a pod.
         seen: The state that was observed.
         do: The next action.
-        exit_code: Exit code of the process.
     """
 
     exit_code: ClassVar[int] = 1

@@ -89,12 +89,9 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """The values among which a search looks for the best one, where a user gives no others.
+    """From where to where a search looks for the best value, where a user gives no other range.
 
-    Attributes:
-        low: The smallest.
-        high: The largest.
-        log: Whether factors count, not differences: as much between 0.01 and 0.1 as between 0.1 and 1.
+    With `log`, factors count, not differences: as much is tried between 0.01 and 0.1 as between 0.1 and 1.
     """
 
     low: float
@@ -111,23 +108,15 @@ class _Anything:
 
 ANYTHING = _Anything()
 
-# JSON may write 1.0 as 1.
-_TYPES: dict[type, tuple[type, ...]] = {
-    str: (str,),
-    int: (int,),
-    float: (int, float),
-    bool: (bool,),
-    list: (list, tuple),
-    dict: (dict,),
+_KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    str: ((str,), ""),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),  # JSON may write 1.0 as 1
+    bool: ((bool,), "true or false"),
+    list: ((list, tuple), "a list"),
+    dict: ((dict,), "an object"),
 }
-_WORDS = {
-    str: "",
-    int: "a whole number",
-    float: "a number",
-    bool: "true or false",
-    list: "a list",
-    dict: "an object",
-}
+"""The types of a value of each kind, and the kind in a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,12 +177,13 @@ class Parameter:
         """What is wrong with a value; None if it is valid."""
         if value is None and self.required:
             return f"`{self.name}` is missing"
+        types, kind = _KINDS[self.kind]
         # In Python, and only there, a bool is an int.
-        fits = isinstance(value, _TYPES[self.kind]) and (self.kind is bool or not isinstance(value, bool))
+        fits = isinstance(value, types) and (self.kind is bool or not isinstance(value, bool))
         fits = fits or (self.may_be_auto and value == AUTO)
-        if fits and value in self.allowed and all(isinstance(item, self.items) for item in _items(value)):
+        if fits and value in self.allowed and not _others(value, self.items):
             return None
-        kind = _WORDS[self.kind] + (" of text" if self.items is str else "")
+        kind += " of text" if self.items is str else ""
         allowed = "" if self.allowed is ANYTHING else str(self.allowed)
         wanted = " ".join(filter(None, [kind, allowed])) or "text"
         return f"`{self.name}` is {self._shown(value)}, not {wanted}"
@@ -204,17 +194,15 @@ class Parameter:
             return repr(value)
         if not isinstance(value, dict):
             return f"a {type(value).__name__}"
-        wrong = [name for name, item in value.items() if not isinstance(item, self.items)]
-        return f"an object whose {', '.join(map(str, wrong[:_MOST_NAMES])) or 'names'} cannot be used"
+        wrong = _others(value, self.items)[:_MOST_NAMES]
+        return f"an object whose {', '.join(map(str, wrong)) or 'names'} cannot be used"
 
 
-def _items(value: object) -> Iterable[object]:
-    match value:
-        case dict():
-            return value.values()
-        case list() | tuple():
-            return value
-    return ()
+def _others(value: object, kind: type) -> list[object]:
+    """The items of a list, or the names of those of an object, that are of another kind."""
+    if isinstance(value, dict):
+        return [name for name, item in value.items() if not isinstance(item, kind)]
+    return [item for item in value if not isinstance(item, kind)] if isinstance(value, (list, tuple)) else []
 
 
 def parameter(
@@ -227,16 +215,10 @@ def parameter(
     common: bool = False,
     typical: Typical | None = None,
 ) -> Any:  # noqa: ANN401
-    """A field of a dataclass of parameters.
+    """A field of a dataclass of parameters: see `Parameter`.
 
-    Args:
-        default: None if it is required.
-        help: One sentence.
-        allowed: The values that it may have.
-        compare: Whether the result depends on its value.
-        form: Its own field in a pipeline's form; empty if it is part of its group's `others`.
-        common: Whether --help shows it although it has no field of its own.
-        typical: Where a search looks for its best value.
+    With `compare=False`, the result does not depend on its value. With `form`, it has a field of its own in a
+    pipeline's form; otherwise it is part of its group's `others`.
     """
     metadata = {
         "help": help,
@@ -312,11 +294,7 @@ class Parameters:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """A valid group from names and values; parameters that are not named have their defaults.
-
-        Raises:
-            ParameterError: Names are unknown or values invalid; all of them are listed.
-        """
+        """A valid group from names and values; parameters that are not named have their defaults."""
         names = [item.name for item in fields(cls)]
         unknown = [
             f"{name!r} is not a parameter; choose from {', '.join(names)}"
@@ -324,36 +302,25 @@ class Parameters:
             if name not in names
         ]
         refuse(cls.what, [*unknown, *cls.problems_in(values)])
-        return cls._of(values)
+        return cls.from_run_values(values)
 
     @classmethod
-    def picked(cls, values: Mapping[str, Any]) -> Self:
-        """A valid group from the parameters of a whole run, of which it uses its own.
-
-        Raises:
-            ParameterError: Values are invalid; all of them are listed.
-        """
-        refuse(cls.what, cls.problems_in(values))
-        return cls._of(values)
+    def from_run_values(cls, values: Mapping[str, Any]) -> Self:
+        """The group out of the values of a whole run, which validation.problems has checked."""
+        names = {item.name for item in fields(cls)}
+        return cls(**{name: value for name, value in values.items() if name in names})
 
     @classmethod
     def problems_in(cls, values: Mapping[str, Any]) -> list[str]:
         """What is wrong with this group's parameters, out of those of a whole run."""
         missing = [item for item in declared(cls) if item.required and values.get(item.name) is None]
-        return [f"`{item.name}` is missing" for item in missing] or list(cls._of(values).problems())
-
-    @classmethod
-    def _of(cls, values: Mapping[str, Any]) -> Self:
-        names = {item.name for item in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in names})
+        return [f"`{item.name}` is missing" for item in missing] or list(
+            cls.from_run_values(values).problems()
+        )
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """A valid group from a JSON object of names and values.
-
-        Raises:
-            ParameterError: As for `from_dict`, or the text is not a JSON object.
-        """
+        """A valid group from a JSON object of names and values."""
         try:
             values = json.loads(text)
         except ValueError as error:
@@ -363,11 +330,7 @@ class Parameters:
         return cls.from_dict(values)
 
     def validated(self) -> Self:
-        """This group itself.
-
-        Raises:
-            ParameterError: Values are invalid; all of them are listed.
-        """
+        """This group itself, if all of its values are valid."""
         refuse(self.what, self.problems())
         return self
 
@@ -392,14 +355,6 @@ class Parameters:
 
 
 def refuse(what: str, problems: Iterable[str]) -> None:
-    """Report all problems at once, if there are any.
-
-    Args:
-        what: How the error begins.
-        problems: One line each.
-
-    Raises:
-        ParameterError: There is at least one problem.
-    """
+    """Report all problems at once, if there are any, in an error that begins with `what`."""
     if found := list(problems):
         raise ParameterError(what=what, which="parameters", seen=listed(found), do="Correct these values.")

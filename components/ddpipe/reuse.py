@@ -7,9 +7,8 @@ A complete run writes a record under both keys, with the hashes of its files. A 
 up, and uses a record only if these files still exist and have not changed. So runs can be deleted, damaged or
 repeated at any time; if two runs end at the same time, the record of either is right.
 
-Why trainings are not stored under their key themselves, so that "nothing changed" is "already trained": a run
-would no longer be one folder that can be copied and deleted; two runs of one key would write to one folder at
-a time; and the hashes would still be needed, as a folder under the right key may be damaged.
+Trainings are not stored under their key themselves: a run would no longer be one folder that can be copied
+and deleted, two runs of one key would write to one folder at a time, and a folder may still be damaged.
 """
 
 from __future__ import annotations
@@ -44,6 +43,9 @@ START = "start.json"
 CHUNK = 16 * 2**20
 """Bytes to hash at a time: the launcher has little memory."""
 
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading a record raises that another program wrote or damaged."""
+
 SHAPING = ("data", "distributed", "evaluate", "export", "model", "train")
 """The packages of ddpipe whose code shapes a model."""
 
@@ -52,13 +54,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReuseKeys:
-    """Under which keys a training is recorded.
-
-    Attributes:
-        latest: Key of the last run of the same dataset, classes, split rule and network.
-        same: Key of the last run of the same data, recipe and code; empty if it cannot be computed.
-        unknown: Why not.
-    """
+    """Under which keys a training is recorded; `unknown` says why `same` cannot be computed."""
 
     latest: str
     same: str = ""
@@ -72,15 +68,11 @@ class ReuseKeys:
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
-    """A complete earlier run.
-
-    Attributes:
-        run: The run.
-        title: Its title or name, and when it ended, for messages.
-    """
+    """A complete earlier run."""
 
     run: Run
     title: str
+    """Its title or name, and when it ended, for messages."""
 
 
 def reuse_keys(dataset: str, recipe: Recipe, options: TrainOptions) -> ReuseKeys:
@@ -237,7 +229,7 @@ def _find(run: Run, key: str, below: str = "") -> Earlier | None:
         CorruptObject,
         ParameterError,
         ValueError,
-        KeyError,
+        LookupError,
         TypeError,
         AttributeError,
         RecursionError,

@@ -173,15 +173,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A result of a step.
-
-    Attributes:
-        name: Different from all parameters of the step, and from all results that other steps show.
-        kind: What it is.
-        help: One sentence.
-    """
+    """A result of a step."""
 
     name: str
+    """Different from all parameters of the step, and from all results that other steps show."""
     kind: Kind
     help: str
 
@@ -191,12 +186,8 @@ class Step:
     """One step.
 
     Attributes:
-        name: Name of the component.
         command: The words after `ddpipe` on the command line.
-        image: The image it runs in.
         groups: Its parameters; if two have the same name, the first one counts.
-        results: Its results.
-        help: What it does, in one or two sentences.
         subject: The parameter that the command also takes as an argument, without its option; empty for none.
     """
 

@@ -22,18 +22,13 @@ class Summary:
 
     Attributes:
         run: The run's folder.
-        dataset_id: The dataset version.
         reused: Whether the dataset version existed already.
         unchanged_since: The earlier run, and when it ended, whose model this one reuses; empty if it trained.
         metrics: By split, by name; the test metrics with their 95 % interval.
-        warnings: What a reader of the scores should know.
         mistakes: The wrong answers of which the model was surest, at most three: `sample`, what was
             `expected` and `predicted`, and the `probability` of the predicted class, or of the label.
-        data_report: URI of the report on the dataset.
-        report: URI of the report on the run.
         model: URI of the model package; empty if the gate kept the champion.
         gate: Decision of the gate and its reason; empty without a gate.
-        seconds: Per step.
     """
 
     run: str

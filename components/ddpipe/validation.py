@@ -46,4 +46,4 @@ def _of_search(groups: tuple[type[Parameters], ...], values: Values, given: Coll
     """What is wrong with the space of a search around the recipe, unless that is in a file."""
     if not {SearchOptions, Recipe} <= set(groups) or values.get("recipe"):
         return []
-    return problems_of(SearchOptions.picked(values).search, Recipe.picked(values), given)
+    return problems_of(SearchOptions.from_run_values(values).search, Recipe.from_run_values(values), given)

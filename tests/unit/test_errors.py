@@ -21,12 +21,6 @@ def test_exit_codes_are_unique() -> None:
     assert not {0, 2} & set(codes), "0 is success, 2 is click's own"
 
 
-def test_the_docstring_shows_the_whole_tree_with_its_codes() -> None:
-    lines = (errors.__doc__ or "").splitlines()
-    for kind in TREE:
-        assert any(f"{kind.__name__} " in line and f" {kind.exit_code}" in line for line in lines), kind
-
-
 def test_the_message_has_four_parts_in_order() -> None:
     assert str(a_bucket_error()) == "the store cannot be used: s3://nowhere: no such bucket. Create it."
 

@@ -32,6 +32,12 @@ def print_result(facts: Mapping[str, object], text: str) -> None:
     click.echo(json.dumps(facts) if click.get_current_context().meta.get(JSON) else text)
 
 
+store_option = click.option(
+    "--store",
+    default="store",
+    help="URI of the store of datasets and models, a folder or s3://bucket/prefix.",
+)
+
 LOCAL, KATIB = "local", "katib"
 
 on_option = click.option(

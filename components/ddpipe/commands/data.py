@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import click
 
 from ddpipe import workflow
-from ddpipe.commands import json_option, print_result
+from ddpipe.commands import json_option, print_result, store_option
 from ddpipe.commands.options import options
 from ddpipe.commands.results import CommandOutcome, Document, Page
 from ddpipe.commands.step import step_command
@@ -42,10 +42,6 @@ SHOWN = 10
 
 PAGE = b"<!doctype html>"
 """How a report begins: only one of these is replaced by another."""
-
-store_option = click.option(
-    "--store", default="store", help="URI of the dataset store, a folder or s3://bucket/prefix."
-)
 
 
 def version_argument(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -83,8 +79,8 @@ def prepare_command(**given: Any) -> CommandOutcome:
     from ddpipe.prepare.prepare import prepare
     from ddpipe.prepare.report import data_report_html
 
-    run, spec = RunOptions.picked(given).named, PrepareSpec.picked(given)
-    helpers = workflow.helpers(EncodeOptions.picked(given))
+    run, spec = RunOptions.from_run_values(given).named, PrepareSpec.from_run_values(given)
+    helpers = workflow.helpers(EncodeOptions.from_run_values(given))
     prepared = workflow.prepare(run, spec, helpers) if run else prepare(spec, helpers)
     manifest, address = prepared.manifest, prepared.manifest_uri
     facts = {

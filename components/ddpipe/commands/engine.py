@@ -241,7 +241,7 @@ def doctor_command(package: str, service_account: str, **given: Any) -> None:
     Each check is ok, unknown (cannot be seen from here), or fails with its fix. The exit code is 0 unless a
     check fails.
     """
-    own = EndpointOptions.picked(given)
+    own = EndpointOptions.from_run_values(given)
     plan = Plan(package=named_package(package), least=LEAST_PIPELINES, account=service_account)
     checks = list(examine(lambda: connect(resolve(own, os.environ)), cluster.connect, plan))
     print_result({"checks": [asdict(check) for check in checks]}, "\n".join(map(_line, checks)))

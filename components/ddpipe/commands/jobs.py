@@ -51,13 +51,13 @@ def launch_command(namespace: str | None, **given: Any) -> CommandOutcome:
 
 def job_of(namespace: str, *, arguments: Sequence[str], **given: Any) -> TrainingJob:
     """The job that the options and the arguments after them describe."""
-    owner = Owner.picked(given)
+    owner = Owner.from_run_values(given)
     own = {
         "owner": owner if owner.run_id else replace(owner, run_id=uuid.uuid4().hex[:12]),
         "namespace": namespace,
         "command": (*given["command"], *arguments),
     }
-    return TrainingJob.picked({**given, **own})
+    return TrainingJob.from_run_values({**given, **own}).validated()
 
 
 @click.group("jobs")

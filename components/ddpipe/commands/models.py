@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ddpipe.commands import json_option, print_result
+from ddpipe.commands import json_option, print_result, store_option
 from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.commands.results import CommandOutcome, Document
 from ddpipe.commands.step import step_command
@@ -28,12 +28,6 @@ from ddpipe.train.recipe import as_today
 
 SHOWN = 10
 """Promotions that are printed; --json has them all."""
-
-store_option = click.option(
-    "--store",
-    default="store",
-    help="URI of the store of datasets and models, a folder or s3://bucket/prefix.",
-)
 
 
 @click.group("models")
@@ -175,7 +169,8 @@ def evaluate_command(model: str, dataset: str, **given: Any) -> None:
     is_training = open_store(model).exists(RECORD)
     uri = model if is_training else package_uri(model, given["runs"], store)
     place = address(dataset, store)
-    evaluation = assess(uri, place, output, given["split"], EvaluateSpec.picked(given), given["network"])
+    spec = EvaluateSpec.from_run_values(given)
+    evaluation = assess(uri, place, output, given["split"], spec, given["network"])
     page = f"{evaluation.folder.store.uri}/evaluation.html"
     write_uri(page, render(gather_evaluation(output)).encode())
     scores = evaluation.headline()
@@ -189,7 +184,7 @@ def register_command(model: str, runs: str, store: str, **given: Any) -> Command
     from ddpipe.serve.registry import entry_of, register
 
     entry = entry_of(package_uri(model, runs, store))
-    found = register(entry, RegisterOptions.picked(given).registry)
+    found = register(entry, RegisterOptions.from_run_values(given).registry)
     return CommandOutcome(
         asdict(found),
         f"{found.model}@{found.version} is registered in {found.registry} as version {found.version_id} of "

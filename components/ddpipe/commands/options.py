@@ -58,7 +58,7 @@ def options(
 
 def taken(group: type[P], given: dict[str, Any]) -> P:
     """A group of parameters, removed from those of a command."""
-    found = group.picked(given)
+    found = group.from_run_values(given)
     for item in declared(group):
         del given[item.name]
     return found
@@ -248,7 +248,7 @@ def given_names(values: Mapping[str, Any]) -> set[str]:
 
 def chosen_recipe(values: Mapping[str, Any]) -> Recipe:
     """The recipe of the preset or the study, with the hyperparameters that the user set."""
-    start = PresetOptions.picked(values)
+    start = PresetOptions.from_run_values(values)
     given = {name: values[name] for name in given_names(values)}
     return recipe_of(start.preset, {**(best_recipe(start.recipe, given) if start.recipe else {}), **given})
 

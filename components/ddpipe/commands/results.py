@@ -76,14 +76,10 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """How well a model separates the classes.
+    """How well a model separates the classes, with the ROC curve point by point.
 
     Attributes:
-        classes: Names.
         confusion_matrix: Counts by true class (row) and predicted class (column); may be empty.
-        false_positive_rate: Of the ROC curve, point by point.
-        true_positive_rate: Of the points of the curve.
-        threshold: Of the points of the curve.
     """
 
     classes: Sequence[str]
@@ -119,8 +115,6 @@ class CommandOutcome:
         facts: What --json prints.
         text: What is printed otherwise.
         result: One line for the end of an engine's log; empty for the text.
-        values: Results that are inputs of later steps.
-        shown: Results that an engine shows.
         more: Further results that only KFP 1.x can show.
     """
 

@@ -112,11 +112,11 @@ def run_command(path: str | None, **given: Any) -> None:
         run,
         data,
         recipe,
-        TrainOptions.picked(given),
-        EvaluateSpec.picked(given),
-        GateSpec.picked(given),
-        ExportSpec.picked(given),
-        reuse=ReuseOptions.picked(given).reuse,
+        TrainOptions.from_run_values(given),
+        EvaluateSpec.from_run_values(given),
+        GateSpec.from_run_values(given),
+        ExportSpec.from_run_values(given),
+        reuse=ReuseOptions.from_run_values(given).reuse,
     )
     with resumed_by("run", run, given["run"]):
         finished = plan.carry_out()
@@ -157,7 +157,7 @@ def _is_begun(run: Run) -> bool:
 
 def data_of(given: Mapping[str, Any]) -> PrepareSpec | str:
     """What to prepare, or the URI of a dataset version."""
-    spec = PrepareSpec.picked(given)
+    spec = PrepareSpec.from_run_values(given)
     if not given["dataset"]:
         return spec.with_detected_source()
     if spec != replace(PrepareSpec(), store=spec.store):

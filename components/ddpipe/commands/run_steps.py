@@ -25,9 +25,9 @@ from ddpipe.storage.lease import lease
 @list_presets_option
 def train_command(dataset: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    run = RunOptions.picked(given).required
-    options, owner = TrainOptions.picked(given), Owner.picked(given)
-    reuse = ReuseOptions.picked(given).reuse
+    run = RunOptions.from_run_values(given).required
+    options, owner = TrainOptions.from_run_values(given), Owner.from_run_values(given)
+    reuse = ReuseOptions.from_run_values(given).reuse
     # On a cluster, the name of the job already makes it unique.
     alone = lease(open_store(run.uri)) if options.backend == LOCAL else nullcontext()
     with removed_if_rejected(run.uri), alone:
@@ -54,8 +54,8 @@ def _scores(final: Mapping[str, float]) -> str:
 @step_command(EVALUATE)
 def evaluate_command(dataset: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    run = RunOptions.picked(given).required
-    evaluation = workflow.evaluate(run, dataset, EvaluateSpec.picked(given), given["network"])
+    run = RunOptions.from_run_values(given).required
+    evaluation = workflow.evaluate(run, dataset, EvaluateSpec.from_run_values(given), given["network"])
     scores, result, place = evaluation.headline(), evaluation.metrics, run.origin("evaluate").evaluation
     return CommandOutcome(
         {"evaluation": place, **scores},
@@ -79,8 +79,8 @@ def evaluate_command(dataset: str, **given: Any) -> CommandOutcome:
 @step_command(GATE)
 def gate_command(dataset: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    run = RunOptions.picked(given).required
-    verdict = workflow.gate(run, dataset, GateSpec.picked(given))
+    run = RunOptions.from_run_values(given).required
+    verdict = workflow.gate(run, dataset, GateSpec.from_run_values(given))
     compared = verdict.comparison
     scores = {"candidate": compared.candidate, "champion": compared.champion} if compared else {}
     facts = {
@@ -107,8 +107,8 @@ def export_command(dataset: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     from ddpipe.model.package import FORMAT, ONNX, SIGNATURE
 
-    run = RunOptions.picked(given).required
-    package = workflow.export(run, dataset, given["network"], ExportSpec.picked(given))
+    run = RunOptions.from_run_values(given).required
+    package = workflow.export(run, dataset, given["network"], ExportSpec.from_run_values(given))
     facts = run.facts("export")
     place = facts.get("version_uri") or run.origin("export").model
     after_gate = ("version", "promoted")

@@ -19,7 +19,7 @@ from ddpipe.commands.results import CommandOutcome, Page, Scores, called_by_engi
 from ddpipe.commands.step import step_command
 from ddpipe.errors import ParameterError
 from ddpipe.serve.naming import package_uri
-from ddpipe.serve.settings import DeployOptions, PredictOptions, ServeOptions
+from ddpipe.serve.settings import DeployOptions, ModelOptions, PredictOptions, ServeOptions
 from ddpipe.steps import DEPLOY, PREDICT
 from ddpipe.storage import open_store
 
@@ -49,7 +49,7 @@ def predict_command(
     from ddpipe.serve.predictor import load_model
     from ddpipe.serve.tables import Tally, write_tables
 
-    chosen = PredictOptions.picked({**given, "images": [*given["images"], *places]})
+    chosen = PredictOptions.from_run_values({**given, "images": [*given["images"], *places]})
     if called_by_engine() and not chosen.table:
         raise ParameterError(
             what=PredictOptions.what,
@@ -89,9 +89,7 @@ def predict_command(
 
 @click.command("serve", cls=SectionedCommand)
 @click.argument("model")
-@click.option("--runs", default="runs", help="URI of the folder that holds all runs.")
-@click.option("--store", default="store", help="URI of the store with the versions of models.")
-@options(ServeOptions)
+@options(ModelOptions, ServeOptions, without=("model",))
 def serve_command(model: str, runs: str, store: str, **given: Any) -> None:
     """Answer requests for predictions over HTTP, until it is stopped.
 
@@ -103,7 +101,7 @@ def serve_command(model: str, runs: str, store: str, **given: Any) -> None:
     from ddpipe.serve.predictor import load_model
     from ddpipe.serve.server import Server
 
-    chosen = ServeOptions.picked(given)
+    chosen = ServeOptions.from_run_values(given).validated()
     server = Server(load_model(package_uri(model, runs, store)), chosen.name, chosen.queue)
     config = uvicorn.Config(
         server.app(),
@@ -140,7 +138,7 @@ def deploy_command(model: str, runs: str, store: str, **given: Any) -> CommandOu
     from ddpipe.kube.api import connect
     from ddpipe.serve.deploy import deploy
 
-    found = deploy(DeployOptions.picked(given), package_uri(model, runs, store), connect())
+    found = deploy(DeployOptions.from_run_values(given), package_uri(model, runs, store), connect())
     return CommandOutcome(
         asdict(found),
         f"{found.service} serves {found.model}\n{found.url}\n{found.tested}",

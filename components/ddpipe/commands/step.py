@@ -54,6 +54,9 @@ _TYPED = {"cpu", "memory"}
 
 Settings = Mapping[str, Any]
 
+_LATER = {item.name: item for step in LATER for item in step.parameters}
+"""The parameters that --check may name."""
+
 
 def step_command(
     step: Step,
@@ -67,7 +70,6 @@ def step_command(
 
     def decorate(body: Callable[..., CommandOutcome | None]) -> click.Command:
         @click.command(step.command[-1], cls=SectionedCommand, help=step.help, **settings)
-        @_subject_argument(step)
         @options(*step.groups, brief=True)
         @_more_option
         @_check_option
@@ -77,46 +79,41 @@ def step_command(
         @functools.wraps(body)
         def command(options: Values, check: Checks, subject: str | None = None, **given: Any) -> None:
             if check:
-                click.get_current_context().meta[SPELLING] = form.as_field(
-                    [*step.parameters, *_later_parameters()]
-                )
+                items = [*step.parameters, *_LATER.values()]
+                click.get_current_context().meta[SPELLING] = form.as_field(items)
             named = {step.subject: subject} if subject else {}
             values = with_task_config(_task_config(), {**given, **options, **named})
             refuse(f"{step.name} cannot start", _problems(step, values, options, dict(check)))
-            _use_endpoint(values)
+            if values.get("s3_endpoint"):
+                # The environment's may differ: outside a cluster, the store has another address.
+                os.environ.setdefault("S3_ENDPOINT", values["s3_endpoint"])
             if DatasetOptions in step.groups:
                 values["dataset"] = address(values["dataset"], values.pop("store"))
             if outcome := body(**values):  # None: it has printed the results itself
                 deliver(outcome)
 
         command.__doc__ = step.help
+        if step.subject:  # people give it without its option, as in `ddpipe deploy MODEL`
+            shown = step.subject.upper()
+            command.params.insert(0, click.Argument(["subject"], required=False, metavar=shown))
         return command
 
     return decorate
 
 
-def _subject_argument(step: Step) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The parameter that people give without its option, as in `ddpipe deploy MODEL`."""
-    if not step.subject:
-        return lambda command: command
-    return click.argument("subject", required=False, metavar=step.subject.upper())
-
-
-def _task_config() -> Mapping[str, Any]:
+def _task_config() -> Settings:
     """What a pipeline sets on the task for its job, if the engine passes it on."""
-    executor_input = click.get_current_context().meta.get(EXECUTOR)
-    if not executor_input:
-        return {}
     # Not an argument of its own, as KFP 2.17.0 fills in arguments before it knows the settings.
-    inputs = json.loads(executor_input).get("inputs", {}).get("parameterValues", {})
-    found: Mapping[str, Any] = inputs.get(TASK_CONFIG) or {}
+    inputs = json.loads(click.get_current_context().meta.get(EXECUTOR) or "{}").get("inputs", {})
+    found: Settings = inputs.get("parameterValues", {}).get(TASK_CONFIG) or {}
     return found
 
 
 def _problems(step: Step, values: Values, options: Values, check: Mapping[str, str]) -> list[str]:
     """Everything wrong with the step's own parameters and with those of later steps."""
     later, wrong = _later_values(check)
-    concerned = [group for group in _later_groups() if group not in step.groups and _concerns(group, later)]
+    groups = dict.fromkeys(group for step in LATER for group in step.groups)
+    concerned = [group for group in groups if group not in step.groups and _concerns(group, later)]
     given = given_names(values) | validation.set_in_form(later)
     found = validation.problems([*step.groups, *concerned], {**later, **values}, given)
     return [*_misplaced(step, options), *_unidentified(step, values), *wrong, *found]
@@ -141,25 +138,16 @@ def _misplaced(step: Step, options: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _later_groups() -> list[type[Parameters]]:
-    return list(dict.fromkeys(group for step in LATER for group in step.groups))
-
-
-def _later_parameters() -> list[Parameter]:
-    return [item for step in LATER for item in step.parameters]
-
-
 def _later_values(named: Mapping[str, str]) -> tuple[Values, list[str]]:
     """Values of later steps by their parameters' own names, and what is wrong with the names."""
-    items = {item.name: item for item in _later_parameters()}
-    objects = {item.name: item for item in form.objects(items.values())}
-    known = {**items, **objects}
+    objects = {item.name: item for item in form.objects(_LATER.values())}
+    known = {**_LATER, **objects}
     values: Values = {}
     problems = [form.unknown(name, known) for name in named if name not in known]
     for name in filter(known.__contains__, named):
         value = parsed(known[name], named[name])
         if name in objects:
-            inside, wrong = form.opened(name, value, items)
+            inside, wrong = form.opened(name, value, _LATER)
             values |= inside
             problems += wrong
         else:
@@ -176,12 +164,6 @@ def _concerns(group: type[Parameters], values: Mapping[str, Any]) -> bool:
     items = declared(group)
     required = {item.name for item in items if item.required}
     return required <= values.keys() and any(item.name in values for item in items)
-
-
-def _use_endpoint(given: Mapping[str, Any]) -> None:
-    """Use the given object store unless the environment names one, which may differ outside the cluster."""
-    if given.get("s3_endpoint"):
-        os.environ.setdefault("S3_ENDPOINT", given["s3_endpoint"])
 
 
 _more_option = declared_option(
@@ -240,17 +222,34 @@ _executor_option = engine_option(
 
 def with_task_config(settings: Settings, values: Mapping[str, Any]) -> dict[str, Any]:
     """A job's options with the task's settings, which override them."""
-    refuse("the settings of the task cannot be applied to its job", _malformed(settings))
-    found = {name: _named(name, value) for name, value in settings.items() if value}
+    what = "the settings of the task cannot be applied to its job"
+    refuse(what, _malformed(settings))
+    found = {name: _with_valid_names(name, value) for name, value in settings.items() if value}
     if not found:
         return dict(values)
-    refuse("the settings of the task cannot be applied to its job", _unfit(found, values))
+    limits = found.get("resources", {}).get("limits") or {}
+    requests = found.get("resources", {}).get("requests") or {}
+    amounts = {**requests, **limits}  # a job's requests equal its limits
+    devices = {name: amount for name, amount in amounts.items() if name not in _TYPED}
+    refuse(what, _unfit(values["backend"], devices))
+    typed = {name: amount for name, amount in amounts.items() if name in _TYPED}
+    device = [{"gpu_resource": name, "gpus": int(amount)} for name, amount in devices.items()]
+    smaller = {name: amount for name, amount in requests.items() if amount != amounts[name]}
+    container: dict[str, Any] = {
+        **({"resources": {"requests": smaller}} if smaller else {}),
+        **{name: found[name] for name in ("env", "volumeMounts") if name in found},
+    }
+    pod: dict[str, Any] = {
+        **{name: found[name] for name in ("affinity", "volumes") if name in found},
+        **({"containers": [{"name": CONTAINER, **container}]} if container else {}),
+    }
     return {
         **values,
-        **_amounts(_limits(found)),
+        **typed,
+        **(device[0] if device else {}),
         "node_selector": {**values["node_selector"], **found.get("nodeSelector", {})},
         "tolerations": [*values["tolerations"], *found.get("tolerations", ())],
-        "patch": merged(values["patch"], _patch(found)),
+        "patch": merged(values["patch"], {"spec": pod}),
     }
 
 
@@ -268,56 +267,18 @@ def _is(kind: str, value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) for item in value)
 
 
-def _named(field: str, value: Any) -> Any:
+def _with_valid_names(field: str, value: Any) -> Any:
     """KFP names a volume after its object, which may not be a valid name for a volume."""
     if field not in {"volumes", "volumeMounts"}:
         return value
     return [{**item, "name": volume_name(str(item.get("name", "")))} for item in value]
 
 
-def _unfit(found: Settings, values: Mapping[str, Any]) -> Iterator[str]:
-    if values["backend"] == LOCAL:
+def _unfit(backend: str, devices: Mapping[str, str]) -> Iterator[str]:
+    if backend == LOCAL:
         yield f"backend is {LOCAL}, so there is no job; choose another, or the component without a TaskConfig"
-    devices = _devices(_limits(found))
     if len(devices) > 1:
         yield f"resources name {len(devices)} kinds of accelerator: {', '.join(devices)}"
     for name, amount in devices.items():
         if not str(amount).isdecimal():
             yield f"resources: {name} is {amount!r}, not a whole number"
-
-
-def _limits(found: Settings) -> dict[str, str]:
-    """The limits of a pod, or its requests where it has no limit."""
-    resources = found.get("resources", {})
-    return {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-
-
-def _devices(limits: Mapping[str, str]) -> dict[str, str]:
-    return {name: amount for name, amount in limits.items() if name not in _TYPED}
-
-
-def _amounts(limits: Mapping[str, str]) -> dict[str, Any]:
-    typed = {name: amount for name, amount in limits.items() if name in _TYPED}
-    devices = [{"gpu_resource": name, "gpus": int(amount)} for name, amount in _devices(limits).items()]
-    return {**typed, **(devices[0] if devices else {})}
-
-
-def _patch(found: Settings) -> dict[str, Any]:
-    """The patch for settings without an option."""
-    smaller = _smaller_requests(found)
-    container = {
-        **({"resources": {"requests": smaller}} if smaller else {}),
-        **{name: found[name] for name in ("env", "volumeMounts") if name in found},
-    }
-    return {
-        "spec": {
-            **{name: found[name] for name in ("affinity", "volumes") if name in found},
-            **({"containers": [{"name": CONTAINER, **container}]} if container else {}),
-        }
-    }
-
-
-def _smaller_requests(found: Settings) -> dict[str, str]:
-    """Requests below the limits; by default, a job's requests equal its limits."""
-    requests, limits = found.get("resources", {}).get("requests") or {}, _limits(found)
-    return {name: amount for name, amount in requests.items() if amount != limits[name]}

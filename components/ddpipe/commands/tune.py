@@ -96,7 +96,7 @@ tune_command = Tune("tune", help="Search hyperparameters, on this machine or by 
 @list_presets_option
 def katib_command(dataset: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    run, search = RunOptions.picked(given).required, SearchOptions.picked(given)
+    run, search = RunOptions.from_run_values(given).required, SearchOptions.from_run_values(given)
     recipe = chosen_recipe(given)
     space = checked(parsed(search.search), recipe, given_names(given))
     check(space, search.sampler)
@@ -107,10 +107,15 @@ def katib_command(dataset: str, **given: Any) -> CommandOutcome:
     from ddpipe.launching.tuning import tune
 
     cluster = connect()
-    owner = Owner.picked(given)
+    owner = Owner.from_run_values(given)
     job = TrainingJob(
         # Katib mixes up the trials of Experiments of one name in different namespaces.
-        owner=replace(owner, run_id=owner.run_id or f"{cluster.namespace}-{run.name}", step=_step(owner)),
+        # A training of the same run is another step.
+        owner=replace(
+            owner,
+            run_id=owner.run_id or f"{cluster.namespace}-{run.name}",
+            step=TUNE.name if owner.step == Owner().step else owner.step,
+        ),
         namespace=cluster.namespace,
         command=training_command(dataset, f"{run.uri}/trials/{TRIAL}/training", template(space, recipe)),
         **_options(given, plan),
@@ -120,11 +125,6 @@ def katib_command(dataset: str, **given: Any) -> CommandOutcome:
     uri = f"{run.uri}/{BEST}"
     write_uri(uri, winner_json(best, trial=found.best.trial, metric=plan.metric, score=found.best.score))
     return _delivered(run, found, best, plan, uri)
-
-
-def _step(owner: Owner) -> str:
-    """The name of the step: a training of the same run is another one."""
-    return TUNE.name if owner.step == Owner().step else owner.step
 
 
 def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, restart: str) -> SearchPlan:
@@ -150,7 +150,7 @@ def _plan(space: Space, search: SearchOptions, recipe: Recipe, metric: str, rest
 
 def _options(given: dict[str, Any], plan: SearchPlan) -> dict[str, Any]:
     """The job's options; its pods are those of all trials at the same time."""
-    options = JobOptions.picked(given)
+    options = JobOptions.from_run_values(given)
     if options.min_nodes:
         raise ParameterError(
             what="the search cannot start",
@@ -209,13 +209,13 @@ def study_command(path: str | None, **given: Any) -> None:
     given = with_path(path, given)
     names = given_names(given)
     refuse("the search cannot start", validation.problems(_CHECKED, given, names))
-    recipe, search = chosen_recipe(given), SearchOptions.picked(given)
+    recipe, search = chosen_recipe(given), SearchOptions.from_run_values(given)
     checked(parsed(search.search), recipe, names)  # before anything is prepared
     _check_sampler(Sampler(search.sampler))
     data = data_of(given)
     title = data.name if isinstance(data, PrepareSpec) else "study"
     study = Study.named(given["study"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-    training, evaluation = TrainOptions.picked(given), EvaluateSpec.picked(given)
+    training, evaluation = TrainOptions.from_run_values(given), EvaluateSpec.from_run_values(given)
     with resumed_by("study", Run(str(study.folder)), given["study"]):
         found, finished = tune_here(study, data, recipe, search, training, evaluation)
     print_result({**found.to_dict(), "run": finished.to_dict()}, f"{found.text()}\n{finished.text()}")
