@@ -18,8 +18,7 @@ from ddpipe.errors import Diverged
 from ddpipe.runs import Run
 from ddpipe.storage import open_store
 from ddpipe.train.recipe import Recipe
-from ddpipe.tune.__main__ import PARENT, _end_with
-from ddpipe.tune.process import TrialProcess, TrialSetup
+from ddpipe.tune.process import PARENT, TrialProcess, TrialSetup, _end_with
 
 EPOCH_SECONDS = 0.02
 

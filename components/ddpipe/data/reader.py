@@ -1,8 +1,7 @@
 """Samples of a split by index, from the store itself or from a cache on this machine.
 
-    <cache>/heads/<sha256>      the head of a jpeg shard that stays in its store: the sizes of its images
-
-Of a shard that stays in the store, each image is read by itself, as a part of the shard's file. Only the
+Of a shard that stays in the store, each image is read by itself, as a part of the shard's file; the head of
+a jpeg shard, which each process reads first, has the sizes of its images. Only the
 whole file can be compared with the hash in the manifest: a part is not verified, beyond what the connection
 and the image decoder notice; copied shards are (fetching.py).
 """
@@ -11,13 +10,11 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import socket
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -25,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ddpipe.data.cache import default_cache, locked, room
+from ddpipe.data.cache import default_cache, room
 from ddpipe.data.columns import Strings
 from ddpipe.data.fetching import fetched
 from ddpipe.data.index import Labels, SampleIndex, open_index
@@ -41,7 +38,7 @@ from ddpipe.data.shards import (
     reduced,
     shard_key,
 )
-from ddpipe.errors import NotWritable, ParameterError
+from ddpipe.errors import ParameterError
 from ddpipe.storage import Store
 
 _log = logging.getLogger(__name__)
@@ -93,7 +90,7 @@ def open_shards(
     def opened(number: int) -> Shard:
         shard = shards[number]
         if shard in far:
-            return PartShard(store, shard, shape, folder)
+            return PartShard(store, shard, shape)
         return open_shard(fetched(store, shard, folder), shard, shape)
 
     order = _fetch_order(len(shards), socket.gethostname())
@@ -182,10 +179,10 @@ _ENTRY = 9
 class PartShard:
     """The images of a shard in its store."""
 
-    def __init__(self, store: Store, shard: ShardRef, shape: tuple[int, int, int], cache: Path) -> None:
+    def __init__(self, store: Store, shard: ShardRef, shape: tuple[int, int, int]) -> None:
         """Find out where the images are, each of this shape (height, width, channels)."""
         self._store, self._shard, self._shape = store, shard, shape
-        self._starts, self._sizes = _raw(shard, shape) if shard.kind == "raw" else _jpegs(store, shard, cache)
+        self._starts, self._sizes = _raw(shard, shape) if shard.kind == "raw" else _jpegs(store, shard)
 
     def __len__(self) -> int:
         return self._shard.count
@@ -218,29 +215,9 @@ def _raw(shard: ShardRef, shape: tuple[int, int, int]) -> tuple[list[int], list[
     return [header + number * size for number in range(shard.count)], [size] * shard.count
 
 
-def _jpegs(store: Store, shard: ShardRef, folder: Path) -> tuple[list[int], list[int]]:
-    """Start and size of each file; the head is read once for all processes of the machine."""
-    path = folder / "heads" / shard.sha256
-    try:
-        with locked(path.with_suffix(".lock")):
-            with suppress(OSError, ValueError):  # none yet, or its writer died
-                return _checked(path.read_bytes(), shard)
-            head = _head(store, shard)
-            found = _found(head, shard, store)
-            with suppress(OSError):  # a full disk: it is read again
-                incoming = path.with_suffix(f".{os.getpid()}")
-                incoming.write_bytes(head)
-                incoming.replace(path)
-            return found
-    except NotWritable:
-        return _found(_head(store, shard), shard, store)
-
-
-def _head(store: Store, shard: ShardRef) -> bytes:
-    return store.read_range(shard_key(shard), 0, min(shard.bytes, 2 * BLOCK + _ENTRY * shard.count))
-
-
-def _found(head: bytes, shard: ShardRef, store: Store) -> tuple[list[int], list[int]]:
+def _jpegs(store: Store, shard: ShardRef) -> tuple[list[int], list[int]]:
+    """Start and size of each file."""
+    head = store.read_range(shard_key(shard), 0, min(shard.bytes, 2 * BLOCK + _ENTRY * shard.count))
     try:
         return _checked(head, shard)
     except (ValueError, IndexError) as error:

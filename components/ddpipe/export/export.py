@@ -81,7 +81,10 @@ def export(
     data = (manifest, store_of(manifest_uri))
     samples = open_split(data, evaluation.subject.split, shape=signature.shape)
     model, checks = _onnx(evaluated, signature, samples, evaluation)
-    answers = logits_by(evaluated) if model is None else Session(model, torch.get_num_threads())
+    timed = {"eager": logits_by(evaluated)}
+    if model is not None:
+        timed = {"onnx": Session(model, torch.get_num_threads()), **timed}
+    answers = next(iter(timed.values()))
     lineage = {
         "dataset": {"id": manifest.dataset_id, "name": manifest.name, "uri": manifest_uri},
         "training": {
@@ -97,7 +100,7 @@ def export(
             "views": evaluation.subject.views,
         },
         "checks": checks,
-        "speed": speed_of(_timed(model, answers, evaluated), samples.images(range(min(64, len(samples))))),
+        "speed": speed_of(timed, samples.images(range(min(64, len(samples))))),
         "license": spec.license,
         "intended_use": spec.intended_use,
         "made_by": {**checkpoint.lineage, **made_by(os.environ)},
@@ -149,11 +152,6 @@ def made_by(environment: Mapping[str, str]) -> dict[str, Any]:
     """The software that made a package, and the run, job and image as far as the environment names them."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
     return {**surroundings(environment), "versions": versions}
-
-
-def _timed(model: bytes | None, answers: Answer, evaluated: nn.Module) -> dict[str, Answer]:
-    """What is timed, by name."""
-    return {**({} if model is None else {"onnx": answers}), "eager": logits_by(evaluated)}
 
 
 def _check_same_dataset(

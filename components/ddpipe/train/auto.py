@@ -246,14 +246,10 @@ def _optimizer(builder: _RecipeBuilder) -> None:
     rate = family.rates[how] * (batch / family.batch) ** (family.power if how == "sgd" else 0.5)
     if builder.has_weights:
         rate *= constants.PRETRAINED_RATE
-    given = f"{how}, {network} and batches of {batch}"
-    builder.set("learning_rate", float(f"{rate:.2g}"), f"suits {given}")
-    for name in ("momentum", "weight_decay", "schedule"):
-        builder.set(name, family.values(how)[name], f"suits {how}")
-    smoothing = family.smoothing if data.task == "multiclass" else 0.0
-    builder.set(
-        "label_smoothing", smoothing, f"suits {network}" if smoothing else f"none for {data.task} {network}"
-    )
+    builder.set("learning_rate", float(f"{rate:.2g}"), f"suits {how}, {network} and batches of {batch}")
+    for name, value in family.values(how, exclusive=data.task == "multiclass").items():
+        if name not in {*builder.reasons, "warmup_fraction"}:  # which depends on the number of steps
+            builder.set(name, value, f"suits {how} and {network}")
 
 
 def _epochs(builder: _RecipeBuilder) -> None:
@@ -309,18 +305,11 @@ def _selection(builder: _RecipeBuilder) -> None:
     seen, patience = builder.data.validation, builder.recipe.patience
     if patience:
         builder.set("model_selection", "best", "patience may stop the training after it")
-    elif seen >= constants.SELECTION_IMAGES:
-        builder.set(
-            "model_selection",
-            "best",
-            f"{seen:,} validation images, at least {constants.SELECTION_IMAGES}, can tell epochs apart",
-        )
+    elif seen >= (least := constants.SELECTION_IMAGES):
+        builder.set("model_selection", "best", f"{seen:,} validation images can tell epochs apart")
     else:
-        builder.set(
-            "model_selection",
-            "last",
-            f"{seen} validation images, fewer than {constants.SELECTION_IMAGES}, cannot tell epochs apart",
-        )
+        why = f"{seen} validation images, fewer than {least}, cannot tell epochs apart"
+        builder.set("model_selection", "last", why)
     decay = 0.0 if builder.recipe.model_selection == "best" else round(max(0.0, 1 - 20 / builder.steps), 4)
     builder.set(
         "averaging_decay",

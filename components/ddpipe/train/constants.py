@@ -85,8 +85,8 @@ class Family:
     smoothing: float = 0.1
     grows: bool = False
 
-    def values(self, optimizer: str = "") -> dict[str, Any]:
-        """What goes together in a recipe, by the names of its hyperparameters."""
+    def values(self, optimizer: str = "", *, exclusive: bool = True) -> dict[str, Any]:
+        """What goes together in a recipe, by the names of its hyperparameters; smoothing is for one class."""
         how = optimizer or self.optimizer
         return {
             "optimizer": how,
@@ -95,7 +95,7 @@ class Family:
             "momentum": MOMENTA[how],
             "weight_decay": DECAYS[how],
             "warmup_fraction": WARMUPS[how],
-            "label_smoothing": self.smoothing,
+            "label_smoothing": self.smoothing if exclusive else 0.0,
         }
 
 

@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -152,6 +152,18 @@ def summarized(
     }
 
 
+def timed(batches: Iterator[T], *notes: Callable[[float], None]) -> Iterator[T]:
+    """The same batches; notes get the seconds until each was there."""
+    while True:
+        began = time.perf_counter()
+        batch = next(batches, None)
+        if batch is None:
+            return
+        for note in notes:
+            note(time.perf_counter() - began)
+        yield batch
+
+
 class ResourceUsage:
     """Of this process, from one epoch to the next."""
 
@@ -160,15 +172,9 @@ class ResourceUsage:
         self._device = device
         self._begin()
 
-    def waiting(self, batches: Iterator[T]) -> Iterator[T]:
-        """The same batches, with the time noted that passes until each is there."""
-        while True:
-            began = time.perf_counter()
-            batch = next(batches, None)
-            self._waited += time.perf_counter() - began
-            if batch is None:
-                return
-            yield batch
+    def waited(self, seconds: float) -> None:
+        """Note the time until a batch was there."""
+        self._waited += seconds
 
     def epoch(self) -> dict[str, float]:
         """What was used since the last call."""
@@ -216,16 +222,10 @@ class Pace:
         self._slow: int | None = None
         self._in_a_row, self._due = 0, SLOW_IN_A_ROW
 
-    def reading(self, batches: Iterator[T]) -> Iterator[T]:
-        """The same batches; the time until each is there counts."""
-        while True:
-            began = time.perf_counter()
-            batch = next(batches, None)
-            self._seconds += time.perf_counter() - began
-            if batch is None:
-                return
-            self._steps += 1
-            yield batch
+    def waited(self, seconds: float) -> None:
+        """Count the time until the batch of a step was there."""
+        self._seconds += seconds
+        self._steps += 1
 
     @contextmanager
     def working(self) -> Iterator[None]:

@@ -32,7 +32,7 @@ from ddpipe.train.constants import (
     SAMPLES_NAMED,
 )
 from ddpipe.train.initial import Backbone, check_resolution, initial_classifier, network_facts
-from ddpipe.train.journal import Journal, Record, ResourceUsage
+from ddpipe.train.journal import Journal, Record, ResourceUsage, timed
 from ddpipe.train.objective import training_objective, validate
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.recipe import AUGMENTATIONS, Recipe
@@ -151,7 +151,7 @@ class Trainer:
         while self.step < self.steps and not out_of_patience(self.history, self._metric, patience):
             epoch, first = divmod(self.step, self._steps_per_epoch)
             self._begin_epoch(epoch)
-            batches = self._usage.waiting(self._training_step.pace.reading(self._batches(epoch, first)))
+            batches = timed(self._batches(epoch, first), self._usage.waited, self._training_step.pace.waited)
             for number, batch in enumerate(batches, start=first):
                 self.poll(watch)
                 self._before_step(self)

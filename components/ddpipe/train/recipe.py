@@ -100,12 +100,8 @@ NONE = "none"
 LATEST = "latest"
 """In place of an address: the last model of the same dataset and network among the runs."""
 
-CHOOSABLE = {
-    *("pretrained", "model", "resolution", "epochs", "batch_size", "optimizer", "learning_rate"),
-    *("schedule", "momentum", "weight_decay", "warmup_fraction", "label_smoothing", "class_weights"),
-    *("augmentation", "initial_resolution", "averaging_decay", "model_selection"),
-}
-"""What can be chosen by the data; `auto` of the others is decided where it is used."""
+_DECIDED_LATER = ("precision", "deterministic", "strategy")
+"""What `auto` means for these is decided where they are used; the data choose all others."""
 
 FORMER: Mapping[str, Any] = {
     "accumulation_steps": 1,
@@ -345,7 +341,7 @@ class Recipe(Parameters):
 
     def automatic(self) -> set[str]:
         """The names whose values are to be chosen by the data (auto.py)."""
-        return {item.name for item in fields(self) if getattr(self, item.name) == AUTO} & CHOOSABLE
+        return {item.name for item in fields(self) if getattr(self, item.name) == AUTO} - {*_DECIDED_LATER}
 
     def shaping(self) -> dict[str, Any]:
         """Names and values of all that shapes the model."""

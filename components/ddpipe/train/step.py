@@ -181,14 +181,17 @@ _log = logging.getLogger(__name__)
 @contextmanager
 def determinism(how: Determinism, network: str, *, compiled: bool) -> Iterator[None]:
     """Prefer deterministic kernels within this block."""
-    before = _settings()
+    mode, filling = torch.get_deterministic_debug_mode(), deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     # cuBLAS reads this when it starts; without it, torch rejects deterministic operations on a GPU.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # Every value of a new tensor is written before it is read: filling it first costs 4 % of a step.
     deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_deterministic_debug_mode(_DEBUG_MODES[how])
     if compiled:
-        _let_compiler_be_deterministic(how is not Determinism.FALSE)
+        # What `torch.use_deterministic_algorithms` sets: only who compiles waits seconds for this import.
+        from torch._inductor import config  # noqa: PLC0415
+
+        config.deterministic = how is not Determinism.FALSE
     try:
         with _reporting_once():
             yield
@@ -203,27 +206,11 @@ def determinism(how: Determinism, network: str, *, compiled: bool) -> Iterator[N
             do="Set deterministic to auto, or choose another model.",
         ) from error
     finally:
-        _restore(*before)
+        torch.set_deterministic_debug_mode(mode)
+        deterministic.fill_uninitialized_memory = filling  # type: ignore[attr-defined]
 
 
 _DEBUG_MODES = {Determinism.AUTO: "warn", Determinism.TRUE: "error", Determinism.FALSE: "default"}
-
-
-def _let_compiler_be_deterministic(wanted: bool) -> None:
-    """Set what `torch.use_deterministic_algorithms` sets, which takes seconds to import the compiler."""
-    from torch._inductor import config  # noqa: PLC0415 - only who compiles waits for it
-
-    config.deterministic = wanted
-
-
-def _settings() -> tuple[Any, ...]:
-    filling = deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    return torch.get_deterministic_debug_mode(), filling
-
-
-def _restore(mode: int, fill: bool) -> None:
-    torch.set_deterministic_debug_mode(mode)
-    deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
 
 
 @contextmanager

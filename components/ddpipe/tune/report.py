@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
-from ddpipe.evaluate.figures import GRID, INK, MUTED, QUIET, TRAIN, VALIDATION, figure
+from ddpipe.evaluate.figures import QUIET, TRAIN, VALIDATION, figure
 from ddpipe.evaluate.report import duration, percent
 from ddpipe.model.metrics import TITLES
-from ddpipe.search.space import Choice, Dimension, Space, recipe_with
+from ddpipe.search.space import Space, recipe_with
 from ddpipe.templates import environment
 from ddpipe.train.recipe import Recipe
 from ddpipe.tune.study import Study
@@ -147,76 +146,6 @@ def _foremost(trials: Sequence[Trial]) -> list[Trial]:
     return sorted(scored, key=lambda trial: (trial.score or 0, -trial.number))[-MOST_LINES:]
 
 
-def parallel_coordinates(space: Space, trials: Sequence[Trial], best: Trial, title: str) -> str:
-    """A line for each trial through its values, the darker the better, and the best one in another color."""
-    drawn = _foremost(trials)
-    low, high = min(one.score or 0 for one in drawn), max(one.score or 0 for one in drawn)
-    shades = [((one.score or 0) - low) / ((high - low) or 1) for one in drawn]
-    places = {item.name: _place(item) for item in space.dimensions}
-
-    def draw(axes: Axes) -> None:
-        for trial, shade in zip(drawn, shades, strict=True):
-            heights = [*(places[name](value) for name, value in _ordered(space, trial.values)), shade]
-            is_best = trial.number == best.number
-            color = VALIDATION if is_best else _COLORS(shade)
-            axes.plot(range(len(heights)), heights, color=color, linewidth=2 if is_best else 1, clip_on=False)
-        axes.grid(visible=False)
-        axes.set(xlim=(0, len(places)), ylim=(0, 1), yticks=[])
-        for place, labels in enumerate(
-            [*map(_labels, space.dimensions), {0.0: f"{low:.4f}", 1.0: f"{high:.4f}"}]
-        ):
-            axes.axvline(place, color=GRID, linewidth=1, zorder=0)
-            for height, label in labels.items():
-                axes.annotate(
-                    label,
-                    (place, height),
-                    (4, 0),
-                    textcoords="offset points",
-                    color=INK,
-                    fontsize=8,
-                    va="bottom" if height < 1 else "top",
-                    annotation_clip=False,
-                    bbox={
-                        "boxstyle": "square,pad=0.1",
-                        "facecolor": "white",
-                        "edgecolor": "none",
-                        "alpha": 0.8,
-                    },
-                )
-        axes.set_xticks(range(len(places) + 1), [*map(_plain, places), title])
-        axes.tick_params(axis="x", labelcolor=MUTED)
-
-    return figure(draw, height=3.2, width=max(5.0, min(_WIDE, 1.8 * (len(places) + 1))))
-
-
-def _ordered(space: Space, values: Mapping[str, object]) -> list[tuple[str, object]]:
-    return [(name, values[name]) for name in space.names]
-
-
-def _place(item: Dimension) -> Place:
-    match item:
-        case Choice():
-            return lambda value: item.values.index(value) / (len(item.values) - 1)
-        case _ if item.log:
-            low, high = math.log(item.low), math.log(item.high)
-            return lambda value: (math.log(float(str(value))) - low) / (high - low)
-        case _:
-            return lambda value: (float(str(value)) - item.low) / (item.high - item.low)
-
-
-def _labels(item: Dimension) -> dict[float, str]:
-    if isinstance(item, Choice):
-        place = _place(item)
-        return {place(value): _plain(str(value)) for value in item.values}
-    return {0.0: f"{item.low:g}", 1.0: f"{item.high:g}"}
-
-
-def _plain(text: str) -> str:
-    """A text as matplotlib shows it: no formula in it, and not too long."""
-    short = text if len(text) <= 2 * _LONGEST else f"{text[: 2 * _LONGEST - 1]}…"
-    return short.replace("$", r"\$")
-
-
 MOST = 200
 """Trials in the table: the best ones."""
 
@@ -243,5 +172,4 @@ def render(found: Findings) -> str:
             f"{title} by trial": scores(found.trials, found.best, title),
             f"{title} by epoch": learning_curves(found.trials, found.best, title),
         },
-        parallel=parallel_coordinates(found.space, found.trials, found.best, title),
     )

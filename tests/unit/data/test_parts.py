@@ -66,12 +66,9 @@ def test_images_read_in_parts_are_those_of_the_copy(
 def test_each_image_is_one_request_and_the_start_reads_heads(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second process of a node, and its next start, read no head again."""
     uri = _jpegs()
     monkeypatch.setenv(LIMIT, "0")
     proxy.requests.clear()
-    open_split(uri, "train", tmp_path)
-    assert len(_fetches(proxy)) == 2
     reader = open_split(uri, "train", tmp_path)
     assert len(_fetches(proxy)) == 2
     reader.images([3, 0, 4])
@@ -114,16 +111,6 @@ def test_a_limit_that_is_no_size_is_refused(
     monkeypatch.setenv(LIMIT, text)
     with pytest.raises(ParameterError, match="not a number of gigabytes"):
         open_split(uri, "train", tmp_path)
-
-
-@pytest.mark.usefixtures("s3")
-def test_a_damaged_head_on_disk_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uri = _jpegs()
-    monkeypatch.setenv(LIMIT, "0")
-    before = open_split(uri, "train", tmp_path).images([4])
-    for head in (tmp_path / "heads").glob("*[!k]"):
-        head.write_bytes(b"half")
-    np.testing.assert_array_equal(open_split(uri, "train", tmp_path).images([4]), before)
 
 
 @pytest.mark.usefixtures("s3")

@@ -22,7 +22,7 @@ from ddpipe.distributed import World
 from ddpipe.storage import open_store
 from ddpipe.train import journal
 from ddpipe.train.batches import images_seen
-from ddpipe.train.journal import Pace, ResourceUsage, keep_journal, slowest, summarized
+from ddpipe.train.journal import Pace, ResourceUsage, keep_journal, slowest, summarized, timed
 from ddpipe.train.saver import uploading
 
 LOG_PANEL = 75
@@ -167,7 +167,7 @@ def test_a_rank_that_is_slow_once_is_not_reported(
 
 def test_reading_and_working_count() -> None:
     pace = Pace(World(0, 1, torch.device("cpu")))
-    for _ in pace.reading(iter(range(4))):
+    for _ in timed(iter(range(4)), pace.waited):
         with pace.working():
             torch.zeros(1)
     assert 0 < pace._mean() < 1
@@ -199,7 +199,7 @@ def test_share_of_time_waiting_for_data_is_reported_per_epoch(
             yield number
 
     for wait, share in ((1.0, 0.25), (3.0, 0.5)):
-        assert [number for number in measured.waiting(batches(wait)) if clock_moves(clock)] == [0, 1, 2]
+        assert [number for number in timed(batches(wait), measured.waited) if clock_moves(clock)] == [0, 1, 2]
         assert measured.epoch()["data_wait"] == share
 
 

@@ -45,7 +45,7 @@ def test_a_report_has_recipe_trials_and_figures() -> None:
     assert "ddpipe run --recipe studies/" in page
     assert "reached 0.5000" in page
     assert "1 trial stopped early" in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 2
     assert "epochs=2" in page
     assert re.search(r"learning_rate</td><td>75", page)
     assert re.findall(r"<td>(\d)</td><td class=.text.>", page) == ["1", "0", "2"]
