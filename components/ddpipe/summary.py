@@ -24,7 +24,7 @@ class Summary:
         run: The run's folder.
         reused: Whether the dataset version existed already.
         unchanged_since: The earlier run, and when it ended, whose model this one reuses; empty if it trained.
-        metrics: By split, by name; the test metrics with their 95 % interval.
+        metrics: By split, by name; the test metrics with their 95 % interval, and what a constant answer has.
         mistakes: The wrong answers of which the model was surest, at most three: `sample`, what was
             `expected` and `predicted`, and the `probability` of the predicted class, or of the label.
         model: URI of the model package; empty if the gate kept the champion.
@@ -86,7 +86,8 @@ def _with_interval(score: Mapping[str, float | None]) -> str:
     interval = (
         f"   95 % interval {score['low']:.4f} to {score['high']:.4f}" if score["low"] is not None else ""
     )
-    return f"{score['value']:.4f}{interval}"
+    baseline = f"   a constant answer has {score['baseline']:.4f}" if "baseline" in score else ""
+    return f"{score['value']:.4f}{interval}{baseline}"
 
 
 def summary(run: Run) -> Summary:
@@ -94,7 +95,7 @@ def summary(run: Run) -> Summary:
     records = {record["step"]: record for record in run.steps()}
     history = training_record(run.origin("train"))["history"][-1]
     evaluation = load_evaluation(run.origin("evaluate").evaluation)
-    scores = evaluation.metrics.scores
+    scores, baseline = evaluation.metrics.scores, evaluation.metrics.baseline
     return Summary(
         run=run.uri,
         dataset_id=records["prepare"]["facts"]["dataset_id"],
@@ -102,7 +103,10 @@ def summary(run: Run) -> Summary:
         unchanged_since=records["train"]["facts"].get("since", ""),
         metrics={
             **{split: _of_split(history, split) for split in ("train", "validation")},
-            "test": {name: asdict(score) for name, score in scores.items()},
+            "test": {
+                name: asdict(score) | ({"baseline": baseline[name]} if name in baseline else {})
+                for name, score in scores.items()
+            },
         },
         warnings=[*evaluation.metrics.warnings, *evaluation.metrics.missing()],
         mistakes=_mistakes(evaluation),

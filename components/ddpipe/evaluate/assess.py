@@ -19,7 +19,7 @@ from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import DdpipeError, ParameterError
 from ddpipe.evaluate.champion import BATCH, differences_to, session_of
 from ddpipe.evaluate.evaluate import VALIDATION, Scored, check_any, check_finite, measured, rough
-from ddpipe.evaluate.measure import measure
+from ddpipe.evaluate.measure import measure, unproven
 from ddpipe.evaluate.slices import publish_in_detail, sliced
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model.classifier import load_model, samples_seen
@@ -100,6 +100,7 @@ def assess(
     else:
         metrics = measured(answers, manifest, split)
     warnings = (
+        *unproven(metrics),
         *rough(len(samples), task.scores[0], split),
         *judged.warnings,
         *_flattery(judged, samples, split),

@@ -19,7 +19,7 @@ from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.distributed import World, process_group
 from ddpipe.errors import CheckpointError, DatasetError, Diverged
-from ddpipe.evaluate.measure import best_thresholds, fitted, measure
+from ddpipe.evaluate.measure import best_thresholds, fitted, measure, unproven
 from ddpipe.evaluate.slices import publish_in_detail, sliced
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.model import VIEWS
@@ -126,6 +126,7 @@ def evaluate(
                 on_validation = {name: headline(seen[VALIDATION], task) for name, seen in both.items()}
                 metrics = replace(metrics, plain=values, validation=on_validation)
             warnings = (
+                *unproven(metrics),
                 *rough(manifest.splits[SPLIT].count, task.scores[0]),
                 *warnings_about(metrics.validation, checkpoint.history, task.scores[0], images),
             )

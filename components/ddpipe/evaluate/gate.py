@@ -25,6 +25,7 @@ from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.reader import SplitReader, open_split
 from ddpipe.errors import ParameterError
 from ddpipe.evaluate.champion import NotComparable, champion_of, logits_of_champion
+from ddpipe.evaluate.measure import unproven
 from ddpipe.evaluate.resampling import CONFIDENCE, gain_interval, mcnemar
 from ddpipe.evaluate.spec import GateSpec
 from ddpipe.model.classifier import samples_seen
@@ -69,6 +70,8 @@ def gate(
     """Decide whether a model replaces the champion, and publish the verdict. Nothing is promoted here."""
     spec = spec.validated()
     manifest, evaluation = load_manifest(manifest_uri), load_evaluation(evaluation_uri)
+    if spec.gate_metric == AUTO:
+        spec = replace(spec, gate_metric=evaluation.metrics.headline)
     _check(spec, manifest, evaluation, manifest_uri)
     task, split = TASKS[manifest.task], evaluation.subject.split
     samples = open_split((manifest, store_of(manifest_uri)), split)
@@ -97,6 +100,9 @@ def gate(
         comparison=comparison,
         trouble=trouble,
     )
+    if verdict.promoted and (doubt := next(unproven(evaluation.metrics), "")):
+        verdict = replace(verdict, reason=f"{verdict.reason}; but {doubt}")
+        _log.warning("%s", doubt)
     unknown = [name for name, hashes in seen.items() if hashes is None]
     verdict = replace(
         verdict,

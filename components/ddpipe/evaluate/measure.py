@@ -34,6 +34,9 @@ FEWEST = 50
 LOWEST, HIGHEST = 0.2, 10.0
 """Bounds of a temperature."""
 
+RARE = 0.2
+"""Of an even share of the samples: a class with less makes balanced accuracy the score that counts."""
+
 CURVE_POINTS = 100
 
 MOST_CURVES = 200
@@ -64,6 +67,10 @@ def measure(
     answers = Answers.of(kind, logits, labels, cuts)
     undefined = {name: reason for name in kind.scores if (reason := METRICS[name].missing(answers, classes))}
     defined = [name for name in kind.scores if name not in undefined]
+    rarest = answers.truth.sum(axis=0).min() * len(classes) / len(labels)
+    if kind.exclusive and rarest < RARE and "balanced_accuracy" in defined:
+        # Where nearly all images are "ok", so is nearly every answer: accuracy hides what was missed.
+        defined.sort(key=lambda name: name != "balanced_accuracy")
     found = intervals(answers, defined, groups)
     return Metrics(
         task=task,
@@ -76,6 +83,23 @@ def measure(
         calibration=answers.bins,
         groups=0 if groups is None else len(np.unique(groups)),
     )
+
+
+def unproven(metrics: Metrics) -> Iterator[str]:
+    """A warning that a model is not clearly better than one that does not look at the image."""
+    name, known = metrics.headline, metrics.baseline
+    score = metrics.scores.get(name)
+    if score is None or name not in known:
+        return
+    low = score.value if score.low is None else score.low
+    if low <= known[name]:
+        constant = (
+            f"always answering {metrics.commonest.name!r}" if METRICS[name].is_share else "a constant answer"
+        )
+        yield (
+            f"{METRICS[name].title} {score.value:.4f} is not clearly better than {known[name]:.4f}, which "
+            f"{constant} gives: add images of the classes that are confused, or train longer"
+        )
 
 
 def _class_scores(

@@ -141,7 +141,7 @@ def render(record: RunRecord) -> str:
         subject=record.evaluation.subject,
         metrics=metrics,
         views=VIEWS[record.evaluation.subject.views],
-        headline=next(iter(metrics.scores)),
+        headline=metrics.headline,
         titles=TITLES,
         verdicts=VERDICTS,
         fewest=FEWEST,

@@ -145,15 +145,14 @@ def _unusable(spec: EvaluateSpec, seen: str) -> ParameterError:
 
 
 def slice_scores(
-    slicing: Slicing, answers: Answers, task: Task, groups: IntArray | None = None
+    slicing: Slicing, answers: Answers, task: Task, name: str, groups: IntArray | None = None
 ) -> tuple[SliceScore, ...]:
-    """How good a model is on each slice, in the order of `Slicing.each`.
+    """How good a model is on each slice by the score of this name, in the order of `Slicing.each`.
 
     An average over classes is over those that the slice defines, and is compared with the whole split's over
     the same classes: a site without a rare finding is not better for that. Samples with equal numbers in
     `groups`, shape (samples,), belong together.
     """
-    name = task.scores[0]
     metric = METRICS[name]
 
     def scored(column: str, value: str, mask: BoolArray) -> SliceScore:
@@ -226,6 +225,6 @@ def publish_in_detail(
     files = {CURVES: to_json({name: asdict(one) for name, one in curves.items()})}
     if slicing:
         answers = Answers.of(task, scaled, labels, metrics.thresholds)
-        metrics = replace(metrics, slices=slice_scores(slicing, answers, task, groups))
+        metrics = replace(metrics, slices=slice_scores(slicing, answers, task, metrics.headline, groups))
         files |= {FILE: slicing.to_bytes(), TABLE: slices_csv(metrics.slices)}
     return publish(store, subject, metrics, logits, labels, files)

@@ -66,7 +66,9 @@ class GateSpec(Parameters):
         form="gate_model",
     )
     gate_metric: str = parameter(
-        AUTO, "Score that decides; auto is accuracy, or macro_auc of labels.", OneOf((AUTO, *DECIDING))
+        AUTO,
+        "Score that decides; auto is accuracy, balanced_accuracy with a rare class, or macro_auc of labels.",
+        OneOf((AUTO, *DECIDING)),
     )
     gate_minimum: float = parameter(
         0.0, "Minimum score of a new model; below it the step fails.", Between(0, 1)

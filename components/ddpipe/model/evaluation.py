@@ -135,6 +135,27 @@ class Metrics:
         """Of each label; None for a multiclass model's classes, and where none could be chosen."""
         return tuple(scores.threshold for scores in self.classes)
 
+    @property
+    def headline(self) -> str:
+        """The score that a reader sees first, and by which the gate decides unless it is told otherwise."""
+        return next(iter(self.scores), TASKS[self.task].scores[0])
+
+    @property
+    def commonest(self) -> ClassScores:
+        """The class that most samples show: the best answer of who does not look at the image."""
+        return max(self.classes, key=lambda one: one.support)
+
+    @property
+    def baseline(self) -> dict[str, float]:
+        """What the best constant answer scores, as far as that says something of the model."""
+        if not TASKS[self.task].exclusive:
+            return {"macro_auc": 0.5}
+        return {
+            "accuracy": self.commonest.support / self.samples,
+            "balanced_accuracy": 1 / len(self.classes),
+            "macro_auc": 0.5,
+        }
+
     def missing(self) -> list[str]:
         """What could not be scored, and why."""
         return [f"no {name}: {reason}" for name, reason in self.undefined.items()]

@@ -101,6 +101,13 @@ def test_page_describes_the_whole_run() -> None:
     _assert_well_formed(page)
 
 
+def test_page_shows_what_a_constant_answer_scores() -> None:
+    record = a_record()
+    text = _text(render(record))
+    assert f"what always answering {record.evaluation.metrics.commonest.name} scores" in text
+    assert text.count("constant answer:") == 3
+
+
 def test_page_names_the_groups_that_were_resampled() -> None:
     record = a_record()
     evaluation = record.evaluation

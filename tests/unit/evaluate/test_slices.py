@@ -149,7 +149,7 @@ def test_a_bad_slice_is_found_and_comes_first() -> None:
     wrong = np.where(sites == 0, np.arange(305) % 10 == 0, np.arange(305) % 2 == 0)
     said = np.where(wrong, (labels + 1) % 3, labels)
     answers = Answers.of(TASKS["multiclass"], 4.0 * (said[:, None] == np.arange(3)), labels, [None] * 3)
-    scores = slice_scores(_slicing(sites.tolist(), "NSX"), answers, TASKS["multiclass"])
+    scores = slice_scores(_slicing(sites.tolist(), "NSX"), answers, TASKS["multiclass"], "accuracy")
     by_value = {one.value: one for one in scores}
     assert (by_value["N"].score, by_value["S"].score) == (0.9, 0.5)
     assert [one.value for one in worst_first(scores)] == ["S", "N", "X"]
@@ -167,7 +167,7 @@ def test_a_slice_is_compared_over_the_labels_that_it_defines() -> None:
     labels[:32, 2] = 0
     task, logits = TASKS["multilabel"], some_logits(labels, 3)
     answers = Answers.of(task, logits, labels, [0.5] * 3)
-    found = slice_scores(_slicing([0] * 32 + [1] * 32), answers, task)[0]
+    found = slice_scores(_slicing([0] * 32 + [1] * 32), answers, task, task.scores[0])[0]
     of_two = sklearn.roc_auc_score(labels[:32, :2], logits[:32, :2], average="macro")
     whole = sklearn.roc_auc_score(labels[:, :2], logits[:, :2], average="macro")
     assert (found.score, found.whole, found.classes) == (pytest.approx(of_two), pytest.approx(whole), 2)
@@ -177,7 +177,7 @@ def test_a_slice_that_defines_nothing_has_no_score() -> None:
     labels = some_labels(40, 2)
     labels[:10] = 0
     answers = Answers.of(TASKS["multilabel"], some_logits(labels, 2), labels, [0.5] * 2)
-    empty = slice_scores(_slicing([0] * 10 + [1] * 30), answers, TASKS["multilabel"])[0]
+    empty = slice_scores(_slicing([0] * 10 + [1] * 30), answers, TASKS["multilabel"], "macro_auc")[0]
     assert (empty.score, empty.low, empty.whole, empty.classes) == (None, None, None, 0)
 
 
@@ -187,7 +187,7 @@ def test_patients_widen_the_interval_of_a_slice() -> None:
     said = np.where(right, labels, 1 - labels)
     answers = Answers.of(TASKS["multiclass"], 4.0 * (said[:, None] == np.arange(2)), labels, [None] * 2)
     alone, grouped = (
-        slice_scores(_slicing([0] * 80, "N"), answers, TASKS["multiclass"], groups)[0]
+        slice_scores(_slicing([0] * 80, "N"), answers, TASKS["multiclass"], "accuracy", groups)[0]
         for groups in (None, np.arange(80) // 8)
     )
     assert alone.low is not None
@@ -254,7 +254,7 @@ def test_report_shows_the_worst_slice_first_and_escapes_it() -> None:
     truth = np.arange(200) % 2
     said = np.where(np.array(sites) == 1, 1 - truth, truth)
     answers = Answers.of(task, 4.0 * (said[:, None] == np.arange(2)), truth, [None] * 2)
-    slices = slice_scores(_slicing(sites, ("good", "<b>bad")), answers, task)
+    slices = slice_scores(_slicing(sites, ("good", "<b>bad")), answers, task, task.scores[0])
     metrics = dataclasses.replace(labels, slices=slices)
     page = render(
         dataclasses.replace(record, evaluation=dataclasses.replace(record.evaluation, metrics=metrics))

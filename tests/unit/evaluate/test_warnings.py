@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from evaluation_runs import a_record
 
 from ddpipe.evaluate.evaluate import FEW, rough, warnings_about
+from ddpipe.evaluate.measure import measure, unproven
 from ddpipe.evaluate.report import render
+from ddpipe.model.evaluation import Metrics
 
 
 def history(*scores: float) -> list[dict[str, float]]:
@@ -73,3 +76,33 @@ def test_warnings_are_part_of_the_report() -> None:
     metrics = replace(record.evaluation.metrics, warnings=("flips make <it> worse",))
     page = render(replace(record, evaluation=replace(record.evaluation, metrics=metrics)))
     assert "flips make &lt;it&gt; worse" in page
+
+
+def _parts(defects: int, found: int, false_alarms: int, images: int = 400) -> Metrics:
+    """What is measured of a model that finds so many defects among good parts."""
+    labels = np.arange(images) < defects
+    said = (np.arange(images) < found) | (np.arange(images) >= images - false_alarms)
+    logits = np.where(np.stack([~said, said], axis=1), 2.0, -2.0).astype(np.float32)
+    return measure(logits, labels.astype(np.int64), ("ok", "defect"))
+
+
+def test_a_model_that_is_not_clearly_better_than_a_constant_answer_is_named() -> None:
+    """Accuracy 0.886 looks good, and "ok" for every part has 0.971."""
+    metrics = _parts(defects=12, found=1, false_alarms=35)
+    assert metrics.scores["accuracy"].value == pytest.approx(0.885)
+    assert metrics.baseline["accuracy"] == pytest.approx(0.97)
+    assert (metrics.headline, metrics.commonest.name) == ("balanced_accuracy", "ok")
+    (text,) = unproven(metrics)
+    assert "balanced accuracy 0.4966 is not clearly better than 0.5000" in text
+
+
+def test_with_even_classes_accuracy_counts_and_is_compared_with_the_commonest_class() -> None:
+    metrics = _parts(defects=170, found=5, false_alarms=0)
+    assert metrics.headline == "accuracy"
+    (text,) = unproven(metrics)
+    assert "which always answering 'ok' gives" in text
+
+
+def test_a_model_that_is_clearly_better_is_not_warned_of() -> None:
+    assert not list(unproven(_parts(defects=12, found=11, false_alarms=4)))
+    assert not list(unproven(_parts(defects=170, found=160, false_alarms=9)))
