@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from ddpipe.commands import JSON, SPELLING
-from ddpipe.errors import DdpipeError, ParameterError
+from ddpipe.errors import DdpipeError, ParameterError, visible
 from ddpipe.form import as_option, spelled
 from ddpipe.processes.machine import clean_up_and_leave, search_rarely
 
@@ -101,7 +101,7 @@ class CommandLine(click.Group):
 
 
 def _spelled(text: str, meta: Mapping[str, Any]) -> str:
-    return spelled(text, meta.get(SPELLING, as_option))
+    return visible(spelled(text, meta.get(SPELLING, as_option)))
 
 
 class _Formatter(logging.Formatter):

@@ -18,8 +18,15 @@ a malformed command line. A user sees a traceback only for a bug (exit code 1).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
+from unicodedata import category
+
+BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the order in which others are shown: with them one name can look like another."""
+
+_COLORS = re.compile(r"\x1b\[[\d;]*m")
 
 
 class DdpipeError(Exception):
@@ -67,6 +74,19 @@ def from_dict(record: Mapping[str, Any]) -> DdpipeError:
     """The error from its `as_dict`."""
     kind: type[DdpipeError] = globals()[record["error"]]
     return kind(**{part: record[part] for part in ("what", "which", "seen", "do")})
+
+
+def visible(text: str) -> str:
+    """What a terminal may show of text from elsewhere: names of files and classes, answers of servers, logs.
+
+    Colors go; what else controls a terminal, or the order of a text, is escaped.
+    """
+    return "".join(
+        char.encode("unicode_escape").decode()
+        if (category(char) in {"Cc", "Cs"} and char not in "\n\t") or char in BIDIRECTIONAL
+        else char
+        for char in _COLORS.sub("", text.replace("\r\n", "\n"))
+    )
 
 
 def listed(problems: Sequence[str], limit: int = 20) -> str:

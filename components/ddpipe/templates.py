@@ -8,6 +8,15 @@ from __future__ import annotations
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
+def csv_cell(text: str) -> str:
+    """A cell of a table for a spreadsheet: what it would take for a formula starts with an apostrophe."""
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text
+    return text
+
+
 def environment(package: str) -> Environment:
     """The templates in a package's folder; an undefined name in a template is an error."""
     return Environment(

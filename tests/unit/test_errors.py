@@ -4,7 +4,7 @@ import inspect
 import pickle
 
 from ddpipe import errors
-from ddpipe.errors import DdpipeError, NoSuchBucket, from_dict, listed
+from ddpipe.errors import DdpipeError, NoSuchBucket, from_dict, listed, visible
 
 TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, DdpipeError)]
 
@@ -38,3 +38,11 @@ def test_many_problems_are_all_counted_but_not_all_shown() -> None:
     assert "image 19" in text
     assert "image 20" not in text
     assert "and 5 more" in text
+
+
+def test_text_from_elsewhere_controls_no_terminal() -> None:
+    assert visible("ünïcode, two\r\nlines\tand a tab") == "ünïcode, two\nlines\tand a tab"
+    assert visible("\x1b[31mred\x1b[0m") == "red"
+    assert visible("a\x1b]0;title\x07b\rc\u202egnp.exe\ud800") == (
+        r"a\x1b]0;title\x07b\rc\u202egnp.exe\ud800"
+    )

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import click
 
+from ddpipe.errors import visible
+
 JSON = "json"
 """Key of the context's `meta`: whether --json is given."""
 SPELLING = "spelling"
@@ -29,7 +31,12 @@ json_option = click.option(
 
 def print_result(facts: Mapping[str, object], text: str) -> None:
     """Print the result on standard output."""
-    click.echo(json.dumps(facts) if click.get_current_context().meta.get(JSON) else text)
+    say(json.dumps(facts) if click.get_current_context().meta.get(JSON) else text)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a line, of which some may come from elsewhere."""
+    click.echo(visible(text), err=err)
 
 
 store_option = click.option(

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NoReturn
 import click
 
 from ddpipe import form
-from ddpipe.commands import json_option, print_result
+from ddpipe.commands import json_option, print_result, say
 from ddpipe.commands.options import SectionedCommand, options, parsed, taken
 from ddpipe.engine.client import Engine, connect
 from ddpipe.engine.doctor import Check, Plan, State, examine
@@ -211,10 +211,12 @@ def submit_command(
     version = request.version
     name = run_name or f"{version.pipeline}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     run_id = start(engine, request, name)
-    say = functools.partial(click.echo, err=True)
-    say(f"version  {version.name} of {version.pipeline} ({'uploaded' if version.uploaded else 'unchanged'})")
-    say(f"run      {name}\n         {engine.link(run_id)}")
-    state = followed(engine, run_id, say) if wait else look(engine, run_id)
+    report = functools.partial(say, err=True)
+    report(
+        f"version  {version.name} of {version.pipeline} ({'uploaded' if version.uploaded else 'unchanged'})"
+    )
+    report(f"run      {name}\n         {engine.link(run_id)}")
+    state = followed(engine, run_id, report) if wait else look(engine, run_id)
     facts = {
         "pipeline": version.pipeline,
         "version": version.name,

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ddpipe.commands import json_option, print_result
+from ddpipe.commands import json_option, print_result, say
 from ddpipe.commands.options import options
 from ddpipe.commands.results import CommandOutcome, Scores
 from ddpipe.commands.step import step_command
@@ -120,7 +120,7 @@ def clean_up_command(pipeline: str, run_id: str, namespace: str | None) -> None:
         try:
             swept = _swept(pipeline, run_id, namespace)
         except LaunchError as error:
-            click.echo(f"the jobs of the run could not be removed: {error}", err=True)
+            say(f"the jobs of the run could not be removed: {error}", err=True)
             swept = Swept([], [str(error)])
     else:
         swept = _swept(pipeline, run_id, namespace)
@@ -133,8 +133,9 @@ def clean_up_command(pipeline: str, run_id: str, namespace: str | None) -> None:
 def _swept(pipeline: str, run_id: str, namespace: str | None) -> Swept:
     cluster = connect().patient(_PATIENCE)
     where = namespace or cluster.namespace
-    say = partial(click.echo, err=True)
     return answered(
-        lambda: sweep(cluster, where, pipeline=pipeline or None, run=run_id or None, say=say),
+        lambda: sweep(
+            cluster, where, pipeline=pipeline or None, run=run_id or None, say=partial(say, err=True)
+        ),
         f"the jobs of namespace {where}",
     )

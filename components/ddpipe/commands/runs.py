@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from ddpipe.commands import json_option, print_result
+from ddpipe.commands import json_option, print_result, say
 from ddpipe.commands.engine import Command, followed, with_engine
 from ddpipe.commands.options import SectionedCommand, options, taken
 from ddpipe.engine.client import Engine, connect
@@ -113,7 +113,7 @@ def retry_command(engine: Engine, run_id: str, wait: bool) -> None:
 
 
 def _show(engine: Engine, run_id: str, *, wait: bool) -> None:
-    _print_run(followed(engine, run_id, partial(click.echo, err=True)) if wait else look(engine, run_id))
+    _print_run(followed(engine, run_id, partial(say, err=True)) if wait else look(engine, run_id))
 
 
 def _print_run(state: RunState) -> None:

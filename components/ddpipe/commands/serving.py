@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ddpipe.commands import JSON
+from ddpipe.commands import JSON, say
 from ddpipe.commands.options import SectionedCommand, options
 from ddpipe.commands.results import CommandOutcome, Page, Scores, called_by_engine
 from ddpipe.commands.step import step_command
@@ -80,7 +80,7 @@ def predict_command(
     else:
         as_json = click.get_current_context().meta.get(JSON)
         for one in predictions:
-            click.echo(json.dumps(one.to_dict(chosen.top)) if as_json else one.to_text(chosen.top))
+            say(json.dumps(one.to_dict(chosen.top)) if as_json else one.to_text(chosen.top))
     for text, times in tally.warnings.items():
         click.secho(f"warning: {times:,} of {tally.images:,} images are {text}", fg="yellow", err=True)
     tally.check_readable(chosen)

@@ -20,7 +20,7 @@ from operator import index
 from typing import Any
 from unicodedata import category
 
-from ddpipe.errors import DatasetError, listed
+from ddpipe.errors import BIDIRECTIONAL, DatasetError, listed
 from ddpipe.storage import Store, open_store, read_uri
 
 Shape = tuple[int, int, int]
@@ -315,9 +315,6 @@ def _error_for(which: str, seen: str) -> DatasetError:
 
 DATASET = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 """A dataset's name; it is a part of paths."""
-
-BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that change the order in which others are shown: with them one name can look like another."""
 
 
 def printable(name: str) -> str | None:

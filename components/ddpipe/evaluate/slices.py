@@ -29,6 +29,7 @@ from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task
 from ddpipe.sources.table import parsed
 from ddpipe.storage import Store, read_uri
 from ddpipe.storage.sealed import to_json
+from ddpipe.templates import csv_cell
 
 TABLE, CURVES = "slices.csv", "curves.json"
 
@@ -193,7 +194,16 @@ def slices_csv(slices: Sequence[SliceScore]) -> bytes:
     for one in worst_first(slices):
         numbers = (one.score, one.low, one.high, one.whole)
         shown = ["" if number is None else f"{number:.6f}" for number in numbers]
-        rows.writerow((one.column, one.value, one.samples, *shown, one.classes, "; ".join(notes(one))))
+        rows.writerow(
+            (
+                csv_cell(one.column),
+                csv_cell(one.value),
+                one.samples,
+                *shown,
+                one.classes,
+                "; ".join(notes(one)),
+            )
+        )
     return text.getvalue().encode()
 
 

@@ -24,6 +24,7 @@ from typing import Any, Self
 import numpy as np
 
 from ddpipe.data.index import TRAINED_ON, Hashes, from_bytes, to_bytes
+from ddpipe.data.manifest import printable
 from ddpipe.model import VIEWS, ModelNames
 from ddpipe.model.evaluation import Metrics, corrupt, read_json
 from ddpipe.model.preprocessing import LARGEST_SIDE, Preprocessing
@@ -119,6 +120,8 @@ class Signature:
             yield f"{self.views!r} is not a name of views"
         if not self.classes or len({*self.classes}) < len(self.classes):
             yield "it has no classes, or one class twice"
+        if shown := [name for one in self.classes if (name := printable(one))]:
+            yield f"the name of a class holds characters that control a terminal: {shown[0][:80]}"
         if self.task not in TASKS:
             yield f"{self.task!r} is not a task"
         elif len(self.thresholds) != (0 if TASKS[self.task].exclusive else len(self.classes)):

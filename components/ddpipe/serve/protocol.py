@@ -94,9 +94,18 @@ def _files(shape: Sequence[int], data: Sequence[str] | bytes) -> Sequence[bytes]
     if list(shape) != [len(data)] or not 1 <= len(data) <= MOST_IMAGES:
         raise ValueError(f"its shape is {str(shape)[:40]}, its data has {len(data)} items")
     try:
-        return [base64.b64decode(text, validate=True) for text in data]
+        return [_decoded(text) for text in data]
     except binascii.Error as error:
         raise ValueError(f"its data is not base64: {error}") from error
+
+
+def _decoded(text: str) -> bytes:
+    """The content of a file, from base64 as programs print it, in lines, or from a data: URL of a browser."""
+    if text.startswith("data:"):
+        kind, _, text = text.partition(",")
+        if not kind.endswith(";base64"):
+            raise ValueError("its data: URL is not base64")
+    return base64.b64decode("".join(text.split()), validate=True)
 
 
 def _strings(data: bytes) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ among them, and queues without a bound. Requests that need work are counted befo
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
@@ -43,6 +44,14 @@ POLICY = (
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class Answer(JSONResponse):
+    """JSON in ASCII: a client's name for its request may hold what UTF-8 cannot, such as half a surrogate."""
+
+    def render(self, content: Any) -> bytes:  # noqa: ANN401 - JSON
+        """The body."""
+        return json.dumps(content, allow_nan=False).encode()
 
 
 class Rejected(Exception):
@@ -165,21 +174,21 @@ class Server:
         return PlainTextResponse(self._work.metrics())
 
     async def _live(self, _request: Request) -> Response:
-        return JSONResponse({"live": True, "ready": True})
+        return Answer({"live": True, "ready": True})
 
     async def _ready(self, _request: Request) -> Response:
-        return JSONResponse({"name": self._work.name, "ready": True})
+        return Answer({"name": self._work.name, "ready": True})
 
     async def _server_metadata(self, _request: Request) -> Response:
-        return JSONResponse(protocol.server_metadata(self._work.name))
+        return Answer(protocol.server_metadata(self._work.name))
 
     async def _model_metadata(self, _request: Request) -> Response:
         work = self._work
-        return JSONResponse(protocol.metadata(work.model.signature, work.name, work.version))
+        return Answer(protocol.metadata(work.model.signature, work.name, work.version))
 
     async def _infer(self, request: Request) -> Response:
         body, header = await _body(request), request.headers.get(protocol.HEADER)
-        return JSONResponse(await self._work.computed(self._inferred, body, header))
+        return Answer(await self._work.computed(self._inferred, body, header))
 
     def _inferred(self, body: bytes, header: str | None) -> Any:  # noqa: ANN401 - JSON
         work = self._work
@@ -191,7 +200,7 @@ class Server:
         (answer,) = await self._work.computed(self._work.predicted, [await _body(request)])
         if answer.problem:
             raise Rejected(400, f"the picture cannot be read: {answer.problem}")
-        return JSONResponse(answer.to_dict())
+        return Answer(answer.to_dict())
 
     def _of_model(self, endpoint: Endpoint) -> Endpoint:
         """Only for this model's name and version."""
@@ -236,10 +245,10 @@ async def _rejected(_request: Request, error: Exception) -> Response:
     if not isinstance(error, Rejected):
         raise error
     headers = {"Retry-After": str(RETRY_AFTER)} if error.status == 503 else None  # noqa: PLR2004 - HTTP's number
-    return JSONResponse({"error": str(error)}, error.status, headers)
+    return Answer({"error": str(error)}, error.status, headers)
 
 
 async def _error(_request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    return Answer({"error": error.detail}, error.status_code, error.headers)

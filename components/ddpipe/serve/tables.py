@@ -28,7 +28,7 @@ from ddpipe.serve.settings import PredictOptions
 from ddpipe.sources.base import Unreadable
 from ddpipe.storage import Store
 from ddpipe.storage.sealed import to_json
-from ddpipe.templates import environment
+from ddpipe.templates import csv_cell, environment
 
 TABLE, SUMMARY, PAGE = "predictions.csv", "summary.json", "predictions.html"
 
@@ -109,7 +109,7 @@ def write_tables(
         path = Path(scratch, TABLE)
         with path.open("w", encoding="utf-8", newline="") as text:
             lines = csv.writer(text, lineterminator="\n")
-            lines.writerow(["image", "answer", *classes, "warnings", "problem"])
+            lines.writerow(["image", "answer", *map(csv_cell, classes), "warnings", "problem"])
             lines.writerows(_row(one, classes) for one in predictions)
         store.upload(path, TABLE)
     answered = max(1, tally.images - tally.unreadable)
@@ -131,7 +131,8 @@ def write_tables(
 
 def _row(one: Prediction, classes: Sequence[str]) -> list[str]:
     values = [f"{one.probabilities[name]:.6f}" if one.probabilities else "" for name in classes]
-    return [one.image, ";".join(one.answer), *values, "; ".join(one.warnings), one.problem]
+    texts = (one.image, ";".join(one.answer)), ("; ".join(one.warnings), one.problem)
+    return [*map(csv_cell, texts[0]), *values, *map(csv_cell, texts[1])]
 
 
 def _picture(name: str) -> str:

@@ -60,6 +60,7 @@ def evaluation(folder: Path) -> Path:
         ("signature.json", lambda values: values.update(task="regression"), "is not a task"),
         ("signature.json", lambda values: values.update(thresholds=[0.5]), "1 thresholds"),
         ("signature.json", lambda values: values.update(views="all"), "'all' is not a name of views"),
+        ("signature.json", lambda values: values.update(classes=["a", "b\x1b[2J\n"]), "control a terminal"),
         (
             "signature.json",
             lambda values: values.update(architecture="os.system"),

@@ -93,6 +93,29 @@ def test_tensors_and_files_get_the_answers_of_the_model(url: str, model: Predict
     assert [json.loads(one) for one in said["data"]] == [list(one.answer) for one in found]
 
 
+def test_base64_is_read_as_programs_and_browsers_write_it(url: str, tmp_path: Path) -> None:
+    content = an_image(tmp_path / "a.png").read_bytes()
+    plain = files(content)
+    expected = probabilities(infer(url, plain)[1])
+    for data in (base64.encodebytes(content), b"data:image/png;base64," + base64.b64encode(content)):
+        plain["inputs"][0]["data"] = [data.decode()]
+        status, answer = infer(url, plain)
+        assert status == 200, answer
+        np.testing.assert_array_equal(probabilities(answer), expected)
+    plain["inputs"][0]["data"] = ["data:image/png,abc"]
+    status, answer = infer(url, plain)
+    assert (status, "is not base64" in answer["error"]) == (400, True)
+
+
+def test_text_that_utf_8_cannot_hold_is_echoed(url: str, tmp_path: Path) -> None:
+    request = files(an_image(tmp_path / "a.png").read_bytes()) | {"id": "\ud800"}
+    status, answer = infer(url, request)
+    assert (status, answer["id"]) == (200, "\ud800")
+    request["inputs"][0]["name"] = "\udfff"
+    status, answer = infer(url, request)
+    assert (status, "\udfff" in answer["error"] or "udfff" in answer["error"]) == (400, True)
+
+
 def after_the_json(url: str, head: dict[str, Any], data: bytes, length: object = None) -> tuple[int, Any]:
     """A request whose data follow the JSON as bytes."""
     text = json.dumps(head).encode()

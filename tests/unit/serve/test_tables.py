@@ -54,6 +54,24 @@ def test_table_has_what_the_model_predicts(package: str, tmp_path: Path) -> None
     assert sum(facts["shares"].values()) == pytest.approx(1)
 
 
+def test_names_of_files_make_no_formulas_and_control_no_terminal(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(pictures(tmp_path / "images", 1))
+    names = ["=HYPERLINK(1).png", "+1.png", "@a.png", "a\x1b[2J\x07.png"]
+    for name in names:
+        Path(name).write_bytes(Path("0000.png").read_bytes())
+    assert predict(package, *names, "--table", str(tmp_path / "out")).exit_code == 0
+    with (tmp_path / "out/predictions.csv").open(newline="") as text:
+        assert [one["image"] for one in csv.DictReader(text)] == [
+            *(f"'{name}" for name in names[:3]),
+            names[3],
+        ]
+    printed = predict(package, names[3]).output
+    assert r"a\x1b[2J\x07.png: " in printed
+    assert "\x1b" not in printed
+
+
 def test_unreadable_images_fail_after_the_results(package: str, tmp_path: Path) -> None:
     images, out = pictures(tmp_path / "images", 4), tmp_path / "out"
     (tmp_path / "images" / "0002.png").write_bytes(b"not an image")
