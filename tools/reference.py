@@ -349,7 +349,8 @@ def _subclasses(kind: type[errors.DdpipeError]) -> Iterator[type[errors.DdpipeEr
 
 def _formats() -> Iterator[str]:
     yield from ("# File formats", "", NOTE, "")
-    yield "The fields of the files that ddpipe writes. A file whose `schema` is unknown is rejected."
+    yield "The fields of the files that ddpipe writes. What meets a file with a higher "
+    yield "`schema` stops with exit code 16, and leaves the file as it is: upgrade ddpipe."
     yield ""
     for heading, classes in FORMATS.items():
         yield from (f"## {heading}", "")

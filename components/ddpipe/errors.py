@@ -4,7 +4,7 @@ A script distinguishes a wrong parameter from a lost server by the exit code; a 
 what failed, which object, what was observed, what to do next.
 
     DdpipeError
-    ├── InputError     10 to 15   the input is not valid
+    ├── InputError     10 to 16   the input is not valid
     ├── StoreError     20 to 26   the object store
     ├── TrainingError  30 to 32   training itself
     ├── ModelError     36 to 38   versions of models, and the gate
@@ -130,6 +130,24 @@ class UnreadableImages(InputError):
     """Some images cannot be read; the others were answered."""
 
     exit_code = 15
+
+
+class NewerFormat(InputError):
+    """A newer ddpipe wrote the file, which is left as it is."""
+
+    exit_code = 16
+
+
+def check_schema(content: object, known: int, which: str) -> None:
+    """Raise NewerFormat for what has a higher schema than is known here; files of before may have none."""
+    schema = content.get("schema") if isinstance(content, Mapping) else None
+    if isinstance(schema, int) and schema > known:
+        raise NewerFormat(
+            what="a file was written by a newer ddpipe",
+            which=which,
+            seen=f"its schema is {schema}, this ddpipe reads {known}",
+            do="Upgrade ddpipe, and leave the file as it is.",
+        )
 
 
 class StoreError(DdpipeError):

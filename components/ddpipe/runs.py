@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from ddpipe.errors import CorruptObject, DdpipeError, InputError, Interrupted, NoSuchObject, ParameterError
+from ddpipe.errors import (
+    CorruptObject,
+    DdpipeError,
+    InputError,
+    Interrupted,
+    NoSuchObject,
+    ParameterError,
+    check_schema,
+)
 from ddpipe.parameters import Parameters, parameter
 from ddpipe.storage import Store, open_store
 from ddpipe.storage.lease import LEASE
@@ -24,6 +32,9 @@ from ddpipe.storage.lease import LEASE
 _log = logging.getLogger(__name__)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+SCHEMA = 1
+"""Of the record of a step; those of before have none."""
 
 _RENEWED = 60.0
 """Seconds for which a lease that is not renewed still counts as a running process."""
@@ -128,10 +139,13 @@ class Run:
         input is rejected leaves no record, and so no folder.
         """
         facts: dict[str, Any] = {}
+        with suppress(CorruptObject):  # it is replaced; a newer one is not
+            self.facts(name)
         started, clock = datetime.now(UTC), time.monotonic()
 
         def write(**outcome: object) -> None:
             record = {
+                "schema": SCHEMA,
                 "step": name,
                 "started": started.isoformat(timespec="milliseconds"),
                 "seconds": round(time.monotonic() - clock, 3),
@@ -202,6 +216,7 @@ def _record(store: Store, key: str) -> dict[str, Any]:
     """The record of a step; raises `CorruptObject` if no step wrote it."""
     try:
         record: dict[str, Any] = json.loads(store.read(key))
+        check_schema(record, SCHEMA, f"{store.uri}/{key}")
         wrong = [name for name, kind in _RECORDED.items() if not isinstance(record.get(name), kind)]
         wrong += ["error"] if record.get("status") == "failed" and "error" not in record["error"] else []
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:

@@ -20,7 +20,7 @@ from operator import index
 from typing import Any
 from unicodedata import category
 
-from ddpipe.errors import BIDIRECTIONAL, DatasetError, listed
+from ddpipe.errors import BIDIRECTIONAL, DatasetError, check_schema, listed
 from ddpipe.storage import Store, open_store, read_uri
 
 Shape = tuple[int, int, int]
@@ -167,12 +167,12 @@ class DatasetManifest:
             raise _no_manifest(origin, str(error)) from error
         if not isinstance(fields, dict) or "schema" not in fields:
             raise _no_manifest(origin, "it has no schema")
-        schema = fields["schema"]
-        if schema != SCHEMA:
+        check_schema(fields, SCHEMA, origin)
+        if fields["schema"] != SCHEMA:
             raise DatasetError(
                 what="a dataset cannot be read",
                 which=origin,
-                seen=f"it has schema {schema}, this ddpipe reads manifests of schema {SCHEMA}",
+                seen=f"it has schema {fields['schema']}, this ddpipe reads manifests of schema {SCHEMA}",
                 do="Prepare the dataset again with this ddpipe and remove this version: `ddpipe data rm`. If "
                 "this is not a manifest, give the URI of one, as `ddpipe data ls` lists them.",
             )

@@ -29,7 +29,7 @@ from uuid import uuid4
 
 import torch
 
-from ddpipe.errors import CheckpointError, NoSuchObject
+from ddpipe.errors import CheckpointError, NoSuchObject, check_schema
 from ddpipe.model.tensors import (
     Piece,
     Rows,
@@ -41,7 +41,7 @@ from ddpipe.model.tensors import (
     read_shares,
     read_tensors,
 )
-from ddpipe.model.training_record import RECORD
+from ddpipe.model.training_record import RECORD, RECORD_SCHEMA
 from ddpipe.model.typed import typed
 from ddpipe.storage import Store
 
@@ -273,7 +273,9 @@ def load(store: Store, saved: Saved, *, whole: bool = True) -> Checkpoint:
 def finished(store: Store) -> Saved | None:
     """The checkpoint that a finished training names; None if it has not finished."""
     try:
-        return Saved.from_dict(json.loads(store.read(RECORD))["checkpoint"])
+        record = json.loads(store.read(RECORD))
+        check_schema(record, RECORD_SCHEMA, f"{store.uri}/{RECORD}")
+        return Saved.from_dict(record["checkpoint"])
     except NoSuchObject:
         return None
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -303,7 +305,9 @@ def _pointers(store: Store, stored: Sequence[str]) -> Iterator[list[Saved]]:
 
 def _entries(store: Store, key: str) -> list[Saved]:
     try:
-        return [Saved.from_dict(entry) for entry in json.loads(store.read(key))["checkpoints"]]
+        pointer = json.loads(store.read(key))
+        check_schema(pointer, SCHEMA, f"{store.uri}/{key}")
+        return [Saved.from_dict(entry) for entry in pointer["checkpoints"]]
     except NoSuchObject:
         return []
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -321,6 +325,7 @@ def _load(store: Store, saved: Saved, *, whole: bool = True) -> Checkpoint:
     data = proven(store, saved.file, saved.sha256)
     try:
         content = read_tensors(data)
+        check_schema(content, SCHEMA, f"{store.uri}/{saved.file}")
         if isinstance(content, Mapping) and content.get("schema") != SCHEMA:
             raise UnreadableError(f"it has schema {content.get('schema')}, this ddpipe reads schema {SCHEMA}")
         checkpoint = typed(Checkpoint, content)

@@ -19,7 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from ddpipe.data.manifest import DATASET
-from ddpipe.errors import ModelError, NoSuchObject, ParameterError, PromotionLost
+from ddpipe.errors import ModelError, NoSuchObject, ParameterError, PromotionLost, check_schema
 from ddpipe.model.package import FORMAT, ModelPackage
 from ddpipe.model.typed import typed
 from ddpipe.storage import ObjectInfo, Store, open_store
@@ -143,13 +143,15 @@ class NamedModel:
         except NoSuchObject:
             return History()
         try:
-            promotions = _promotions(json.loads(content))
+            values = json.loads(content)
+            check_schema(values, SCHEMA, f"{self.folder.uri}/{CHAMPION}")
+            promotions = _promotions(values)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ModelError(
                 what="the champion of a model is not known",
                 which=f"{self.folder.uri}/{CHAMPION}",
                 seen=f"the file is malformed: {error}",
-                do="Upgrade ddpipe, or restore the file from a backup.",
+                do="Restore the file from a backup.",
             ) from error
         return History(promotions=promotions, content=content)
 

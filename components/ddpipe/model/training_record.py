@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ddpipe.errors import CorruptObject
+from ddpipe.errors import CorruptObject, check_schema
 from ddpipe.model.typed import typed
 from ddpipe.storage import open_store
 
-RECORD = "training.json"
+RECORD, RECORD_SCHEMA = "training.json", 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,7 @@ def training_record(training_uri: str) -> dict[str, Any]:
     content = store.read(RECORD)
     try:
         values = json.loads(content)
+        check_schema(values, RECORD_SCHEMA, f"{store.uri}/{RECORD}")
         _check(values)
     except (ValueError, RecursionError) as error:
         raise CorruptObject(

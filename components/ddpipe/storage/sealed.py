@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError
+from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, check_schema
 from ddpipe.storage.base import Store
 from ddpipe.storage.open import open_store
 
@@ -114,6 +114,7 @@ class Format:
         try:
             content, is_moving = self._seal(store)
             seal = json.loads(content)
+            check_schema(seal, self.schema, which)
             schema = seal["schema"]
             folder = Folder(store, {**seal["facts"]}, _hashes(seal["sha256"]), content, is_moving)
         except NoSuchObject as error:
@@ -135,7 +136,7 @@ class Format:
                 what=f"this {self.kind} cannot be read",
                 which=which,
                 seen=f"its schema is {schema}, this ddpipe reads {self.schema}",
-                do=f"Upgrade ddpipe, or create it again with `{self.maker}`.",
+                do=f"Create it again with `{self.maker}`.",
             )
         return folder
 

@@ -15,7 +15,15 @@ from typing import Any
 from ddpipe.data.index import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
 from ddpipe.data.manifest import DatasetManifest
 from ddpipe.distributed import World
-from ddpipe.errors import CheckpointError, DatasetError, DdpipeError, NoSuchObject, ParameterError, listed
+from ddpipe.errors import (
+    CheckpointError,
+    DatasetError,
+    DdpipeError,
+    NoSuchObject,
+    ParameterError,
+    check_schema,
+    listed,
+)
 from ddpipe.model import VIEWS, is_own_function
 from ddpipe.model.checkpoint import Checkpoint, Saved, finished, load, newest
 from ddpipe.model.package import FORMAT as PACKAGE
@@ -31,7 +39,7 @@ from ddpipe.train.presets import recipe_of
 from ddpipe.train.recipe import NONE, Recipe, as_today
 from ddpipe.train.strategies import is_sharded
 
-CHOICE = "choice.json"
+CHOICE, CHOICE_SCHEMA = "choice.json", 1
 
 SPLITS = ("train", "validation")
 
@@ -196,6 +204,7 @@ def fresh_choice(recipe: Recipe, manifest: DatasetManifest, device: Device) -> C
 def keep(store: Store, choice: ChosenRecipe, given: Recipe, manifest: DatasetManifest) -> None:
     """Store the choice for later attempts."""
     content = {
+        "schema": CHOICE_SCHEMA,
         "given": given.shaping(),
         "dataset_id": manifest.dataset_id,
         "values": {name: getattr(choice.recipe, name) for name in choice.reasons},
@@ -232,6 +241,7 @@ def _stored(store: Store, key: Mapping[str, Any], recipe: Recipe) -> ChosenRecip
         return None
     except (ValueError, RecursionError):
         found = None
+    check_schema(found, CHOICE_SCHEMA, f"{store.uri}/{CHOICE}")
     try:
         found["given"] = as_today(found["given"])
         if any(found[name] != json.loads(json.dumps(value)) for name, value in key.items()):

@@ -28,7 +28,7 @@ from ddpipe.distributed import World, process_group, rank
 from ddpipe.errors import Diverged
 from ddpipe.model.checkpoint import claim
 from ddpipe.model.package import load_package, surroundings
-from ddpipe.model.training_record import RECORD
+from ddpipe.model.training_record import RECORD, RECORD_SCHEMA
 from ddpipe.runs import Run
 from ddpipe.storage import Store, open_store
 from ddpipe.train.auto import ChosenRecipe
@@ -234,6 +234,7 @@ def _record(
     epochs = len(trainer.history)
     images = images_seen(trainer.step, manifest.splits["train"].count, recipe.batch_size)
     return {
+        "schema": RECORD_SCHEMA,
         "model": recipe.model,
         "recipe": recipe.to_dict(),
         "choice": choice.facts(),

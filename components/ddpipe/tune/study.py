@@ -18,14 +18,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, listed
+from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, check_schema, listed
 from ddpipe.model import is_own_function
 from ddpipe.parameters import Parameters, parameter
 from ddpipe.runs import NAME, Run
 from ddpipe.storage import open_store, split_uri
 from ddpipe.train.recipe import Recipe, as_today
 
-SETTINGS = "study.json"
+SETTINGS, SCHEMA = "study.json", 1
 
 FOLDER = "studies"
 """Where a study is that is given by its name."""
@@ -111,12 +111,13 @@ class Study:
         now = json.loads(json.dumps(asdict(settings)))
         try:
             before = json.loads(store.read(SETTINGS))
+            check_schema(before, SCHEMA, f"{store.uri}/{SETTINGS}")
             problems = [
                 *_differences(as_today(before["recipe"]), now["recipe"]),
-                *_differences(before, now, but="recipe"),
+                *_differences(before, now, but=("recipe", "schema")),
             ]
         except NoSuchObject:
-            store.write(SETTINGS, json.dumps(asdict(settings), indent=1).encode())
+            store.write(SETTINGS, json.dumps({"schema": SCHEMA, **now}, indent=1).encode())
             return
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise damaged(self.folder / SETTINGS, error) from error
@@ -139,11 +140,11 @@ def damaged(path: Path, error: Exception) -> CorruptObject:
     )
 
 
-def _differences(before: dict[str, Any], now: dict[str, Any], but: str = "") -> list[str]:
+def _differences(before: dict[str, Any], now: dict[str, Any], but: Collection[str] = ()) -> list[str]:
     return [
         f"{name} was {before.get(name)!r}, is now {now.get(name)!r}"
         for name in {**before, **now}
-        if name != but and before.get(name) != now.get(name)
+        if name not in but and before.get(name) != now.get(name)
     ]
 
 

@@ -109,11 +109,10 @@ def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
         load_manifest(str(tmp_path / "datasets/toys/0/manifest.json"))
 
 
-@pytest.mark.parametrize("schema", [SCHEMA - 1, SCHEMA + 1])
-def test_another_schema_says_what_to_do(schema: int) -> None:
+def test_an_older_schema_says_what_to_do() -> None:
     """Even though its fields are not ours."""
-    with pytest.raises(DatasetError, match=f"schema {schema}, this ddpipe .*again with this ddpipe"):
-        DatasetManifest.from_json(json.dumps({"schema": schema, "unheard": "of"}))
+    with pytest.raises(DatasetError, match=r"schema 1, this ddpipe .*again with this ddpipe"):
+        DatasetManifest.from_json(json.dumps({"schema": SCHEMA - 1, "unheard": "of"}))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", '"schema"', "{}", "not json", b"\xff\x00"])

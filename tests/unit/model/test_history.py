@@ -100,7 +100,7 @@ def test_a_rollback_restores_the_champion_before(store_uri: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "content", [b"{", b"[]", b'{"schema": 9}', b'{"schema": 1, "promotions": [{"version": "../x"}]}']
+    "content", [b"{", b"[]", b'{"schema": 0}', b'{"schema": 1, "promotions": [{"version": "../x"}]}']
 )
 def test_a_damaged_history_is_an_error(tmp_path: Path, content: bytes) -> None:
     model = _model(str(tmp_path))
