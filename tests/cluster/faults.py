@@ -528,7 +528,7 @@ fault("the output is not there", code=51, words=("left no result", "/nowhere/mod
     "a worker is gone after its master has succeeded",
     unplayable=dict.fromkeys(("trainjob", "indexedjob"), "it has no master whose success ends the job"),
     code=48,
-    words=("worker-0 of", "somebody deleted its pod|vanished"),
+    words=("worker-0 of", "its pod was deleted|seen to succeed"),
     pods=0,
     level="baseline",
 )
@@ -859,7 +859,7 @@ def delete_pod(place: Place, rank: str) -> None:
     delete(place.admin, f"/api/v1/namespaces/{place.namespace}/pods/{name}")
 
 
-@fault("a pod is deleted while it runs", code=48, words=("worker-1 of", "somebody deleted its pod"))
+@fault("a pod is deleted while it runs", code=48, words=("worker-1 of", "its pod was deleted"))
 def pod_deleted(place: Place) -> Ended:
     step = running(place, SLEEPER)
     delete_pod(place, "worker-1")
@@ -868,7 +868,7 @@ def pod_deleted(place: Place) -> Ended:
 
 @fault(
     "a pod is deleted while it runs, and may be replaced",
-    words=("worker-1 is replaced: somebody deleted its pod",),
+    words=("worker-1 is replaced: its pod was deleted",),
 )
 def pod_replaced(place: Place) -> Ended:
     step = running(place, SLEEPER, "--restart", "ExitCode")

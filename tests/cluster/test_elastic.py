@@ -135,7 +135,7 @@ def test_a_training_that_loses_a_pod_continues_with_the_other(
         delete(admin, f"/api/v1/namespaces/{place.namespace}/pods/{gone}", gracePeriodSeconds=0)
         ended = step.end(300)
         check(place, ended, parameters(digits[1], place), undisturbed)
-    assert "[launch] worker-1 was lost: somebody deleted its pod" in ended.text
+    assert "[launch] worker-1 was lost: its pod was deleted" in ended.text
     assert re.findall(r"processes: (\d)", ended.text) == ["2", "1"]
 
 

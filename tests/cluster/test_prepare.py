@@ -49,7 +49,7 @@ def test_two_pods_encode_the_version_of_one_process(
                 name = place.pod("worker-1")["metadata"]["name"]
                 path = f"/api/v1/namespaces/{place.namespace}/pods/{name}"
                 delete(admin, path, gracePeriodSeconds=0)
-                step.saw("worker-1 is replaced: somebody deleted its pod")
+                step.saw("worker-1 is replaced: its pod was deleted")
             ended = step.end(300)
             assert ended.code == 0, ended.text
             assert place.jobs_ever() == 1

@@ -95,7 +95,7 @@ def test_lost_pod_of_an_indexed_job_restarts_every_rank(
         ended = step.end(240)
         assert ended.code == 0, ended.text
         assert eventually(place.pods, lambda pods: not pods, 60) == []
-    assert "worker-1 is replaced: somebody deleted its pod" in ended.text
+    assert "worker-1 is replaced: its pod was deleted" in ended.text
     epochs = re.findall(r"epoch=(\d+)", ended.text)
     assert sorted(set(epochs), key=int) == [str(epoch) for epoch in range(1, 41)]
     assert epochs[-1] == "40"

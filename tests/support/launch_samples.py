@@ -43,7 +43,8 @@ def an_object(job: TrainingJob, *conditions: str, **spec: object) -> dict[str, A
         "conditions": [
             {"type": kind, "status": status or "True", "message": f"it is {kind}"}
             for kind, _, status in pairs
-        ]
+        ],
+        "replicaStatuses": {"Worker": {"succeeded": job.nodes if "Succeeded" in conditions else 0}},
     }
     return body
 

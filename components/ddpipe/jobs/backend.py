@@ -70,6 +70,7 @@ class Backend:
         pod: (job) -> the template of its pods.
         phase: (object) -> how far the job is according to the object.
         status: (job, object, pods, reader of pods) -> what it is doing.
+        wanted: (object) -> how many pods it asks for now, each a rank; None if its pods are no ranks.
         owns: (object, pod) -> whether the pod is one of this job's.
         selector: (job) -> the label selector of its pods.
         concerns: (object, event) -> whether the event is about the job, or what makes its pods.
@@ -88,6 +89,7 @@ class Backend:
     phase: Callable[[Object], Phase]
     status: StatusOf
     owns: Callable[[Object, Object], bool]
+    wanted: Callable[[Object], int | None] = lambda _found: None
     selector: Callable[[TrainingJob], str] = lambda job: f"{JOB}={job.name}"
     concerns: Callable[[Object, Object], bool] = names
     expires: bool = True

@@ -129,6 +129,7 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read =
         stage=stage_of(replicas, job.nodes, is_taken_up="startTime" in found.get("status", {})),
         message=ending.get("message", ""),
         replicas=replicas,
+        succeeded=found.get("status", {}).get("succeeded") or 0,
         replaced=replaced,
     )
 
@@ -141,5 +142,6 @@ BACKEND = Backend(
     pod=pod,
     phase=phase,
     status=status,
+    wanted=lambda found: found["spec"].get("completions"),
     owns=owns,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,7 +78,7 @@ def _container(job: TrainingJob, name: str, env: Sequence[Mapping[str, Any]]) ->
         "name": name,
         "image": job.image,
         "imagePullPolicy": job.pull_policy,
-        **({"command": list(job.command)} if job.command else {}),
+        **({"command": [_literal(word) for word in job.command]} if job.command else {}),
         "env": _environment(job, env),
         "resources": {"limits": job.per_pod, "requests": job.per_pod},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}, *map(_mount, job.mounts)],  # noqa: S108
@@ -102,9 +103,14 @@ def _environment(job: TrainingJob, env: Sequence[Mapping[str, Any]]) -> list[dic
         *_data(job.mounts),
         *map(dict, env),
         *s3_environment(job.s3_secret, job.s3_endpoint),
-        *({"name": name, "value": value} for name, value in sorted(job.env.items())),
+        *({"name": name, "value": _literal(value)} for name, value in sorted(job.env.items())),
     ]
     return list({entry["name"]: entry for entry in entries}.values())
+
+
+def _literal(text: str) -> str:
+    """Text that a container gets as it is: the kubelet makes $ of $$, and a variable's value of $(NAME)."""
+    return re.sub(r"\$(?=[$(])", "$$", text)
 
 
 def _data(mounts: Sequence[Volume]) -> list[dict[str, Any]]:

@@ -100,8 +100,11 @@ def _run_policy(job: TrainingJob, known: set[str]) -> dict[str, Any]:
 
 
 def _replica_specs(job: TrainingJob, known: set[str]) -> dict[str, Any]:
+    # With Always the kubelet would also restart a rank that has succeeded.
+    policy = Restart.ON_FAILURE.value if job.restart == Restart.ALWAYS else job.restart
+
     def replicas(count: int, env: Sequence[Object]) -> dict[str, Any]:
-        return {"replicas": count, "restartPolicy": job.restart, "template": template(job, CONTAINER, env)}
+        return {"replicas": count, "restartPolicy": policy, "template": template(job, CONTAINER, env)}
 
     set_by_operator = "nprocPerNode" in known
     if not _has_master(job, known):
@@ -157,10 +160,17 @@ def status(job: TrainingJob, found: Object, pods: Sequence[Object], read: Read =
     ending = condition(found, "Failed") or condition(found, "Succeeded") or {}
     message = ending.get("message", "")
     if current is Phase.SUCCEEDED and job.success == Success.ALL:
-        current, message = _judged(job, found, replicas, message)
+        if any(replica.over and replica.has_failed for replica in replicas):
+            current = Phase.FAILED
+        # With a master the operator considers only the master: the kept pods of the workers show the rest.
+        elif "Master" in found["spec"]["pytorchReplicaSpecs"] and not all(one.over for one in replicas):
+            current = Phase.ACTIVE
+    counted = sum(
+        one.get("succeeded") or 0 for one in (found.get("status") or {}).get("replicaStatuses", {}).values()
+    )
     is_taken_up = bool((found.get("status") or {}).get("conditions"))
     stage = stage_of(replicas, job.nodes, is_taken_up=is_taken_up)
-    return JobStatus(phase=current, stage=stage, message=message, replicas=replicas)
+    return JobStatus(phase=current, stage=stage, message=message, replicas=replicas, succeeded=counted)
 
 
 def _rank(found: Object, item: Object) -> str:
@@ -173,22 +183,6 @@ def _rank_order(replica: Replica) -> tuple[bool, int]:
     return role != "master", int(index) if index.isdigit() else 0
 
 
-def _judged(job: TrainingJob, found: Object, replicas: Sequence[Replica], message: str) -> tuple[Phase, str]:
-    """The phase of a job that the operator calls Succeeded, and why.
-
-    With a master the operator considers only the master: the workers' pods, which are kept, show the rest.
-    """
-    if any(replica.over and replica.has_failed for replica in replicas):
-        return Phase.FAILED, message
-    if "Master" in found["spec"]["pytorchReplicaSpecs"]:
-        if not all(replica.over for replica in replicas):
-            return Phase.ACTIVE, message
-        if len(replicas) < job.nodes:
-            gone = job.nodes - len(replicas)
-            return Phase.FAILED, f"{gone} of {job.nodes} pods vanished before they were seen to succeed"
-    return Phase.SUCCEEDED, message
-
-
 BACKEND = Backend(
     resource=RESOURCE,
     controller=OPERATOR,
@@ -196,6 +190,7 @@ BACKEND = Backend(
     pod=pod,
     phase=phase,
     status=status,
+    wanted=lambda found: sum(one.get("replicas", 1) for one in found["spec"]["pytorchReplicaSpecs"].values()),
     owns=owns,
     first={"training.kubeflow.org/replica-index": "0"},
 )

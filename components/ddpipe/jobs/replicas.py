@@ -10,6 +10,8 @@ from ddpipe.kube.resources import Object
 
 Read = Callable[[Object, str, str], Replica]
 """(pod, its rank in messages, name of the container that trains) -> the replica."""
+KILLED = range(129, 193)
+"""Shells add the number of a signal to 128. Higher codes are a program's own: sys.exit(-1) is 255."""
 INDEX = "batch.kubernetes.io/job-completion-index"
 """The annotation that holds a pod's number."""
 
@@ -38,28 +40,35 @@ class Cache:
 def replica_of(pod: Object, rank: str, container: str) -> Replica:
     """A pod as a replica."""
     main = _named(pod.get("status", {}).get("containerStatuses"), container)
-    terminated = main.get("state", {}).get("terminated")
-    last = main.get("lastState", {}).get("terminated")
+    culprit = _culprit(pod, main, container)
+    terminated = culprit.get("state", {}).get("terminated")
+    last = culprit.get("lastState", {}).get("terminated")
+    other = "" if culprit is main else str(culprit["name"])
     limits = _named(pod["spec"]["containers"], container).get("resources", {}).get("limits", {})
     return Replica(
         rank=rank,
         pod=pod["metadata"]["name"],
-        container=container,
+        container=other or container,
         uid=pod["metadata"]["uid"],
         node=pod["spec"].get("nodeName") or "",
         created=_seconds(pod["metadata"].get("creationTimestamp")),
         began=_began(pod, main),
         stage=_stage(pod, main),
         over=_is_over(pod),
-        removed=_removal(pod, terminated),
+        removed=_removal(pod, culprit),
         removed_at=_deletion_requested(pod["metadata"]),
         grace=float(pod["metadata"].get("deletionGracePeriodSeconds") or 0),
         has_begun=_has_begun(main),
         waiting=_waiting(pod),
         restarts=main.get("restartCount", 0),
-        ending=_ending(terminated) if terminated else None,
-        previous=_ending(last) if last else None,
+        ending=_ending(terminated, other) if terminated else None,
+        previous=_ending(last, other) if last else None,
         memory=limits.get("memory", ""),
+        beside=", ".join(
+            item["name"]
+            for item in pod.get("status", {}).get("containerStatuses") or ()
+            if item["name"] != container and "running" in item.get("state", {})
+        ),
     )
 
 
@@ -113,16 +122,38 @@ def _reason(state: Object) -> str:
     return ": ".join(filter(None, (state.get("reason"), state.get("message"))))
 
 
-def _ending(terminated: Object) -> Ending:
+def _ending(terminated: Object, container: str) -> Ending:
     return Ending(
         code=terminated.get("exitCode", 1),
         reason=terminated.get("reason", ""),
         message=terminated.get("message", "").strip(),
         finished=terminated.get("finishedAt") or "",
+        container=container,
     )
 
 
-def _removal(pod: Object, terminated: Object | None) -> str:
+def _culprit(pod: Object, main: Object, container: str) -> Object:
+    """The container whose end is the pod's: the one that trains, unless only another one has failed.
+
+    An init container that fails keeps it from starting. A sidecar that fails makes the pod fail, for every
+    kind of job, though the one that trains has succeeded.
+    """
+    status = pod.get("status", {})
+    others = status.get("initContainerStatuses") or ()
+    if _has_begun(main) or main.get("lastState"):
+        is_another = status.get("phase") == "Failed" and not _last_code(main)
+        beside = status.get("containerStatuses") or () if is_another else ()
+        others = [item for item in beside if item["name"] != container]
+    return next((item for item in others if _last_code(item)), main)
+
+
+def _last_code(item: Object) -> int:
+    """The exit code of a container's present or last run; 0 if none has ended."""
+    ended = item.get("state", {}).get("terminated") or item.get("lastState", {}).get("terminated") or {}
+    return int(ended.get("exitCode", 0))
+
+
+def _removal(pod: Object, main: Object) -> str:
     """Why the pod was removed before its work was done: evicted, lost with its node, or deleted."""
     status, metadata = pod.get("status", {}), pod["metadata"]
     disruption = condition(pod, "DisruptionTarget") or {}
@@ -131,8 +162,8 @@ def _removal(pod: Object, terminated: Object | None) -> str:
         message = status.get("message") or disruption.get("message") or ""
         return f"its pod was removed ({reason}: {message})"
     requested = _deletion_requested(metadata)
-    if requested and not _ended_before(requested, terminated):
-        return "somebody deleted its pod"
+    if requested and not _ended_before(requested, main):
+        return "its pod was deleted"
     return ""
 
 
@@ -147,11 +178,20 @@ def _deletion_requested(metadata: Object) -> float:
     return limit - float(metadata.get("deletionGracePeriodSeconds") or 0)
 
 
-def _ended_before(requested: float, terminated: Object | None) -> bool:
-    """Whether the container had ended when the deletion was requested, as when an operator cleans up."""
-    if not terminated or not terminated.get("finishedAt"):
+def _ended_before(requested: float, main: Object) -> bool:
+    """Whether the container had ended by itself before the request, as when an operator cleans up.
+
+    One that waits for its restart has ended before. Times have whole seconds: if both happened in one second,
+    the exit code tells whether a signal ended the container.
+    """
+    terminated = main.get("state", {}).get("terminated")
+    if not terminated:
+        return "running" not in main.get("state", {}) and bool(main.get("lastState", {}).get("terminated"))
+    if not terminated.get("finishedAt"):
         return False
-    return datetime.fromisoformat(terminated["finishedAt"]).timestamp() < requested
+    finished = _seconds(terminated["finishedAt"])
+    by_itself = terminated.get("reason") == "OOMKilled" or terminated.get("exitCode") not in {0, *KILLED}
+    return finished < requested or (finished == requested and by_itself)
 
 
 def current_and_replaced(

@@ -51,12 +51,14 @@ class Ending:
     Attributes:
         message: The termination message: the error file, or the last lines of the log.
         finished: When, as RFC 3339.
+        container: Its name, if it is not the one that trains.
     """
 
     code: int
     reason: str
     message: str
     finished: str
+    container: str = ""
 
 
 Run = tuple[str, int]
@@ -75,6 +77,7 @@ class Replica:
         has_begun: Whether its container runs or ran, in its present run.
         waiting: Why the container does not run, as "Reason: message"; empty if it does.
         previous: How the container before the last restart ended.
+        beside: The containers of the pod that still run, apart from the one that trains.
     """
 
     rank: str
@@ -95,6 +98,7 @@ class Replica:
     ending: Ending | None
     previous: Ending | None
     memory: str
+    beside: str = ""
 
     @property
     def failure(self) -> Ending | None:
@@ -118,6 +122,11 @@ class Replica:
         return self.has_begun and self.ending is None and not self.over and not self.removed
 
     @property
+    def has_succeeded(self) -> bool:
+        """Whether its container has done its work; other containers of the pod may still run."""
+        return not self.has_failed and (self.over or self.ending is not None)
+
+    @property
     def has_failed(self) -> bool:
         """Whether it did not, or cannot, do its work."""
         return bool(self.removed) or self.failure is not None
@@ -129,6 +138,7 @@ class JobStatus:
 
     Attributes:
         stage: What the slowest replica waits for.
+        succeeded: How many pods have succeeded, as the controller counts them; 0 if it does not.
         replaced: Pods that are still there though another one has taken their place.
     """
 
@@ -136,6 +146,7 @@ class JobStatus:
     stage: Stage
     message: str
     replicas: tuple[Replica, ...]
+    succeeded: int = 0
     replaced: tuple[Replica, ...] = ()
 
     @property

@@ -254,6 +254,7 @@ BACKEND = Backend(
     pod=pod,
     phase=phase,
     status=status,
+    wanted=lambda found: found["spec"].get("trainer", {}).get("numNodes"),
     owns=owns,
     container=STEP,
     first={_PART: STEP, "batch.kubernetes.io/job-completion-index": "0"},

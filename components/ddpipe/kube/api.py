@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
 import os
 import socket
 import ssl
@@ -36,6 +37,14 @@ _KEEPALIVE = [
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
 ]
 
+# What is read of answers: a server that is none, or a broken proxy, may answer anything.
+_PARTS: Mapping[str, type] = {
+    "metadata": dict,
+    "spec": dict,
+    "status": dict,
+    "items": list,
+    "resources": list,
+}
 _MERGE_PATCH = "application/merge-patch+json"
 _JSON = "application/json"
 _METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -173,6 +182,9 @@ class ApiServer:
             response.release_conn()
         if not isinstance(answer, dict):
             raise Unanswered(f"it is {type(answer).__name__}, not an object of Kubernetes")
+        for name, kind in _PARTS.items():
+            if not isinstance(answer.get(name) or kind(), kind):
+                raise Unanswered(f"its {name} is {type(answer[name]).__name__}, not {kind.__name__}")
         return answer
 
     def _answer(self, request: _Request, read_timeout: float) -> urllib3.BaseHTTPResponse:
@@ -226,6 +238,13 @@ def connect(kubeconfig: str | None = None) -> ApiServer:
             seen=f"{type(error).__name__}: {' '.join(str(error).split())}",
             do="Correct the file, or set KUBECONFIG to another one: kubectl config view",
         ) from error
+    except _PluginFailed as error:
+        raise ClusterUnreachable(
+            what="the login plugin of the kubeconfig failed",
+            which=kubeconfig or "~/.kube/config",
+            seen=str(error),
+            do="Run it by itself, and log in as it asks; then try again.",
+        ) from error
     except (config.ConfigException, OSError) as error:
         raise ClusterUnreachable(
             what="no cluster is configured",
@@ -254,15 +273,38 @@ def _log_in_as_pod() -> _Credentials:
 def _log_in_by_kubeconfig(path: str | None, context: str) -> _Credentials:
     from kubernetes import client, config  # noqa: PLC0415 - the expensive import
 
-    settings = client.Configuration()
+    settings, words = client.Configuration(), _Words()
+    logging.getLogger().addHandler(words)
     try:
         config.load_kube_config(path, context, client_configuration=settings)
     except config.ConfigException as error:
         raise OSError(str(error)) from error
+    finally:
+        logging.getLogger().removeHandler(words)
     pool: urllib3.PoolManager = client.rest.RESTClientObject(settings, maxsize=_CONNECTIONS).pool_manager
     pool.connection_pool_kw["socket_options"] = _KEEPALIVE
     token = settings.get_api_key_with_prefix("authorization")
+    if words.heard and not token and not settings.cert_file:
+        found = config.kube_config.KubeConfigMerger(path or config.KUBE_CONFIG_DEFAULT_LOCATION).config
+        user = found["contexts"].get_with_name(context)["context"]["user"]
+        plugin = found["users"].get_with_name(user)["user"]["exec"]["command"]
+        raise _PluginFailed(f"{plugin}: {'; '.join(words.heard)}")
     return _Credentials(settings.host, pool, {"Authorization": token} if token else {})
+
+
+class _PluginFailed(OSError):
+    """A program that the kubeconfig names for the login gave no credentials."""
+
+
+class _Words(logging.Handler):
+    """What the client library logs: it swallows a plugin's error, and goes on without credentials."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.heard: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(record.getMessage())
 
 
 def _refusal(response: urllib3.BaseHTTPResponse) -> Refused:

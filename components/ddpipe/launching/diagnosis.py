@@ -17,6 +17,7 @@ from ddpipe.errors import (
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.options import Restart
+from ddpipe.jobs.replicas import KILLED
 from ddpipe.jobs.status import (
     Ending,
     JobStatus,
@@ -30,9 +31,6 @@ from ddpipe.processes import machine
 from ddpipe.processes.machine import first_killed
 
 Tail = Callable[[str], Sequence[str]]
-
-# Shells add the number of a signal, 1 to 64, to 128. Higher codes are a program's own: sys.exit(-1) is 255.
-_KILLED = range(129, 193)
 
 _SHOWN_LINES = 12
 _SHOWN_RANKS, _SHOWN_CAUSES = 5, 3
@@ -207,12 +205,17 @@ def _subject(ranks: Sequence[str], one: str, many: str) -> str:
 
 
 def _death(replica: Replica, ending: Ending) -> str:
+    who = f"its container {ending.container}: " if ending.container else ""
+    return who + _end(replica, ending)
+
+
+def _end(replica: Replica, ending: Ending) -> str:
     if ending.reason == "OOMKilled":
         return f"out of memory, killed at its limit of {replica.memory} (OOMKilled)"
     if ending.reason in {"StartError", "ContainerCannotRun"}:
         return f"its command cannot be started: {ending.message}"
-    if ending.code in _KILLED:
-        return f"killed by {machine.name_of(ending.code - _KILLED.start + 1)} (exit code {ending.code})"
+    if ending.code in KILLED:
+        return f"killed by {machine.name_of(ending.code - KILLED.start + 1)} (exit code {ending.code})"
     return f"exit code {ending.code}"
 
 

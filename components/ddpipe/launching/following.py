@@ -89,6 +89,7 @@ class Follower:
     adopted: bool = False
     wall: Callable[[], float] = time.time
     _notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES))
+    _wanted: int | None = None
     _queue: Queue = field(default_factory=Queue)
     _history: PodHistory = field(init=False)
     _observer: Observer = field(init=False)
@@ -111,6 +112,7 @@ class Follower:
             while True:
                 patience = [] if self._patience.next is None else [self._patience.next]
                 moments = [*self._observer.ends, *self._progress.next, *patience]
+                moments += [] if self._history.next is None else [self._history.next]
                 self._observer.receive(self.limits.patience(self.clock(), moments))
                 if result := self._look():
                     return result
@@ -142,6 +144,10 @@ class Follower:
         """Why a job that has not ended cannot continue as it is."""
         if status.phase is Phase.ACTIVE and (stuck := self._history.stuck(now)):
             return self._end_of_stuck(stuck, status, found)
+        wanted = self.backend.wanted(found)
+        if wanted not in {None, self.job.nodes, self._wanted}:
+            self._wanted = wanted
+            self._note(f"somebody changed the number of its pods from {self.job.nodes} to {wanted}")
         if resize := elastic.requested(found, self.job.nodes):
             return resize
         error = self._hopeless(status, found, now) or self._late(status, found, now)
@@ -173,9 +179,12 @@ class Follower:
 
     def _end(self, status: JobStatus, found: Object, now: float) -> Ended | None:
         """The end, once the last states of the pods are known too."""
-        if self._is_complete(status) or self.limits.has_settled(
-            now, reconnecting=not self._observer.is_current
-        ):
+        missing = self._history.missing(found, status) if status.phase is Phase.SUCCEEDED else 0
+        is_late = missing > 0 or not self._observer.is_current
+        if (self._is_complete(status) and not missing) or self.limits.has_settled(now, reconnecting=is_late):
+            if missing:
+                seen = f"{missing} of {self.job.nodes} pods were not seen to succeed"
+                status = replace(status, phase=Phase.FAILED, message=seen)
             return self._ended(status, found, deleted="deletionTimestamp" in found["metadata"])
         return None
 

@@ -29,7 +29,7 @@ from dataclasses import replace
 
 from ddpipe.jobs.backend import Backend
 from ddpipe.jobs.job import TrainingJob
-from ddpipe.jobs.options import Restart
+from ddpipe.jobs.options import Restart, Success
 from ddpipe.jobs.replicas import Cache
 from ddpipe.jobs.status import JobStatus, Phase, Replica, Run
 from ddpipe.kube.resources import Object
@@ -39,6 +39,8 @@ _STEADY_SECONDS = 30.0
 _COMPLETE_SECONDS = 900.0
 # How long after its grace period a pod may still be terminating.
 STUCK_SECONDS = 60.0
+# How long other containers of a pod may run on when the one that trains has ended.
+SIDECAR_SECONDS = 60.0
 # A job whose pods fail again and again never recovers: the first and the last of this many are kept.
 _KEPT_PER_NODE, _KEPT_AT_LEAST = 2, 64
 
@@ -62,6 +64,10 @@ class PodHistory:
         self._needed_seconds = _COMPLETE_SECONDS
         self._terminating: dict[str, float] = {}
         self._present: JobStatus | None = None
+        self._succeeded: set[str] = set()
+        self._own_failures = 0
+        self._staying_since: float | None = None
+        self.next: float | None = None
 
     def take(self, pods: Mapping[str, Object], gone: Object | None = None) -> None:
         """Take in the pods that exist now, by uid, and the last state of the one that has just gone."""
@@ -83,13 +89,17 @@ class PodHistory:
         if status.phase is Phase.SUSPENDED:
             # Who suspends a job removes its pods; others are created when it resumes.
             self._excused = set(self._pods)
+            self._succeeded.clear()
             self._forget({})
         lost = self._lost_replicas(found, status)
         self._remember(status, lost)
         self._present = status
         if status.phase is Phase.ACTIVE:
             self._observe(status, now)
-        return replace(status, phase=Phase.FAILED) if self._is_broken(status, lost) else status
+            status = self._without_sidecars(found, status, now)
+        if self._is_broken(status, lost):
+            return replace(status, phase=Phase.FAILED)
+        return self._bounded(status) if status.phase is Phase.ACTIVE else status
 
     def look_back(self, found: Object) -> JobStatus:
         """What a job had done that is gone by now, judged by the last state of its pods."""
@@ -113,6 +123,15 @@ class PodHistory:
         """How many pods were lost, and replaced or not."""
         present = {replica.uid for replica in self._present.replicas} if self._present else set()
         return self._replacements + len(self._seen.keys() - present)
+
+    def missing(self, found: Object, status: JobStatus) -> int:
+        """How many ranks must have succeeded, but neither were seen to nor are counted by the controller.
+
+        Whatever the object now says: if somebody scales it, its controller calls the rest a success.
+        """
+        if self._job.success != Success.ALL or self._backend.wanted(found) is None:
+            return 0
+        return max(0, self._job.nodes - max(len(self._succeeded), status.succeeded))
 
     def newly_lost(self) -> list[Replica]:
         """The pods that were lost since the last call."""
@@ -138,9 +157,14 @@ class PodHistory:
 
     def _remember(self, status: JobStatus, lost: Sequence[Replica]) -> None:
         for replica in (*lost, *status.replicas):
+            if replica.has_succeeded:
+                self._succeeded.add(replica.rank)
             before = self._seen.get(replica.uid)
             if before is replica or (replica.removed and replica.uid in self._excused):
                 continue
+            if before and before.ending and not before.removed and replica.restarts == before.restarts:
+                # Its container was seen to end before anybody removed the pod.
+                replica = replace(replica, removed="", removed_at=0.0)  # noqa: PLW2901 - of no importance
             is_removed_now = bool(replica.removed and before and not before.removed)
             # After the job's end the operator tidies up; a removal that ended the job may be seen later.
             if is_removed_now and status.phase.is_terminal and self._failed.keys() - {replica.uid}:
@@ -161,6 +185,7 @@ class PodHistory:
         run = replica.restarts if replica.ending else replica.restarts - 1
         if self._failed.get(replica.uid) != (replica.uid, run):
             self._failed[replica.uid] = replica.uid, run
+            self._own_failures += not replica.removed
             self._complete_since = None
 
     def _observe(self, status: JobStatus, now: float) -> None:
@@ -218,6 +243,32 @@ class PodHistory:
         ranks = {replica.rank for replica in status.replicas}
         seen = [self._seen[replica.uid] for replica in lost]
         return any(replica.rank in ranks and replica.has_begun and replica.has_failed for replica in seen)
+
+    def _bounded(self, status: JobStatus) -> JobStatus:
+        """Failed once its pods have failed too often: the operator counts no pods that it replaces."""
+        failures = max(self._own_failures, status.restarts)
+        if self._job.restart == Restart.NEVER or failures <= self._job.max_restarts * self._job.nodes:
+            return status
+        return replace(status, phase=Phase.FAILED, message=f"its pods have failed {failures} times")
+
+    def _without_sidecars(self, found: Object, status: JobStatus, now: float) -> JobStatus:
+        """Ended once every rank has, or one for good, although other containers keep the pods from ending."""
+        stays = [one for one in status.replicas if one.ending and one.beside and not one.over]
+        failed = [one for one in stays if one.has_failed and self._job.restart == Restart.NEVER]
+        # Only rank 0 counts where its success is the job's.
+        counted = status.replicas[: 1 if self._job.success == Success.RANK0 else self._job.nodes]
+        is_whole = len(status.replicas) == self._job.nodes and self._backend.wanted(found) is not None
+        ended = all(one.has_succeeded for one in counted)
+        if not stays or not is_whole or not (failed or ended):
+            self._staying_since = self.next = None
+            return status
+        self._staying_since = now if self._staying_since is None else self._staying_since
+        self.next = self._staying_since + SIDECAR_SECONDS
+        if now < self.next:
+            return status
+        first = (failed or stays)[0]
+        message = f"{first.beside} of {first.rank} still ran {SIDECAR_SECONDS:.0f} s after its end"
+        return replace(status, phase=Phase.FAILED if failed else Phase.SUCCEEDED, message=message)
 
     def _limit(self) -> None:
         """Keep the first lost pods, which may be the cause, and the last."""

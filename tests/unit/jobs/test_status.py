@@ -10,6 +10,7 @@ from launch_samples import a_job, a_pod, ended
 
 from ddpipe.jobs.replicas import replica_of
 from ddpipe.jobs.status import Replica, Stage, torch_error, true_conditions
+from ddpipe.launching.diagnosis import how
 
 JOB = a_job()
 GOING = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
@@ -105,7 +106,7 @@ def test_a_disruption_that_was_called_off_is_none() -> None:
 @pytest.mark.parametrize("state", [{"running": {}}, {"terminated": {"exitCode": 143}}])
 def test_a_pod_whose_end_has_no_time_was_deleted_before_it(state: dict[str, Any]) -> None:
     found = replica(state=state, metadata=GOING)
-    assert found.removed == "somebody deleted its pod"
+    assert found.removed == "its pod was deleted"
     assert found.removed_at == 1767225610.0, "when it was asked for: the grace's end less the grace"
 
 
@@ -135,3 +136,45 @@ def test_only_conditions_that_hold_count_and_an_object_may_have_none() -> None:
     assert true_conditions({"status": {"conditions": conditions}}) == ["Created"]
     assert true_conditions({"status": {"conditions": None}}) == []
     assert true_conditions({}) == []
+
+
+def beside(**state: Any) -> dict[str, Any]:
+    return {"containerStatuses": [{"name": "pytorch", "state": ended(0)}, {"name": "proxy", **state}]}
+
+
+def test_a_sidecar_that_fails_is_named_as_the_cause() -> None:
+    found = replica(phase="Failed", status=beside(state=ended(3)))
+    assert found.ending
+    assert (found.ending.container, found.ending.code, found.container) == ("proxy", 3, "proxy")
+    assert how(found) == "its container proxy: exit code 3"
+
+
+def test_a_rank_has_succeeded_though_a_sidecar_still_runs() -> None:
+    found = replica(status=beside(state={"running": {}}))
+    assert (found.beside, found.has_succeeded, found.over) == ("proxy", True, False)
+
+
+@pytest.mark.parametrize(("phase", "part"), [("Failed", "state"), ("Pending", "lastState")])
+def test_an_init_container_that_fails_is_named_as_the_cause(phase: str, part: str) -> None:
+    status = {"initContainerStatuses": [{"name": "fetch", part: ended(4)}]}
+    found = replica(phase=phase, status=status, state={"waiting": {"reason": "PodInitializing"}})
+    assert how(found) == "its container fetch: exit code 4"
+    assert found.container == "fetch"
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"state": ended(7, at="2026-01-01T00:00:10Z")},
+        {"state": ended(137, at="2026-01-01T00:00:10Z", reason="OOMKilled")},
+        {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": ended(7)},
+    ],
+)
+def test_a_container_that_ended_by_itself_was_not_deleted(container: dict[str, Any]) -> None:
+    """Its pod's deletion was requested in the same second, or while it waited for its restart."""
+    assert replica(container=container, metadata=GOING).removed == ""
+
+
+def test_a_container_that_a_signal_ended_in_the_second_of_the_request_was_deleted() -> None:
+    found = replica(state=ended(143, at="2026-01-01T00:00:10Z"), metadata=GOING)
+    assert found.removed == "its pod was deleted"

@@ -404,3 +404,32 @@ def test_in_a_pod_the_account_s_files_suffice(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "token").unlink()
     with pytest.raises(Unanswered, match="the credentials cannot be read"):
         client._login.again()
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo log in first >&2; exit 3", "exec: process returned 3. log in first"),
+        ("echo no", "failed to decode"),
+    ],
+)
+def test_a_login_plugin_that_fails_is_named_with_its_words(tmp_path: Path, script: str, words: str) -> None:
+    """The client library would go on without credentials, and be refused for a lack of rights."""
+    plugin = tmp_path / "plugin"
+    plugin.write_text(f"#!/bin/sh\n{script}\n")
+    plugin.chmod(0o755)
+    path = Path(a_kubeconfig(tmp_path))
+    config = json.loads(path.read_text())
+    called = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(plugin)}
+    config["users"][0]["user"] = {"exec": called}
+    path.write_text(json.dumps(config))
+    with pytest.raises(ClusterUnreachable, match=words) as caught:
+        connect(str(path))
+    assert str(plugin) in caught.value.seen
+
+
+@pytest.mark.parametrize("answer", [{"resources": 5}, {"items": {"a": 1}}, {"metadata": "x"}])
+def test_an_answer_with_parts_of_another_kind_is_none(server: Server, answer: dict[str, Any]) -> None:
+    server.answers = [(200, json.dumps(answer).encode())]
+    with pytest.raises(Unanswered, match=f"its {next(iter(answer))} is "):
+        server.reached().get("/apis")

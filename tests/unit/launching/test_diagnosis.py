@@ -141,7 +141,7 @@ def test_a_deleted_pod_differs_from_one_that_is_cleaned_up() -> None:
     asked = {"deletionTimestamp": "2026-01-01T00:00:40Z", "deletionGracePeriodSeconds": 30}
     mourned = replica(metadata=asked, state=ended(143, at="2026-01-01T00:00:11Z"))
     tidied = replica(metadata=asked, state=ended(143, at="2026-01-01T00:00:05Z"))
-    assert diagnosis.how(mourned) == "somebody deleted its pod; killed by SIGTERM (exit code 143)"
+    assert diagnosis.how(mourned) == "its pod was deleted; killed by SIGTERM (exit code 143)"
     assert diagnosis.how(tidied) == "killed by SIGTERM (exit code 143)"
 
 

@@ -231,7 +231,8 @@ def test_a_pod_alone_gets_a_service_when_others_join_it() -> None:
         found = server.get(f"{jobs}/{job.name}")
         seen.append((made["kind"], found["spec"]["completions"]))
         if made["kind"] == "Service":
-            server.put(jobs, {**found, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+            done = {"conditions": [{"type": "Complete", "status": "True"}]}
+            server.put(jobs, {**found, "status": {**done, "succeeded": found["spec"]["completions"]}})
         elif found["spec"]["completions"] == 1:
             server.annotate(f"{jobs}/{job.name}", found["metadata"]["uid"], {REQUESTED_NODES: "2"})
 

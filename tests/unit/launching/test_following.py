@@ -15,17 +15,19 @@ from fake_api import Request
 from launch_samples import EVENTS, JOBS, PODS, UID, a_job, a_pod, a_server, an_object, ended
 
 from ddpipe.errors import ClusterUnreachable, DeadlineExceeded, LaunchError, PodRefused, ReplicaFailed
+from ddpipe.jobs.backend import Backend, all_backends
 from ddpipe.jobs.job import TrainingJob
 from ddpipe.jobs.pytorchjob import BACKEND
-from ddpipe.jobs.status import Phase
+from ddpipe.jobs.status import JobStatus, Phase, Stage
 from ddpipe.kube.api import ApiError, Refused, Unanswered
 from ddpipe.kube.watching import Message, Picture, Trouble
-from ddpipe.launching import diagnosis, elastic
+from ddpipe.launching import deadlines, diagnosis, elastic
 from ddpipe.launching.deadlines import Limits
 from ddpipe.launching.elastic import Resize
 from ddpipe.launching.following import Ended, Follower
 from ddpipe.launching.launcher import Outcome, launch
 from ddpipe.launching.logs import Logs
+from ddpipe.launching.pod_history import PodHistory
 
 JOB = a_job(deadlines={"hopeless": 0.2}, outage=5, keep="always")
 GOING = {"deletionTimestamp": "2026-01-01T00:00:42Z", "deletionGracePeriodSeconds": 30}
@@ -103,13 +105,13 @@ def watch_of(path: str) -> Callable[[Request], bool]:
 def test_a_pod_that_somebody_deleted_is_the_cause_though_it_is_gone() -> None:
     followed = Followed()
     followed.lose(1, state=ended(143, at="2026-01-01T00:00:20Z"))
-    followed.saw("worker-1 is replaced: somebody deleted its pod; killed by SIGTERM")
+    followed.saw("worker-1 is replaced: its pod was deleted; killed by SIGTERM")
     followed.pod(0, "Failed", state=ended(1, at="2026-01-01T00:00:30Z"))
     followed.saw("1 of 2 pods, 1 ended")
     followed.job_is("Failed")
     error = followed.error(ReplicaFailed)
     assert error.which.startswith("worker-1 of PyTorchJob")
-    assert "somebody deleted its pod" in error.seen
+    assert "its pod was deleted" in error.seen
     assert "then worker-0: exit code 1" in error.seen
 
 
@@ -182,7 +184,7 @@ def test_a_removal_that_is_seen_after_the_end_may_be_the_cause() -> None:
         )
     )
     assert error.which.startswith("worker-0 of PyTorchJob")
-    assert error.seen == "somebody deleted its pod"
+    assert error.seen == "its pod was deleted"
 
 
 def test_nothing_is_judged_before_both_the_job_and_its_pods_are_known() -> None:
@@ -496,7 +498,7 @@ def test_a_pod_that_is_replaced_against_the_rules_ends_the_job() -> None:
     assert looked_at(RUNS, BOTH, left) is None, "the operator may call it failed yet"
     error = failure_of(looked_at(RUNS, BOTH, left, again))
     assert error.which.startswith("worker-1 of")
-    assert "somebody deleted its pod" in error.seen
+    assert "its pod was deleted" in error.seen
     allowed = replace(JOB, restart="ExitCode")
     assert looked_at(RUNS, BOTH, left, again, job=allowed) is None
 
@@ -574,3 +576,38 @@ def test_a_job_is_judged_without_its_pods_last_states_in_the_end() -> None:
     followed = Followed()
     followed.job_is("Failed")
     assert followed.error(ReplicaFailed).seen.startswith("it is Failed")
+
+
+@pytest.mark.parametrize("backend", all_backends(), ids=lambda one: str(one.resource.kind))
+def test_success_needs_as_many_ranks_as_the_job_was_created_with(backend: Backend) -> None:
+    """Whatever the object says by now: somebody may have scaled it."""
+    history = PodHistory(JOB, backend)
+    status = JobStatus(phase=Phase.SUCCEEDED, stage=Stage.FINISHED, message="", replicas=())
+    found = backend.manifest(JOB, None)
+    assert backend.wanted(found) == 2
+    assert history.missing(found, status) == 2
+    assert history.missing(found, replace(status, succeeded=1)) == 1
+    assert history.missing(found, replace(status, succeeded=2)) == 0
+
+
+def test_a_job_that_somebody_scales_down_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "_RECONNECTING", 0.2)
+    followed = Followed()
+    smaller = an_object(replace(followed.job, nodes=1), "Running")
+    followed.server.put(JOBS, smaller)
+    followed.saw("somebody changed the number of its pods from 2 to 1")
+    followed.lose(1)
+    followed.pod(0, "Succeeded", state=ended(0))
+    followed.server.put(JOBS, an_object(replace(followed.job, nodes=1), "Running=False", "Succeeded"))
+    error = followed.error(ReplicaFailed)
+    assert "its pod was deleted" in error.seen
+    assert "somebody changed the number of its pods from 2 to 1" in error.seen
+
+
+def test_pods_that_no_longer_exist_were_not_seen_to_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deadlines, "_RECONNECTING", 0.2)
+    followed = Followed()
+    followed.pod(0, "Succeeded", state=ended(0))
+    found = an_object(followed.job, "Succeeded")
+    followed.server.put(JOBS, {**found, "status": {"conditions": found["status"]["conditions"]}})
+    assert "1 of 2 pods were not seen to succeed" in followed.error(ReplicaFailed).seen

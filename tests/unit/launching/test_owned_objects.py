@@ -32,7 +32,7 @@ def a_server() -> FakeApiServer:
     def succeed(made: dict[str, Any]) -> None:
         if made["kind"] == "Service":
             job = server.get(JOBS.path("team", JOB.name))
-            done = {"conditions": [{"type": "Complete", "status": "True"}]}
+            done = {"conditions": [{"type": "Complete", "status": "True"}], "succeeded": JOB.nodes}
             server.put(JOBS.path("team"), {**job, "status": done})
 
     server.created = succeed

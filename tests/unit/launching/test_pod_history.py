@@ -12,7 +12,7 @@ from ddpipe.jobs import indexedjob, pytorchjob
 from ddpipe.jobs.job import TrainingJob, annotate
 from ddpipe.jobs.status import JobStatus, Phase
 from ddpipe.launching import diagnosis, elastic
-from ddpipe.launching.pod_history import PodHistory
+from ddpipe.launching.pod_history import SIDECAR_SECONDS, PodHistory
 
 JOB = a_job(restart="ExitCode")
 RUNS, FAILED = an_object(JOB, "Running"), an_object(JOB, "Failed")
@@ -219,3 +219,57 @@ def test_an_indexed_job_s_replaced_pod_is_forgotten_too() -> None:
     assert not record.has_failures
     assert [replica.uid for replica in record.replicas] == ["Running"]
     assert record.replacements == 1
+
+
+def test_a_job_whose_pods_fail_too_often_has_failed_though_the_operator_replaces_them_for_ever() -> None:
+    job = a_job(restart="ExitCode", max_restarts=1)  # of two pods: two failures are allowed
+    watched = Watched(job)
+    for number in range(3):
+        old = {"uid": f"number-{number}"}
+        watched.sees(pod(0), a_pod(job, "worker-1", metadata=old))
+        status = watched.sees(pod(0), a_pod(job, "worker-1", "Failed", state=ended(255), metadata=old))
+        assert (status.phase is Phase.FAILED) == (number == 2)
+    assert status.message == "its pods have failed 3 times"
+
+
+def test_losses_of_pods_are_no_failures_of_theirs() -> None:
+    job = a_job(restart="ExitCode", max_restarts=0)
+    watched = Watched(job)
+    watched.sees(pod(0), pod(1))
+    assert watched.sees(pod(0), pod(1, phase="Failed", **EVICTED)).phase is Phase.ACTIVE
+
+
+SIDECAR = {"name": "proxy", "state": {"running": {}}}
+
+
+def with_sidecar(rank: int, code: int) -> dict[str, Any]:
+    return pod(rank, status={"containerStatuses": [{"name": "pytorch", "state": ended(code)}, SIDECAR]})
+
+
+@pytest.mark.parametrize(("code", "phase"), [(0, Phase.SUCCEEDED), (3, Phase.FAILED)])
+def test_a_container_that_stays_does_not_keep_a_job_from_ending(code: int, phase: Phase) -> None:
+    watched = Watched(a_job())
+    watched.sees(pod(0), pod(1))
+    assert watched.sees(with_sidecar(0, 0), with_sidecar(1, code)).phase is Phase.ACTIVE
+    assert watched.record.next == watched.now + SIDECAR_SECONDS
+    status = watched.sees(with_sidecar(0, 0), with_sidecar(1, code), after=SIDECAR_SECONDS)
+    assert status.phase is phase
+    assert status.message == f"proxy of worker-{int(code > 0)} still ran 60 s after its end"
+
+
+def test_a_container_beside_a_rank_that_still_trains_or_restarts_is_waited_for() -> None:
+    watched = Watched(a_job())
+    watched.sees(with_sidecar(0, 0), pod(1))
+    assert watched.sees(with_sidecar(0, 0), pod(1), after=HOUR).phase is Phase.ACTIVE
+    again = Watched(a_job(restart="OnFailure"))
+    again.sees(with_sidecar(0, 3), pod(1))
+    assert again.sees(with_sidecar(0, 3), pod(1), after=HOUR).phase is Phase.ACTIVE
+
+
+def test_a_container_that_was_seen_to_fail_is_the_cause_though_its_pod_is_deleted_later() -> None:
+    watched = Watched(a_job())
+    watched.sees(pod(0), pod(1))
+    watched.sees(pod(0), pod(1, state=ended(7, at="2026-01-01T00:00:30Z")))
+    watched.sees(pod(0), pod(1, state=ended(7, at="2026-01-01T00:00:30Z"), metadata=GOING))
+    watched.sees(found=FAILED)
+    assert watched.cause().seen.startswith("exit code 7")

@@ -151,7 +151,7 @@ def test_a_pod_removed_after_the_end_is_not_reported() -> None:
 def test_a_removed_pod_is_reported_while_the_job_runs() -> None:
     watched = Watched()
     watched.shows([RUNNING, RUNNING])
-    assert "worker-1 on n1 failed: somebody deleted its pod" in watched.shows(
+    assert "worker-1 on n1 failed: its pod was deleted" in watched.shows(
         [RUNNING, {**RUNNING, "metadata": GOING}]
     )
 
