@@ -202,8 +202,8 @@ def test_a_loss_that_is_no_number_names_its_step_and_is_not_saved(dataset: str, 
     output = str(tmp_path / "training")
     ended = run(dataset, output, EVERY_STEP, ranks=2, meddling=[BrokenNetwork()])
     assert ended.codes == [Diverged.exit_code] * 2
-    assert ended.errors[0]["seen"].startswith("the loss of step 5 is not a number; its 78 samples")
     batch = global_batch(permutation(RECIPE.seed, 0, TRAIN_SAMPLES), 4, RECIPE.batch_size)
+    assert ended.errors[0]["seen"].startswith(f"the loss of step 5 is not a number; its {len(batch)} samples")
     named = json.loads((tmp_path / "training" / "diverged.json").read_text())["samples"]
     ids = sample_ids(dataset, "train")
     assert named == [ids[index] for index in batch]

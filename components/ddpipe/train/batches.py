@@ -1,8 +1,10 @@
 """The images of a step: which they are on which rank, how they are changed, how they get to the device.
 
-Batch k of an epoch is `perm(seed, epoch)[k * B : (k + 1) * B]`, B the size of the global batch: the same
-samples in the same step for any number of ranks. The last batch of an epoch holds what is left, so that every
-sample is seen exactly once in every epoch; a rank's share of it may be empty.
+An epoch of n samples has ceil(n / B) steps, B the size of the global batch, and step k of s has
+`perm(seed, epoch)[k * n // s : (k + 1) * n // s]`: the same samples for any number of ranks, and every sample
+exactly once in every epoch. So sizes differ by one at most. If the last step had what full ones leave, one
+image could weigh as much as a whole batch, and its batch statistics would ruin a network. A rank's share may
+be empty.
 
 Augmentation changes a sample in the same way in an epoch at any number of ranks: every number drawn is a hash
 of (seed, epoch, sample), so there is no generator whose state would have to be saved. A whole batch is
@@ -41,13 +43,13 @@ def steps_per_epoch(samples: int, batch_size: int) -> int:
 
 def batch_sizes(samples: int, batch_size: int) -> Indices:
     """Samples in each batch of an epoch."""
-    return np.diff(np.append(np.arange(0, samples, batch_size), samples))
+    steps = steps_per_epoch(samples, batch_size)
+    return np.diff(np.arange(steps + 1) * samples // steps)
 
 
 def images_seen(step: int, samples: int, batch_size: int) -> int:
     """Images in the first `step` batches of a training."""
-    epochs, batches = divmod(step, steps_per_epoch(samples, batch_size))
-    return epochs * samples + min(batches * batch_size, samples)
+    return step * samples // steps_per_epoch(samples, batch_size)
 
 
 def permutation(seed: int, epoch: int, samples: int) -> Indices:
@@ -57,7 +59,8 @@ def permutation(seed: int, epoch: int, samples: int) -> Indices:
 
 def global_batch(order: Indices, batch: int, batch_size: int) -> Indices:
     """The samples of one batch of an epoch, over all ranks: int64, shape (batch_size,) or less."""
-    return order[batch * batch_size : (batch + 1) * batch_size]
+    steps = steps_per_epoch(len(order), batch_size)
+    return order[batch * len(order) // steps : (batch + 1) * len(order) // steps]
 
 
 def share_of(batch: Indices, rank: int, ranks: int) -> Indices:

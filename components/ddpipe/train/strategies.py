@@ -159,7 +159,7 @@ def accept_single_values(model: nn.Module) -> None:
     """Let batch normalization use its running statistics where there is one value per channel.
 
     torch rejects such a batch, as one value has no variance. It occurs where features are 1x1 and a rank's
-    part of the last batch of an epoch is one image: 1405 images in batches of 78 leave one.
+    part of a batch is one image.
     """
     for layer in model.modules():
         if isinstance(layer, _BatchNorm) and not isinstance(layer, SyncBatchNorm):
