@@ -16,7 +16,7 @@ from ddpipe.kube.api import ApiServer
 from ddpipe.kube.cluster import is_served
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
-TIMES = 9
+TIMES = 4
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
