@@ -892,15 +892,15 @@ def pod_evicted(place: Place) -> Ended:
 
 @fault("suspended, then resumed: the clock stands still", words=("suspended",))
 def suspended(place: Place) -> Ended:
-    step = running(place, "sleep 5", "--deadlines", "finished=20", "--deadlines", "scheduled=20")
+    step = running(place, "sleep 5", "--deadlines", "finished=40", "--deadlines", "scheduled=40")
     suspend(place, whether=True)
     assert eventually(lambda: condition(place.admin.get(place.jobs_path(JOB_NAME)), "Suspended"), bool, 30)
     pods = f"/api/v1/namespaces/{place.namespace}/pods"
     assert not eventually(lambda: place.admin.get(pods)["items"], lambda items: not items, 40)
     # From now on nothing happens that could be heard of.
-    time.sleep(21)
+    time.sleep(41)
     suspend(place, whether=False)
-    return step.end(60)
+    return step.end(90)
 
 
 def suspend(place: Place, *, whether: bool) -> None:
@@ -949,16 +949,18 @@ def limit_continues(place: Place) -> Ended:
     jobs_ever=3,
 )
 def swept(place: Place) -> Ended:
-    step = running(place, LONG, **in_a_pod(place))
-    step.kill()
+    killed_with_its_run(place)
     stranger(place, "strangers")
-    place.patch(f"/api/v1/namespaces/{place.namespace}/pods/step", {"spec": {"activeDeadlineSeconds": 1}})
-    path = f"/api/v1/namespaces/{place.namespace}/pods/step"
-    assert (
-        eventually(lambda: place.admin.get(path)["status"]["phase"], lambda phase: phase == "Failed", 30)
-        == "Failed"
-    )
     return launch(place, BRIEF, run="r2").end()
+
+
+def killed_with_its_run(place: Place) -> None:
+    """Leave a running job whose launcher is killed and whose run is over."""
+    running(place, LONG, **in_a_pod(place)).kill()
+    path = f"/api/v1/namespaces/{place.namespace}/pods/step"
+    place.patch(path, {"spec": {"activeDeadlineSeconds": 1}})
+    phase = eventually(lambda: place.admin.get(path)["status"]["phase"], lambda one: one == "Failed", 60)
+    assert phase == "Failed"
 
 
 @fault(
@@ -969,9 +971,9 @@ def swept(place: Place) -> Ended:
     pods=2,
 )
 def sweep_refused(place: Place) -> Ended:
-    running(place).kill()
+    killed_with_its_run(place)
     place.proxy.answer(lambda request: request.deletes_job, 500, "etcdserver: no leader", times=10_000)
-    return Step(place, ["jobs", "clean-up", "--run-id", "r1"], {}).end()
+    return Step(place, ["jobs", "clean-up"], {}).end()
 
 
 @fault("killed for good, its run deleted: the cluster collects", code=-9)

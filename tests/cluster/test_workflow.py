@@ -330,11 +330,13 @@ def test_xrays_with_several_labels_each_train_the_same_way(submit: Submit, root:
         **KAGGLE,
         dataset_name="xrays",
         batch_size=16,
+        epochs=10,
+        learning_rate=0.1,
     )
     assert ran.ended() == "Succeeded", ran.failure()
     assert ran.step("train")["facts"]["nodes"] == 2
     scores = json.loads(read_uri(f"{ran.folder}/evaluation/metrics.json"))["scores"]
-    assert scores["macro_auc"]["value"] > 0.6
+    assert scores["macro_auc"]["value"] > 0.7, "0.5 is chance"
 
 
 def test_without_an_object_store_all_data_is_on_a_claim(place: Place, tmp_path: Path) -> None:
