@@ -54,11 +54,12 @@ SEED ?= 1
 mutate: $(INSTALLED) ## mutation testing, how many deliberate faults the tests notice: make mutate MODULES="data storage/s3.py" SAMPLE=60; CLUSTER=1
 	@$(BIN)/python tools/mutate.py $(MODULES) --sample $(SAMPLE) --seed $(SEED) $(if $(CLUSTER),--cluster)
 
-lint: $(INSTALLED) ## ruff, mypy --strict, import contracts, links of the documentation
+lint: $(INSTALLED) ## ruff, mypy --strict, import contracts, budget of the whole, links of the documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python tools/structure.py
 	@$(BIN)/zensical build --clean --strict
 
 format: $(INSTALLED) ## format the code, and fix what ruff can fix
