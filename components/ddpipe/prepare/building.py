@@ -12,7 +12,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,6 @@ class BuiltVersion:
     Attributes:
         columns: Its ids and labels, by their keys; not stored yet.
         encoded: Number of samples that had to be encoded.
-        samples: All samples of the version.
     """
 
     manifest: DatasetManifest
@@ -62,16 +61,7 @@ class BuiltVersion:
 
 
 class VersionBuilder:
-    """Stores the missing shards of one version.
-
-    Args:
-        spec: What is prepared.
-        survey: Of its source.
-        packer: Reads and stores its images.
-        stored: Shards of earlier prepares.
-        broken: Hashes of those that cannot be reused.
-        helped: Helpers that encode, if there are any.
-    """
+    """Stores the missing shards of one version; `broken` are hashes of shards that cannot be reused."""
 
     def __init__(
         self,
@@ -129,7 +119,7 @@ class VersionBuilder:
         depth = max((int(one.entry.members.depths.max()) for one in everything), default=self._encoding.depth)
         if depth != self._encoding.depth:
             # Known only now. All images get the same scale, that of the deepest of them: encode all again.
-            self._encoding, self._encoded = self._encoding.with_depth(depth), 0
+            self._encoding, self._encoded = replace(self._encoding, depth=depth), 0
             return False
         if unreadable := len(self._packer.problems) - before:
             # The shares of the splits were counted with these: split again without them.
@@ -201,7 +191,7 @@ def _encoding(spec: PrepareSpec, survey: Survey, packer: Packer, stored: Sequenc
     depth = int(known.depths.max(initial=0))
     shapes = known.shapes[known.there] if survey.shape is None else np.array([survey.shape])
     found = shapes if decides else ()
-    return chosen(found, spec.image_format, spec.image_size, spec.reading).with_depth(depth)
+    return replace(chosen(found, spec.image_format, spec.image_size, spec.reading), depth=depth)
 
 
 def _note_unchanged(samples: Samples, known: Known, stored: Iterable[Stored]) -> None:

@@ -15,6 +15,7 @@ from ddpipe.data.manifest import SPLITS
 from ddpipe.errors import SourceError, listed
 from ddpipe.prepare.spec import GROUPED, PrepareSpec
 from ddpipe.prepare.splitting import Places, given_splits, numbered_units, open_splits, shown_by_units
+from ddpipe.sources.base import error_for_source
 from ddpipe.sources.samples import Samples
 from ddpipe.storage import open_store
 
@@ -33,22 +34,20 @@ def refuse_results_inside(spec: PrepareSpec, results: str) -> None:
         return
     data, folder = open_store(spec.source_path).uri.rstrip("/"), open_store(results).uri
     if f"{folder}/".startswith(f"{data}/") and "/." not in folder.removeprefix(data):
-        raise SourceError(
-            what="the raw data cannot become a dataset",
-            which=spec.where,
-            seen=f"results would be written into it, and read as raw data: {folder}",
-            do="Work in another folder, or name others with `store` and `runs`.",
+        raise error_for_source(
+            spec.where,
+            f"results would be written into it, and read as raw data: {folder}",
+            "Work in another folder, or name others with `store` and `runs`.",
         )
 
 
 def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Samples) -> None:
     """There must be two classes, each with a unit for every split that the source does not fill."""
     if len(classes) < 2:  # noqa: PLR2004
-        raise SourceError(
-            what="the raw data cannot become a dataset",
-            which=spec.where,
-            seen=f"it has only one class, {classes[0]!r}" if classes else "it has no class",
-            do="Give images of at least two classes.",
+        raise error_for_source(
+            spec.where,
+            f"it has only one class, {classes[0]!r}" if classes else "it has no class",
+            "Give images of at least two classes.",
         )
     splits = open_splits(given_splits(samples))
     _, unit = numbered_units(samples)
@@ -61,22 +60,20 @@ def refuse_small_classes(spec: PrepareSpec, classes: Sequence[str], samples: Sam
         if counts[label] < len(splits)
     ]
     if small:
-        raise SourceError(
-            what="the raw data cannot become a dataset",
-            which=spec.where,
-            seen=listed(small),
-            do=f"Give every class at least {len(splits)} of them ({', '.join(splits)}), or remove the class.",
+        raise error_for_source(
+            spec.where,
+            listed(small),
+            f"Give every class at least {len(splits)} of them ({', '.join(splits)}), or remove the class.",
         )
 
 
 def refuse_if_none_is_left(spec: PrepareSpec, rows: Rows, problems: Mapping[str, str]) -> None:
     """At least one image must be readable."""
     if not len(rows):
-        raise SourceError(
-            what="the raw data cannot become a dataset",
-            which=spec.where,
-            seen=f"none of the images can be read; {_listed(problems)}",
-            do="Replace these files, or give the path of other data.",
+        raise error_for_source(
+            spec.where,
+            f"none of the images can be read; {_listed(problems)}",
+            "Replace these files, or give the path of other data.",
         )
 
 
@@ -105,11 +102,10 @@ def refuse_torn_groups(spec: PrepareSpec, samples: Samples, places: Places) -> N
         + ", ".join(sorted(split for split, there in zip(SPLITS, in_splits[number], strict=True) if there))
         for number in np.flatnonzero(in_splits.sum(axis=1) > 1)
     ]:
-        raise SourceError(
-            what="the raw data cannot become a dataset",
-            which=spec.where,
-            seen=listed(torn),
-            do="Put each group into one split, or leave the split to ddpipe.",
+        raise error_for_source(
+            spec.where,
+            listed(torn),
+            "Put each group into one split, or leave the split to ddpipe.",
         )
 
 

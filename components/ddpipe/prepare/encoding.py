@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -33,49 +33,20 @@ Moments = tuple[int, ...]
 
 
 class Encoded(NamedTuple):
-    """An encoded image, and what the entry of its shard records about it.
-
-    Attributes:
-        data: For the shard.
-        moments: Of its pixels.
-        phash: See `ddpipe.prepare.duplicates`.
-    """
+    """An encoded image, and what the entry of its shard records about it."""
 
     data: bytes
     moments: Moments
     phash: str
 
 
-class Encoding(Protocol):
-    """Converts image files to what a shard holds."""
-
-    @property
-    def depth(self) -> int:
-        """Bits that values of 16-bit images use; 0: there are no such images."""
-
-    def with_depth(self, depth: int) -> Encoding:
-        """The same for images of another depth."""
-
-    @property
-    def facts(self) -> Mapping[str, object]:
-        """Everything that affects the result: equal facts give equal shards."""
-
-    def read_shape(self, channels: int) -> Shape:
-        """The shape that readers return, if the image with most channels has so many."""
-
-    def encode(self, data: bytes) -> Encoded:
-        """An image as a shard keeps it; raises `Unreadable`."""
-
-    def pack(self, parts: Sequence[bytes]) -> tuple[ShardRef, bytes]:
-        """Encoded images as a shard's file."""
-
-    def unpack(self, path: Path, shard: ShardRef) -> Callable[[int], bytes]:
-        """A function from an index to the encoded image; raises `DatasetError` for a damaged file."""
-
-
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Raw pixels: nothing to decode in training."""
+    """Raw pixels: nothing to decode in training.
+
+    Attributes:
+        depth: Bits that values of 16-bit images use; 0: there are no such images.
+    """
 
     shape: Shape
     depth: int = 0
@@ -83,15 +54,11 @@ class Raw:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Shape, depth of images of 16 bits, and options of reading."""
+        """Everything that affects the result."""
         return {"kind": "raw", "shape": list(self.shape), **_deep(self.depth), **self.reading.facts}
 
-    def with_depth(self, depth: int) -> Raw:
-        """The same with another range of values."""
-        return replace(self, depth=depth)
-
     def read_shape(self, channels: int) -> Shape:  # noqa: ARG002 - the same for any number
-        """Exactly this shape."""
+        """What readers return, if the image with most channels has so many."""
         return self.shape
 
     def encode(self, data: bytes) -> Encoded:
@@ -125,8 +92,6 @@ class Jpeg:
 
     Attributes:
         side: The shorter side, in pixels.
-        depth: See `Encoding`.
-        reading: How image files are read.
     """
 
     side: int
@@ -135,16 +100,12 @@ class Jpeg:
 
     @property
     def facts(self) -> Mapping[str, object]:
-        """Side, quality, filter, depth of images of 16 bits, and options of reading."""
+        """Everything that affects the result."""
         facts = {"kind": "jpeg", "side": self.side, "quality": QUALITY, "filter": FILTER.name.lower()}
         return {**facts, **_deep(self.depth), **self.reading.facts}
 
-    def with_depth(self, depth: int) -> Jpeg:
-        """The same with another range of values."""
-        return replace(self, depth=depth)
-
     def read_shape(self, channels: int) -> Shape:
-        """A square, cut from the middle."""
+        """What readers return: a square, cut from the middle."""
         return self.side, self.side, channels
 
     def encode(self, data: bytes) -> Encoded:
@@ -159,6 +120,10 @@ class Jpeg:
     def unpack(self, path: Path, shard: ShardRef) -> Callable[[int], bytes]:
         """The JPEG file of an image."""
         return JpegShard(path, shard, (self.side, self.side, 3)).file
+
+
+Encoding = Raw | Jpeg
+"""Converts image files to what a shard holds; equal `facts` give equal shards."""
 
 
 def encoding_of(facts: Mapping[str, Any], reading: ReadOptions) -> Encoding:

@@ -87,13 +87,7 @@ class Members(Columns):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What is known about a shard.
-
-    Attributes:
-        shard: Its name and size.
-        encoding: The facts of the encoding that made it.
-        members: In the order of its images.
-    """
+    """What is known about a shard; `encoding` are the facts of the encoding that made it."""
 
     shard: ShardRef
     encoding: Mapping[str, object]
@@ -140,16 +134,13 @@ def decoded(data: bytes) -> Entry | None:
             return None
         members = Members(*(array_of(arrays, field.name) for field in fields(Members)))
     shard = shard_ref(facts["shard"])
-    if {len(column) for column in members.columns()} != {shard.count}:
-        raise ValueError(f"its columns are not all of {shard.count} rows")
-    if any(column.dtype.kind != kind for column, kind in zip(members.columns(), "SSSuuuS", strict=True)):
-        raise ValueError("its columns are of other types")
-    if [column.ndim for column in members.columns()] != [1, 1, 1, 2, 1, 2, 1] or members.shapes.shape[1] != 3:  # noqa: PLR2004
-        raise ValueError("its columns are of other shapes")
+    columns = members.columns()
+    forms = [(column.dtype.kind, column.ndim, len(column)) for column in columns]
+    wanted = [(kind, ndim, shard.count) for kind, ndim in zip("SSSuuuS", (1, 1, 1, 2, 1, 2, 1), strict=True)]
+    if forms != wanted or members.shapes.shape[1] != 3 or members.sha256.dtype != DIGEST:  # noqa: PLR2004
+        raise ValueError(f"its columns are not those of {shard.count} images: {forms}")
     if not isinstance(facts["encoding"], dict):
         raise ValueError("its encoding is not an object")  # noqa: TRY004 - a file's fault
-    if members.sha256.dtype != DIGEST:
-        raise ValueError(f"its hashes are {members.sha256.dtype}, not {DIGEST}")
     return Entry(shard, facts["encoding"], members)
 
 

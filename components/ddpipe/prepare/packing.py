@@ -31,12 +31,12 @@ from ddpipe.data.shards import shard_key, verify
 from ddpipe.errors import NoSuchObject
 from ddpipe.prepare.encoding import Encoding, Moments
 from ddpipe.prepare.entries import DIGEST, Entry, Members, write_entry
-from ddpipe.prepare.planning import Known, PackingPlan, Stored, Take
+from ddpipe.prepare.planning import Known, PackingPlan, Stored
 from ddpipe.processes.machine import cpus, give_memory_back, keep_memory
 from ddpipe.processes.progress import progress_bar
 from ddpipe.sources import Source, Survey, Unreadable
+from ddpipe.sources.base import Sample
 from ddpipe.sources.images import Probed, probe
-from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)
@@ -69,8 +69,6 @@ class Packer:
     """Reads, encodes and stores images; one packer for a whole prepare.
 
     Attributes:
-        samples: All of the source.
-        store: Of the shards.
         known: What is known about their files; grows as they are inspected.
         problems: Why samples cannot be read, by their row numbers.
     """
@@ -176,13 +174,13 @@ class Packer:
         if not (take := plan.take(place)):
             return self._read(encoding, place, row, sample)
         try:
-            data = opened.part(take)
+            data = opened.part(*take)
         except (NoSuchObject, FileNotFoundError):
-            if not take.scratch:
+            if not take[0].scratch:
                 raise
             # Another prepare of the same data was faster, and has removed what the helpers encoded.
             return self._read(encoding, place, row, sample)
-        members, at = take.entry.members, take.place
+        members, at = take[0].entry.members, take[1]
         shape, moments = tuple(members.shapes[at].tolist()), tuple(members.moments[at].tolist())
         depth, phash = int(members.depths[at]), members.phashes[at].decode()
         return Packed(row, members.sha256[at], shape, depth, moments, phash, data)
@@ -237,14 +235,14 @@ class OpenedShards:
         self._helped: deque[str] = deque()
         self._lock = Lock()
 
-    def part(self, take: Take) -> bytes:
+    def part(self, stored: Stored, place: int) -> bytes:
         """An encoded image; raises `DatasetError` if its shard is damaged."""
         with self._lock:
-            part = self._opened.get(take.entry.shard.sha256) or self._open(take)
-        return part(take.place)
+            part = self._opened.get(stored.entry.shard.sha256) or self._open(stored)
+        return part(place)
 
-    def _open(self, take: Take) -> Callable[[int], bytes]:
-        shard, store = take.entry.shard, take.scratch or self._store
+    def _open(self, stored: Stored) -> Callable[[int], bytes]:
+        shard, store = stored.entry.shard, stored.scratch or self._store
         path = store.local_path(shard_key(shard))
         copy = self._folder / shard.sha256
         if path is None:
@@ -252,7 +250,7 @@ class OpenedShards:
         verify(path or copy, shard)
         part = self._opened[shard.sha256] = self._encoding.unpack(path or copy, shard)
         copy.unlink(missing_ok=True)  # what is mapped stays readable
-        if take.scratch:
+        if stored.scratch:
             self._helped.append(shard.sha256)
             if len(self._helped) > HELPED:
                 self._opened.pop(self._helped.popleft(), None)

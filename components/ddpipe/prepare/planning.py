@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,14 +17,7 @@ from ddpipe.storage import Store
 
 
 class Known:
-    """What is known about the samples' files, by row.
-
-    Attributes:
-        there: Whether anything is known.
-        sha256: Of their contents, 32 bytes each.
-        shapes: Of their images.
-        depths: Of their images, see `ddpipe.sources.images.Probed`.
-    """
+    """What is known about the samples' files, by row; `there` says of which anything is."""
 
     def __init__(self, count: int) -> None:
         self.there = np.zeros(count, np.bool_)
@@ -36,14 +28,7 @@ class Known:
     def note(
         self, rows: Rows, sha256: NDArray[np.bytes_], shapes: NDArray[np.uint32], depths: NDArray[np.uint8]
     ) -> None:
-        """Record facts about some files; see the attributes.
-
-        Args:
-            rows: Their samples.
-            sha256: S32, shape (rows,).
-            shapes: uint32, shape (rows, 3).
-            depths: uint8, shape (rows,).
-        """
+        """Record facts about some files: a row of each array per row here."""
         self.sha256[rows], self.shapes[rows], self.depths[rows] = sha256, shapes, depths
         self.there[rows] = True
 
@@ -53,7 +38,6 @@ class Stored:
     """A shard whose images can be used.
 
     Attributes:
-        entry: About the shard.
         rows: The row of each of its images among the samples; -1: that sample no longer exists.
         scratch: Where the shard is if it is no shard of the dataset: then only its images are used.
     """
@@ -69,20 +53,6 @@ def located(entries: Sequence[Entry], samples: Samples) -> list[Stored]:
     return [Stored(entry, find.rows(entry.members.ids)) for entry in entries if find]
 
 
-class Take(NamedTuple):
-    """An image that a shard already holds.
-
-    Attributes:
-        entry: About the shard.
-        place: The index of the image in it.
-        scratch: See `Stored`.
-    """
-
-    entry: Entry
-    place: int
-    scratch: Store | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class PackingPlan:
     """How the samples of one split get into shards.
@@ -93,7 +63,6 @@ class PackingPlan:
         rows: The samples of the new shards, in their order.
         origins: For each of them, the index of the shard in `shelf` that has its image; -1: it is read.
         places: For each of them, the index of its image in that shard.
-        shelf: Shards from which images are copied.
     """
 
     kept: tuple[Stored, ...]
@@ -126,12 +95,10 @@ class PackingPlan:
         """Number of samples that are copied from other shards."""
         return int((self.origins >= 0).sum())
 
-    def take(self, number: int) -> Take | None:
-        """Where the image of the sample at this index of `rows` is copied from."""
+    def take(self, number: int) -> tuple[Stored, int] | None:
+        """The shard, and the place in it, from which the image at this index of `rows` is copied."""
         origin = int(self.origins[number])
-        if origin < 0:
-            return None
-        return Take(self.shelf[origin].entry, int(self.places[number]), self.shelf[origin].scratch)
+        return None if origin < 0 else (self.shelf[origin], int(self.places[number]))
 
 
 def planned(

@@ -46,13 +46,10 @@ class Prepared:
     """A dataset version in its store.
 
     Attributes:
-        manifest_uri: URI of the manifest, the input of all later steps.
-        manifest: The manifest itself.
-        dataset_id: Id of the version.
+        manifest_uri: The input of all later steps.
         reused: The version existed already; nothing was written.
         encoded: Number of samples that were read, encoded and stored; the others come from earlier prepares.
         skipped: Ids of unreadable samples that were left out.
-        seconds: Duration.
     """
 
     manifest_uri: str

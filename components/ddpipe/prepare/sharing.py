@@ -63,79 +63,50 @@ class Helpers:
     run: Callable[[str, str, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Scratch:
-    """What helpers have encoded.
-
-    Attributes:
-        store: The folder.
-        entries: About its shards.
-    """
-
-    store: Store
-    entries: list[Entry]
-
-    def clear(self) -> None:
-        """Remove the folder."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(self.store.delete, [info.key for info in self.store.list()]))
-
-
 class Helped:
-    """What helpers encode for one prepare, if it has any.
-
-    Args:
-        helpers: The helpers.
-        spec: What is prepared.
-        survey: Of its source.
-        store: Where to.
-    """
+    """What helpers encode for one prepare, if it has any."""
 
     def __init__(self, helpers: Helpers | None, spec: PrepareSpec, survey: Survey, store: Store) -> None:
         self._helpers, self._spec, self._survey, self._store = helpers, spec, survey, store
-        self._scratches: list[_Scratch] = []
+        self._folders: list[Store] = []
 
     def encoded(self, plans: Iterable[PackingPlan], encoding: Encoding) -> list[Stored]:
         """What they have encoded of that which would have to be read; only its images are to be used."""
         rows = np.concatenate([plan.unread for plan in plans])
         if not self._helpers or not len(rows):
             return []
-        samples = self._survey.samples
-        scratch = _encoded_by(
-            self._helpers, self._store, self._spec, self._survey, samples.take(rows), encoding
-        )
-        self._scratches.append(scratch)
-        return [replace(one, scratch=scratch.store) for one in located(scratch.entries, samples)]
+        folder = self._assigned(self._survey.samples.take(rows), encoding, self._helpers)
+        self._folders.append(folder)
+        found = located(read_entries(folder, self._spec.name), self._survey.samples)
+        return [replace(one, scratch=folder) for one in found]
 
     def clear(self) -> None:
         """Remove what is in the dataset's own shards by now."""
-        for scratch in self._scratches:
-            scratch.clear()
+        for folder in self._folders:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                list(pool.map(folder.delete, [info.key for info in folder.list()]))
 
-
-def _encoded_by(
-    helpers: Helpers,
-    store: Store,
-    spec: PrepareSpec,
-    survey: Survey,
-    samples: Samples,
-    encoding: Encoding,
-) -> _Scratch:
-    """Have helpers encode these samples."""
-    count = min(helpers.count, len(samples))
-    bounds = [len(samples) * number // count for number in range(count + 1)]
-    parts = [samples.take(slice(*bounds[number : number + 2])) for number in range(count)]
-    files = {_share(number): _written(part) for number, part in enumerate(parts)}
-    facts = {"spec": spec.to_dict(), "encoding": dict(encoding.facts), "shape": survey.shape, "shares": count}
-    key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
-    for content in files.values():
-        key.update(hashlib.sha256(content).digest())
-    folder = store.child(f"{SCRATCH}{spec.name}/{key.hexdigest()[:16]}/")
-    if not folder.exists(SHARES.seal):
-        SHARES.publish(folder, files, facts)
-    log.info("%d samples are encoded by %d processes: %s", len(samples), count, folder.uri)
-    helpers.run(folder.uri, _hash_of_seal(folder), count)
-    return _Scratch(folder, read_entries(folder, spec.name))
+    def _assigned(self, samples: Samples, encoding: Encoding, helpers: Helpers) -> Store:
+        """Have the helpers encode these samples; returns the folder with what they did."""
+        count = min(helpers.count, len(samples))
+        bounds = [len(samples) * number // count for number in range(count + 1)]
+        parts = [samples.take(slice(*bounds[number : number + 2])) for number in range(count)]
+        files = {_share(number): _written(part) for number, part in enumerate(parts)}
+        facts = {
+            "spec": self._spec.to_dict(),
+            "encoding": dict(encoding.facts),
+            "shape": self._survey.shape,
+            "shares": count,
+        }
+        key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
+        for content in files.values():
+            key.update(hashlib.sha256(content).digest())
+        folder = self._store.child(f"{SCRATCH}{self._spec.name}/{key.hexdigest()[:16]}/")
+        if not folder.exists(SHARES.seal):
+            SHARES.publish(folder, files, facts)
+        log.info("%d samples are encoded by %d processes: %s", len(samples), count, folder.uri)
+        helpers.run(folder.uri, _hash_of_seal(folder), count)
+        return folder
 
 
 def encode_share(uri: str, sha256: str, number: int) -> int:

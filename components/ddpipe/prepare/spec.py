@@ -163,9 +163,24 @@ class PrepareSpec(Parameters):
 
     def conflicts(self) -> Iterator[str]:
         """What is wrong with values that are valid one by one."""
-        yield from self._source_conflicts()
-        yield from self._group_conflicts()
-        yield from self._split_conflicts()
+        if self.source in BUILT_IN and self.source_path:
+            yield f"`source_path` is {self.source_path!r}, but the source {self.source} is built in"
+        if self.source not in {AUTO, *BUILT_IN, *DOWNLOADS} and not self.source_path:
+            yield f"`source_path` is empty, but the source {self.source} needs a folder or s3://bucket/prefix"
+        if self.source not in {AUTO, "csv"} and self.names_columns:
+            yield f"a table or its columns are given, but the source is {self.source}, not csv"
+        if self.group_pattern and self.source not in {AUTO, *GROUPED}:
+            yield f"`group_pattern` is for the sources {', '.join(GROUPED)}, but the source is {self.source}"
+        yield from self._malformed()
+
+    def _malformed(self) -> Iterator[str]:
+        if self.group_pattern and (reason := problem(self.group_pattern)):
+            yield f"`group_pattern` is {self.group_pattern!r}, not a regular expression of RE2: {reason}"
+        if self.validation_fraction + self.test_fraction >= 1:
+            yield (
+                f"`validation_fraction` {self.validation_fraction:g} and "
+                f"`test_fraction` {self.test_fraction:g} leave nothing for training"
+            )
         try:
             ReadOptions.parsed(self.window, first_frame=self.first_frame)
         except ValueError:
@@ -177,29 +192,6 @@ class PrepareSpec(Parameters):
             )
         if not self.store:
             yield "`store` is empty"
-
-    def _split_conflicts(self) -> Iterator[str]:
-        if self.validation_fraction + self.test_fraction >= 1:
-            yield (
-                f"`validation_fraction` {self.validation_fraction:g} and "
-                f"`test_fraction` {self.test_fraction:g} leave nothing for training"
-            )
-
-    def _group_conflicts(self) -> Iterator[str]:
-        pattern = "`group_pattern`"
-        if self.group_pattern and self.source not in {AUTO, *GROUPED}:
-            yield f"{pattern} is for the sources {', '.join(GROUPED)}, but the source is {self.source}"
-        if self.group_pattern and (reason := problem(self.group_pattern)):
-            yield f"{pattern} is {self.group_pattern!r}, not a regular expression of RE2: {reason}"
-
-    def _source_conflicts(self) -> Iterator[str]:
-        path = "`source_path`"
-        if self.source in BUILT_IN and self.source_path:
-            yield f"{path} is {self.source_path!r}, but the source {self.source} is built in"
-        if self.source not in {AUTO, *BUILT_IN, *DOWNLOADS} and not self.source_path:
-            yield f"{path} is empty, but the source {self.source} needs a folder or s3://bucket/prefix"
-        if self.source not in {AUTO, "csv"} and self.names_columns:
-            yield f"a table or its columns are given, but the source is {self.source}, not csv"
 
 
 Search = Callable[[str], Any]

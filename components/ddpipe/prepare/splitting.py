@@ -36,9 +36,10 @@ from ddpipe.data.columns import Rows, Strings, Text, hashes, text
 from ddpipe.data.index import open_index
 from ddpipe.data.manifest import SPLITS, DatasetManifest, load_manifest
 from ddpipe.data.versions import versions
-from ddpipe.errors import DatasetError, SourceError, StoreError, listed
+from ddpipe.errors import DatasetError, StoreError, listed
 from ddpipe.prepare.spec import compiled
 from ddpipe.sources import Survey
+from ddpipe.sources.base import error_for_source
 from ddpipe.sources.samples import Finder, Samples
 from ddpipe.storage import Store
 
@@ -67,15 +68,7 @@ MOST = 20
 def split_samples(
     samples: Samples, fractions: Mapping[str, float], seed: int, classes: int, earlier: Places | None = None
 ) -> Places:
-    """Assign samples to splits.
-
-    Args:
-        samples: All samples.
-        fractions: Share of each split; they add up to 1.
-        seed: Another seed gives other splits.
-        classes: Number of classes.
-        earlier: The split of each sample in an earlier version, shape (samples,).
-    """
+    """Assign samples to splits; `earlier` are those of an earlier version, shape (samples,)."""
     names, unit = numbered_units(samples)
     given = given_splits(samples)
     ours = open_splits(given)
@@ -224,13 +217,7 @@ def open_splits(given: Collection[str]) -> list[str]:
 
 
 def shown_by_units(samples: Samples, unit: Rows, classes: int) -> tuple[Rows, Rows]:
-    """Pairs of a unit that is ours to assign and a class that it shows, each pair once.
-
-    Args:
-        samples: All samples.
-        unit: The unit of each, (samples,).
-        classes: Number of classes.
-    """
+    """Pairs of a unit that is ours to assign and a class that it shows, each pair once."""
     free = np.flatnonzero(_is_ours(samples))
     labels = samples.labels[free]
     if labels.ndim > 1:
@@ -316,11 +303,10 @@ def grouped(survey: Survey, pattern: str, where: str) -> Survey:
     ids = Strings(survey.samples.ids)
     groups = text(_found(search(name)) for name in ids)
     if unmatched := [ids[row] for row in np.flatnonzero(groups == b"")]:
-        raise SourceError(
-            what="the raw data cannot become a dataset",
-            which=where,
-            seen=f"`group_pattern` {pattern!r} matches nothing in some paths, {listed(unmatched)}",
-            do="Correct the pattern: every image needs a group, even if that is its own name.",
+        raise error_for_source(
+            where,
+            f"`group_pattern` {pattern!r} matches nothing in some paths, {listed(unmatched)}",
+            "Correct the pattern: every image needs a group, even if that is its own name.",
         )
     return replace(survey, samples=replace(survey.samples, groups=groups))
 

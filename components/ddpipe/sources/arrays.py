@@ -16,16 +16,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.columns import batched
-from ddpipe.sources.base import Survey, error_for_source
+from ddpipe.sources.base import Sample, Survey, error_for_source
 from ddpipe.sources.images import wrapped
 from ddpipe.sources.listing import listed_files
-from ddpipe.sources.sample import Sample
 from ddpipe.sources.samples import Samples
 from ddpipe.storage import open_store, split_uri
 
@@ -54,26 +53,8 @@ IDX = b"\0\0\x08"
 """How an idx file of bytes begins."""
 
 
-class Images(Protocol):
-    """Images of one shape, one by one: an array, or parts of a file."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(N, H, W) or (N, H, W, 3)."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> NDArray[np.uint8]: ...
-
-    def __iter__(self) -> Iterator[NDArray[np.uint8]]: ...
-
-
 class FileImages:
-    """Images that lie end to end in a file of this machine, of which a few pieces are in memory.
-
-    Attributes:
-        shape: (N, H, W).
-    """
+    """Images that lie end to end in a file of this machine, of which a few pieces are in memory."""
 
     def __init__(self, path: Path, start: int, shape: tuple[int, ...]) -> None:
         self.shape = shape
@@ -119,15 +100,13 @@ def _state(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
+Images = NDArray[np.uint8] | FileImages
+"""Images of one shape, one by one: (N, H, W) or (N, H, W, 3)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some of the images.
-
-    Attributes:
-        split: "train" or "test".
-        images: uint8, of shape (N, H, W) or (N, H, W, 3).
-        labels: Shape (N,).
-    """
+    """The images of "train" or "test", and their labels, (N,)."""
 
     split: str
     images: Images
@@ -173,12 +152,7 @@ class Digits(Arrays):
 
 
 class Idx(Arrays):
-    """The four files of MNIST and similar data sets, gzipped or not; a single pair is split by our rule.
-
-    Attributes:
-        path: Their folder.
-        classes: What the labels mean.
-    """
+    """The four files of MNIST and similar data sets, gzipped or not; a single pair is split by our rule."""
 
     PAIRS: Mapping[str, str] = {"train": "train", "test": "t10k"}
 

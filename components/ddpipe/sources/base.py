@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ddpipe.data.manifest import printable
+from ddpipe.data.manifest import Label, printable
 from ddpipe.errors import SourceError
-from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store, open_store
 
 if TYPE_CHECKING:
@@ -21,6 +20,29 @@ IMAGES = (
     "jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm", "dcm", "dicom",
 )  # fmt: skip
 """Endings of the names of image files."""
+
+ENDINGS = tuple(f".{ending}" for ending in IMAGES)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One image and what it shows.
+
+    Attributes:
+        id: Its name in all versions.
+        label: Multiclass: index of its class. Multilabel: 0 or 1 for each class.
+        stamp: Changes when the image may have changed; known without reading the image.
+        where: What its source needs to read it.
+        group: Samples of one group (such as one patient) belong in one split; "": it is a group of its own.
+        split: The split that the source assigns; "": none.
+    """
+
+    id: str
+    label: Label
+    stamp: str
+    where: str = ""
+    group: str = ""
+    split: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +91,9 @@ class Table:
     """The meaning of the columns of a CSV file.
 
     Attributes:
-        file: The CSV file; a relative path starts at the images' folder, or else at the working directory.
+        file: A relative path starts at the images' folder, or else at the working directory.
         image: Column that names the image: a path, with or without folder and ending.
         labels: One column of class names, or several of 0 and 1; empty: all other columns.
-        group: Column of groups that must not be divided between splits.
-        split: Column of train, validation and test.
-        skip_unlabelled: Whether rows without a label are left out.
     """
 
     file: str = "train.csv"
@@ -121,7 +140,7 @@ def store_of(path: str) -> Store:
 
 
 def error_for_source(which: str, seen: str, do: str) -> SourceError:
-    """The error for raw data that cannot be used.
+    """The error for the raw data at a path that cannot be used.
 
     Args:
         which: The path.

@@ -24,7 +24,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 
 from ddpipe.errors import SourceError
-from ddpipe.sources.base import IMAGES, Table, abridged, error_for_source
+from ddpipe.sources.base import ENDINGS, IMAGES, Table, abridged, error_for_source
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import first_keys
 from ddpipe.sources.named import DOWNLOADS
@@ -59,13 +59,7 @@ the idx files of MNIST; the python archive of CIFAR, or its unpacked folder"""
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """What reads the raw data.
-
-    Attributes:
-        source: One of `SOURCES`.
-        path: What that source takes as its path.
-        table: The CSV file of the source csv.
-    """
+    """What reads the raw data: one of `SOURCES`, what it takes as its path, and the table of csv."""
 
     source: str
     path: str
@@ -85,7 +79,7 @@ def with_table(path: str) -> Detected:
         return Detected("csv", _folder_of(path), name)
     keys = sorted(first_keys(path, LOOKED_AT))
     if tables := _tables(keys):
-        naming = _naming(path, tables, [key for key in keys if _is_image(key)])
+        naming = _naming(path, tables, [key for key in keys if key.lower().endswith(ENDINGS)])
         return _of_tables(path, naming or tables)
     return Detected("csv", path)  # which says that there is none
 
@@ -104,7 +98,11 @@ def _of_file(path: str, store: Store, name: str) -> Detected:
         return Detected(_kind_of_idx(store), folder)
     if CIFAR10.fullmatch(name):
         return Detected("cifar10", folder)
-    seen = "it is one image" if _is_image(name) else f"it is a file {PurePosixPath(name).suffix or name!r}"
+    seen = (
+        "it is one image"
+        if name.lower().endswith(ENDINGS)
+        else f"it is a file {PurePosixPath(name).suffix or name!r}"
+    )
     if name.lower().endswith(".zip"):
         raise error_for_source(path, "it is a zip archive", "Unpack it, and give the folder.")
     raise error_for_source(path, seen, f"Give one of these:\n{LAYOUTS}")
@@ -130,7 +128,7 @@ def _of_folder(path: str) -> Detected:
         raise error_for_source(path, "there are no files in it", f"Give one of these:\n{LAYOUTS}")
     if found := _well_known(path, keys):
         return found
-    images = [key for key in keys if _is_image(key)]
+    images = [key for key in keys if key.lower().endswith(ENDINGS)]
     classes = _classes(images)
     tables = _tables(keys)
     naming = _naming(path, tables, images)
@@ -219,10 +217,6 @@ def _kind_of_idx(store: Store) -> str:
 
 def _md5(store: Store, name: str) -> str:
     return hashlib.md5(store.read(name), usedforsecurity=False).hexdigest()
-
-
-def _is_image(key: str) -> bool:
-    return key.lower().endswith(tuple(f".{ending}" for ending in IMAGES))
 
 
 def _classes(images: Iterable[str]) -> list[str]:

@@ -10,14 +10,11 @@ from typing import Any, NamedTuple
 
 from ddpipe.data.manifest import printable
 from ddpipe.errors import SourceError
-from ddpipe.sources.base import IMAGES, Survey, abridged, error_for_source, sorted_out
+from ddpipe.sources.base import ENDINGS, Sample, Survey, abridged, error_for_source, sorted_out
 from ddpipe.sources.listing import listed_files, read_file, stamp
-from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo
 
 log = logging.getLogger(__name__)
-
-ENDINGS = tuple(f".{ending}" for ending in IMAGES)
 
 SPLIT_FOLDERS: Mapping[str, str] = {
     "train": "train",
@@ -32,14 +29,7 @@ SPLIT_FOLDERS: Mapping[str, str] = {
 
 
 class Placed(NamedTuple):
-    """A file in a class folder.
-
-    Attributes:
-        split: That the source itself puts it into, or "".
-        name: Of the class.
-        below: Its path in the class folder.
-        info: The file.
-    """
+    """A file in a class folder: its split or "", its class, and its path below."""
 
     split: str
     name: str
@@ -49,15 +39,9 @@ class Placed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClassFolders:
-    """Images in one folder per class; hidden files are ignored.
-
-    Attributes:
-        path: A folder or s3://bucket/prefix.
-        expected: The classes of a well-known data set; empty: any.
-    """
+    """Images in one folder per class, below a folder or s3://bucket/prefix; hidden files are ignored."""
 
     path: str
-    expected: Sequence[str] = ()
 
     def survey(self) -> Survey:
         """List the files; none is read."""
@@ -73,12 +57,6 @@ class ClassFolders:
         problems = {**listing.problems, **unprintable}
         if len(classes) < 2 and not problems:  # noqa: PLR2004
             raise self._too_few(found, classes, has_splits=has_splits)
-        if self.expected and set(classes) != set(self.expected):
-            raise error_for_source(
-                self.path,
-                f"its class folders are {', '.join(classes)}, not {', '.join(self.expected)}",
-                "Use the original archive; `source` folder accepts any class names.",
-            )
         self._warn_of_empty_classes(listing.empty_folders, classes, has_splits=has_splits)
         left_out = self._left_out(listing.infos, found)
         return Survey(classes=classes, samples=samples, problems=problems, facts=left_out)

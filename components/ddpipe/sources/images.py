@@ -48,8 +48,6 @@ CHANNELS = {b"P5": 1, b"P6": 3}
 WRAPPING = re.compile(rb"(P5|P6) (\d{1,9}) (\d{1,9}) 255\n")
 """What `wrapped` puts before the pixels."""
 
-ANY_FRAMES = ReadOptions(first_frame=True)
-
 DEEP = 16
 """Bits per value of images that have more than 8."""
 
@@ -69,21 +67,20 @@ class Probed(NamedTuple):
 
 def probe(data: bytes) -> Probed:
     """Look at an image's header, and through its pixels only where no header explains 16 bits."""
-    if _is_dicom(data):
-        with _refused(data):
-            return Probed(_dicom().size(data), 0)
-    with _opened(data) as image:
-        depth = max(8, int(np.asarray(image).max()).bit_length()) if _is_deep(image) else 0
-        return Probed(_shape(image), depth)
+    return _probed(data, DEFAULT, lambda image: max(8, int(np.asarray(image).max()).bit_length()))
 
 
 def look(data: bytes) -> Probed:
     """The same from the header alone: the depth of an image with 16 bits is 16, however many it uses."""
+    return _probed(data, ReadOptions(first_frame=True), lambda _: DEEP)
+
+
+def _probed(data: bytes, reading: ReadOptions, depth: Callable[[Image.Image], int]) -> Probed:
     if _is_dicom(data):
         with _refused(data):
             return Probed(_dicom().size(data), 0)
-    with _opened(data, ANY_FRAMES) as image:
-        return Probed(_shape(image), DEEP if _is_deep(image) else 0)
+    with _opened(data, reading) as image:
+        return Probed(_shape(image), depth(image) if _is_deep(image) else 0)
 
 
 def _shape(image: Image.Image) -> Shape:
@@ -97,11 +94,7 @@ def _shape(image: Image.Image) -> Shape:
 def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEFAULT) -> Image.Image:
     """An image file, upright, scaled to this shape with its proportions kept, and cropped around the center.
 
-    Args:
-        data: The file.
-        shape: Wanted.
-        depth: Bits that values of 16-bit images use, of which the upper 8 are kept; 0: all 16.
-        reading: How the file is read.
+    `depth`: the bits that values of 16-bit images use, of which the upper 8 are kept; 0: all 16.
     """
     height, width, channels = shape
     mode = "L" if channels == 1 else "RGB"

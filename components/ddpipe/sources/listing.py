@@ -34,7 +34,6 @@ class Listing:
     Attributes:
         infos: The files, in the order of their keys.
         problems: Why something cannot be read as a file, by its printable key.
-        empty_folders: Keys of the folders with nothing in them.
     """
 
     infos: tuple[ObjectInfo, ...]

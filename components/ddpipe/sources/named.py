@@ -18,29 +18,10 @@ from ddpipe.storage.files import replacing
 
 DIGITS = tuple("0123456789")
 CLOTHES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
 KANA = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
-CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-_FINE = """
-apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel
-can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur
-dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion
-lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree
-pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea
-seal shark shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank
-telephone television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
-"""
-CIFAR100 = tuple(_FINE.split())
 
 Opener = Callable[[str, Table], Source]
 """Makes a source from a path and a table's columns."""
@@ -61,8 +42,8 @@ def _idx(classes: Sequence[str]) -> Opener:
     return opened
 
 
-def _cifar(archive: str, label: str, classes: Sequence[str]) -> Opener:
-    """The python archive, a folder with it or its content, or else class folders with just these names."""
+def _cifar(archive: str, label: str) -> Opener:
+    """The python archive, a folder with it or its content, or else class folders."""
 
     def opened(path: str, _table: Table) -> Source:
         from ddpipe.sources.arrays import ARCHIVE, Cifar  # noqa: PLC0415
@@ -74,7 +55,7 @@ def _cifar(archive: str, label: str, classes: Sequence[str]) -> Opener:
             return Cifar(f"{path.rstrip('/')}/{archive}", label)
         if store.exists("batches.meta") or store.exists("meta"):
             return Cifar(path, label)
-        return ClassFolders(path, classes)
+        return ClassFolders(path)
 
     return opened
 
@@ -84,8 +65,8 @@ SOURCES: Mapping[str, Opener] = {
     "folder": lambda path, _table: ClassFolders(path),
     "csv": Csv,
     "webdataset": lambda path, _table: Tars(path),
-    "cifar10": _cifar("cifar-10-python.tar.gz", "labels", CIFAR10),
-    "cifar100": _cifar("cifar-100-python.tar.gz", "fine_labels", CIFAR100),
+    "cifar10": _cifar("cifar-10-python.tar.gz", "labels"),
+    "cifar100": _cifar("cifar-100-python.tar.gz", "fine_labels"),
     "mnist": _idx(DIGITS),
     "fashion-mnist": _idx(CLOTHES),
     "kmnist": _idx(KANA),

@@ -15,19 +15,14 @@ from ddpipe.data.manifest import Shape
 from ddpipe.data.shards import cropped, reduced_image
 from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.sources.base import ReadOptions
-from ddpipe.sources.images import Probed, as_jpeg, decode, look
+from ddpipe.sources.images import as_jpeg, decode, look
 
 MOST_LOST = 0.5
 """Of an image's area: cropping more is unusual."""
 
 
 class Preprocessor:
-    """Turns image files into the input of one model; safe to use from several threads.
-
-    Attributes:
-        shape: Height, width and channels of the input.
-        how: What to do to an image.
-    """
+    """Turns image files into the input of one model; safe to use from several threads."""
 
     def __init__(self, shape: Shape, how: Preprocessing) -> None:
         self.shape, self.how = shape, how
@@ -55,19 +50,15 @@ class Preprocessor:
     def unusual(self, data: bytes) -> Iterator[str]:
         """What about an image differs from what a model of this input expects; raises `Unreadable`."""
         found = look(data)
-        yield from self._unusual_values(found)
+        if found.shape[2] > self.shape[2]:
+            yield "in color, but the model sees gray"
+        if found.shape[2] < self.shape[2]:
+            yield "gray, but the model sees color"
+        if found.depth and not self.how.depth:
+            yield "of 16 bits per value, but the training images had 8"
         height, width = found.shape[:2]
         if min(height / self.shape[0], width / self.shape[1]) < 1:
             yield f"smaller than the model's {self.shape[1]} x {self.shape[0]} pixels, so enlarged"
         narrow, wide = sorted((width / height, self.shape[1] / self.shape[0]))
         if 1 - narrow / wide > MOST_LOST:
             yield "of unusual proportions: over half of the area is cropped"
-
-    def _unusual_values(self, found: Probed) -> Iterator[str]:
-        """Colors and bits."""
-        if found.shape[2] > self.shape[2]:
-            yield "in color, but the model sees gray"
-        if found.shape[2] < self.shape[2]:
-            yield "gray, but the model sees color"
-        if bool(found.depth) and not self.how.depth:
-            yield "of 16 bits per value, but the training images had 8"

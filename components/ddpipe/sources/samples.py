@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.columns import PIECE, Columns, Rows, Text, batched, text
-from ddpipe.sources.sample import Sample
+from ddpipe.sources.base import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +17,7 @@ class Samples(Columns):
     """Samples by number; the columns are the attributes of `Sample`.
 
     Attributes:
-        ids: Of each sample.
-        labels: int64. Multiclass: (samples,); multilabel: (samples, classes).
-        stamps: Of their files.
-        wheres: Where they are.
-        groups: What they belong to.
-        splits: Where the source itself puts them.
+        labels: Multiclass: (samples,); multilabel: (samples, classes).
     """
 
     ids: Text

@@ -16,10 +16,9 @@ from unicodedata import category
 
 from ddpipe.data.manifest import SPLITS, Label, printable
 from ddpipe.errors import NoSuchObject, listed
-from ddpipe.sources.base import Survey, Table, error_for_source, sorted_out, store_of
-from ddpipe.sources.folder import ENDINGS, SPLIT_FOLDERS
+from ddpipe.sources.base import ENDINGS, Sample, Survey, Table, error_for_source, sorted_out, store_of
+from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, read_file, stamp
-from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)
@@ -35,12 +34,7 @@ UNCERTAIN = frozenset({"-1", "-1.0"})
 
 @dataclass(frozen=True, slots=True)
 class Csv:
-    """Images and a CSV file.
-
-    Attributes:
-        path: Folder of the images, or s3://bucket/prefix.
-        table: The file, and what its columns mean.
-    """
+    """Images below a folder or s3://bucket/prefix, and a CSV file."""
 
     path: str
     table: Table

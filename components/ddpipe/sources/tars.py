@@ -15,10 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ddpipe.data.manifest import printable
-from ddpipe.sources.base import IMAGES, Survey, abridged, error_for_source, sorted_out
+from ddpipe.sources.base import IMAGES, Sample, Survey, abridged, error_for_source, sorted_out
 from ddpipe.sources.folder import SPLIT_FOLDERS
 from ddpipe.sources.listing import listed_files, stamp
-from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store, split_uri
 
 PIECE = 4 * 2**20
@@ -36,13 +35,7 @@ AT_ONCE = 8
 
 @dataclass(slots=True)
 class _Member:
-    """A sample as it is put together.
-
-    Attributes:
-        images: Where they are; there should be one.
-        labels: All that its files say; there should be one.
-        problems: What is wrong with its files.
-    """
+    """A sample as it is put together; there should be one image and one label."""
 
     images: list[str] = field(default_factory=list)
     labels: set[str] = field(default_factory=set)
@@ -69,11 +62,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class Tars:
-    """All *.tar below a folder or prefix; train…, val… and test… in their paths are splits, if all have one.
-
-    Attributes:
-        path: A folder, s3://bucket/prefix, or one tar.
-    """
+    """One tar, or all below a folder or prefix; train, val and test in all their paths are splits."""
 
     path: str
 

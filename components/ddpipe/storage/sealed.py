@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError, check_schema
-from ddpipe.storage.base import Store
-from ddpipe.storage.open import open_store
+from ddpipe.storage import Store, open_store
 
 NEXT = ".next"
 
@@ -72,7 +71,6 @@ class Format:
     Attributes:
         kind: What it is called: "evaluation".
         seal: Key of the seal: "evaluation.json".
-        schema: The one schema that is written and read.
         maker: The command that makes one: "ddpipe evaluate".
     """
 
