@@ -36,6 +36,7 @@ from ddpipe.prepare.sharing import Helped, Helpers
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.prepare.splitting import grouped, warn_of_moved
 from ddpipe.sources import open_source
+from ddpipe.sources.base import error_for_source
 from ddpipe.storage import Store, open_store
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,8 @@ def prepare(spec: PrepareSpec, helpers: Helpers | None = None) -> Prepared:
     store.check_writable()
     survey = source.survey()
     refuse_unreadable(survey.problems, spec)
+    if survey.doubt and not spec.group_pattern:
+        raise error_for_source(spec.where, *survey.doubt)
     if spec.group_pattern:
         survey = grouped(survey, spec.group_pattern, spec.where)
     packer = Packer(source, survey, store, spec.name, remote="://" in spec.source_path)

@@ -56,6 +56,7 @@ class Survey:
         problems: Why a sample cannot be used, by a printable name; such samples are not among `samples`.
         facts: What else the manifest records about the source: `left_out`, the number of rows or images that
             were left out, by reason.
+        doubt: What makes it doubtful that the classes are the ones meant, and what to do about it.
         shape: Height, width and channels of all images, if the source knows them without reading any.
     """
 
@@ -65,6 +66,7 @@ class Survey:
     problems: Mapping[str, str] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     shape: tuple[int, int, int] | None = None
+    doubt: tuple[str, str] | None = None
 
 
 class Unreadable(Exception):

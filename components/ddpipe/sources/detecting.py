@@ -25,7 +25,7 @@ from pathlib import PurePosixPath
 
 from ddpipe.errors import SourceError
 from ddpipe.sources.base import ENDINGS, IMAGES, Table, abridged, error_for_source
-from ddpipe.sources.folder import SPLIT_FOLDERS
+from ddpipe.sources.folder import split_called
 from ddpipe.sources.listing import first_keys
 from ddpipe.sources.named import DOWNLOADS
 from ddpipe.sources.table import parsed
@@ -223,7 +223,7 @@ def _classes(images: Iterable[str]) -> list[str]:
     """The folders that may be classes: the topmost ones, or those below the folders of splits."""
     parts = [PurePosixPath(key).parts for key in images]
     tops = {one[0] for one in parts if len(one) > 1}
-    depth = 1 if tops and all(top.lower() in SPLIT_FOLDERS for top in tops) else 0
+    depth = 1 if tops and all(map(split_called, tops)) else 0
     return sorted({one[depth] for one in parts if len(one) > depth + 1})
 
 

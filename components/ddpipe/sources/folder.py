@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -16,16 +18,20 @@ from ddpipe.storage import ObjectInfo
 
 log = logging.getLogger(__name__)
 
-SPLIT_FOLDERS: Mapping[str, str] = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "test": "test",
-    "testing": "test",
+SPLIT_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "development"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation", "holdout"), "test"),
 }
-"""Folders that hold the class folders of one split, where there is one for training."""
+"""What people call the folder, or the rows, of a split; train_images and Test-Set mean the same."""
+
+EXTRA_WORDS = frozenset({"data", "dataset", "folder", "image", "images", "img", "imgs", "set", "split"})
+
+
+def split_called(name: str) -> str:
+    """The split that a name means; "" if it means none."""
+    words = [word for word in re.split(r"[\s_.-]+", name.lower()) if word not in EXTRA_WORDS]
+    return SPLIT_WORDS.get("".join(words), "")
 
 
 class Placed(NamedTuple):
@@ -58,8 +64,9 @@ class ClassFolders:
         if len(classes) < 2 and not problems:  # noqa: PLR2004
             raise self._too_few(found, classes, has_splits=has_splits)
         self._warn_of_empty_classes(listing.empty_folders, classes, has_splits=has_splits)
-        left_out = self._left_out(listing.infos, found)
-        return Survey(classes=classes, samples=samples, problems=problems, facts=left_out)
+        left_out = self._left_out(listing.infos, found, has_splits=has_splits)
+        doubt = _doubt(found)
+        return Survey(classes=classes, samples=samples, problems=problems, facts=left_out, doubt=doubt)
 
     def read(self, sample: Sample) -> bytes:
         """The file."""
@@ -68,20 +75,25 @@ class ClassFolders:
     def _has_splits(self, infos: Iterable[ObjectInfo]) -> bool:
         """Whether the topmost folders are splits, and the classes lie in them."""
         tops = {top for top, *rest in (PurePosixPath(info.key).parts for info in infos) if rest}
-        named = {top for top in tops if top.lower() in SPLIT_FOLDERS}
-        splits = {SPLIT_FOLDERS[top.lower()] for top in named}
-        if "train" not in splits or named == tops:
+        named = {top: split for top in sorted(tops) if (split := split_called(top))}
+        splits = set(named.values())
+        if named.keys() == tops and ("train" in splits or len(splits) < 2):  # noqa: PLR2004
             return "train" in splits
-        if len(splits) == 1:
+        if len(splits) < 2:  # noqa: PLR2004 - one such name may well be a class
             return False
+        others = ", ".join(sorted(tops - named.keys()))
         raise error_for_source(
             self.path,
-            f"the folders {', '.join(sorted(named))} look like splits, but {', '.join(sorted(tops - named))} "
-            "is next to them",
-            "Move it elsewhere; or, if all of them are classes, rename those that look like splits.",
+            f"the folders {', '.join(named)} look like splits, but "
+            + (f"{others} is next to them" if others else "none of them is for training"),
+            "Move it elsewhere; or, if all of them are classes, rename those that look like splits."
+            if others
+            else "Call the folder for training train; or, if they are classes, rename them.",
         )
 
-    def _left_out(self, infos: Sequence[ObjectInfo], found: Sequence[Placed]) -> dict[str, Any]:
+    def _left_out(
+        self, infos: Sequence[ObjectInfo], found: Sequence[Placed], *, has_splits: bool
+    ) -> dict[str, Any]:
         """What the manifest says about images that are in no class folder; also logged with their names."""
         inside = {file.info.key for file in found}
         outside = [
@@ -91,6 +103,9 @@ class ClassFolders:
             return {}
         reason = "images outside the class folders"
         log.warning("%d %s of %s are left out: %s", len(outside), reason, self.path, abridged(outside))
+        for top, count in Counter(key.partition("/")[0] for key in outside if "/" in key).items():
+            if has_splits and not any(key.startswith(f"{top}/") for key in inside):
+                log.warning("%s/ has no class folders: its %d images are not labelled", top, count)
         return {"left_out": {reason: len(outside)}}
 
     def _warn_of_empty_classes(
@@ -124,11 +139,30 @@ class ClassFolders:
         return error_for_source(self.path, seen, do)
 
 
+def _doubt(found: Sequence[Placed]) -> tuple[str, str] | None:
+    """Folders that all hold the same folders are probably splits, and the classes lie in them."""
+    inner: dict[str, set[str]] = defaultdict(set)
+    for file in found:
+        inner[file.name].add(file.below[0] if len(file.below) > 1 else "")
+    below = sorted(next(iter(inner.values()), ()))
+    if len(inner) < 2 or len(below) < 2 or "" in below or any(one != {*below} for one in inner.values()):  # noqa: PLR2004
+        return None
+    by_size = [name for name, _ in Counter(file.name for file in found).most_common()]
+    splits = ["train", *["validation"] * (len(by_size) > 2), *["test"] * len(by_size)]  # noqa: PLR2004
+    mapping = ", ".join(f"{name} to {split}" for name, split in zip(by_size, splits, strict=False))
+    seen = f"the folders {abridged(sorted(inner))} all hold the folders {abridged(below)}: which are classes?"
+    do = (
+        f"If the inner ones are, the others are splits: rename {mapping}. If the outer ones are, say with "
+        "`group_pattern` what an inner one is, such as a day or a camera: '/([^/]*)/'."
+    )
+    return seen, do
+
+
 def _placed(infos: Iterable[ObjectInfo], *, has_splits: bool) -> Iterator[Placed]:
     """The files in class folders."""
     for info in infos:
         parts = PurePosixPath(info.key).parts
-        split = SPLIT_FOLDERS[parts[0].lower()] if has_splits and len(parts) > 1 else ""
+        split = split_called(parts[0]) if has_splits and len(parts) > 1 else ""
         inner = parts[1:] if has_splits else parts
         if len(inner) > 1:
             yield Placed(split, inner[0], inner[1:], info)

@@ -48,6 +48,21 @@ CHANNELS = {b"P5": 1, b"P6": 3}
 WRAPPING = re.compile(rb"(P5|P6) (\d{1,9}) (\d{1,9}) 255\n")
 """What `wrapped` puts before the pixels."""
 
+ZEROS = 256
+"""Bytes of 0 in a row that a decoder's input has only where something is missing."""
+
+FULL = 0.9
+"""Share of a row's values that are not 0."""
+
+START_OF_SCAN, TABLES = 0xDA, 0xC4
+"""Second bytes of a JPEG's markers."""
+
+END = b"\xff\xd9"
+"""The marker at a JPEG's end."""
+
+LENGTHS = 16
+"""Lengths that a JPEG's codes may have."""
+
 DEEP = 16
 """Bits per value of images that have more than 8."""
 
@@ -100,7 +115,7 @@ def decode(data: bytes, shape: Shape, depth: int = 0, reading: ReadOptions = DEF
     mode = "L" if channels == 1 else "RGB"
     with _opened(data, reading) as file:
         image = _upright(file, lambda size: max(width / size[0], height / size[1]), depth).convert(mode)
-        _refuse_missing_rows(file, data)
+        _refuse_damage(file, data)
         return image if image.size == (width, height) else ImageOps.fit(image, (width, height), FILTER)
 
 
@@ -108,7 +123,7 @@ def shrink(data: bytes, side: int, depth: int = 0, reading: ReadOptions = DEFAUL
     """An image file, upright, gray or color, scaled to a length of its shorter side; never smaller."""
     with _opened(data, reading) as file:
         image = _upright(file, lambda size: side / min(size), depth)
-        _refuse_missing_rows(file, data)
+        _refuse_damage(file, data)
         factor = side / min(image.size)
         width, height = (max(side, round(length * factor)) for length in image.size)
         if max(width, height) > LONGEST or width * height > LARGEST:
@@ -243,15 +258,79 @@ def _refuse_frames(image: Image.Image, reading: ReadOptions) -> None:
         raise Unreadable(f"it has {frames} frames: `first_frame` uses the first of them")
 
 
-def _refuse_missing_rows(file: Image.Image, data: bytes) -> None:
-    """Pillow shows black where a PNG's stream ends in order, but before the last row."""
-    if file.format != "PNG" or file.info.get("interlace"):  # of these Pillow notices it
+def _refuse_damage(file: Image.Image, data: bytes) -> None:
+    """Decoders fill up what a file lacks, without a word: a part of the image would be gray or black.
+
+    What every file can be asked is cheap; only one that looks damaged is read again.
+    """
+    if file.format == "PNG" and not file.info.get("interlace"):  # of interlaced ones Pillow notices it
+        # Rows come from the top: if something is in the last one, all are there.
+        last_row = file.crop((0, file.height - 1, file.width, file.height))
+        if not np.asarray(last_row).any() and (missing := missing_bytes(data)):
+            raise Unreadable(f"its pixels end {missing:,} bytes too early: it is truncated")
+    if file.format in {"JPEG", "MPO"} and (reason := _damage(file, data)):
+        raise Unreadable(f"it is damaged: {reason}")
+    if not data.endswith(bytes(ZEROS)):
         return
-    # Rows come from the top: if something is in the last one, all are there.
-    if np.asarray(file.crop((0, file.height - 1, file.width, file.height))).any():
-        return
-    if missing := missing_bytes(data):
-        raise Unreadable(f"its pixels end {missing:,} bytes too early: it is truncated")
+    end = 8 + int.from_bytes(data[4:8], "little") if file.format == "WEBP" else len(data)
+    if file.format == "PNG" and not data.rstrip(b"\0").endswith(PNG_END):
+        raise Unreadable("it ends in zeros: it is truncated")
+    if file.format in {"WEBP", "AVIF"} and data[:end].endswith(bytes(ZEROS)):
+        raise Unreadable("it ends in zeros: it is truncated")
+    if file.format in {"BMP", "PPM", "TIFF"} and _breaks_off(file, data):
+        raise Unreadable("its pixels break off in the middle of a row, and zeros follow: it is truncated")
+
+
+def _damage(file: Image.Image, data: bytes) -> str:
+    """What is wrong with a JPEG that has no end, a hole, or one color where its last blocks are."""
+    place, codes = 2, b""
+    while data[place : place + 1] == b"\xff" and data[place + 1] != START_OF_SCAN:
+        length = int.from_bytes(data[place + 2 : place + 4])
+        if data[place + 1] == TABLES:
+            codes += _shortest_codes(data[place + 4 : place + 2 + length])
+        place += 2 + length
+    hole = data.find(bytes(ZEROS), place)
+    if 0 <= hole < data.rfind(END, place) and any(codes):
+        return f"it has a hole of zeros at byte {hole:,}"  # with these codes, no pixels give so many
+    # Blocks without data repeat the last one's brightness. A quarter of a row: a smooth sky is not that even.
+    last = np.asarray(file.crop((file.width * 3 // 4, file.height - 1, file.width, file.height)))
+    if hole < 0 and data.rfind(END, place) >= 0 and not (last == last[0, 0]).all():
+        return ""
+    import simplejpeg  # noqa: PLC0415 - few files need it
+
+    try:
+        simplejpeg.decode_jpeg(data, "GRAY", min_height=1, min_width=1, strict=True)  # an eighth of the size
+    except ValueError as error:  # a warning, which Pillow does not pass on, or colors that it does not know
+        text = str(error)
+        is_sloppy = re.search(r"\b\d\d? extraneous bytes", text)  # some encoders leave a few before the end
+        return text if text.startswith(("Corrupt", "Premature")) and not is_sloppy else ""
+    return ""
+
+
+def _shortest_codes(tables: bytes) -> bytes:
+    """What the first, all-zero code of each table for details means; 0 is the end of an even block."""
+    found = b""
+    while len(tables) > LENGTHS:
+        kind, counts = tables[0], tables[1 : 1 + LENGTHS]
+        found += tables[1 + LENGTHS : 2 + LENGTHS] if kind >> 4 else b""
+        tables = tables[1 + LENGTHS + sum(counts) :]
+    return found
+
+
+def _breaks_off(file: Image.Image, data: bytes) -> bool:
+    """Whether the last row with anything in it ends early, below a full one: no picture's edge is like that.
+
+    A file that ends with a whole row cannot be told from a picture with a black border.
+    """
+    there = np.asarray(file).reshape(file.height, -1) != 0
+    if file.format == "BMP" and int.from_bytes(data[22:26], "little", signed=True) > 0:
+        there = there[::-1]  # the last row comes first
+    filled = np.flatnonzero(there.any(axis=1))
+    if not len(filled) or filled[-1] in {0, file.height - 1}:
+        return False
+    above, last = there[filled[-1] - 1], there[filled[-1]]
+    end = int(np.flatnonzero(last)[-1]) + 1
+    return end < len(last) and bool(above[end:].mean() > FULL and last[:end].mean() > FULL)
 
 
 def _reason(data: bytes, error: Exception) -> str:
@@ -275,6 +354,9 @@ PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 
 PNG_SIGNATURE = 8
 """Bytes before the first chunk."""
+
+PNG_END = b"IEND\xaeB`\x82"
+"""The last chunk, after its length."""
 
 PNG_HEADER = 2
 """Bytes of zlib's header; without it nothing checks the sum at the end, which Pillow ignores as well."""

@@ -17,7 +17,7 @@ from unicodedata import category
 from ddpipe.data.manifest import SPLITS, Label, printable
 from ddpipe.errors import NoSuchObject, listed
 from ddpipe.sources.base import ENDINGS, Sample, Survey, Table, error_for_source, sorted_out, store_of
-from ddpipe.sources.folder import SPLIT_FOLDERS
+from ddpipe.sources.folder import split_called
 from ddpipe.sources.listing import listed_files, read_file, stamp
 from ddpipe.storage import ObjectInfo, read_uri
 
@@ -62,7 +62,7 @@ class Csv:
                 stamp=stamp(place),
                 where=place.key,
                 group=cells[columns.group] if columns.group else "",
-                split=SPLIT_FOLDERS[cells[columns.split].lower()] if columns.split else "",
+                split=split_called(cells[columns.split]) if columns.split else "",
             )
             for _, _, cells in rows
             if not isinstance(place := places[cells[columns.image]], str)
@@ -185,7 +185,7 @@ def _problems(
         shown = ", ".join(map(str, where[:5])) + (" …" if len(where) > 5 else "")  # noqa: PLR2004
         yield f"{problem} (line{'s' if len(where) > 1 else ''} {shown}: {len(where)} in all)"
     if columns.split:
-        parts = {SPLIT_FOLDERS.get(row.cells.get(columns.split, "").lower()) for row in rows}
+        parts = {split_called(row.cells.get(columns.split, "")) for row in rows}
         yield from (
             f"{columns.split!r} puts no row into {part}, and rows of the other splits may not go there"
             for part in ("train", "test")
@@ -203,7 +203,7 @@ def _in_cells(cells: Mapping[str, str], columns: Table) -> Iterator[str]:
         yield "the image is not named"
     if columns.group and not cells[columns.group]:
         yield f"{columns.group!r} is empty"
-    if columns.split and cells[columns.split].lower() not in SPLIT_FOLDERS:
+    if columns.split and not split_called(cells[columns.split]):
         yield f"{columns.split!r} is {cells[columns.split]!r}, not {', '.join(SPLITS)}"
     yield from _in_labels(cells, columns)
 
@@ -251,14 +251,17 @@ def _by_name(infos: Iterable[ObjectInfo]) -> dict[str, list[ObjectInfo]]:
     found: dict[str, list[ObjectInfo]] = defaultdict(list)
     for info in infos:
         path = PurePosixPath(info.key)
-        for name in {info.key, path.name, path.stem, path.with_suffix("").as_posix()}:
+        names = {info.key, path.name, path.stem, path.with_suffix("").as_posix()}
+        if split_called(path.parts[0]):  # tables often name what lies below it
+            names |= {name.partition("/")[2] for name in (info.key, path.with_suffix("").as_posix())}
+        for name in names - {""}:
             found[name].append(info)
     return found
 
 
 def _match(name: str, found: Mapping[str, list[ObjectInfo]]) -> ObjectInfo | str:
     """The one image of this name, or the problem."""
-    infos = found.get(name) or [info for top in SPLIT_FOLDERS for info in found.get(f"{top}/{name}", ())]
+    infos = found.get(name, ())
     infos = [info for info in infos if info.key == name] or infos  # a whole path is unambiguous
     if len(infos) == 1:
         return infos[0]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ddpipe.data.manifest import printable
 from ddpipe.sources.base import IMAGES, Sample, Survey, abridged, error_for_source, sorted_out
-from ddpipe.sources.folder import SPLIT_FOLDERS
+from ddpipe.sources.folder import SPLIT_WORDS
 from ddpipe.sources.listing import listed_files, stamp
 from ddpipe.storage import ObjectInfo, Store, open_store, split_uri
 
@@ -217,4 +217,4 @@ def _place(name: str) -> tuple[bool, int, str]:
 def _split(key: str) -> str:
     """The split that a path names: val/000.tar, imagenet-train-000012.tar."""
     words = re.split(r"[/_.-]", key.lower())
-    return next((SPLIT_FOLDERS[word] for word in words if word in SPLIT_FOLDERS), "")
+    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), "")

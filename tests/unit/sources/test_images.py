@@ -220,3 +220,58 @@ def test_a_decompression_bomb_is_not_opened() -> None:
         bomb = _file(Image.new("1", (side, side)), compress_level=9)
         with pytest.raises(Unreadable, match="bomb"):
             probe(bomb)
+
+
+def _picture() -> Image.Image:
+    """A scene of gradients and a little noise, as photographs are."""
+    down, right = np.mgrid[0:120, 0:180]
+    scene = np.stack([right, 2 * down, (right + down) / 2], axis=-1) + 10
+    return Image.fromarray(
+        np.clip(scene + np.random.default_rng(0).normal(0, 6, scene.shape), 1, 255).astype("u1")
+    )
+
+
+def _zero_tail(data: bytes, share: float = 0.6) -> bytes:
+    start = int(len(data) * share)
+    return data[:start] + bytes(len(data) - start)
+
+
+@pytest.mark.parametrize("quality", [75, 95])
+@pytest.mark.parametrize("damage", ["tail", "hole", "closed"])
+def test_a_damaged_jpeg_is_refused(damage: str, quality: int) -> None:
+    """Pillow shows gray for what is missing, and says nothing."""
+    data = _file(_picture(), "JPEG", quality=quality)
+    middle = len(data) // 2
+    broken = {
+        "tail": _zero_tail(data),
+        "hole": data[:middle] + bytes(1024) + data[middle + 1024 :],
+        "closed": data[:middle] + b"\xff\xd9",
+    }[damage]
+    for size in (64, 15):  # as it is, and by an eighth
+        with pytest.raises(Unreadable, match=r"damaged|truncated"):
+            shrink(broken, size)
+
+
+@pytest.mark.parametrize("kind", ["BMP", "TIFF", "PPM", "WEBP", "AVIF", "PNG", "GIF"])
+def test_a_file_whose_end_is_zeros_is_refused(kind: str) -> None:
+    """As a download leaves it that reserves the whole size first."""
+    data = _file(_picture(), kind, **({"lossless": True} if kind == "WEBP" else {}))
+    shrink(data, 64)
+    with pytest.raises(Unreadable):
+        shrink(_zero_tail(data), 64)
+
+
+@pytest.mark.parametrize("kind", ["BMP", "TIFF", "PPM", "JPEG", "WEBP", "PNG"])
+@pytest.mark.parametrize("color", ["black", "white", "gray"])
+def test_even_borders_are_no_damage(kind: str, color: str) -> None:
+    whole = Image.new("RGB", (180, 160), color)
+    whole.paste(_picture(), (0, 0))
+    for picture in (whole, whole.rotate(180), Image.new("RGB", (180, 160), color)):
+        options = {"optimize": True} if kind == "JPEG" else {}  # its codes for one color are all 0
+        shrink(_file(picture, kind, **options), 64)
+
+
+def test_what_cameras_append_to_a_jpeg_is_no_damage() -> None:
+    data = _file(_picture(), "JPEG", comment=bytes(2000))
+    shrink(data + bytes(5000), 64)
+    shrink(data + b"a film" * 500, 64)

@@ -135,6 +135,56 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
     assert prepare(_spec(tmp_path, "folder", tmp_path / "toys")).manifest.classes == ("bus", "train")
 
 
+@pytest.mark.parametrize(
+    ("training", "other", "split"),
+    [
+        ("train", "eval", "test"),
+        ("train", "dev", "validation"),
+        ("train", "holdout", "test"),
+        ("Training_Set", "Test_Set", "test"),
+        ("train_images", "val-images", "validation"),
+    ],
+)
+def test_splits_have_many_names(training: str, other: str, split: str, tmp_path: Path) -> None:
+    a_folder(tmp_path / "toys" / training, {"ball": 20, "kite": 20})
+    a_folder(tmp_path / "toys" / other, {"ball": 4, "kite": 4}, start=50)
+    prepared = prepare(_spec(tmp_path, "folder", tmp_path / "toys"))
+    assert prepared.manifest.classes == ("ball", "kite")
+    places = _places(prepared)
+    assert all((place == split) == name.startswith(other) for name, place in places.items())
+
+
+def test_splits_without_one_for_training_are_refused(tmp_path: Path) -> None:
+    for split in ("valid", "test"):
+        a_folder(tmp_path / "toys" / split, {"ball": 6, "kite": 6})
+    seen = _seen(_spec(tmp_path, "folder", tmp_path / "toys"))
+    assert "the folders test, valid look like splits, but none of them is for training" in seen
+
+
+@pytest.mark.parametrize("names", [("teil_a", "teil_b"), ("train", "teil_b")])
+def test_folders_that_hold_the_same_folders_are_not_taken_for_classes(
+    names: tuple[str, str], tmp_path: Path
+) -> None:
+    """Splits under any names would become classes; days and cameras below classes have to be named."""
+    for number, name in enumerate(names):
+        a_folder(tmp_path / "toys" / name, {"ball": 20 - 10 * number, "kite": 12}, start=50 * number)
+    spec = _spec(tmp_path, "folder", tmp_path / "toys")
+    with pytest.raises(SourceError) as caught:
+        prepare(spec)
+    assert f"the folders {', '.join(sorted(names))} all hold the folders ball, kite" in caught.value.seen
+    assert f"rename {names[0]} to train, {names[1]} to test" in caught.value.do
+    prepared = prepare(replace(spec, group_pattern="[^/]*$"))
+    assert prepared.manifest.classes == tuple(sorted(names))
+
+
+def test_a_test_folder_without_labels_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    a_folder(tmp_path / "toys" / "train", {"ball": 20, "kite": 20})
+    for number in range(3):
+        an_image(tmp_path / "toys" / "test" / f"{number}.png")
+    assert prepare(_spec(tmp_path, "folder", tmp_path / "toys")).manifest.classes == ("ball", "kite")
+    assert "test/ has no class folders: its 3 images are not labelled" in caplog.text
+
+
 def test_images_outside_class_folders_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = _class_folders(tmp_path)
     an_image(folder / "cover.png")
