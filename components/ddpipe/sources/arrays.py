@@ -26,6 +26,7 @@ from ddpipe.sources.base import Sample, Survey, error_for_source
 from ddpipe.sources.images import wrapped
 from ddpipe.sources.listing import listed_files
 from ddpipe.sources.samples import Samples
+from ddpipe.sources.tars import check_end
 from ddpipe.storage import open_store, split_uri
 
 LARGEST = 2**30
@@ -265,6 +266,7 @@ class Cifar(Arrays):
                     if member.isreg() and self._is_batch(member.name, member.size):
                         file = archive.extractfile(member)
                         yield member.name, _unpickled(file.read() if file else b"")
+                check_end(archive)
         except (tarfile.TarError, EOFError, OSError, zlib.error, pickle.UnpicklingError) as error:
             raise self._damaged(str(error)) from error
 

@@ -145,12 +145,33 @@ class Tars:
                             member.images.append(place)
                         elif ending in {"cls", "json"}:
                             _note_label(member, ending, tar, item)
+                check_end(tar)
         except (tarfile.TarError, EOFError) as error:
             which = f"{self._folder}/{info.key}"
             raise error_for_source(
                 which, f"it is not a complete tar: {error}", "Get the tar again."
             ) from error
         return members
+
+
+def check_end(tar: tarfile.TarFile) -> None:
+    """Raise TarError unless a tar that was read to its end has one: blocks of zeros, and nothing after them.
+
+    Python stops without a word at the end of the file, and at a header that is damaged.
+    """
+    file = tar.fileobj
+    if file is None:
+        return
+    file.seek(tar.offset)
+    end = file.read(tarfile.BLOCKSIZE)
+    if len(end) < tarfile.BLOCKSIZE:
+        raise tarfile.TarError("it ends without the blocks that end a tar, so files may be missing")
+    if end.strip(b"\0"):
+        raise tarfile.TarError(f"there is no file where the next one should be, at byte {tar.offset:,}")
+    if file.read(PIECE).strip(b"\0"):
+        raise tarfile.TarError(
+            f"more follows its end at byte {tar.offset:,}, as if joined by cat"
+        )
 
 
 class _Ranges(io.RawIOBase):

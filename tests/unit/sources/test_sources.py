@@ -949,6 +949,45 @@ def test_a_cut_off_tar_is_named(tmp_path: Path) -> None:
     assert f"{one}: it is not a complete tar" in _seen(_spec(tmp_path, "webdataset", one))
 
 
+def _damaged_tar(data: bytes, damage: str) -> bytes:
+    """Members of 2,048 bytes each: a header and an image, a header and a label."""
+    return {
+        "between samples": data[: 6 * 1024],
+        "before the end": data[: len(data.rstrip(b"\0"))].ljust(12 * 1024, b"\0"),
+        "a hole": data[: 4 * 1024] + bytes(512) + data[4 * 1024 + 512 :],
+        "a damaged header": data[: 4 * 1024] + b"?" * 512 + data[4 * 1024 + 512 :],
+        "two joined": data + data,
+    }[damage]
+
+
+@pytest.mark.parametrize(
+    ("damage", "seen"),
+    [
+        ("between samples", "it ends without the blocks that end a tar"),
+        ("before the end", "it ends without the blocks that end a tar"),
+        ("a hole", "more follows its end at byte 4,096"),
+        ("a damaged header", "there is no file where the next one should be, at byte 4,096"),
+        ("two joined", "as if joined by cat"),
+    ],
+)
+def test_a_tar_that_lost_samples_is_refused(damage: str, seen: str, tmp_path: Path) -> None:
+    """Python's tarfile says nothing about any of these."""
+    _tars(tmp_path)
+    path = tmp_path / "tars" / "val-000.tar"
+    path.write_bytes(_damaged_tar(path.read_bytes(), damage))
+    assert seen in _seen(_spec(tmp_path, "webdataset", tmp_path / "tars"))
+
+
+def test_an_archive_of_cifar_that_lost_batches_is_refused(tmp_path: Path) -> None:
+    _cifar(tmp_path / "cifar-10-python.tar.gz")
+    path = tmp_path / "cifar-10-python.tar"
+    content = gzip.decompress((tmp_path / "cifar-10-python.tar.gz").read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(content)) as tar:
+        last = tar.getmembers()[-1]
+    path.write_bytes(content[: last.offset])
+    assert "it ends without the blocks that end a tar" in _seen(_spec(tmp_path, "cifar10", path))
+
+
 def test_tars_without_files_are_refused(tmp_path: Path) -> None:
     _tar(tmp_path / "tars" / "a.tar", {})
     _tar(tmp_path / "tars" / "b.tar", {})
