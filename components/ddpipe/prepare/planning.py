@@ -28,7 +28,7 @@ class Known:
     def note(
         self, rows: Rows, sha256: NDArray[np.bytes_], shapes: NDArray[np.uint32], depths: NDArray[np.uint8]
     ) -> None:
-        """Record facts about some files: a row of each array per row here."""
+        """Record facts about files: sha256, shape (rows,), shapes, (rows, 3), and depths, (rows,)."""
         self.sha256[rows], self.shapes[rows], self.depths[rows] = sha256, shapes, depths
         self.there[rows] = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -120,6 +121,22 @@ def sorted_out(samples: Iterable[Sample]) -> tuple[Samples, dict[str, str]]:
                 yield sample
 
     return Samples.of(good()), problems
+
+
+SPLIT_WORDS: Mapping[str, str] = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "development"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation", "holdout"), "test"),
+}
+"""What people call the folder, or the rows, of a split; train_images and Test-Set mean the same."""
+
+EXTRA_WORDS = frozenset({"data", "dataset", "folder", "image", "images", "img", "imgs", "set", "split"})
+
+
+def split_called(name: str) -> str:
+    """The split that a name means; "" if it means none."""
+    words = [word for word in re.split(r"[\s_.-]+", name.lower()) if word not in EXTRA_WORDS]
+    return SPLIT_WORDS.get("".join(words), "")
 
 
 def abridged(names: Sequence[str], most: int = 5) -> str:

@@ -24,9 +24,8 @@ from itertools import islice
 from pathlib import PurePosixPath
 
 from ddpipe.errors import SourceError
-from ddpipe.sources.base import ENDINGS, IMAGES, Table, abridged, error_for_source
-from ddpipe.sources.folder import split_called
-from ddpipe.sources.listing import first_keys
+from ddpipe.sources.base import ENDINGS, IMAGES, Table, abridged, error_for_source, split_called
+from ddpipe.sources.listing import FileNames, first_keys
 from ddpipe.sources.named import DOWNLOADS
 from ddpipe.sources.table import parsed
 from ddpipe.storage import Store, open_store, split_uri
@@ -132,6 +131,8 @@ def _of_folder(path: str) -> Detected:
     classes = _classes(images)
     tables = _tables(keys)
     naming = _naming(path, tables, images)
+    if len(classes) < 2 and not tables:  # noqa: PLR2004
+        naming = _naming(path, _tables(keys, depth=1), images)
     if len(classes) > 1 and naming:
         raise error_for_source(
             path,
@@ -154,14 +155,17 @@ def _of_tars(path: str, first: str) -> Detected:
     return replace(found, path=path) if found.source == "webdataset" else found
 
 
-def _tables(keys: Iterable[str]) -> list[str]:
-    """Those next to the images, or to their folders."""
-    return [key for key in keys if "/" not in key and key.lower().endswith(TABLES)]
+def _tables(keys: Iterable[str], depth: int = 0) -> list[str]:
+    """Those next to the images, or to their folders, or in a folder of their own."""
+    return [key for key in keys if key.count("/") == depth and key.lower().endswith(TABLES)]
 
 
-def _naming(path: str, tables: Iterable[str], images: Sequence[str]) -> list[str]:
+def _naming(path: str, tables: Sequence[str], images: Sequence[str]) -> list[str]:
     """The tables that name images."""
-    return [key for key in tables if images and _names_images(open_store(path), key, images)]
+    if not (tables and images):
+        return []
+    store, names = open_store(path), FileNames(images)
+    return [key for key in tables if _names_images(store, key, names)]
 
 
 def _of_tables(path: str, tables: Sequence[str]) -> Detected:
@@ -256,26 +260,16 @@ def _head(store: Store, name: str) -> bytes:
     return store.read_range(name, 0, min(HEAD, size))
 
 
-def _first_cells(store: Store, name: str) -> list[str]:
-    """What the first column of a table says in its first rows."""
-    data = _head(store, name)
+def _names_images(store: Store, table: str, names: FileNames) -> bool:
+    """Whether one of the first rows of a table names one of the images."""
+    data = _head(store, table)
     if len(data) == HEAD:
         data = data[: data.rfind(b"\n") + 1]
-    header, rows = parsed(f"{store.uri}/{name}", data)
-    first = next(filter(None, header))
-    return [row.cells.get(first, "") for row in rows[:ROWS]]
-
-
-def _names_images(store: Store, table: str, images: Sequence[str]) -> bool:
-    """Whether a row of the table names one of the images."""
-    names: set[str] = set()
-    for key in images:
-        path = PurePosixPath(key)
-        names |= {key, path.name, path.stem, path.with_suffix("").as_posix()}
     try:
-        return not names.isdisjoint(_first_cells(store, table))
+        _, rows = parsed(f"{store.uri}/{table}", data)
     except SourceError:  # not a table; if it is the only one, the source csv says why
         return False
+    return any(names.match(cell) for row in rows[:ROWS] for cell in row.cells.values())
 
 
 def _unknown(path: str, keys: Sequence[str], images: Sequence[str]) -> SourceError:

@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from ddpipe.data.manifest import printable
 from ddpipe.errors import SourceError
-from ddpipe.sources.base import ENDINGS, Sample, Survey, abridged, error_for_source, sorted_out
+from ddpipe.sources.base import ENDINGS, Sample, Survey, abridged, error_for_source, sorted_out, split_called
 from ddpipe.sources.listing import listed_files, read_file, stamp
 from ddpipe.storage import ObjectInfo
 
 log = logging.getLogger(__name__)
-
-SPLIT_WORDS: Mapping[str, str] = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev", "development"), "validation"),
-    **dict.fromkeys(("test", "testing", "eval", "evaluation", "holdout"), "test"),
-}
-"""What people call the folder, or the rows, of a split; train_images and Test-Set mean the same."""
-
-EXTRA_WORDS = frozenset({"data", "dataset", "folder", "image", "images", "img", "imgs", "set", "split"})
-
-
-def split_called(name: str) -> str:
-    """The split that a name means; "" if it means none."""
-    words = [word for word in re.split(r"[\s_.-]+", name.lower()) if word not in EXTRA_WORDS]
-    return SPLIT_WORDS.get("".join(words), "")
 
 
 class Placed(NamedTuple):

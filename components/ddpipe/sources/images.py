@@ -320,7 +320,7 @@ def _shortest_codes(tables: bytes) -> bytes:
 def _breaks_off(file: Image.Image, data: bytes) -> bool:
     """Whether the last row with anything in it ends early, below a full one: no picture's edge is like that.
 
-    A file that ends with a whole row cannot be told from a picture with a black border.
+    A file that ends after a whole row looks like a picture with a black border.
     """
     there = np.asarray(file).reshape(file.height, -1) != 0
     if file.format == "BMP" and int.from_bytes(data[22:26], "little", signed=True) > 0:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from os import DirEntry, scandir, stat_result
 from pathlib import Path, PurePosixPath
 from stat import S_ISDIR, S_ISREG
+from unicodedata import normalize
+from urllib.parse import unquote
 
 from ddpipe.data.manifest import printable
 from ddpipe.errors import NoAccess, NoSuchObject
-from ddpipe.sources.base import Unreadable, store_of
+from ddpipe.sources.base import Unreadable, split_called, store_of
 from ddpipe.storage import ObjectInfo, Store, open_store
 from ddpipe.storage.files import info_of
 
@@ -109,6 +112,59 @@ def read_file(path: str, key: str) -> bytes:
         raise Unreadable(f"it cannot be read: {error.seen}") from error
     except OSError as error:
         raise Unreadable(f"it cannot be read: {error.strerror}") from error
+
+
+class FileNames:
+    r"""Files by every name that a table may use for them: a path, with or without folder, ending or split.
+
+    Other systems spell names otherwise: img\a.PNG, ./img/a.png, img/a%20b.png, decomposed accents, or an
+    absolute path of another machine. Such a name counts if no file has just this one.
+
+    Attributes:
+        respelled: The names that were found in another spelling, and the files.
+    """
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self.respelled: dict[str, str] = {}
+        self._found: dict[str, list[str]] = defaultdict(list)
+        for key in keys:
+            for name in _short_names(key):
+                self._found[name].append(key)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._found
+
+    def match(self, name: str) -> list[str]:
+        """The files that a name may mean: one, or none, or several."""
+        if found := self._found.get(name):
+            return [name] if name in found else found  # a whole path is unambiguous
+        parts = _as_here(name).split("/")
+        is_absolute = not parts[0] or parts[0].endswith(":")
+        for start in range(len(parts) if is_absolute else 1):
+            if found := self._respelled.get("/".join(parts[start:])):
+                self.respelled[name] = found[0]
+                return found
+        return []
+
+    @cached_property
+    def _respelled(self) -> dict[str, list[str]]:
+        found: dict[str, dict[str, None]] = defaultdict(dict)
+        for name, keys in self._found.items():
+            found[_as_here(name)] |= dict.fromkeys(keys)
+        return {name: list(keys) for name, keys in found.items()}
+
+
+def _short_names(key: str) -> set[str]:
+    path = PurePosixPath(key)
+    names = {key, path.name, path.stem, path.with_suffix("").as_posix()}
+    if split_called(path.parts[0]):  # tables often name what lies below it
+        names |= {name.partition("/")[2] for name in (key, path.with_suffix("").as_posix())}
+    return names - {""}
+
+
+def _as_here(name: str) -> str:
+    """A path in the spelling in which names are compared."""
+    return normalize("NFC", unquote(name.replace("\\", "/"))).casefold().removeprefix("./")
 
 
 def stamp(info: ObjectInfo) -> str:

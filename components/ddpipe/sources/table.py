@@ -7,18 +7,25 @@ import io
 import logging
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
 from typing import NamedTuple
 from unicodedata import category
 
 from ddpipe.data.manifest import SPLITS, Label, printable
 from ddpipe.errors import NoSuchObject, listed
-from ddpipe.sources.base import ENDINGS, Sample, Survey, Table, error_for_source, sorted_out, store_of
-from ddpipe.sources.folder import split_called
-from ddpipe.sources.listing import listed_files, read_file, stamp
+from ddpipe.sources.base import (
+    ENDINGS,
+    Sample,
+    Survey,
+    Table,
+    error_for_source,
+    sorted_out,
+    split_called,
+    store_of,
+)
+from ddpipe.sources.listing import FileNames, listed_files, read_file, stamp
 from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)
@@ -32,6 +39,16 @@ UNCERTAIN = frozenset({"-1", "-1.0"})
 """The label -1, for findings that a report calls uncertain, as in CheXpert and MIMIC-CXR."""
 
 
+LABEL_NAMES = frozenset({"label", "labels", "class", "classes", "target", "category"})
+"""What a column of labels is called, in any case."""
+
+JOINING = "|;,"
+"""Signs that join labels in a cell."""
+
+LOOKED_AT = 50
+"""Rows that show which column names the images."""
+
+
 @dataclass(frozen=True, slots=True)
 class Csv:
     """Images below a folder or s3://bucket/prefix, and a CSV file."""
@@ -43,11 +60,14 @@ class Csv:
         """Match the rows with the images; one error lists everything that is wrong with the file."""
         file, data = self._content()
         header, rows = parsed(file, data)
-        columns = _named(file, header, self.table)
         listing = listed_files(self.path)
-        found = _by_name(listing.infos)
-        _refuse_missing_header(file, header, found)
-        named = {name: _match(name, found) for row in rows if (name := row.cells.get(columns.image))}
+        found = {info.key: info for info in listing.infos}
+        names = FileNames(found)
+        _refuse_missing_header(file, header, names)
+        columns = _named(file, header, rows, self.table, names)
+        rows, columns = _separated(file, rows, columns)
+        named = {name: _match(name, found, names) for row in rows if (name := row.cells.get(columns.image))}
+        self._warn_of_respelled(names.respelled)
         rows, left_out = _chosen(file, rows, columns)
         places = {name: named[name] for row in rows if (name := row.cells.get(columns.image))}
         if problems := list(_problems(header, rows, columns, places)):
@@ -93,9 +113,19 @@ class Csv:
             name, f"there is no {' and no '.join(places)}", "Name the CSV file with `table`."
         )
 
-    def _warn_of_unnamed(self, found: Mapping[str, Sequence[ObjectInfo]], used: set[str]) -> None:
-        keys = {info.key for infos in found.values() for info in infos}
-        if unnamed := sorted(key for key in keys - used if not key.endswith(".csv")):
+    def _warn_of_respelled(self, respelled: Mapping[str, str]) -> None:
+        if respelled:
+            name, key = next(iter(respelled.items()))
+            log.warning(
+                "%s images have other names in %s than their files, such as %r for %s",
+                f"{len(respelled):,}",
+                self.table.file,
+                name,
+                key,
+            )
+
+    def _warn_of_unnamed(self, found: Collection[str], used: set[str]) -> None:
+        if unnamed := sorted(key for key in {*found} - used if not key.endswith(".csv")):
             log.warning(
                 "%s files below %s are not named in %s and left out, such as %s",
                 f"{len(unnamed):,}",
@@ -105,7 +135,7 @@ class Csv:
             )
 
 
-def _refuse_missing_header(file: str, header: Sequence[str], found: Mapping[str, object]) -> None:
+def _refuse_missing_header(file: str, header: Sequence[str], found: FileNames) -> None:
     """A first row that names an image would be lost, and its label would be a column's name."""
     if named := [name for name in header if name in found and name.lower().endswith(ENDINGS)]:
         raise error_for_source(
@@ -115,12 +145,19 @@ def _refuse_missing_header(file: str, header: Sequence[str], found: Mapping[str,
         )
 
 
-def _named(file: str, header: Sequence[str], wanted: Table) -> Table:
+def _named(file: str, header: Sequence[str], rows: Sequence[Row], wanted: Table, files: FileNames) -> Table:
     """The table with every column named."""
     names = [name for name in header if name]
-    image = wanted.image or names[0]
-    others = {image, wanted.group, wanted.split}
-    labels = wanted.labels or tuple(name for name in names if name not in others)
+    image = wanted.image or next((name for name in names if _names_files(rows, name, files)), names[0])
+    others = [name for name in names if name not in {image, wanted.group, wanted.split}]
+    labels = wanted.labels
+    if not labels and len(called := [name for name in others if name.casefold() in LABEL_NAMES]) == 1:
+        labels = (called[0],)
+    elif not labels and len(others) > 1:
+        log.warning("the columns %s of %s are read as labels, of 0 and 1", ", ".join(others), file)
+    if not wanted.labels and len(labels) == 1 and (left := [name for name in others if name not in labels]):
+        log.warning("%s is read as the label of %s, and %s is not", labels[0], file, ", ".join(left))
+    labels = labels or tuple(others)
     chosen = [name for name in (image, *labels, wanted.group, wanted.split) if name]
     missing = [name for name in chosen if name not in names]
     if missing or not labels:
@@ -130,6 +167,48 @@ def _named(file: str, header: Sequence[str], wanted: Table) -> Table:
         seen = f"{', '.join(map(repr, repeated))} is given more than once, as image, label, group or split"
         raise error_for_source(file, seen, "Give each column one meaning.")
     return replace(wanted, image=image, labels=labels)
+
+
+def _names_files(rows: Sequence[Row], column: str, files: FileNames) -> bool:
+    cells = (row.cells.get(column, "") for row in rows[:LOOKED_AT])
+    return any(files.match(cell) for cell in cells if cell)
+
+
+def _separated(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], Table]:
+    """Labels that one cell joins, such as edema|mass, as columns of 0 and 1; what they are is also said."""
+    if len(columns.labels) > 1:
+        return rows, columns
+    (label,) = columns.labels
+    values = {cell for row in rows if (cell := row.cells.get(label, "")).lower() not in UNLABELLED}
+    for sign in JOINING:
+        parts = {value: [part.strip(SPACES) for part in value.split(sign)] for value in values}
+        counts = Counter(part for found in parts.values() for part in found)
+        several = {part for found in parts.values() if len(found) > 1 for part in found}
+        # Names such as "Doe, John" have parts, too, but these come in one combination.
+        repeated = [part for part in several if counts[part] > 1]
+        if not several or "" in counts or 2 * len(repeated) < len(several):
+            continue
+        names = tuple(sorted(counts))
+        if len(names) < 2 or {columns.image, columns.group, columns.split} & {*names}:  # noqa: PLR2004
+            continue
+        log.warning("%s of %s joins labels by %r: each is a label of its own", label, file, sign)
+        none = dict.fromkeys(names, "")
+        return [
+            row._replace(
+                cells={
+                    **{name: row.cells[name] for name in row.cells if name != label},
+                    **(
+                        {name: str(int(name in parts[value])) for name in names}
+                        if (value := row.cells[label]) in parts
+                        else none
+                    ),
+                }
+            )
+            if row.cells
+            else row
+            for row in rows
+        ], replace(columns, labels=names)
+    return rows, columns
 
 
 def _chosen(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], dict[str, int]]:
@@ -246,28 +325,14 @@ def _label(cells: Mapping[str, str], columns: Table, numbers: Mapping[str, int])
     return numbers[cells[columns.labels[0]]]
 
 
-def _by_name(infos: Iterable[ObjectInfo]) -> dict[str, list[ObjectInfo]]:
-    """All files by each name that a table may use for them."""
-    found: dict[str, list[ObjectInfo]] = defaultdict(list)
-    for info in infos:
-        path = PurePosixPath(info.key)
-        names = {info.key, path.name, path.stem, path.with_suffix("").as_posix()}
-        if split_called(path.parts[0]):  # tables often name what lies below it
-            names |= {name.partition("/")[2] for name in (info.key, path.with_suffix("").as_posix())}
-        for name in names - {""}:
-            found[name].append(info)
-    return found
-
-
-def _match(name: str, found: Mapping[str, list[ObjectInfo]]) -> ObjectInfo | str:
+def _match(name: str, found: Mapping[str, ObjectInfo], names: FileNames) -> ObjectInfo | str:
     """The one image of this name, or the problem."""
-    infos = found.get(name, ())
-    infos = [info for info in infos if info.key == name] or infos  # a whole path is unambiguous
-    if len(infos) == 1:
-        return infos[0]
-    if not infos:
+    keys = names.match(name)
+    if len(keys) == 1:
+        return found[keys[0]]
+    if not keys:
         return "the table names this image, but it does not exist"
-    return f"it could be {infos[0].key} or {infos[1].key}: give its path"
+    return f"it could be {keys[0]} or {keys[1]}: give its path"
 
 
 SEPARATORS = ",;\t|"
@@ -277,6 +342,9 @@ SPACES = "\t" + "".join(char for char in map(chr, range(0x3001)) if category(cha
 
 QUOTED = re.compile(r'(?<![^,;\t|])"(?:[^"]|"")*+"')
 """A cell in quotes, after any separator."""
+
+NAMED_SEPARATOR = re.compile(r'"?sep=([,;\t|])"?\r?\n', re.IGNORECASE)
+"""The first line of tables for Excel."""
 
 HEADER = re.compile(rf"(?:{QUOTED.pattern}|[^\r\n])*+")
 
@@ -321,9 +389,14 @@ def _separator(text: str) -> str:
 def parsed(file: str, data: bytes) -> tuple[Sequence[str], list[Row]]:
     """The names of the columns, and the rows that are not empty."""
     text = _text(file, data)
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text), strict=True)
+    named = NAMED_SEPARATOR.match(text)
+    separator = named[1] if named else _separator(text)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     records: list[tuple[int, list[str]]] = []
     line = 1
+    if named:
+        next(reader)
+        line = 2
     try:
         for record in reader:
             cells = [cell.strip(SPACES) for cell in record]

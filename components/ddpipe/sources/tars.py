@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ddpipe.data.manifest import printable
-from ddpipe.sources.base import IMAGES, Sample, Survey, abridged, error_for_source, sorted_out
-from ddpipe.sources.folder import SPLIT_WORDS
+from ddpipe.sources.base import IMAGES, SPLIT_WORDS, Sample, Survey, abridged, error_for_source, sorted_out
 from ddpipe.sources.listing import listed_files, stamp
 from ddpipe.storage import ObjectInfo, Store, open_store, split_uri
 
@@ -169,9 +168,7 @@ def check_end(tar: tarfile.TarFile) -> None:
     if end.strip(b"\0"):
         raise tarfile.TarError(f"there is no file where the next one should be, at byte {tar.offset:,}")
     if file.read(PIECE).strip(b"\0"):
-        raise tarfile.TarError(
-            f"more follows its end at byte {tar.offset:,}, as if joined by cat"
-        )
+        raise tarfile.TarError(f"more follows its end at byte {tar.offset:,}, as if joined by cat")
 
 
 class _Ranges(io.RawIOBase):

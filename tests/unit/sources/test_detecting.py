@@ -302,3 +302,10 @@ def test_options_of_another_source_are_rejected_once_it_is_known(tmp_path: Path)
 
 def test_without_a_path_the_source_is_the_digits() -> None:
     assert PrepareSpec().with_detected_source().source == PrepareSpec().name == "digits"
+
+
+def test_a_table_in_a_folder_of_its_own_is_found(tmp_path: Path) -> None:
+    _pictures(tmp_path, {})
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "labels.csv").write_text(TABLE)
+    assert detected(str(tmp_path)) == Detected("csv", str(tmp_path), "meta/labels.csv")

@@ -28,7 +28,7 @@ from ddpipe.errors import SourceError, Unreachable
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.report import data_report_html
 from ddpipe.prepare.spec import PrepareSpec
-from ddpipe.sources import Table, arrays, listing, open_source
+from ddpipe.sources import Survey, Table, arrays, listing, open_source
 from ddpipe.sources.images import wrapped
 from ddpipe.storage import open_store
 
@@ -420,6 +420,127 @@ def test_missing_images_are_all_named(tmp_path: Path) -> None:
     seen = _seen(_spec(tmp_path, "csv", tmp_path / "xrays", **KAGGLE))
     assert "25 problems" in seen
     assert "1.2.826.0: the table names this image, but it does not exist" in seen
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    [
+        "img\\{}.png",
+        "./img/{}.png",
+        "img/{}.PNG",
+        "IMG/{}.png",
+        "/home/somebody/img/{}.png",
+        "C:\\Users\\somebody\\img\\{}.png",
+        "img%2F{}.png",
+    ],
+)
+def test_a_table_may_name_files_as_another_system_does(
+    spelled: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = ["file,kind"]
+    for number in range(12):
+        an_image(tmp_path / "toys" / "img" / f"{number}.png", seed=number)
+        lines.append(f"{spelled.format(number)},{'ab'[number % 2]}")
+    (tmp_path / "toys" / "labels.csv").write_text("\n".join(lines))
+    survey = open_source("csv", str(tmp_path / "toys"), Table(file="labels.csv")).survey()
+    assert [sample.where for sample in survey.samples] == [f"img/{number}.png" for number in range(12)]
+    assert "12 images have other names in labels.csv than their files" in caplog.text
+    assert "img/0.png" in caplog.text
+
+
+def test_accents_may_be_composed_or_not(tmp_path: Path) -> None:
+    for number in range(6):
+        an_image(tmp_path / "toys" / f"caf\u00e9 {number}.png", seed=number)
+    rows = "".join(f"cafe\u0301 {number}.png,{'ab'[number % 2]}\n" for number in range(6))
+    (tmp_path / "toys" / "labels.csv").write_text(f"file,kind\n{rows}", encoding="utf-8")
+    survey = open_source("csv", str(tmp_path / "toys"), Table(file="labels.csv")).survey()
+    assert (len(survey.samples), survey.problems) == (6, {})
+
+
+def test_a_name_that_fits_two_files_in_another_spelling_is_refused_with_both(tmp_path: Path) -> None:
+    for name in ("a.png", "A.PNG", "b.png"):
+        an_image(tmp_path / "toys" / name)
+    (tmp_path / "toys" / "labels.csv").write_text("file,kind\n.\\a.png,x\nb.png,y\n")
+    survey = open_source("csv", str(tmp_path / "toys"), Table(file="labels.csv")).survey()
+    (problem,) = survey.problems.values()
+    assert "A.PNG" in problem
+    assert "a.png" in problem
+
+
+def test_a_relative_name_is_not_found_in_another_folder(tmp_path: Path) -> None:
+    """It would get the label of another image."""
+    for name in ("one/a.png", "one/b.png"):
+        an_image(tmp_path / "toys" / name)
+    (tmp_path / "toys" / "labels.csv").write_text("file,kind\ntwo/a.png,x\nb.png,y\n")
+    survey = open_source("csv", str(tmp_path / "toys"), Table(file="labels.csv")).survey()
+    assert list(survey.problems) == ["two/a.png"]
+
+
+def _survey_of(root: Path, header: str, *rows: str, **columns: object) -> Survey:
+    """A table whose rows name the images 0.png, 1.png, …, where they have {}."""
+    for number in range(len(rows)):
+        an_image(root / f"{number}.png", seed=number)
+    lines = [header, *(row.format(f"{number}.png") for number, row in enumerate(rows))]
+    (root / "labels.csv").write_text("\n".join(lines), encoding="utf-8")
+    return open_source("csv", str(root), Table(file="labels.csv", **columns)).survey()
+
+
+def test_a_column_called_label_is_the_label(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    survey = _survey_of(tmp_path, "file,Label,site", "{},cat,Rome", "{},dog,Oslo", "{},cat,Oslo")
+    assert (survey.classes, survey.task) == (("cat", "dog"), "multiclass")
+    assert "Label is read as the label of" in caplog.text
+    assert "and site is not" in caplog.text
+
+
+def test_columns_that_are_taken_for_labels_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    survey = _survey_of(tmp_path, "file,edema,is_male", "{},0,1", "{},1,0")
+    assert survey.task == "multilabel"
+    assert "the columns edema, is_male of" in caplog.text
+    caplog.clear()
+    _survey_of(tmp_path, "file,edema,is_male", "{},0,1", "{},1,0", labels=("edema", "is_male"))
+    assert "are read as labels" not in caplog.text
+
+
+def test_the_column_of_images_may_be_any(tmp_path: Path) -> None:
+    survey = _survey_of(tmp_path, "id,label,path", "7,cat,{}", "8,dog,{}")
+    assert (survey.classes, [sample.where for sample in survey.samples]) == (
+        ("cat", "dog"),
+        ["0.png", "1.png"],
+    )
+
+
+@pytest.mark.parametrize("sign", ["|", ";", ", "])
+def test_labels_joined_in_a_cell_are_several(
+    sign: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cells = [sign.join(found) for found in (("edema", "mass"), ("mass",), ("edema", "pin"), ("pin",))]
+    survey = _survey_of(tmp_path, "file,label", *(f'{{}},"{cell}"' for cell in cells))
+    assert (survey.classes, survey.task) == (("edema", "mass", "pin"), "multilabel")
+    assert [sample.label for sample in survey.samples] == [(1, 1, 0), (0, 1, 0), (1, 0, 1), (0, 0, 1)]
+    assert "each is a label of its own" in caplog.text
+
+
+def test_a_comma_in_a_name_joins_nothing(tmp_path: Path) -> None:
+    survey = _survey_of(tmp_path, "file,label", '{},"Doe, Jane"', '{},"Doe, John"', "{},Smith")
+    assert survey.classes == ("Doe, Jane", "Doe, John", "Smith")
+
+
+def test_a_row_without_joined_labels_has_no_label(tmp_path: Path) -> None:
+    rows = ("{},a|b", "{},b", "{},", "{},a")
+    with pytest.raises(SourceError, match="no label"):
+        _survey_of(tmp_path, "file,label", *rows)
+    survey = _survey_of(tmp_path, "file,label", *rows, skip_unlabelled=True)
+    assert [sample.label for sample in survey.samples] == [(1, 1), (0, 1), (1, 0)]
+
+
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "SEP=;"])
+def test_the_first_line_for_excel_is_no_header(first: str, tmp_path: Path) -> None:
+    survey = _survey_of(tmp_path, f"{first}\nfile;label", "{};a,b", "{};c,d")
+    assert len(survey.samples) == 2
+    with pytest.raises(SourceError, match=r"\(line 4: 1 in all\)"):
+        _survey_of(tmp_path / "more", f"{first}\nfile;label", "{};a", "{};b;c")
 
 
 def test_images_that_the_table_does_not_name_are_counted(

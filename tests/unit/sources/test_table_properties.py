@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from unicodedata import category
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from samples import an_image
 
 from ddpipe.errors import SourceError
-from ddpipe.sources import Table, open_source
+from ddpipe.sources import Table, open_source, table
 
 IMAGES = 6
 NAMES = tuple(f"{number}.png" for number in range(IMAGES))
@@ -26,6 +27,14 @@ texts = st.text(
 )
 names = st.sampled_from([*NAMES, "0", "7.png"]) | texts
 clean = st.text("ab0 ,;|\"'é漢", min_size=1, max_size=6).filter(lambda text: text.strip())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_label_in_a_cell() -> Iterator[None]:
+    """Names made at random may look like several that are joined."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table, "JOINING", "")
+        yield
 
 
 @pytest.fixture(scope="module")
