@@ -98,15 +98,18 @@ def serve_command(model: str, runs: str, store: str, **given: Any) -> None:
     """
     import uvicorn
 
+    from ddpipe.processes.machine import return_memory
     from ddpipe.serve.predictor import load_model
-    from ddpipe.serve.server import Server
+    from ddpipe.serve.server import Connection, Server
 
+    return_memory()  # otherwise each thread keeps that of the largest image that it has decoded
     chosen = ServeOptions.from_run_values(given).validated()
     server = Server(load_model(package_uri(model, runs, store)), chosen.name, chosen.queue)
     config = uvicorn.Config(
         server.app(),
         host=chosen.host,
         port=chosen.port,
+        http=Connection,
         backlog=BACKLOG,
         log_level="warning",
         timeout_graceful_shutdown=GRACE,

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from os import PathLike, fspath
+from threading import Condition
 from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
@@ -32,6 +34,7 @@ from ddpipe.model.tasks import TASKS, BoolArray, FloatArray
 from ddpipe.processes.machine import cpus
 from ddpipe.serve.naming import ImageFile
 from ddpipe.sources.base import Unreadable
+from ddpipe.sources.images import look
 from ddpipe.sources.preprocess import Preprocessor
 
 Given: TypeAlias = "str | PathLike[str] | bytes | Image.Image | NDArray[np.uint8]"
@@ -42,6 +45,9 @@ BATCH = 32
 
 BATCH_PIXELS = 2**22
 """Pixels of a batch at most, so that large images need no more memory than small ones."""
+
+MOST_PIXELS = 2**25
+"""That are decoded at a time, in all threads; an image with more is decoded alone. About 16 bytes each."""
 
 READERS = 8
 """Threads that read and decode, at least: reading from a bucket is mostly waiting."""
@@ -170,7 +176,8 @@ class Predictor:
         file = image if isinstance(image, ImageFile) else self._file(image)
         try:
             data = file.read()
-            return _Read(file.name, preprocessor.pixels(data), tuple(preprocessor.unusual(data)))
+            with _decoding(pixels_of(data)):
+                return _Read(file.name, preprocessor.pixels(data), tuple(preprocessor.unusual(data)))
         except Unreadable as error:
             return _Read(file.name, None, problem=str(error))
 
@@ -244,6 +251,39 @@ def load_model(uri: str | PathLike[str], threads: int = 0) -> Predictor:
     except ValueError as error:
         raise corrupt(folder, ONNX, str(error), FORMAT) from error
     return Predictor(folder.store.uri, folder.sha256[ONNX], signature, session)
+
+
+_room, _decoded = Condition(), 0
+
+
+@contextmanager
+def _decoding(pixels: int) -> Iterator[None]:
+    """Wait until so many pixels may be decoded."""
+    global _decoded  # noqa: PLW0603 - memory is the process's
+    pixels = min(pixels, MOST_PIXELS)
+    with _room:
+        _room.wait_for(lambda: _decoded + pixels <= MOST_PIXELS)
+        _decoded += pixels
+    try:
+        yield
+    finally:
+        with _room:
+            _decoded -= pixels
+            _room.notify_all()
+
+
+def pixels_of(data: bytes) -> int:
+    """How many pixels an image file has, by its header; 0 if it is none."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:  # `look` asks for EXIF, for which Pillow decodes a PNG
+            return image.width * image.height
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        pass
+    try:
+        height, width, _ = look(data).shape  # of DICOM
+    except Unreadable:
+        return 0
+    return height * width
 
 
 def _as_png(image: Image.Image) -> bytes:

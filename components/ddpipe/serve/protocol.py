@@ -33,6 +33,9 @@ HEADER = "Inference-Header-Content-Length"
 MOST_IMAGES = 1024
 """In one request."""
 
+MOST_VALUES = 4_000_000
+"""In the JSON of a request: an empty list takes three bytes there, and 64 in memory."""
+
 LONGEST_ID = 100
 
 SHOWN = 5
@@ -41,6 +44,10 @@ SHOWN = 5
 
 class WrongRequest(Exception):
     """A request that cannot be answered; the text says what was seen and what is expected."""
+
+
+class TooLarge(WrongRequest):
+    """A request that would take too much memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,8 @@ def parsed(body: bytes, signature: Signature, header: str | None = None) -> Infe
         length = int(header) if header else len(body)
         if not 0 <= length <= len(body):
             raise ValueError(f"{HEADER} is {length}, the body has {len(body)} bytes")  # noqa: TRY301 - explained below
+        if sum(body.count(mark, 0, length) for mark in (b",", b"[", b"{")) > MOST_VALUES:
+            raise TooLarge(f"it has more than {MOST_VALUES:,} values: send files, or data as bytes")
         values = json.loads(body[:length])
         (tensor,) = values["inputs"]
         if header:

@@ -1,17 +1,26 @@
 """A model behind HTTP: Open Inference Protocol v2, health, metrics, and a page for dropping a picture.
 
 Starlette and uvicorn, not kserve's own ModelServer: that brings 40 packages, pandas and a Kubernetes client
-among them, and queues without a bound. Requests that need work are counted before their body is read.
+among them, and queues without a bound.
+
+What a stranger can make the server hold is bounded:
+
+    connections     fewer than file descriptors; one without a whole header goes after 10 s, or for a new one
+    bodies          in number of bytes each and together, at a minimal rate; only whole ones count as requests
+    JSON            in number of values (protocol.py); one body is parsed at a time
+    pixels          of an image, and of all that are decoded at a time (predictor.py)
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from threading import Lock
 from typing import Any, ParamSpec, TypeVar
 
 import anyio.to_thread
@@ -22,10 +31,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ddpipe.processes.machine import cpus
 from ddpipe.serve import protocol
-from ddpipe.serve.predictor import Given, Prediction, Predictor
+from ddpipe.serve.predictor import MOST_PIXELS, Given, Prediction, Predictor, pixels_of
 
 LARGEST_BODY = 32 * 2**20
 """Bytes of a request."""
@@ -33,8 +43,16 @@ LARGEST_BODY = 32 * 2**20
 RETRY_AFTER = 1
 """Seconds after which a rejected client should try again."""
 
-SLOWEST_BODY = 60.0
-"""Seconds that a client may take to send one."""
+MOST_BYTES = 3 * LARGEST_BODY
+"""Of all requests that are in memory."""
+
+SLOWEST_BODY, SLOWEST_RATE = 10.0, 2**19
+"""Seconds that a client may take to send a body, and those for every so many bytes of it."""
+
+SLOWEST_HEADER = 10.0
+"""Seconds that a connection may be open without a whole header."""
+
+MOST_CONNECTIONS, SPARE_DESCRIPTORS = 1000, 64
 
 POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; "
@@ -62,16 +80,47 @@ class Rejected(Exception):
         self.status = status
 
 
+class Connection(H11Protocol):
+    """A client: it is let go if it does not send a whole header in time, or if others need its place."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        """Wait for a header, in place of who waits longest if all places are taken."""
+        super().connection_made(transport)
+        self.waits_since: float | None = None
+        self._wait()
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if len(self.connections) > min(MOST_CONNECTIONS, descriptors - SPARE_DESCRIPTORS):
+            waiting = [one for one in self.connections if isinstance(one, Connection) and one.waits_since]
+            min(waiting, key=lambda one: one.waits_since or 0.0).transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a request; the time for the next header begins with its first part."""
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.waits_since = None
+        elif self.waits_since is None:
+            self._wait()
+
+    def _wait(self) -> None:
+        self.waits_since = since = self.loop.time()
+
+        def let_go() -> None:
+            if self.waits_since == since:  # and not since a later time
+                self.transport.abort()
+
+        self.loop.call_later(SLOWEST_HEADER, let_go)
+
+
 class Requests:
     """Those for one model that are under way: bounded in number, computed in threads, counted and measured.
 
-    Beyond `queue` of them a request is rejected at once, so that memory is bounded and nobody waits in
-    vain.
+    Beyond `queue` of them a request is rejected at once, so that memory is bounded and nobody waits in vain.
     """
 
     def __init__(self, model: Predictor, name: str, queue: int) -> None:
         self.model, self.name, self.queue = model, name, queue
-        self._active = 0
+        self._active = self._bytes = 0
+        self.parsing = Lock()
         self._threads = CapacityLimiter(cpus())
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -99,17 +148,18 @@ class Requests:
             raise Rejected(404, f"there is no such model: this server has {self.name!r}")
 
     @asynccontextmanager
-    async def admitted(self) -> AsyncIterator[None]:
-        """A request: counted with its status, and measured."""
-        status, started = 500, time.perf_counter()
+    async def admitted(self, request: Request) -> AsyncIterator[bytes]:
+        """The body of a request, which is counted with its status, and measured."""
+        status, started, parts = 500, time.perf_counter(), list[bytes]()
         try:
+            await self._receive(request, parts)
             if self._active >= self.queue:
                 raise Rejected(  # noqa: TRY301 - counted below
                     503, f"{self.queue} requests are waiting already: try again after {RETRY_AFTER} s"
                 )
             self._active += 1
             try:
-                yield
+                yield b"".join(parts)
             finally:
                 self._active -= 1
             status = 200
@@ -117,8 +167,28 @@ class Requests:
             status = rejected.status
             raise
         finally:
+            self._bytes -= sum(map(len, parts))
             self._requests.labels(status).inc()
             self._seconds.observe(time.perf_counter() - started)
+
+    async def _receive(self, request: Request, parts: list[bytes]) -> None:
+        """Read a body, of bounded size and time."""
+        size, started = 0, asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(started + SLOWEST_BODY) as limit:
+                async for part in request.stream():
+                    parts.append(part)
+                    size += len(part)
+                    self._bytes += len(part)
+                    if size > LARGEST_BODY:
+                        raise Rejected(413, f"the request is larger than {LARGEST_BODY:,} bytes")
+                    if self._bytes > MOST_BYTES:
+                        raise Rejected(503, f"too many large requests: try again after {RETRY_AFTER} s")
+                    limit.reschedule(started + SLOWEST_BODY + size / SLOWEST_RATE)
+        except TimeoutError as error:
+            raise Rejected(408, "the request arrived too slowly") from error
+        except ClientDisconnect as error:
+            raise Rejected(400, "the client disconnected") from error
 
     async def computed(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """What a function gives, in one of a few threads."""
@@ -127,11 +197,15 @@ class Requests:
                 lambda: function(*arguments, **named), limiter=self._threads
             )
         except protocol.WrongRequest as error:
-            raise Rejected(400, str(error)) from error
+            raise Rejected(413 if isinstance(error, protocol.TooLarge) else 400, str(error)) from error
 
     def predicted(self, images: Iterable[Given]) -> list[Prediction]:
         """The model's answers, counted."""
-        found = self.model.predict(list(images))
+        given = list(images)
+        for at, image in enumerate(given):
+            if isinstance(image, bytes) and (pixels := pixels_of(image)) > MOST_PIXELS:
+                raise Rejected(413, f"image {at} has {pixels:,} pixels, more than {MOST_PIXELS:,}")
+        found = self.model.predict(given)
         self._images.inc(sum(not one.problem for one in found))
         return found
 
@@ -149,7 +223,7 @@ class Server:
             routes=[
                 Route("/", self._page),
                 Route("/metrics", self._metrics),
-                Route("/predict", self._counted(self._picture), methods=["POST"]),
+                Route("/predict", self._picture, methods=["POST"]),
                 Route("/v2", self._server_metadata),
                 Route("/v2/health/live", self._live),
                 Route("/v2/health/ready", self._live),
@@ -159,7 +233,7 @@ class Server:
                     for route in (
                         Route(path, self._of_model(self._model_metadata)),
                         Route(f"{path}/ready", self._of_model(self._ready)),
-                        Route(f"{path}/infer", self._of_model(self._counted(self._infer)), methods=["POST"]),
+                        Route(f"{path}/infer", self._of_model(self._infer), methods=["POST"]),
                     )
                 ),
             ],
@@ -187,20 +261,23 @@ class Server:
         return Answer(protocol.metadata(work.model.signature, work.name, work.version))
 
     async def _infer(self, request: Request) -> Response:
-        body, header = await _body(request), request.headers.get(protocol.HEADER)
-        return Answer(await self._work.computed(self._inferred, body, header))
+        header = request.headers.get(protocol.HEADER)
+        async with self._work.admitted(request) as body:
+            return Answer(await self._work.computed(self._inferred, body, header))
 
     def _inferred(self, body: bytes, header: str | None) -> Any:  # noqa: ANN401 - JSON
         work = self._work
-        asked = protocol.parsed(body, work.model.signature, header)
+        with work.parsing:
+            asked = protocol.parsed(body, work.model.signature, header)
         return protocol.response(asked, work.predicted(asked.images), work.model.signature, work.name)
 
     async def _picture(self, request: Request) -> Response:
         """The content of one image file, as it is."""
-        (answer,) = await self._work.computed(self._work.predicted, [await _body(request)])
-        if answer.problem:
-            raise Rejected(400, f"the picture cannot be read: {answer.problem}")
-        return Answer(answer.to_dict())
+        async with self._work.admitted(request) as body:
+            (answer,) = await self._work.computed(self._work.predicted, [body])
+            if answer.problem:
+                raise Rejected(400, f"the picture cannot be read: {answer.problem}")
+            return Answer(answer.to_dict())
 
     def _of_model(self, endpoint: Endpoint) -> Endpoint:
         """Only for this model's name and version."""
@@ -211,34 +288,8 @@ class Server:
 
         return named
 
-    def _counted(self, endpoint: Endpoint) -> Endpoint:
-        """Rejected if too many requests are under way, and measured."""
-
-        async def counted(request: Request) -> Response:
-            async with self._work.admitted():
-                return await endpoint(request)
-
-        return counted
-
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-async def _body(request: Request) -> bytes:
-    """The body of a request, of bounded size and time."""
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(SLOWEST_BODY):
-            async for part in request.stream():
-                size += len(part)
-                if size > LARGEST_BODY:
-                    raise Rejected(413, f"the request is larger than {LARGEST_BODY:,} bytes")
-                parts.append(part)
-    except TimeoutError as error:
-        raise Rejected(408, f"the request took longer than {SLOWEST_BODY:g} s to arrive") from error
-    except ClientDisconnect as error:
-        raise Rejected(400, "the client disconnected") from error
-    return b"".join(parts)
 
 
 async def _rejected(_request: Request, error: Exception) -> Response:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
+import socket
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from signal import SIGTERM
-from threading import Thread
+from threading import Lock, Thread
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -20,12 +24,13 @@ import pytest
 import urllib3
 import uvicorn
 from onnx_packages import CLASSES, SHAPE, a_signature, a_small_package
+from PIL import Image
 from samples import an_image
 
 from ddpipe.errors import ParameterError
 from ddpipe.serve import server as server_module
 from ddpipe.serve.predictor import Predictor, load_model
-from ddpipe.serve.server import LARGEST_BODY, Server
+from ddpipe.serve.server import LARGEST_BODY, Connection, Server
 
 HTTP = urllib3.PoolManager(maxsize=64, timeout=60, retries=False)
 
@@ -41,17 +46,19 @@ def url(model: Predictor) -> Iterator[str]:
 
 
 def _running(server: Server) -> Iterator[str]:
-    config = uvicorn.Config(server.app(), port=0, log_level="error", lifespan="off", backlog=2048)
-    socket, made = config.bind_socket(), uvicorn.Server(config)
-    socket.listen(2048)
-    thread = Thread(target=made.run, args=([socket],))
+    config = uvicorn.Config(
+        server.app(), http=Connection, port=0, log_level="error", lifespan="off", backlog=2048
+    )
+    listening, made = config.bind_socket(), uvicorn.Server(config)
+    listening.listen(2048)
+    thread = Thread(target=made.run, args=([listening],))
     thread.start()
     try:
-        yield f"http://127.0.0.1:{socket.getsockname()[1]}"
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
     finally:
         made.should_exit = True
         thread.join()
-        socket.close()
+        listening.close()
 
 
 def infer(url: str, body: Any, path: str = "/v2/models/toys/infer") -> tuple[int, Any]:
@@ -243,6 +250,99 @@ def test_slow_clients_do_not_keep_their_place(model: Predictor, monkeypatch: pyt
         assert connection.getresponse().status == 408
         connection.close()
         assert infer(url, pixels(np.zeros((1, *SHAPE), np.uint8)))[0] == 200
+
+
+def _connections(url: str, count: int, content: bytes) -> list[socket.socket]:
+    host, port = url.removeprefix("http://").split(":")
+    opened = [socket.create_connection((host, int(port)), timeout=60) for _ in range(count)]
+    for one in opened:
+        one.sendall(content)
+    return opened
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Le",
+        b"POST /predict HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\na",
+    ],
+    ids=["half a header", "one byte of a body"],
+)
+def test_many_slow_clients_keep_nobody_out(model: Predictor, content: bytes) -> None:
+    """Ten times as many as the queue is long."""
+    for url in _running(Server(model, "toys", queue=4)):
+        slow = _connections(url, 40, content)
+        assert infer(url, pixels(np.zeros((1, *SHAPE), np.uint8)))[0] == 200
+        for one in slow:
+            one.close()
+
+
+def test_clients_without_a_whole_header_are_let_go(model: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "SLOWEST_HEADER", 0.2)
+    whole = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
+    for url in _running(Server(model, "toys", queue=4)):
+        for content in (b"", b"GET / HT", whole + b"GET / HT"):
+            (one,) = _connections(url, 1, content)
+            with one, suppress(ConnectionResetError):
+                while one.recv(4096):
+                    pass  # until the server closes it
+
+
+def test_the_longest_waiting_client_makes_room_for_a_new_one(
+    model: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 5)
+    for url in _running(Server(model, "toys", queue=4)):
+        slow = _connections(url, 8, b"GET / HT")
+        assert infer(url, pixels(np.zeros((1, *SHAPE), np.uint8)))[0] == 200
+        for one in slow[:3]:
+            with suppress(ConnectionResetError):
+                assert one.recv(1) == b""
+        for one in slow:
+            one.close()
+
+
+def test_what_takes_much_memory_is_rejected(
+    url: str, model: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, answer = infer(url, b'{"inputs": [' + b"[]," * 2_100_000 + b"[]]}")
+    assert (status, "more than 4,000,000 values" in answer["error"]) == (413, True)
+    flat = io.BytesIO()
+    Image.new("1", (9000, 4000)).save(flat, "PNG")
+    assert len(flat.getvalue()) < 20_000
+    for body, path in ((files(flat.getvalue()), "/v2/models/toys/infer"), (flat.getvalue(), "/predict")):
+        status, answer = infer(url, body, path)
+        assert (status, "36,000,000 pixels, more than 33,554,432" in answer["error"]) == (413, True)
+    monkeypatch.setattr(server_module, "MOST_BYTES", 100)
+    status, answer = infer(url, pixels(np.zeros((4, *SHAPE), np.uint8)))
+    assert (status, "too many large requests" in answer["error"]) == (503, True)
+
+
+def test_large_images_are_decoded_one_after_the_other(
+    model: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ddpipe.serve import predictor  # noqa: PLC0415 - its bound is changed
+
+    monkeypatch.setattr(predictor, "MOST_PIXELS", 300)
+    decoded = predictor.Preprocessor.pixels
+    together, most, lock = 0, 0, Lock()
+
+    def watched(self: predictor.Preprocessor, data: bytes) -> np.ndarray[Any, Any]:
+        nonlocal together, most
+        with lock:
+            together += 1
+            most = max(most, together)
+        try:
+            sleep(0.01)
+            return decoded(self, data)
+        finally:
+            with lock:
+                together -= 1
+
+    monkeypatch.setattr(predictor.Preprocessor, "pixels", watched)
+    large = [an_image(tmp_path / f"{at}.png", (20, 13), seed=at) for at in range(6)]
+    assert all(one.answer for one in model.predict(large))
+    assert most == 1
 
 
 def test_page_loads_nothing_from_elsewhere(url: str) -> None:
