@@ -890,6 +890,63 @@ def pod_evicted(place: Place) -> Ended:
     return step.end(90)
 
 
+@fault(
+    "somebody scales the job to one pod",
+    unplayable={"trainjob": "its number of pods cannot be changed while it runs"},
+    code=48,
+    words=("somebody changed the number of its pods from 2 to 1",),
+)
+def scaled_down(place: Place) -> Ended:
+    step = running(place, rank(1, "sleep 100", "sleep 8; exit 0").replace("about to fail", "begun"))
+    one: dict[str, Any] = {"completions": 1, "parallelism": 1}
+    if place.backend == "pytorchjob":
+        one = {"pytorchReplicaSpecs": {"Worker": {"replicas": 1}}}
+    place.patch(place.jobs_path(JOB_NAME), {"spec": one})
+    return step.end(90)
+
+
+fault("a pod fails again and again, and is replaced", code=48, words=("worker-1 of", "exit code 255"))(
+    fails(rank(1, "exit 255"), "--restart", "ExitCode", "--max-restarts", "1")
+)
+
+
+def beside(kind: str, script: str) -> tuple[str, ...]:
+    """The option for another container in the pods."""
+    limits = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    container = {"name": "other", "image": IMAGE, "command": ["sh", "-c", script], "securityContext": limits}
+    resources = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "50m", "memory": "64Mi"}}
+    return ("--patch", json.dumps({"spec": {kind: [{**container, "resources": resources}]}}))
+
+
+NO_CONTAINERS = {"trainjob": "its overrides add no containers"}
+fault("a sidecar never ends", words=("has ended, other of its pod runs on",), unplayable=NO_CONTAINERS)(
+    fails(BRIEF, *beside("containers", "sleep 1000"))
+)
+fault(
+    "a rank fails beside a sidecar that never ends",
+    code=48,
+    words=("worker-1 of", "exit code 3"),
+    unplayable=NO_CONTAINERS,
+)(fails(rank(1, "exit 3"), *beside("containers", "sleep 1000")))
+fault("a sidecar fails", code=48, words=("its container other: exit code 3",), unplayable=NO_CONTAINERS)(
+    fails("sleep 4", *beside("containers", "sleep 1; exit 3"))
+)
+fault(
+    "an init container fails",
+    code=48,
+    words=("its container other: exit code 4", "nothing to fetch"),
+    unplayable=NO_CONTAINERS,
+)(fails(BRIEF, *beside("initContainers", "echo nothing to fetch; exit 4")))
+_KEY = {"name": "key", "configMap": {"name": "kube-root-ca.crt", "items": [{"key": "nope", "path": "nope"}]}}
+_MOUNT = {"name": "pytorch", "volumeMounts": [{"name": "key", "mountPath": "/key"}]}
+fault("a volume names a key that does not exist", code=52, words=("FailedMount", "references non-existent"))(
+    fails(BRIEF, "--patch", json.dumps({"spec": {"volumes": [_KEY], "containers": [_MOUNT]}}), *SOON)
+)
+fault("values with dollar signs arrive as they are given", words=(r"] right: pa\$\$word \$\(HOME\)",))(
+    fails('echo "right: $A"', "--env", "A=pa$$word $(HOME)")
+)
+
+
 @fault("suspended, then resumed: the clock stands still", words=("suspended",))
 def suspended(place: Place) -> Ended:
     step = running(place, "sleep 5", "--deadlines", "finished=40", "--deadlines", "scheduled=40")

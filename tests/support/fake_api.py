@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from threading import Condition
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 from ddpipe.kube.api import ApiError, Query, Refused, Unanswered, whole_lines
@@ -63,6 +63,7 @@ class FakeApiServer:
         self._faults: list[tuple[Which, Iterator[ApiError]]] = []
         self._generation = 0
         self._changed = Condition()
+        self.time: float | None = None
 
     # --- what launching uses --------------------------------------------------------------------------
 
@@ -156,6 +157,10 @@ class FakeApiServer:
 
     def spare(self) -> FakeApiServer:
         return self
+
+    def now(self) -> float:
+        """The time on this machine, until a test says otherwise."""
+        return time() if self.time is None else self.time
 
     # --- what tests use -------------------------------------------------------------------------------
 

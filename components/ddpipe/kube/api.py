@@ -12,8 +12,11 @@ import logging
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -70,6 +73,7 @@ class _Login:
 
     def __init__(self, log_in: Callable[[], _Credentials]) -> None:
         self.log_in, self.credentials = log_in, log_in()
+        self.ahead = 0.0  # seconds that this machine's clock is ahead of the server's
 
     def again(self) -> None:
         """Read the credentials again; a half-written token is read once more after the next refusal.
@@ -152,6 +156,10 @@ class ApiServer:
         same._budget = seconds  # noqa: SLF001 - our own
         return same
 
+    def now(self) -> float:
+        """The server's time, in seconds since 1970, as its answers show it."""
+        return time.time() - self._login.ahead
+
     def spare(self) -> ApiServer:
         """The same cluster over connections of its own."""
         return ApiServer(self._login.log_in, self.namespace, self._timeout)
@@ -194,6 +202,8 @@ class ApiServer:
             response.drain_conn()
             self._login.again()
             response = self._send(request, read_timeout)
+        with suppress(KeyError, ValueError):
+            self._login.ahead = time.time() - parsedate_to_datetime(response.headers["Date"]).timestamp()
         if response.status >= 400:  # noqa: PLR2004 - HTTP's limit between success and error
             raise _refusal(response)
         return response

@@ -128,6 +128,9 @@ class Cluster(Protocol):
                 retried: see `retrying.reconnected`.
         """
 
+    def now(self) -> float:
+        """The server's time, in seconds since 1970: this machine's clock may be hours off."""
+
     def spare(self) -> Cluster:
         """The same cluster over connections of its own."""
 

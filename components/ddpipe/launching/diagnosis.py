@@ -46,10 +46,13 @@ def kubectl(verb: str, job: TrainingJob, backend: Backend) -> str:
     return f"kubectl {verb} {backend.resource.full_name} -n {job.namespace} {job.name}"
 
 
-def late(job: TrainingJob, backend: Backend, status: JobStatus, overdue: Overdue) -> LaunchError:
-    """The error of a stage that lasted longer than its deadline."""
+def late(
+    job: TrainingJob, backend: Backend, status: JobStatus, overdue: Overdue, warning: str = ""
+) -> LaunchError:
+    """The error of a stage that lasted longer than its deadline, with the latest event about its pods."""
     waiting = [f"{replica.rank}: {replica.waiting}" for replica in status.replicas if replica.waiting]
     seen = "; ".join(waiting[:3]) or f"{len(status.replicas)} of {job.nodes} pods exist"
+    seen += f"; the latest warning is {warning}" if warning else ""
     seconds = overdue.limit
     match overdue.stage:
         case Stage.RECONCILED:

@@ -42,7 +42,7 @@ from ddpipe.launching.logs import Logs
 from ddpipe.launching.observer import Observer
 from ddpipe.launching.pod_history import STUCK_SECONDS, PodHistory
 from ddpipe.launching.progress import Progress
-from ddpipe.launching.stalls import Patience, Stall, stalls_of
+from ddpipe.launching.stalls import Patience, Stall, latest_warning, stalls_of
 
 # Of the notes that were printed, the last are repeated when the job fails.
 _NOTES = 3
@@ -87,9 +87,10 @@ class Follower:
     limits: Limits
     clock: Callable[[], float] = time.monotonic
     adopted: bool = False
-    wall: Callable[[], float] = time.time
     _notes: deque[str] = field(default_factory=lambda: deque(maxlen=_NOTES))
     _wanted: int | None = None
+    _warning: str = ""
+    _warned: set[str] = field(default_factory=set)
     _queue: Queue = field(default_factory=Queue)
     _history: PodHistory = field(init=False)
     _observer: Observer = field(init=False)
@@ -134,6 +135,8 @@ class Follower:
         status = self._history.look(found, now)
         if status.phase is Phase.ACTIVE and (lost := self._history.newly_lost()):
             self._note(diagnosis.summary(lost, "is replaced", "are replaced"))
+        if self._history.staying not in {"", *self._notes}:
+            self._note(self._history.staying)
         self.logs.see(status.replicas)
         self._progress.report(status, now)
         if status.phase.is_terminal:
@@ -209,18 +212,23 @@ class Follower:
         """The error of a state that has lasted for too long to pass by itself."""
         stalls: Iterable[Stall] = ()
         if status.phase is Phase.ACTIVE and status.stage is not Stage.FINISHED:
-            stalls = stalls_of(self.job, self.backend, status, self._observer.events_of(status, found))
+            events = self._observer.events_of(status, found)
+            stalls = stalls_of(self.job, self.backend, status, events)
+            reason, self._warning = latest_warning(status, events)
+            if reason and reason not in self._warned:  # each reason once: there may be thousands of events
+                self._warned.add(reason)
+                self.say(self._warning)
         return self._patience.exhausted(stalls, now)
 
     def _late(self, status: JobStatus, found: Object, now: float) -> LaunchError | None:
         running = status.phase is Phase.ACTIVE and self._observer.is_current
         if self.adopted and status.stage is Stage.FINISHED:
             self.adopted = False
-            self.limits.worked += max(0.0, self.wall() - ran_since(status.replicas))
+            self.limits.worked += max(0.0, self.cluster.now() - ran_since(status.replicas))
         overdue = self.limits.exceeded(status.stage, now, running=running)
         if overdue is None or self._is_queued(overdue, found):
             return None
-        return diagnosis.late(self.job, self.backend, status, overdue)
+        return diagnosis.late(self.job, self.backend, status, overdue, self._warning)
 
     def _is_queued(self, overdue: Overdue, found: Object) -> bool:
         """Whether the operator works on other jobs first; it gets as much time again."""

@@ -41,6 +41,8 @@ _METRIC = re.compile(
     r"\b([a-z][a-z0-9_/]{0,60}+)\s{0,3}+[=: ]?+\s{0,3}+(?<=[=: ])"
     r"(-?(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?)(?![\w.-])"
 )
+# What a node sends in place of a log that it cannot read.
+_KUBELETS_OWN = re.compile("unable to retrieve container logs for |failed to try resolving symlinks in path ")
 _PROGRESS = re.compile(r"\b(?:epoch|step)\b")
 
 
@@ -222,7 +224,7 @@ def unread(
     for line in lines:
         if line.time is None:
             # A line that the runtime stored in parts, of which the first is older than what was asked for.
-            if not resuming:
+            if not resuming and not _KUBELETS_OWN.match(line.text):
                 yield line
             continue
         if mark.last is None and (same := _same(line.time, earlier, was_rotated=was_rotated)):

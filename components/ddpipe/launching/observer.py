@@ -20,7 +20,6 @@ from ddpipe.kube.resources import EVENTS, PODS, Object
 from ddpipe.kube.retrying import given_up, is_transient
 from ddpipe.kube.watching import Message, Picture, Trouble, WatchSource, start
 from ddpipe.launching.pod_history import PodHistory
-from ddpipe.launching.stalls import is_evidence
 
 
 class Observer:
@@ -123,7 +122,7 @@ class Observer:
         """Take in one message."""
         match message:
             case Picture("events", objects):
-                self._evidence = [item for item in objects.values() if is_evidence(self._backend, item)]
+                self._evidence = list(objects.values())
             case Picture("pods", objects, gone):
                 self._has_pods = True
                 self._history.take(objects, gone)

@@ -67,6 +67,7 @@ class PodHistory:
         self._succeeded: set[str] = set()
         self._own_failures = 0
         self._staying_since: float | None = None
+        self.staying = ""
         self.next: float | None = None
 
     def take(self, pods: Mapping[str, Object], gone: Object | None = None) -> None:
@@ -260,15 +261,15 @@ class PodHistory:
         is_whole = len(status.replicas) == self._job.nodes and self._backend.wanted(found) is not None
         ended = all(one.has_succeeded for one in counted)
         if not stays or not is_whole or not (failed or ended):
-            self._staying_since = self.next = None
+            self._staying_since, self.next, self.staying = None, None, ""
             return status
         self._staying_since = now if self._staying_since is None else self._staying_since
         self.next = self._staying_since + SIDECAR_SECONDS
+        first = (failed or stays)[0]
+        self.staying = f"{first.rank} has ended, {first.beside} of its pod runs on"
         if now < self.next:
             return status
-        first = (failed or stays)[0]
-        message = f"{first.beside} of {first.rank} still ran {SIDECAR_SECONDS:.0f} s after its end"
-        return replace(status, phase=Phase.FAILED if failed else Phase.SUCCEEDED, message=message)
+        return replace(status, phase=Phase.FAILED if failed else Phase.SUCCEEDED, message=self.staying)
 
     def _limit(self) -> None:
         """Keep the first lost pods, which may be the cause, and the last."""

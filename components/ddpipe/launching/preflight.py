@@ -5,6 +5,7 @@ What this account may not read is never a problem of the job: the same fault the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
@@ -17,7 +18,17 @@ from ddpipe.jobs.job import TrainingJob, owner_of
 from ddpipe.jobs.options import NO_SECRET, Preflight, VolumeKind
 from ddpipe.kube.capacity import quantity, shortages
 from ddpipe.kube.cluster import Cluster, Refused, is_served, may, needed, readable, spec_schema
-from ddpipe.kube.resources import ACCOUNTS, CLAIMS, CONFIGS, QUEUES, QUOTAS, SECRETS, SNAPSHOTS, Resource
+from ddpipe.kube.resources import (
+    ACCOUNTS,
+    CLAIMS,
+    CONFIGS,
+    PODS,
+    QUEUES,
+    QUOTAS,
+    SECRETS,
+    SNAPSHOTS,
+    Resource,
+)
 from ddpipe.kube.retrying import with_retries
 from ddpipe.launching.diagnosis import name_of, webhook_silent
 from ddpipe.launching.nodes import PRIORITY_CLASSES, nodes_of
@@ -36,6 +47,7 @@ def check(cluster: Cluster, job: TrainingJob, backend: Backend, manifest: Mappin
     problems = [
         *missing_rights(patient, job, backend),
         *_dry_run(cluster, job, backend, manifest),
+        *_dry_run_of_pod(patient, job, backend),
         *_missing_objects(patient, job, backend),
         *_unusable_snapshots(patient, job),
         *nodes.problems,
@@ -114,6 +126,25 @@ def _dry_run(
             yield f"namespace {job.namespace} does not exist: create it, or choose another"
         elif error.status != HTTPStatus.CONFLICT and "cannot create resource" not in error.message:
             yield f"the cluster rejects the job: {error.message}"
+
+
+def _dry_run_of_pod(cluster: Cluster, job: TrainingJob, backend: Backend) -> Iterator[Problem]:
+    """What would reject the pods, which the job's object only has as a template: policies, limits, webhooks.
+
+    An account that may not create pods sees nothing of this before the job's controller is refused.
+    """
+    pod = backend.pod(job)
+    name = {"name": f"{job.name}-0", "namespace": job.namespace}
+    body = {"apiVersion": "v1", "kind": "Pod", **pod, "metadata": {**pod["metadata"], **name}}
+    try:
+        cluster.create(PODS.path(job.namespace), body, {"dryRun": "All"})
+    except Refused as error:
+        # Quotas are judged for the whole job; and a webhook may not take part in a dry run.
+        passing = "cannot create resource|exceeded quota|dry ?run|failed calling webhook"
+        if error.status not in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT} and not re.search(
+            passing, error.message
+        ):
+            yield f"the cluster rejects the job's pods: {error.message}"
 
 
 def _dropped(sent: Any, kept: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - JSON

@@ -46,7 +46,8 @@ _PASSING = re.compile(
     r"|failed calling webhook|internal error|etcd|exceeded quota|object is being deleted",
     re.IGNORECASE,
 )
-_OF_PODS = frozenset({"FailedMount", "Failed"})
+# In the messages of the kubelet: an object, or a key of it, that a volume names.
+_MISSING = ("not found", "references non-existent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,12 +122,6 @@ class Patience:
             ends += [] if end is None else [end]
         self.next = min(ends, default=None)
         return None
-
-
-def is_evidence(backend: Backend, event: Object) -> bool:
-    """Whether an event can say why a pod does not run, or is not created."""
-    reason = event.get("reason")
-    return reason in _OF_PODS or reason in backend.controller.refusals
 
 
 def stalls_of(
@@ -209,9 +204,9 @@ def _explains(message: str) -> bool:
 
 def _missing_object(replica: Replica, message: str, events: Sequence[Object]) -> str:
     if replica.stage in {Stage.PULLED, Stage.RUNNING}:
-        mount = _event_of(replica, events, "FailedMount", "not found")
-        if mount:
-            return mount
+        for words in _MISSING:
+            if mount := _event_of(replica, events, "FailedMount", words):
+                return mount
     return message if "not found" in message else ""
 
 
@@ -243,6 +238,21 @@ def _of_missing_pods(
             is_certain=not _PASSING.search(message),
             error=lambda _others: _rejected_error(job, backend, message),
         )
+
+
+def latest_warning(status: JobStatus, events: Sequence[Object]) -> tuple[str, str]:
+    """The latest event about a pod that has a node and waits without a reason: its keyword, and a text."""
+    starting = {Stage.PULLED, Stage.RUNNING}
+    waiting = {
+        one.uid: one.rank for one in status.replicas if one.stage in starting and ": " not in one.waiting
+    }
+    for event in reversed(events):
+        if rank := waiting.get(event["involvedObject"].get("uid", "")):
+            reason = str(event.get("reason", "Warning"))
+            count = (event.get("series") or {}).get("count") or event.get("count") or 1
+            times = f" ({count} times)" if count > 1 else ""
+            return reason, f"{rank}: {reason}{times}: {event.get('message', '')}"
+    return "", ""
 
 
 def _time_of(event: Object) -> float:

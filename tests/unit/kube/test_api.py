@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -433,3 +434,11 @@ def test_an_answer_with_parts_of_another_kind_is_none(server: Server, answer: di
     server.answers = [(200, json.dumps(answer).encode())]
     with pytest.raises(Unanswered, match=f"its {next(iter(answer))} is "):
         server.reached().get("/apis")
+
+
+def test_ages_are_taken_from_the_server_s_clock(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    monkeypatch.setattr(cluster, "time", SimpleNamespace(time=lambda: now + 3600))
+    client = server.reached()
+    client.get("/version")
+    assert abs(client.now() - now) < 30

@@ -129,12 +129,14 @@ def looked_at(
     *messages: Message | float,
     job: TrainingJob = JOB,
     say: Callable[[str], None] = lambda _: None,
-    **adopted: Any,
+    adopted_at: float | None = None,
 ) -> Ended | Resize | None:
     """What a follower makes of pictures that come one by one; between them seconds pass where it says so."""
     logs, clock = Logs(a_server(), PODS, lambda _: None), Clock()
     limits = Limits(job.limits)
-    follower = Follower(a_server(), job, job.nodes, BACKEND, UID, logs, say, limits, clock, **adopted)
+    server, adopted = a_server(), adopted_at is not None
+    server.time = adopted_at
+    follower = Follower(server, job, job.nodes, BACKEND, UID, logs, say, limits, clock, adopted)
     found = None
     for message in messages:
         if isinstance(message, (Picture, Trouble)):
@@ -391,10 +393,9 @@ def test_deadlines_count_while_events_are_away() -> None:
 RANKS = ("worker-0", "worker-1")
 
 
-def adopted_at(minutes: int) -> dict[str, Any]:
-    """The follower of a job that is adopted so long after the first of January."""
-    begin = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-    return {"adopted": True, "wall": lambda: begin + 60 * minutes}
+def minute(number: int) -> float:
+    """Of the first of January, by the server's clock: this machine's is months ahead or behind."""
+    return datetime(2026, 1, 1, tzinfo=UTC).timestamp() + 60 * number
 
 
 def ran_from(rank: str, created: str, began: str) -> dict[str, Any]:
@@ -407,9 +408,9 @@ def test_the_limit_of_a_job_continues_when_it_is_adopted() -> None:
     job = replace(JOB, nodes=3, deadlines={"finished": 3600})
     first = [ran_from(f"worker-{rank}", "00:00:00", f"00:0{4 + rank}:00") for rank in range(2)]
     pods = picture("pods", *first, ran_from("worker-2", "00:40:00", "00:41:00"))
-    assert looked_at(RUNS, pods, 540, job=job, **adopted_at(55)) is None
+    assert looked_at(RUNS, pods, 540, job=job, adopted_at=minute(55)) is None
     with pytest.raises(DeadlineExceeded):
-        looked_at(RUNS, pods, 660, job=job, **adopted_at(55))
+        looked_at(RUNS, pods, 660, job=job, adopted_at=minute(55))
     assert looked_at(RUNS, pods, 660, job=job) is None, "a job that is not adopted has just begun"
 
 
@@ -426,16 +427,16 @@ def test_a_pod_of_many_restarts_began_when_it_was_started() -> None:
         "pods",
         *(a_pod(JOB, rank, metadata={"uid": rank, "creationTimestamp": created}, **ran) for rank in RANKS),
     )
-    assert looked_at(RUNS, pods, 400, job=job, **adopted_at(55)) is None
+    assert looked_at(RUNS, pods, 400, job=job, adopted_at=minute(55)) is None
     with pytest.raises(DeadlineExceeded):
-        looked_at(RUNS, pods, 440, job=job, **adopted_at(55))
+        looked_at(RUNS, pods, 440, job=job, adopted_at=minute(55))
 
 
 def test_a_clock_that_is_behind_gives_no_more_time() -> None:
     job = replace(JOB, deadlines={"finished": 100})
     pods = picture("pods", *(ran_from(f"worker-{rank}", "00:00:00", "01:00:00") for rank in range(2)))
     with pytest.raises(DeadlineExceeded):
-        looked_at(RUNS, pods, 101, job=job, **adopted_at(1))
+        looked_at(RUNS, pods, 101, job=job, adopted_at=minute(1))
 
 
 def test_events_from_before_their_outage_do_not_count() -> None:
@@ -611,3 +612,17 @@ def test_pods_that_no_longer_exist_were_not_seen_to_succeed(monkeypatch: pytest.
     found = an_object(followed.job, "Succeeded")
     followed.server.put(JOBS, {**found, "status": {"conditions": found["status"]["conditions"]}})
     assert "1 of 2 pods were not seen to succeed" in followed.error(ReplicaFailed).seen
+
+
+def test_a_warning_about_a_pod_that_waits_is_shown_once_and_is_the_cause_of_a_late_start() -> None:
+    job, said = replace(JOB, deadlines={"pulled": 100}), list[str]()
+    late = a_pod(JOB, phase="Pending", state={"waiting": {"reason": "ContainerCreating"}})
+    about = {"involvedObject": {"uid": "worker-0-uid"}, "count": 3}
+    mount = {**about, "reason": "FailedMount", "message": "timed out"}
+    version = {"uid": "e1", "resourceVersion": "7"}
+    events = picture("events", {**mount, "metadata": version})
+    pods = picture("pods", late, a_pod(JOB, "worker-1"))
+    text = "worker-0: FailedMount (3 times): timed out"
+    with pytest.raises(DeadlineExceeded, match="the latest warning is worker-0: FailedMount"):
+        looked_at(RUNS, pods, events, events, 60, 60, job=job, say=said.append)
+    assert said.count(text) == 1

@@ -191,10 +191,10 @@ def test_text_that_is_no_time_is_none(stamp: str) -> None:
     assert instant(stamp) is None
 
 
-def test_the_kubelet_s_own_errors_move_no_mark() -> None:
+def test_the_kubelet_s_own_errors_are_no_lines_of_a_rank_and_move_no_mark() -> None:
     mark = Mark()
     message = b"unable to retrieve container logs for containerd://1\n"
-    assert read([line("01", "a"), message], mark) == ["a", message.decode().strip()]
+    assert read([line("01", "a"), message], mark) == ["a"]
     assert mark.since == {"sinceTime": "2026-01-01T00:00:01Z"}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fake_api import FakeApiServer
-from launch_samples import HIGH, JOBS, QUOTAS, a_job, a_server
+from launch_samples import HIGH, JOBS, PODS, QUOTAS, a_job, a_server
 
 from ddpipe.errors import ClusterUnreachable, NotInstalled, OperatorSilent, PreflightFailed
 from ddpipe.jobs.job import TrainingJob
@@ -17,7 +17,7 @@ from ddpipe.jobs.pytorchjob import BACKEND, manifest
 from ddpipe.kube import resources
 from ddpipe.kube.api import Refused
 from ddpipe.kube.resources import SNAPSHOTS
-from ddpipe.launching import nodes
+from ddpipe.launching import nodes, preflight
 from ddpipe.launching.nodes import pods_that_fit
 from ddpipe.launching.preflight import check
 
@@ -338,3 +338,20 @@ def test_a_default_priority_class_counts_for_jobs_without_one() -> None:
     server = a_full_server(1, "7")
     server.know(PRIORITIES, {"metadata": {"name": "usual"}, "value": 10, "globalDefault": True})
     assert checked(server, a_job()) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "is_problem"),
+    [
+        ('pods "p" is forbidden: violates PodSecurity "restricted:latest"', True),
+        ("spec.tolerations[0].operator: Unsupported value", True),
+        ('pods is forbidden: User "me" cannot create resource "pods"', False),
+        ("exceeded quota: small", False),
+        ('admission webhook "w" does not support dry run', False),
+    ],
+)
+def test_pods_are_tried_before_a_job_is_created(message: str, *, is_problem: bool) -> None:
+    job, server = a_job(), a_server()
+    server.fail(lambda request: request.method == "POST" and request.path == PODS, Refused(403, "", message))
+    problems = list(preflight._dry_run_of_pod(server, job, BACKEND))
+    assert problems == [f"the cluster rejects the job's pods: {message}"] * is_problem

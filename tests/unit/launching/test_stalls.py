@@ -10,7 +10,7 @@ from launch_samples import UID, a_job, a_pod, an_object
 from ddpipe.errors import DdpipeError, ImageUnavailable, LaunchError, PodRefused
 from ddpipe.jobs.pytorchjob import BACKEND, status
 from ddpipe.jobs.status import IMAGE_TROUBLE
-from ddpipe.launching.stalls import Patience, Stall, is_evidence, stalls_of
+from ddpipe.launching.stalls import Patience, Stall, stalls_of
 
 JOB = a_job()
 SOON, LATER = 20.0, 120.0
@@ -18,8 +18,7 @@ SOON, LATER = 20.0, 120.0
 
 
 def stalls(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = ()) -> list[Stall]:
-    heard = [event for event in events if is_evidence(BACKEND, event)]
-    return list(stalls_of(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), pods), heard))
+    return list(stalls_of(JOB, BACKEND, status(JOB, an_object(JOB, "Created"), pods), events))
 
 
 def hopeless(*pods: dict[str, Any], events: tuple[dict[str, Any], ...] = ()) -> DdpipeError | None:
@@ -326,5 +325,13 @@ def test_what_the_scheduler_does_not_find_is_reported() -> None:
     said = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     unscheduled = a_pod(JOB, phase="Pending", node="", state={}, status={"conditions": [said]})
     error = hopeless(unscheduled, a_pod(JOB, "worker-1"))
+    assert isinstance(error, PodRefused)
+    assert error.seen == message
+
+
+def test_a_volume_with_a_key_that_does_not_exist_is_hopeless() -> None:
+    about = {"involvedObject": {"uid": "worker-0-uid"}, "metadata": {}, "reason": "FailedMount"}
+    message = 'MountVolume.SetUp failed for volume "key" : references non-existent secret key: nope'
+    error = hopeless(a_pod(JOB, **waiting("ContainerCreating", "")), events=({**about, "message": message},))
     assert isinstance(error, PodRefused)
     assert error.seen == message
