@@ -86,7 +86,7 @@ def _with_interval(score: Mapping[str, float | None]) -> str:
     interval = (
         f"   95 % interval {score['low']:.4f} to {score['high']:.4f}" if score["low"] is not None else ""
     )
-    baseline = f"   a constant answer has {score['baseline']:.4f}" if "baseline" in score else ""
+    baseline = f"   constant answer {score['baseline']:.4f}" if "baseline" in score else ""
     return f"{score['value']:.4f}{interval}{baseline}"
 
 

@@ -237,7 +237,7 @@ def words(text: str) -> list[list[str]]:
 
     A score of 1 has no interval.
     """
-    varying = r"[\d.]+(?= s\b)|\d{8}-\d{6}|\d\.\d{4}(?: +95 % interval .*)?"
+    varying = r"[\d.]+(?= s\b)|\d{8}-\d{6}|\d\.\d{4}(?: +(?:95 % interval|constant answer) .*)?"
     lines = (line for line in text.splitlines() if not re.match(r"worst mistakes|.*, predicted ", line))
     return [re.sub(varying, "N", line).split() for line in lines]
 
