@@ -207,7 +207,7 @@ def measured(answers: Mapping[str, Scored], manifest: DatasetManifest, split: st
     """The metrics of a split, with temperature and thresholds from the validation split."""
     task, test, seen = TASKS[manifest.task], answers[split], answers[VALIDATION]
     truth = task.truth(seen.labels, len(manifest.classes))
-    temperature = fitted(seen.logits, truth, task)
+    temperature = fitted(seen.logits, truth, task, seen.groups)
 
     def found(temperature: float) -> Metrics:
         """With this temperature."""

@@ -41,9 +41,38 @@ def test_labels_have_one_temperature_together() -> None:
 
 
 def test_few_samples_leave_probabilities_as_they_are() -> None:
-    logits, truth = _claims(3, samples=49)
+    logits, truth = _claims(3, samples=19)
     assert fitted(logits, truth, TASKS["multiclass"]) == 1
     assert fitted(logits[:0], truth[:0], TASKS["multiclass"]) == 1
+
+
+def test_a_calibrated_model_is_not_made_worse() -> None:
+    """Nearly all answers right, and as sure as that: a small validation split is no reason to change it."""
+    task, before, after = TASKS["multiclass"], 0.0, 0.0
+    for seed in range(20):
+        random = np.random.default_rng(seed)
+        logits = 7.0 * task.truth(random.integers(0, 10, 2180), 10) + random.normal(size=(2180, 10))
+        labels = np.array([random.choice(10, p=row) for row in task.probabilities(logits)])
+        truth = task.truth(labels, 10)
+        temperature = fitted(logits[:180], truth[:180], task)
+        before += task.losses(task.probabilities(logits[180:]), truth[180:]).mean() / 20
+        after += task.losses(task.probabilities(logits[180:] / temperature), truth[180:]).mean() / 20
+    assert after <= before + 1e-3
+
+
+def test_small_sets_with_smoothed_labels_become_sure() -> None:
+    """All of 30 samples right, at a probability of 0.5 of 8 classes."""
+    task = TASKS["multiclass"]
+    truth = task.truth(np.arange(30) % 8, 8)
+    temperature = fitted(2.0 * truth, truth, task)
+    assert temperature < 0.6
+    assert task.probabilities(2.0 * truth / temperature).max() > 0.9
+
+
+def test_a_temperature_is_tried_on_other_groups() -> None:
+    logits, truth = _claims(3, samples=400)
+    assert fitted(logits, truth, TASKS["multiclass"], np.zeros(400, np.int64)) == 1, "there is no other group"
+    assert fitted(logits, truth, TASKS["multiclass"], np.arange(400) // 2) == pytest.approx(3, rel=0.3)
 
 
 def test_a_model_without_mistakes_is_not_certain() -> None:
