@@ -185,8 +185,7 @@ def _check_same(
 
 def choice_of(store: Store, recipe: Recipe, manifest: DatasetManifest, device: Device) -> ChosenRecipe:
     """The choice of an earlier attempt, or a new one, which is stored before the first step."""
-    key = {"given": recipe.shaping(), "dataset_id": manifest.dataset_id}
-    if found := _stored(store, key, recipe):
+    if found := _stored(store, manifest.dataset_id, recipe):
         return found
     return fresh_choice(recipe, manifest, device)
 
@@ -206,6 +205,7 @@ def keep(store: Store, choice: ChosenRecipe, given: Recipe, manifest: DatasetMan
     content = {
         "schema": CHOICE_SCHEMA,
         "given": given.shaping(),
+        "defaults": Recipe().shaping(),
         "dataset_id": manifest.dataset_id,
         "values": {name: getattr(choice.recipe, name) for name in choice.reasons},
         "reasons": dict(choice.reasons),
@@ -233,7 +233,17 @@ def _with_warm_start(data: Measured, recipe: Recipe) -> Measured:
     return replace(data, network=name, network_side=min(signature.shape[:2]))
 
 
-def _stored(store: Store, key: Mapping[str, Any], recipe: Recipe) -> ChosenRecipe | None:
+def _with_defaults_of_then(recipe: Recipe, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Recipe:
+    """The recipe with the defaults that a training began with: they belong to it, whatever they are today."""
+    today, plain = Recipe().shaping(), recipe_of("plain", {}).shaping()
+    left_open = {name for name, value in recipe.shaping().items() if value == today[name]}
+    # What was declared later had one value in every training until then: that of the preset plain.
+    then = {name: given.get(name, plain[name]) for name in left_open}
+    kept = {name: value for name, value in then.items() if value == defaults.get(name, value)}
+    return Recipe.from_dict({**recipe.to_dict(), **kept})
+
+
+def _stored(store: Store, dataset_id: str, recipe: Recipe) -> ChosenRecipe | None:
     """The stored choice, if it is for this recipe and dataset."""
     try:
         found = json.loads(store.read(CHOICE))
@@ -243,8 +253,12 @@ def _stored(store: Store, key: Mapping[str, Any], recipe: Recipe) -> ChosenRecip
         found = None
     check_schema(found, CHOICE_SCHEMA, f"{store.uri}/{CHOICE}")
     try:
-        found["given"] = as_today(found["given"])
-        if any(found[name] != json.loads(json.dumps(value)) for name, value in key.items()):
+        given = as_today(found["given"])
+        today = Recipe().shaping()
+        known = {name: today[name] for name in given if name in today}  # a file of before names no defaults
+        recipe = _with_defaults_of_then(recipe, given, as_today(found.get("defaults", known)))
+        now = json.loads(json.dumps(recipe.shaping()))
+        if found["dataset_id"] != dataset_id or any(now.get(name) != value for name, value in given.items()):
             return None
         names, values = recipe.automatic(), found["values"]
         if set(values) != names or is_own_function(str(values.get("model", ""))):
