@@ -9,6 +9,7 @@ from typing import Any
 
 from ddpipe.evaluate.mistakes import worst_mistakes
 from ddpipe.model.evaluation import Evaluation, load_evaluation
+from ddpipe.model.training_record import how_far
 from ddpipe.runs import Run
 from ddpipe.workflow import training_record
 
@@ -25,6 +26,7 @@ class Summary:
         reused: Whether the dataset version existed already.
         unchanged_since: The earlier run, and when it ended, whose model this one reuses; empty if it trained.
         metrics: By split, by name; the test metrics with their 95 % interval, and what a constant answer has.
+        trained: How far the training got, and why it ended; empty if an earlier ddpipe trained.
         mistakes: The wrong answers of which the model was surest, at most three: `sample`, what was
             `expected` and `predicted`, and the `probability` of the predicted class, or of the label.
         model: URI of the model package; empty if the gate kept the champion.
@@ -35,6 +37,7 @@ class Summary:
     dataset_id: str
     reused: bool
     unchanged_since: str
+    trained: str
     metrics: Mapping[str, Mapping[str, Any]]
     warnings: Sequence[str]
     mistakes: Sequence[Mapping[str, Any]]
@@ -60,6 +63,7 @@ class Summary:
                 f"dataset   {self.dataset_id[:12]} ({'reused: unchanged' if self.reused else 'new'})",
                 *([unchanged] if self.unchanged_since else []),
                 f"steps     {seconds}",
+                *([f"trained   {self.trained}"] if self.trained else []),
                 "test",
                 *scores,
                 *(f"note      {text}" for text in self.warnings),
@@ -93,7 +97,8 @@ def _with_interval(score: Mapping[str, float | None]) -> str:
 def summary(run: Run) -> Summary:
     """The result of a finished run, read from its folder."""
     records = {record["step"]: record for record in run.steps()}
-    history = training_record(run.origin("train"))["history"][-1]
+    training = training_record(run.origin("train"))
+    history = training["history"][-1]
     evaluation = load_evaluation(run.origin("evaluate").evaluation)
     scores, baseline = evaluation.metrics.scores, evaluation.metrics.baseline
     return Summary(
@@ -101,6 +106,7 @@ def summary(run: Run) -> Summary:
         dataset_id=records["prepare"]["facts"]["dataset_id"],
         reused=records["prepare"]["facts"]["reused"],
         unchanged_since=records["train"]["facts"].get("since", ""),
+        trained=how_far(training),
         metrics={
             **{split: _of_split(history, split) for split in ("train", "validation")},
             "test": {

@@ -17,6 +17,7 @@ DONE = Summary(
     dataset_id="d" * 64,
     reused=False,
     unchanged_since="",
+    trained="128 images seen: 0.1 epochs of 1,280; the 2 minutes were up",
     metrics={"test": {"accuracy": {"value": 0.9, "low": 0.8, "high": 0.95}}},
     warnings=["the scores are a rough guess"],
     mistakes=[{"sample": "cat/1.jpg", "expected": "cat", "predicted": "dog", "probability": 0.98765}],
@@ -32,6 +33,7 @@ def test_the_end_names_scores_mistakes_and_the_next_command() -> None:
     lines = DONE.text().splitlines()
     for expected in (
         "steps     prepare 1.2 s, train 12.0 s",
+        "trained   128 images seen: 0.1 epochs of 1,280; the 2 minutes were up",
         "  accuracy 0.9000   95 % interval 0.8000 to 0.9500",
         "note      the scores are a rough guess",
         "  cat/1.jpg  expected cat, predicted dog (probability 0.9877)",

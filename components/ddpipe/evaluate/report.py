@@ -22,7 +22,7 @@ from ddpipe.model.evaluation import Evaluation, Metrics, load_evaluation
 from ddpipe.model.metrics import METRICS, TITLES
 from ddpipe.model.package import ModelPackage, load_package
 from ddpipe.model.slices import FEWEST, worst_first
-from ddpipe.model.training_record import training_record
+from ddpipe.model.training_record import how_far, training_record
 from ddpipe.templates import environment
 
 MATRIX_CLASSES = 20
@@ -119,6 +119,7 @@ def render(record: RunRecord) -> str:
     """The page: no script, nothing fetched, every name escaped."""
     pages = environment("ddpipe.evaluate")
     pages.filters.update(
+        how_far=how_far,
         change=change,
         duration=duration,
         percent=percent,

@@ -36,6 +36,7 @@ from ddpipe.model.scoring import Answer, batch_size_for, logits_by, with_views
 from ddpipe.model.session import Session
 from ddpipe.model.slices import worst_first
 from ddpipe.model.tasks import TASKS
+from ddpipe.model.training_record import how_far, training_record
 from ddpipe.storage import open_store
 from ddpipe.templates import environment
 
@@ -93,6 +94,7 @@ def export(
             "epoch": checkpoint.epoch,
             "step": checkpoint.step,
             "processes": checkpoint.world_size,
+            "how_far": how_far(training_record(training_uri)),
         },
         "evaluation": {
             "uri": evaluation_uri,

@@ -31,6 +31,9 @@ class _Record:
     images_per_second: float
     resumed_from: int | None
     history: tuple[Mapping[str, Any], ...]
+    images_seen: int = 0
+    training_images: int = 0
+    ended: str = ""
     dataset: str = ""
     final: Mapping[str, float] = field(default_factory=dict)
     checkpoint: Mapping[str, Any] = field(default_factory=dict)
@@ -53,6 +56,14 @@ def training_record(training_uri: str) -> dict[str, Any]:
         ) from error
     record: dict[str, Any] = values
     return record
+
+
+def how_far(record: Mapping[str, Any]) -> str:
+    """How far a training got, and why it ended; empty for a record of before this was noted."""
+    if not record.get("training_images"):
+        return ""
+    seen, there = record["images_seen"], record["training_images"]
+    return f"{seen:,} images seen: {seen / there:.3g} epochs of {there:,}; {record['ended']}"
 
 
 def _check(values: object) -> None:

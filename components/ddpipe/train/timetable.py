@@ -10,6 +10,10 @@ of the checkpoint, and a resumed training continues with them:
 
     [[0, 20000], [4, 700], [38, 690]]    from step 0 on 20,000 steps, from step 4 on 700, from step 38 on 690
 
+The first steps of a busy machine can be the slowest ones. So what is reserved for evaluation and export is at
+most half of the time that there is, and a training that would end within its first epoch decides again at
+its last step: it ends when the time is up, not when the first steps said it would be.
+
 A training also stops when its epochs get no better, and when it is asked to: each rank sees its own signals
 and clock, and all act on the same step.
 """
@@ -122,9 +126,9 @@ class Timetable:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Plan the steps of so many epochs; with a budget as many as ever make sense, until it is decided."""
-        per_epoch = steps_per_epoch(work.images, work.batch_size)
-        self._most = max(MOST_EPOCHS * per_epoch, MOST_STEPS)
-        self.schedule = [[0, self._most if budget else epochs * per_epoch]]
+        self._per_epoch = steps_per_epoch(work.images, work.batch_size)
+        self.most = max(MOST_EPOCHS * self._per_epoch, MOST_STEPS)
+        self.schedule = [[0, self.most if budget else epochs * self._per_epoch]]
         self._work, self._budget, self._clock = work, budget, clock
         self._began, self._start = clock(), 0
         self._marks: deque[tuple[float, float, int]] = deque(maxlen=TIMES_KEPT)
@@ -163,27 +167,26 @@ class Timetable:
 
     def _next_decision(self) -> int:
         first, steps = self.schedule[-1]
-        return first + max(STEPS_BEFORE_FIRST_DECISION, (steps - first) // DECISION_PART if first else 0)
+        later = first + max(STEPS_BEFORE_FIRST_DECISION, (steps - first) // DECISION_PART if first else 0)
+        return later if steps > self._per_epoch else min(later, steps)
 
     def _decided(self, step: int, world: World) -> int:
         """How many steps fit; as many as before if the pace is not known."""
         pace, budget = self._pace(), self._budget
         if not pace or not budget:
             return self.steps
-        left = budget.seconds - budget.used - (self._clock() - self._began) - self._later(pace, world)
-        steps = self._work.fitting(step, left / pace, self._most)
-        is_short = left <= 0 or steps < steps_per_epoch(self._work.images, self._work.batch_size)
-        if is_short and len(self.schedule) == 1:
+        there_is = budget.seconds - budget.used
+        # Evaluation and export run in one process.
+        later = min(budget.later(pace * world.size), max(0.0, there_is) / 2)
+        left = there_is - later - (self._clock() - self._began)
+        steps = self._work.fitting(step, left / pace, self.most)
+        if steps < self._per_epoch and len(self.schedule) == 1:
             _log.warning(
-                "%g minutes are too short for this data on this machine: the training ends after %d steps",
+                "%g minutes are too short for this data on this machine: about %d steps, less than an epoch",
                 budget.seconds / 60,
                 steps,
             )
         return steps
-
-    def _later(self, pace: float, world: World) -> float:
-        # Evaluation and export run in one process.
-        return self._budget.later(pace * world.size) if self._budget else 0.0
 
     def _mark(self, step: int) -> None:
         """Note the time and the work until now."""

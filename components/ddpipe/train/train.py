@@ -232,7 +232,13 @@ def _record(
     (final,) = [line for line in trainer.history if line["step"] == result.step]
     seconds = sum(attempt["seconds"] for attempt in attempts)
     epochs = len(trainer.history)
-    images = images_seen(trainer.step, manifest.splits["train"].count, recipe.batch_size)
+    there = manifest.splits["train"].count
+    images = images_seen(trainer.step, there, recipe.batch_size)
+    ended = "all epochs are done"
+    if trainer.step < trainer.steps:
+        ended = f"no better epoch for {recipe.patience}"
+    elif recipe.minutes and trainer.step < trainer.timetable.most:
+        ended = f"the {recipe.minutes:g} minutes were up"
     return {
         "schema": RECORD_SCHEMA,
         "model": recipe.model,
@@ -246,6 +252,9 @@ def _record(
         "torch": torch.__version__,
         "lineage": saver.lineage,
         "epochs": epochs,
+        "images_seen": images,
+        "training_images": there,
+        "ended": ended,
         "steps": trainer.step,
         "schedule": trainer.timetable.schedule,
         "seconds": round(seconds, 3),

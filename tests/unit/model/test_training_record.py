@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ddpipe.errors import CorruptObject
-from ddpipe.model.training_record import training_record
+from ddpipe.model.training_record import how_far, training_record
 
 RECORD: dict[str, Any] = {
     "recipe": {},
@@ -60,3 +60,9 @@ def test_record_that_is_no_object_is_rejected(tmp_path: Path, content: bytes) ->
     (tmp_path / "training.json").write_bytes(content)
     with pytest.raises(CorruptObject, match="malformed"):
         training_record(str(tmp_path))
+
+
+def test_a_training_says_how_far_it_got_and_why_it_ended() -> None:
+    cut = {"images_seen": 128, "training_images": 1843, "ended": "the 2 minutes were up"}
+    assert how_far(RECORD | cut) == "128 images seen: 0.0695 epochs of 1,843; the 2 minutes were up"
+    assert how_far(RECORD) == ""

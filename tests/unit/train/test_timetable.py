@@ -290,3 +290,16 @@ def test_a_signal_is_heard_inside_and_as_before_outside(number: signal.Signals) 
         os.kill(os.getpid(), number)
         assert watch.agreed(ALONE) is TrainingRequest.STOP
     assert signal.getsignal(number) is before
+
+
+def test_slow_first_steps_do_not_end_a_training() -> None:
+    """A busy machine: 20 s for the first four steps, then a hundredth of that for each, and a slow start."""
+    machine = Machine(lambda now: 0.05 if now < 1022 else 0.0005)
+    budget = Budget(120, used=20, launch=20, scored=2000)
+    table = Timetable(WORK, 15, budget, machine.clock)
+    machine.train(table, WORK)
+    assert table.schedule[1][1] < PER_EPOCH
+    assert table.steps > 5 * PER_EPOCH
+    assert 20 + machine.now - 1000 == pytest.approx(70, abs=5), (
+        "half of what there was is left for what follows"
+    )

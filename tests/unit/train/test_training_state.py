@@ -30,12 +30,14 @@ from ddpipe.storage import open_store
 from ddpipe.storage.files import FileStore
 from ddpipe.train import loop
 from ddpipe.train import train as step
+from ddpipe.train.auto import Device
 from ddpipe.train.batches import global_batch, permutation
 from ddpipe.train.constants import NORMALIZED
 from ddpipe.train.loop import Trainer
 from ddpipe.train.optimizer import learning_rate
 from ddpipe.train.recipe import FORMER, Recipe
 from ddpipe.train.saver import Uploads, uploading
+from ddpipe.train.start import choice_of, fresh_choice, keep
 from ddpipe.train.step import TrainingStep
 from ddpipe.train.timetable import Budget
 from ddpipe.train.train import train
@@ -452,6 +454,19 @@ def test_a_resumed_training_keeps_its_choices(dataset: str, output: str) -> None
     assert record(output)["recipe"]["learning_rate"] == 0.0125
 
 
+def test_a_resumed_training_keeps_the_defaults_that_it_began_with(dataset: str, output: str) -> None:
+    """As if another ddpipe had begun it: clipping was on by default, and there was no `patience` yet."""
+    store, manifest, given = open_store(output), load_manifest(dataset), plain(model="auto")
+    keep(store, fresh_choice(given, manifest, Device()), given, manifest)
+    stored = json.loads(store.read("choice.json"))
+    for values in (stored["given"], stored["defaults"]):
+        values["clip_norm"] = 1.0
+        del values["patience"]
+    store.write("choice.json", json.dumps(stored).encode())
+    assert choice_of(store, given, manifest, Device()).recipe.clip_norm == 1.0
+    assert choice_of(store, replace(given, clip_norm=0.5), manifest, Device()).recipe.clip_norm == 0.5
+
+
 @pytest.mark.parametrize(
     "content",
     ["{", "[]", '{"given": 1}', "own function"],
@@ -545,3 +560,20 @@ def test_the_cost_of_compiling_is_logged_once(
         train(dataset, output, replace(RECIPE, compile=True))
     assert len(compiled) == 1
     assert len([line for line in caplog.messages if "compile the network" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "ended"),
+    [
+        ({}, "all epochs are done"),
+        ({"epochs": 50, "patience": 1, "learning_rate": 1e-9}, "no better epoch for 1"),
+        ({"minutes": 0.001}, "the 0.001 minutes were up"),
+    ],
+)
+def test_the_record_says_how_far_a_training_got(
+    dataset: str, output: str, changes: dict[str, Any], ended: str
+) -> None:
+    train(dataset, output, replace(RECIPE, **changes))
+    found = record(output)
+    assert found["ended"] == ended
+    assert found["images_seen"] / found["training_images"] == found["steps"] / (found["training_images"] / 4)
