@@ -48,7 +48,8 @@ def replica_of(pod: Object, rank: str, container: str) -> Replica:
     return Replica(
         rank=rank,
         pod=pod["metadata"]["name"],
-        container=other or container,
+        # Of an init container that failed there is a log; of the one that trains none.
+        container=container if _has_begun(main) else other or container,
         uid=pod["metadata"]["uid"],
         node=pod["spec"].get("nodeName") or "",
         created=_seconds(pod["metadata"].get("creationTimestamp")),
@@ -182,7 +183,7 @@ def _ended_before(requested: float, main: Object) -> bool:
     """Whether the container had ended by itself before the request, as when an operator cleans up.
 
     One that waits for its restart has ended before. Times have whole seconds: if both happened in one second,
-    the exit code tells whether a signal ended the container.
+    the exit code shows whether a signal ended the container.
     """
     terminated = main.get("state", {}).get("terminated")
     if not terminated:

@@ -307,7 +307,7 @@ class _PluginFailed(OSError):
 
 
 class _Words(logging.Handler):
-    """What the client library logs: it swallows a plugin's error, and goes on without credentials."""
+    """What the client library logs: it swallows a plugin's error, and continues without credentials."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)

@@ -260,7 +260,8 @@ class PodLog:
 
     def _has_begun(self, run: int) -> bool:
         replica = self._replica
-        return replica.restarts > run or (replica.restarts == run and replica.has_begun)
+        has_begun = replica.has_begun or replica.ending is not None
+        return replica.restarts > run or (replica.restarts == run and has_begun)
 
     def _read(self) -> None:
         for run in count():

@@ -128,7 +128,7 @@ class PodHistory:
     def missing(self, found: Object, status: JobStatus) -> int:
         """How many ranks must have succeeded, but neither were seen to nor are counted by the controller.
 
-        Whatever the object now says: if somebody scales it, its controller calls the rest a success.
+        If somebody scales the object, its controller calls the rest a success.
         """
         if self._job.success != Success.ALL or self._backend.wanted(found) is None:
             return 0

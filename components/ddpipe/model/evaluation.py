@@ -137,7 +137,7 @@ class Metrics:
 
     @property
     def headline(self) -> str:
-        """The score that a reader sees first, and by which the gate decides unless it is told otherwise."""
+        """The score that a reader sees first, and by which the gate decides unless another one is named."""
         return next(iter(self.scores), TASKS[self.task].scores[0])
 
     @property

@@ -145,7 +145,7 @@ def beside(**state: Any) -> dict[str, Any]:
 def test_a_sidecar_that_fails_is_named_as_the_cause() -> None:
     found = replica(phase="Failed", status=beside(state=ended(3)))
     assert found.ending
-    assert (found.ending.container, found.ending.code, found.container) == ("proxy", 3, "proxy")
+    assert (found.ending.container, found.ending.code, found.container) == ("proxy", 3, "pytorch")
     assert how(found) == "its container proxy: exit code 3"
 
 

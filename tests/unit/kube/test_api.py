@@ -415,7 +415,7 @@ def test_in_a_pod_the_account_s_files_suffice(tmp_path: Path, monkeypatch: pytes
     ],
 )
 def test_a_login_plugin_that_fails_is_named_with_its_words(tmp_path: Path, script: str, words: str) -> None:
-    """The client library would go on without credentials, and be refused for a lack of rights."""
+    """The client library would continue without credentials, and be refused for a lack of rights."""
     plugin = tmp_path / "plugin"
     plugin.write_text(f"#!/bin/sh\n{script}\n")
     plugin.chmod(0o755)

@@ -581,7 +581,7 @@ def test_a_job_is_judged_without_its_pods_last_states_in_the_end() -> None:
 
 @pytest.mark.parametrize("backend", all_backends(), ids=lambda one: str(one.resource.kind))
 def test_success_needs_as_many_ranks_as_the_job_was_created_with(backend: Backend) -> None:
-    """Whatever the object says by now: somebody may have scaled it."""
+    """Somebody may have scaled the object."""
     history = PodHistory(JOB, backend)
     status = JobStatus(phase=Phase.SUCCEEDED, stage=Stage.FINISHED, message="", replicas=())
     found = backend.manifest(JOB, None)

@@ -353,3 +353,12 @@ def test_a_failed_rank_is_not_read_again_once_there_is_a_place(monkeypatch: pyte
     logs.see(pods_of(2, 0, 1))
     logs.finish(silence=2)
     assert written.count("[worker-1] boom") == 1
+
+
+def test_the_log_of_an_init_container_that_failed_is_read() -> None:
+    server = a_server([line("01", "nothing to fetch")])
+    status = {"initContainerStatuses": [{"name": "fetch", "state": ended(4)}]}
+    waiting = {"waiting": {"reason": "PodInitializing"}}
+    pod = a_pod(JOB, phase="Failed", status=status, state=waiting)
+    assert read(server, pod) == ["[worker-0] nothing to fetch"]
+    assert server.asked[-1].query["container"] == "fetch"
