@@ -98,6 +98,14 @@ class CommandLine(click.Group):
             if _is_ours(error):
                 raise
             raise _missing_package(str(ctx.invoked_subcommand), str(error.name)) from error
+        except click.MissingParameter as error:  # the same error as for a declared parameter
+            command = error.ctx.command_path if error.ctx else "ddpipe"
+            raise ParameterError(
+                what=f"{command} cannot start",
+                which="parameters",
+                seen=error.format_message().rstrip("."),
+                do=f"See {command} --help.",
+            ) from error
 
 
 def _spelled(text: str, meta: Mapping[str, Any]) -> str:

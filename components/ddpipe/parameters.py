@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
 import json
+import re
+import textwrap
 from collections import abc
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
-from typing import Any, ClassVar, Protocol, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Protocol, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from ddpipe.errors import ParameterError, listed
+
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class Allowed(Protocol):
@@ -252,6 +257,47 @@ def declared(group: type[Parameters]) -> tuple[Parameter, ...]:
         for item in fields(group)
         if "help" in item.metadata
     )
+
+
+_WIDTH = 106
+"""Of a docstring's lines, which editors indent by four."""
+
+
+def with_declared(*groups: type[Parameters], without: Collection[str] = ()) -> Callable[[F], F]:
+    """Write declared parameters into a function's signature and docstring, in place of `**options`."""
+    found = {
+        item.name: (item, _annotation(group, item))
+        for group in reversed(groups)
+        for item in declared(group)
+        if item.name not in without
+    }
+    names = dict.fromkeys(item.name for group in groups for item in declared(group) if item.name in found)
+
+    def decorate(function: F) -> F:
+        signature = inspect.signature(function)
+        *own, _ = signature.parameters.values()
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=kind)
+            for name, (item, kind) in ((name, found[name]) for name in names)
+        ]
+        function.__dict__["__signature__"] = signature.replace(parameters=[*own, *options])
+        entries = [
+            textwrap.fill(
+                f"{name}: {found[name][0].help}", _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8
+            )
+            for name in names
+        ]
+        text = inspect.cleandoc(function.__doc__ or "")
+        function.__doc__ = re.sub(r"    options: .*", lambda _: "\n".join(entries), text, count=1)
+        return function
+
+    return decorate
+
+
+def _annotation(group: type[Parameters], item: Parameter) -> str:
+    """The type of a parameter as its group writes it."""
+    own = next(one for one in map(inspect.get_annotations, group.__mro__) if item.name in one)
+    return f"{own[item.name]} | str" if item.may_be_auto else str(own[item.name])
 
 
 def is_declared(name: str) -> bool:

@@ -64,7 +64,14 @@ class RunOptions(Parameters):
     @property
     def required(self) -> Run:
         """The run."""
-        return self.named or Run.named(self.runs, "")
+        if found := self.named:
+            return found
+        raise ParameterError(
+            what="the step cannot start",
+            which=f"runs in {self.runs}",
+            seen="`run` is missing",
+            do="Give the name of a run: `ddpipe runs ls` lists them.",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,11 @@ Commands get their options from here, pipeline components their inputs and outpu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export import ExportSpec
@@ -43,6 +44,12 @@ class StoreOptions(Parameters):
     )
 
 
+def use_endpoint(values: Mapping[str, Any]) -> None:
+    """Use the given object store unless the environment names one, which may differ outside the cluster."""
+    if values.get("s3_endpoint"):
+        os.environ.setdefault("S3_ENDPOINT", values["s3_endpoint"])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetOptions(Parameters):
     """Which dataset version a step works on."""
@@ -56,6 +63,18 @@ class DatasetOptions(Parameters):
     )
     store: str = parameter(
         "store", "URI of the dataset store, for a dataset that is given by its ID.", form="storage_datasets"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedDatasetOptions(DatasetOptions):
+    """The dataset version of a run, for a step that follows training."""
+
+    dataset: str = parameter(
+        "",
+        "Dataset version: the URI of its manifest, or its ID in the store or a unique prefix of it (default: "
+        "that on which the run was trained).",
+        common=True,
     )
 
 
@@ -222,6 +241,7 @@ PREPARE = Step(
     ),
     help="Turn raw data into a dataset version: decoded once, split and content-addressed. Unchanged data is "
     "verified, not written again.",
+    subject="source_path",
 )
 TRAIN = Step(
     name="train",
@@ -257,7 +277,7 @@ EVALUATE = Step(
     name="evaluate",
     command=("evaluate",),
     image=Image.TRAINER,
-    groups=(DatasetOptions, RunOptions, EvaluateSpec, NetworkOptions, StoreOptions),
+    groups=(TrainedDatasetOptions, RunOptions, EvaluateSpec, NetworkOptions, StoreOptions),
     results=(
         Result("evaluation", Kind.TEXT, "Folder with metrics and predictions."),
         Result("score", Kind.NUMBER, "Accuracy, or macro AUC for a multilabel dataset."),
@@ -271,7 +291,7 @@ GATE = Step(
     name="gate",
     command=("gate",),
     image=Image.TRAINER,
-    groups=(DatasetOptions, RunOptions, GateSpec, StoreOptions),
+    groups=(TrainedDatasetOptions, RunOptions, GateSpec, StoreOptions),
     results=(
         Result("decision", Kind.TEXT, "promote or keep; the step fails if the model is rejected."),
         Result("to_export", Kind.TEXT, "yes if the model is to be exported, otherwise no."),
@@ -287,7 +307,7 @@ EXPORT = Step(
     name="export",
     command=("export",),
     image=Image.TRAINER,
-    groups=(DatasetOptions, RunOptions, ExportSpec, NetworkOptions, StoreOptions),
+    groups=(TrainedDatasetOptions, RunOptions, ExportSpec, NetworkOptions, StoreOptions),
     results=(
         Result("model", Kind.TEXT, "Folder of the model package."),
         Result("model_package", Kind.MODEL, "The model package, as a copy of its signature."),

@@ -173,6 +173,22 @@ def _launch(run: Run, dataset: str, recipe: Recipe, options: TrainOptions, owner
     return launch(job, cluster, exists=exists, is_process=True)
 
 
+def dataset_of(run: Run, dataset: str, store: str) -> str:
+    """The URI of the dataset version of a step that follows training: by default that of the training."""
+    from ddpipe.data.versions import address
+
+    if dataset:
+        return address(dataset, store)
+    if not run.has_begun:
+        raise ParameterError(
+            what="there is no such run",
+            which=run.uri,
+            seen="the folder is empty, or does not exist",
+            do="Check `run` and `runs`; `ddpipe runs ls` lists the runs of a folder.",
+        )
+    return str(training_record(run.origin("train"))["dataset"])
+
+
 def evaluate(run: Run, dataset: str, spec: EvaluateSpec, network: str = "") -> Evaluation:
     """Evaluate the run's model on the test split, and write the report on the run so far."""
     trained = run.origin("train")

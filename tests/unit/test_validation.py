@@ -71,9 +71,11 @@ def test_a_wrong_space_is_rejected_before_any_work(fields: dict[str, Any], probl
     assert problem in rejected("prepare", "--run", "a", "--check", "epochs", "3", *checks)
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "export"])
-def test_a_missing_dataset_is_named(command: str) -> None:
-    assert "--dataset is missing" in rejected(command)
+@pytest.mark.parametrize(
+    ("command", "option"), [("train", "--dataset"), ("evaluate", "--run"), ("export", "--run")]
+)
+def test_a_missing_option_is_named(command: str, option: str) -> None:
+    assert f"{option} is missing" in rejected(command)
 
 
 WRONG = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import click
 
@@ -44,6 +44,19 @@ store_option = click.option(
     default="store",
     help="URI of the store of datasets and models, a folder or s3://bucket/prefix.",
 )
+
+
+def in_columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table under its head; nothing for no rows."""
+    lines = [head, *rows]
+    if len(lines) == 1:
+        return ""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
 
 LOCAL, KATIB = "local", "katib"
 

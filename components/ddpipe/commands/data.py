@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import click
 
 from ddpipe import workflow
-from ddpipe.commands import json_option, print_result, store_option
+from ddpipe.commands import in_columns, json_option, print_result, store_option
 from ddpipe.commands.options import options
 from ddpipe.commands.results import CommandOutcome, Document, Page
 from ddpipe.commands.step import step_command
@@ -27,7 +27,7 @@ from ddpipe.data.catalogue import (
 )
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.versions import address, remove, versions
-from ddpipe.errors import DatasetError, ParameterError, listed
+from ddpipe.errors import DatasetError, DdpipeError, ParameterError, listed
 from ddpipe.parameters import Between, Parameters, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
@@ -114,7 +114,8 @@ def prepare_command(**given: Any) -> CommandOutcome:
 def data_command() -> None:
     """List, show, verify, compare and clean up dataset versions.
 
-    A version is given by the URI of its manifest, or by its ID in --store or a unique prefix of it.
+    A version is given by the URI of its manifest, by its ID in --store or a unique prefix of it, or by the
+    name of the dataset, for its newest version.
     """
 
 
@@ -126,8 +127,12 @@ def list_command(name: str | None, store: str) -> None:
     """List the versions of the dataset NAME, or of all datasets, the newest last."""
     found = versions(open_store(store), name)
     facts = [asdict(version) | {"published": version.published.isoformat()} for version in found]
-    lines = [f"{version.name}  {version.published:%Y-%m-%d %H:%M}  {version.uri}" for version in found]
-    print_result({"versions": facts}, "\n".join(lines) or "no versions")
+    rows = [
+        (one.name, one.dataset_id[:12], *_in_short(one.uri), f"{one.published:%Y-%m-%d %H:%M}")
+        for one in found
+    ]
+    head = ("NAME", "ID", "IMAGES", "CLASSES", "SOURCE", "PUBLISHED")
+    print_result({"versions": facts}, in_columns(head, rows) or "no versions")
 
 
 @data_command.command("show")
@@ -274,6 +279,16 @@ def clean_up_command(store: str, grace: float, delete: bool) -> None:
         {"objects": keys, "bytes": size, "deleted": len(objects) if delete else 0},
         "\n".join([*keys, f"{len(objects)} objects, {_megabytes(size)} {verb}"]),
     )
+
+
+def _in_short(uri: str) -> tuple[str, str, str]:
+    """Images, classes and source of a version; a damaged one does not keep the others from being listed."""
+    try:
+        manifest = load_manifest(uri)
+    except DdpipeError:
+        return "damaged", "", ""
+    images = sum(split.count for split in manifest.splits.values())
+    return f"{images:,}", str(len(manifest.classes)), str(manifest.source.get("kind", ""))
 
 
 def _counts(manifest: DatasetManifest, split: str) -> list[str]:

@@ -19,9 +19,8 @@ from click.core import ParameterSource
 from ddpipe.commands.results import called_by_engine
 from ddpipe.form import as_option
 from ddpipe.parameters import AUTO, OneOf, Parameter, Parameters, declared
-from ddpipe.train.presets import PRESETS, Preset, PresetOptions, recipe_of
+from ddpipe.train.presets import PRESETS, Preset
 from ddpipe.train.recipe import Recipe
-from ddpipe.tune.study import best_recipe
 
 T = TypeVar("T", bound=Callable[..., object])
 P = TypeVar("P", bound=Parameters)
@@ -244,13 +243,6 @@ def given_names(values: Mapping[str, Any]) -> set[str]:
             and not (by_engine and values[name] == default)
         )
     }
-
-
-def chosen_recipe(values: Mapping[str, Any]) -> Recipe:
-    """The recipe of the preset or the study, with the hyperparameters that the user set."""
-    start = PresetOptions.from_run_values(values)
-    given = {name: values[name] for name in given_names(values)}
-    return recipe_of(start.preset, {**(best_recipe(start.recipe, given) if start.recipe else {}), **given})
 
 
 def _described(name: str, preset: Preset) -> str:

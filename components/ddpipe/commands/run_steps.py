@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 from ddpipe import workflow
-from ddpipe.commands.options import chosen_recipe, list_presets_option
+from ddpipe.api import train_alone
+from ddpipe.commands.options import given_names, list_presets_option
 from ddpipe.commands.results import Classification, CommandOutcome, Document, EventFiles, Page, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
 from ddpipe.export import ExportSpec
-from ddpipe.jobs import LOCAL
-from ddpipe.jobs.job import Owner
-from ddpipe.runs import RunOptions, removed_if_rejected
-from ddpipe.steps import EVALUATE, EXPORT, GATE, TRAIN_ANYWHERE, ReuseOptions, TrainOptions
-from ddpipe.storage import open_store, read_uri
-from ddpipe.storage.lease import lease
+from ddpipe.runs import RunOptions
+from ddpipe.steps import EVALUATE, EXPORT, GATE, TRAIN_ANYWHERE
+from ddpipe.storage import read_uri
 
 
 @step_command(TRAIN_ANYWHERE)
 @list_presets_option
 def train_command(dataset: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
-    run = RunOptions.from_run_values(given).required
-    options, owner = TrainOptions.from_run_values(given), Owner.from_run_values(given)
-    reuse = ReuseOptions.from_run_values(given).reuse
-    # On a cluster, the name of the job already makes it unique.
-    alone = lease(open_store(run.uri)) if options.backend == LOCAL else nullcontext()
-    with removed_if_rejected(run.uri), alone:
-        record = workflow.train(run, dataset, chosen_recipe(given), options, owner, reuse=reuse)
+    run, record = train_alone(dataset, given, given_names(given))
     training, since = run.origin("train").training, run.facts("train").get("since", "")
     done = f"nothing changed since run {since}: trained model reused" if since else "trained"
     return CommandOutcome(
@@ -52,9 +43,10 @@ def _scores(final: Mapping[str, float]) -> str:
 
 
 @step_command(EVALUATE)
-def evaluate_command(dataset: str, **given: Any) -> CommandOutcome:
+def evaluate_command(dataset: str, store: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     run = RunOptions.from_run_values(given).required
+    dataset = workflow.dataset_of(run, dataset, store)
     evaluation = workflow.evaluate(run, dataset, EvaluateSpec.from_run_values(given), given["network"])
     scores, result, place = evaluation.headline(), evaluation.metrics, run.origin("evaluate").evaluation
     return CommandOutcome(
@@ -77,9 +69,10 @@ def evaluate_command(dataset: str, **given: Any) -> CommandOutcome:
 
 
 @step_command(GATE)
-def gate_command(dataset: str, **given: Any) -> CommandOutcome:
+def gate_command(dataset: str, store: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     run = RunOptions.from_run_values(given).required
+    dataset = workflow.dataset_of(run, dataset, store)
     verdict = workflow.gate(run, dataset, GateSpec.from_run_values(given))
     compared = verdict.comparison
     scores = {"candidate": compared.candidate, "champion": compared.champion} if compared else {}
@@ -103,11 +96,12 @@ def gate_command(dataset: str, **given: Any) -> CommandOutcome:
 
 
 @step_command(EXPORT)
-def export_command(dataset: str, **given: Any) -> CommandOutcome:
+def export_command(dataset: str, store: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     from ddpipe.model.package import FORMAT, ONNX, SIGNATURE
 
     run = RunOptions.from_run_values(given).required
+    dataset = workflow.dataset_of(run, dataset, store)
     package = workflow.export(run, dataset, given["network"], ExportSpec.from_run_values(given))
     facts = run.facts("export")
     place = facts.get("version_uri") or run.origin("export").model

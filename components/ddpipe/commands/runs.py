@@ -1,4 +1,4 @@
-"""`ddpipe runs ls|show|logs|stop|retry`: the runs in a folder and on a Kubeflow Pipelines server.
+"""`ddpipe runs ls|show|compare|logs|stop|retry`: the runs in a folder and on a Kubeflow Pipelines server.
 
 A run in a folder is known by its name, a run on a server by its ID. A server is asked if one is configured:
 by --endpoint, by KFP_ENDPOINT, or inside a cluster.
@@ -8,20 +8,28 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 import click
 
-from ddpipe.commands import json_option, print_result, say
+from ddpipe import workflow
+from ddpipe.commands import in_columns, json_option, print_result, say
 from ddpipe.commands.engine import Command, followed, with_engine
 from ddpipe.commands.options import SectionedCommand, options, taken
 from ddpipe.engine.client import Engine, connect
 from ddpipe.engine.endpoint import EndpointOptions, has_endpoint, resolve
 from ddpipe.engine.runs import RunState, StepState, latest, look, retry, step_log, step_named, stop
+from ddpipe.errors import ParameterError
 from ddpipe.runs import NAME, Run, runs_in
+
+_FOUND = ("score", "dataset", "model", "title")
+"""What is listed of a run besides its state, if it is known."""
+
+_BARS, _MOST_BARS = "▁▂▃▄▅▆▇█", 30
 
 run_argument = click.argument("run_id", metavar="RUN")
 wait_option = click.option(
@@ -48,7 +56,7 @@ def with_places(command: Command) -> Command:
 
 @click.group("runs")
 def runs_command() -> None:
-    """List, show, stop and retry runs, in a folder and on Kubeflow Pipelines, and read their logs."""
+    """List, show, compare, stop and retry runs, in a folder and on Kubeflow Pipelines; read their logs."""
 
 
 @runs_command.command("ls", cls=SectionedCommand)
@@ -56,10 +64,15 @@ def runs_command() -> None:
 @click.option("--count", default=20, type=click.IntRange(1), help="Maximum number of runs of each place.")
 @json_option
 def list_command(engine: Engine | None, folder: str, count: int) -> None:
-    """List the newest runs in a folder and on a server: name or ID, state, age, title."""
-    local = [_state(run, begun) for run, begun in runs_in(folder, count)]
-    runs = [*local, *(latest(engine, count) if engine else ())]
-    print_result({"runs": [run.facts() for run in runs]}, "\n".join(_table(runs)) or "no runs")
+    """List the newest runs in a folder and on a server."""
+    local = [(_state(run, begun), _found_by(run)) for run, begun in runs_in(folder, count)]
+    runs = [*local, *((run, {"title": run.name}) for run in (latest(engine, count) if engine else ()))]
+    head = ("RUN", "STATE", "BEGAN", "TOOK", *map(str.upper, _FOUND))
+    rows = [
+        (run.id, run.state, _age(run), _duration(run), *(found.get(name, "") for name in _FOUND))
+        for run, found in runs
+    ]
+    print_result({"runs": [run.facts() | found for run, found in runs]}, in_columns(head, rows) or "no runs")
 
 
 @runs_command.command("show", cls=SectionedCommand)
@@ -74,8 +87,64 @@ def show_command(engine: Engine | None, folder: str, run_id: str, wait: bool) ->
     """
     if local := _local(folder, run_id):
         _print_run(local)
+    elif engine:
+        _show(engine, run_id, wait=wait)
     else:
-        _show(engine or connect(resolve(EndpointOptions(), os.environ)), run_id, wait=wait)
+        raise ParameterError(
+            what="there is no such run",
+            which=f"{folder}/{run_id}",
+            seen="the folder has no run of this name",
+            do="See `ddpipe runs ls`; for a run on a server, give its `endpoint`.",
+        )
+
+
+@runs_command.command("compare")
+@click.argument("names", nargs=-1, required=True, metavar="RUN RUN...")
+@folder_option
+@json_option
+def compare_command(folder: str, names: tuple[str, ...]) -> None:
+    """Compare trained and evaluated runs of a folder: scores, what differs, and how the loss fell."""
+    compared = {name: _compared(Run.named(folder, name)) for name in names}
+    scores = dict.fromkeys(score for one in compared.values() for score in one["scores"])
+    settings = dict.fromkeys(name for one in compared.values() for name in one["settings"])
+    values = {name: [one["settings"].get(name) for one in compared.values()] for name in settings}
+    differ = {name: found for name, found in values.items() if any(one != found[0] for one in found)}
+    rows = [
+        *((name, *(_interval(one["scores"].get(name)) for one in compared.values())) for name in scores),
+        *((name, *map(str, found)) for name, found in differ.items()),
+        ("validation loss", *(_curve(one["validation_loss"]) for one in compared.values())),
+    ]
+    facts = {"runs": compared, "differ": differ}
+    print_result(facts, in_columns(("", *names), rows))
+
+
+def _compared(run: Run) -> dict[str, Any]:
+    from ddpipe.model.evaluation import load_evaluation
+    from ddpipe.train.recipe import as_today
+
+    dataset = workflow.dataset_of(run, "", "")
+    record = workflow.training_record(run.origin("train"))
+    scores = load_evaluation(run.origin("evaluate").evaluation).metrics.scores
+    return {
+        "scores": {name: asdict(score) for name, score in scores.items()},
+        "settings": {"dataset": dataset.split("/")[-2][:12], **as_today(record["recipe"])},
+        "validation_loss": [epoch["validation_loss"] for epoch in record["history"]],
+    }
+
+
+def _interval(score: Mapping[str, float | None] | None) -> str:
+    if not score:
+        return "none"
+    between = f" ({score['low']:.4f} to {score['high']:.4f})" if score["low"] is not None else ""
+    return f"{score['value']:.4f}{between}"
+
+
+def _curve(losses: Sequence[float]) -> str:
+    """The losses of all epochs as bars, of at most 30, and the last one."""
+    shown = losses[:: max(1, -(-len(losses) // _MOST_BARS))]
+    low, high = min(shown), max(shown)
+    bars = "".join(_BARS[round((loss - low) / ((high - low) or 1) * (len(_BARS) - 1))] for loss in shown)
+    return f"{bars} {losses[-1]:.4f}"
 
 
 @runs_command.command("logs", cls=SectionedCommand)
@@ -145,14 +214,21 @@ def _state(run: Run, begun: datetime | None) -> RunState:
     return RunState(id=run.name, name=run.name, state=run.state(), created=created, link=run.uri, steps=steps)
 
 
-def _table(runs: Iterable[RunState]) -> list[str]:
-    """A line for each run, in columns."""
-    rows = [(run.id, run.state, _age(run), run.name if run.name != run.id else run.link) for run in runs]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)] if rows else []
-    return [
-        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]])
-        for row in rows
-    ]
+def _found_by(run: Run) -> dict[str, str]:
+    """The headline score of a run, its dataset and its model, as far as its steps have come."""
+    prepared, evaluated, exported = (run.facts(step) for step in ("prepare", "evaluate", "export"))
+    scores = [f"{name} {value:.4f}" for name, value in evaluated.items() if isinstance(value, float)]
+    name = str(prepared.get("dataset", "")).split("/")[-3:-2]
+    return {
+        "score": scores[0] if scores else "",
+        "dataset": " ".join([*name, str(prepared.get("dataset_id", ""))[:12]]).strip(),
+        "model": str(exported.get("model_id", ""))[:12],
+    }
+
+
+def _duration(run: RunState) -> str:
+    seconds = round(sum(step.seconds for step in run.steps))
+    return f"{seconds // 60}:{seconds % 60:02}" if run.steps else ""
 
 
 def _line(step: StepState) -> str:

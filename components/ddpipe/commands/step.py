@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from ddpipe.jobs import CONTAINER, LOCAL
 from ddpipe.jobs.job import Owner
 from ddpipe.jobs.pods import merged, volume_name
 from ddpipe.parameters import Parameter, Parameters, declared, refuse
-from ddpipe.steps import LATER, TASK_CONFIG, DatasetOptions, Step
+from ddpipe.steps import LATER, TASK_CONFIG, DatasetOptions, Step, use_endpoint
 
 Values = dict[str, Any]
 Checks = tuple[tuple[str, str], ...]
@@ -84,9 +83,7 @@ def step_command(
             named = {step.subject: subject} if subject else {}
             values = with_task_config(_task_config(), {**given, **options, **named})
             refuse(f"{step.name} cannot start", _problems(step, values, options, dict(check)))
-            if values.get("s3_endpoint"):
-                # The environment's may differ: outside a cluster, the store has another address.
-                os.environ.setdefault("S3_ENDPOINT", values["s3_endpoint"])
+            use_endpoint(values)
             if DatasetOptions in step.groups:
                 values["dataset"] = address(values["dataset"], values.pop("store"))
             if outcome := body(**values):  # None: it has printed the results itself
@@ -94,7 +91,7 @@ def step_command(
 
         command.__doc__ = step.help
         if step.subject:  # people give it without its option, as in `ddpipe deploy MODEL`
-            shown = step.subject.upper()
+            shown = step.subject.upper().removeprefix("SOURCE_")
             command.params.insert(0, click.Argument(["subject"], required=False, metavar=shown))
         return command
 

@@ -7,30 +7,25 @@ of a search by Katib, those of a job. What is searched, and how, is the same.
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from ddpipe import validation
-from ddpipe.commands import KATIB, json_option, on_option, print_result
-from ddpipe.commands.options import (
-    SectionedCommand,
-    chosen_recipe,
-    given_names,
-    list_presets_option,
-    options,
-)
-from ddpipe.commands.results import CommandOutcome, Scores
-from ddpipe.commands.run import (
+from ddpipe.api import (
     LocalRunOptions,
     RunPlan,
     VersionOptions,
+    chosen_recipe,
     data_of,
     resumed_by,
-    with_path,
+    timed_name,
 )
+from ddpipe.commands import KATIB, json_option, on_option, print_result
+from ddpipe.commands.options import SectionedCommand, given_names, list_presets_option, options
+from ddpipe.commands.results import CommandOutcome, Scores
+from ddpipe.commands.run import with_path
 from ddpipe.commands.step import step_command
 from ddpipe.data.manifest import load_manifest
 from ddpipe.errors import Interrupted, ParameterError
@@ -97,8 +92,9 @@ tune_command = Tune("tune", help="Search hyperparameters, on this machine or by 
 def katib_command(dataset: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     run, search = RunOptions.from_run_values(given).required, SearchOptions.from_run_values(given)
-    recipe = chosen_recipe(given)
-    space = checked(parsed(search.search), recipe, given_names(given))
+    names = given_names(given)
+    recipe = chosen_recipe(given, names)
+    space = checked(parsed(search.search), recipe, names)
     check(space, search.sampler)
     plan = _plan(
         space, search, recipe, f"val_{TASKS[load_manifest(dataset).task].scores[0]}", given["restart"]
@@ -209,12 +205,12 @@ def study_command(path: str | None, **given: Any) -> None:
     given = with_path(path, given)
     names = given_names(given)
     refuse("the search cannot start", validation.problems(_CHECKED, given, names))
-    recipe, search = chosen_recipe(given), SearchOptions.from_run_values(given)
+    recipe, search = chosen_recipe(given, names), SearchOptions.from_run_values(given)
     checked(parsed(search.search), recipe, names)  # before anything is prepared
     _check_sampler(Sampler(search.sampler))
     data = data_of(given)
     title = data.name if isinstance(data, PrepareSpec) else "study"
-    study = Study.named(given["study"] or f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+    study = Study.named(given["study"] or timed_name(title))
     training, evaluation = TrainOptions.from_run_values(given), EvaluateSpec.from_run_values(given)
     with resumed_by("study", Run(str(study.folder)), given["study"]):
         found, finished = tune_here(study, data, recipe, search, training, evaluation)

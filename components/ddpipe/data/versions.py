@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from ddpipe.data.manifest import store_of
+from ddpipe.data.manifest import DATASET, store_of
 from ddpipe.errors import DatasetError, NoSuchObject
 from ddpipe.storage import Store, open_store, split_uri
 
@@ -36,9 +36,10 @@ def versions(store: Store, name: str | None = None) -> list[Version]:
 
 
 def address(given: str, store: str) -> str:
-    """The URI of a version's manifest."""
-    if not _ID.fullmatch(given):
-        return given
+    """The URI of a version's manifest, from this URI, an ID or a unique prefix of it, or a dataset's name."""
+    named = versions(open_store(store), given) if DATASET.fullmatch(given) else []
+    if named or not _ID.fullmatch(given):
+        return named[-1].uri if named else given
     place = open_store(store)
     every = versions(place)
     found = [version for version in every if version.dataset_id.startswith(given)]

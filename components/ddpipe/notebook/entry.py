@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import re
-import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from ddpipe.errors import NoSuchObject, ParameterError
 from ddpipe.jobs import LOCAL
@@ -16,35 +14,14 @@ from ddpipe.notebook.folder import CALL, PRIVATE, RECORD, SOURCE, Launch
 from ddpipe.notebook.handle import Handle
 from ddpipe.notebook.machine import Machine, Secrets
 from ddpipe.notebook.packing import Work, packed
-from ddpipe.parameters import AUTO, declared, refuse
+from ddpipe.parameters import AUTO, declared, refuse, with_declared
 from ddpipe.runs import Run
 from ddpipe.storage import open_store
 
-F = TypeVar("F", bound=Callable[..., object])
 _LOCAL_OPTIONS = {"backend", "nodes", "processes"}
-_WIDTH = 106  # of a docstring's lines, which editors indent by four
 
 
-def _with_job_options(function: F) -> F:
-    """Write the options of a job into a function's signature and docstring, in place of `**options`."""
-    signature = inspect.signature(function)
-    *own, _ = signature.parameters.values()
-    keyword, types = inspect.Parameter.KEYWORD_ONLY, JobOptions.__annotations__
-    options = [
-        inspect.Parameter(item.name, keyword, default=item.default, annotation=types[item.name])
-        for item in declared(JobOptions)
-    ]
-    function.__dict__["__signature__"] = signature.replace(parameters=[*own, *options])
-    entries = [
-        textwrap.fill(f"{item.name}: {item.help}", _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8)
-        for item in declared(JobOptions)
-    ]
-    text = inspect.cleandoc(function.__doc__ or "")
-    function.__doc__ = text.replace("    options: Of the job.", "\n".join(entries))
-    return function
-
-
-@_with_job_options
+@with_declared(JobOptions)
 def launch(
     work: Work,
     *,

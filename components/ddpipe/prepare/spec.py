@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ddpipe.data.manifest import DATASET
@@ -19,6 +20,9 @@ DIGITS = "digits"
 
 GROUPED = ("folder", "webdataset")
 """Sources whose paths may name groups; a table has a column for them."""
+
+_SUFFIX = re.compile(r"\.(tar|csv)(\.[a-z0-9]+)?$|\.tgz$")
+"""What the name of a dataset leaves out of the name of a file."""
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +51,9 @@ class PrepareSpec(Parameters):
         form="data_path",
     )
     dataset_name: str = parameter(
-        "", "Name of the dataset, shared by its versions (default: the name of the source).", form="data_name"
+        "",
+        "Name of the dataset, shared by its versions (default: that of the folder, the file or the source).",
+        form="data_name",
     )
     store: str = parameter(
         "store", "URI of the dataset store, a folder or s3://bucket/prefix.", form="storage_datasets"
@@ -122,8 +128,12 @@ class PrepareSpec(Parameters):
 
     @property
     def name(self) -> str:
-        """The dataset's name."""
-        return self.dataset_name or (DIGITS if self.source == AUTO else self.source)
+        """The dataset's name: by default that of the folder or file, or of a source that names its images."""
+        if self.dataset_name or not self.source_path or self.source in {*BUILT_IN, *DOWNLOADS}:
+            return self.dataset_name or (DIGITS if self.source == AUTO else self.source)
+        path = self.source_path if "://" in self.source_path else str(Path(self.source_path).absolute())
+        last = _SUFFIX.sub("", path.rstrip("/").rpartition("/")[2].lower())
+        return re.sub(r"[^a-z0-9._-]+", "-", last).strip("-._")[:63] or self.source
 
     @property
     def where(self) -> str:

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from ddpipe.__main__ import cli
-from ddpipe.commands.run import RunPlan
+from ddpipe.api import RunPlan
 from ddpipe.errors import DdpipeError, Diverged, Interrupted, NotWritable, ReplicaFailed
 from ddpipe.tune.study import Study
 
@@ -27,7 +27,7 @@ def _fail(monkeypatch: pytest.MonkeyPatch, kind: type[DdpipeError], *, begun: bo
             (folder / "begun.json").touch()
         raise kind(what="it failed", which="here", seen="something", do="Run the same command again.")
 
-    monkeypatch.setattr("ddpipe.commands.run.RunPlan.carry_out", failing)
+    monkeypatch.setattr("ddpipe.api.RunPlan.carry_out", failing)
     monkeypatch.setattr("ddpipe.commands.tune.tune_here", failing)
 
 

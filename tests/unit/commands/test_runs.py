@@ -69,7 +69,7 @@ def test_the_newest_runs_are_listed_first(tmp_path: Path) -> None:
     for name in ("first", "second", "third"):
         a_run(tmp_path, name, "prepare")
     shown = ddpipe("runs", "ls", "--runs", str(tmp_path), "--count", "2").stdout
-    assert [line.split()[0] for line in shown.splitlines()] == ["third", "second"]
+    assert [line.split()[0] for line in shown.splitlines()] == ["RUN", "third", "second"]
 
 
 def test_a_missing_folder_has_no_runs(tmp_path: Path) -> None:
@@ -87,6 +87,7 @@ def test_a_run_is_shown_by_its_name(tmp_path: Path) -> None:
 def test_an_unknown_run_without_a_server_says_how_to_name_one(tmp_path: Path) -> None:
     ended = ddpipe("runs", "show", "first", "--runs", str(tmp_path))
     assert ended.exit_code == ParameterError.exit_code
+    assert f"{tmp_path}/first: the folder has no run of this name" in ended.stderr
     assert "--endpoint" in ended.stderr
 
 

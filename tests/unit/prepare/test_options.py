@@ -180,3 +180,20 @@ def test_an_invalid_pattern_is_refused_before_any_work(
         prepare(replace(toys, group_pattern=r"(?<=/)p\d+", source_path="/nowhere"))
     with pytest.raises(ParameterError, match="`group_pattern` is for the sources folder, webdataset"):
         prepare(PrepareSpec(group_pattern="p"))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"source_path": "/data/My Photos/"}, "my-photos"),
+        ({"source": "folder", "source_path": "s3://bucket/cats.v2"}, "cats.v2"),
+        ({"source": "csv", "source_path": "scans.csv"}, "scans"),
+        ({"source": "webdataset", "source_path": "birds.tar.gz"}, "birds"),
+        ({"source_path": "photos", "dataset_name": "mine"}, "mine"),
+        ({"source": "mnist", "source_path": "/data/files"}, "mnist"),
+        ({"source_path": "/"}, "auto"),
+        ({}, "digits"),
+    ],
+)
+def test_a_dataset_is_called_after_its_folder(given: dict[str, str], name: str) -> None:
+    assert PrepareSpec(**given).name == name

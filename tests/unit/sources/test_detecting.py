@@ -232,7 +232,8 @@ def test_a_path_without_a_source_is_prepared(tmp_path: Path, caplog: pytest.LogC
     a_folder(tmp_path / "photos", {"cat": 10, "dog": 10})
     caplog.set_level("INFO")
     prepared = prepare(PrepareSpec(source_path=str(tmp_path / "photos"), store=str(tmp_path / "store")))
-    assert prepared.manifest.source["kind"] == prepared.manifest.name == "folder"
+    assert prepared.manifest.source["kind"] == "folder"
+    assert prepared.manifest.name == "photos"
     assert "photos is read as source folder" in caplog.text
     assert "20 images, 2 classes, 6 × 4, gray" in caplog.text  # noqa: RUF001
 

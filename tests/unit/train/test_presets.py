@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ddpipe.commands.options import chosen_recipe
+from ddpipe.api import chosen_recipe
+from ddpipe.commands.options import given_names
 from ddpipe.commands.run_steps import train_command
 from ddpipe.errors import ParameterError
 from ddpipe.train.presets import PRESETS, recipe_of
@@ -79,4 +80,5 @@ def test_what_is_given_overrides_the_preset(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with train_command.make_context("train", ["--dataset", "m", *arguments]) as context:
-        assert chosen_recipe({**context.params, **context.params["options"]}) == recipe
+        values = {**context.params, **context.params["options"]}
+        assert chosen_recipe(values, given_names(values)) == recipe

@@ -1,0 +1,385 @@
+"""The functions of `import ddpipe`: a run on this machine and its steps, with the parameters of the commands.
+
+    result = ddpipe.run("photos", minutes=5)
+    result.metrics["accuracy"], result.report, result.model.predict("new.jpg")
+
+A function takes what the command of its name takes, as Python values, and raises the errors of errors.py.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from ddpipe import form, validation, workflow
+from ddpipe.data.versions import address
+from ddpipe.errors import Interrupted, ParameterError, ReplicaFailed, StoreError
+from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
+from ddpipe.export import ExportSpec
+from ddpipe.jobs import LOCAL
+from ddpipe.jobs.job import Owner
+from ddpipe.parameters import Between, Parameters, declared, parameter, refuse, with_declared
+from ddpipe.prepare.spec import PrepareSpec
+from ddpipe.processes.machine import on_stop
+from ddpipe.runs import Run, RunOptions, removed_if_rejected
+from ddpipe.steps import (
+    EVALUATE,
+    EXPORT,
+    TRAIN_ANYWHERE,
+    ReuseOptions,
+    StoreOptions,
+    TrainOptions,
+    use_endpoint,
+)
+from ddpipe.storage import open_store, read_uri
+from ddpipe.storage.lease import lease
+from ddpipe.train.presets import PresetOptions, recipe_of
+from ddpipe.train.recipe import Recipe
+from ddpipe.tune.study import best_recipe
+
+if TYPE_CHECKING:
+    from ddpipe.prepare.prepare import Prepared
+    from ddpipe.serve.predictor import Predictor
+    from ddpipe.summary import Summary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRunOptions(Parameters):
+    """The run, on this machine."""
+
+    heading: ClassVar[str] = "Run"
+
+    run: str = parameter(
+        "",
+        "Name of the run; an unfinished run is resumed (default: name of the dataset, and the time).",
+        common=True,
+    )
+    processes: int = parameter(1, "Training processes on this machine.", Between(1, 256), common=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionOptions(Parameters):
+    """Data that is a dataset version already."""
+
+    heading: ClassVar[str] = "Data"
+
+    dataset: str = parameter(
+        "",
+        "Dataset version to use instead of a source: the URI of its manifest, or its ID in the store or a "
+        "unique prefix of it.",
+        common=True,
+    )
+
+
+_CHECKED = (
+    RunOptions,
+    ReuseOptions,
+    PrepareSpec,
+    PresetOptions,
+    Recipe,
+    TrainOptions,
+    EvaluateSpec,
+    GateSpec,
+    ExportSpec,
+    StoreOptions,
+)
+RUN_GROUPS = (LocalRunOptions, VersionOptions, *(one for one in _CHECKED if one is not TrainOptions))
+"""The parameters of a run on this machine."""
+
+_PREPARE = (PrepareSpec, StoreOptions)
+_OF_RUN = ("run_id", "run")
+
+
+class Report(str):
+    """The URI of a page, which a notebook shows in place of the URI."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        # The page has its own styles: in a frame, they do not reach the notebook.
+        page = html.escape(read_uri(self).decode())
+        return f'<iframe srcdoc="{page}" width="100%" height="600" style="border: 0"></iframe>'
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run, and what its last step found.
+
+    Attributes:
+        uri: The run's folder.
+        metrics: Scores by their names: on the test split, or after training on the validation split.
+        text: What the command prints.
+    """
+
+    uri: str
+    metrics: Mapping[str, float]
+    text: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        """The result in a few lines."""
+        return self.text or f"{self.uri}: {dict(self.metrics)}"
+
+    @property
+    def run(self) -> str:
+        """The name of the run."""
+        return Run(self.uri).name
+
+    @property
+    def report(self) -> Report:
+        """The report on the run."""
+        return Report(Run(self.uri).report)
+
+    @cached_property
+    def model(self) -> Predictor:
+        """The exported model."""
+        from ddpipe.serve.predictor import load_model
+
+        return load_model(Run(self.uri).origin("export").model)
+
+
+@with_declared(*RUN_GROUPS, without=("run_id", "source_path"))
+def run(path: str | PathLike[str] = "", **options: Any) -> Result:
+    """Turn raw data into a model on this machine: prepare, train, evaluate, export, report.
+
+    Args:
+        path: The raw data: a folder, a file or s3://bucket/prefix.
+        options: Of the run.
+
+    Raises:
+        DdpipeError: A parameter is not valid, or a step failed.
+    """
+    given = _values("run", RUN_GROUPS, {**options, **_source(path)})
+    begun = planned(given, options)
+    with resumed_by("run", begun.run, given["run"]):
+        found = begun.carry_out()
+    scores = {name: score["value"] for name, score in found.metrics["test"].items()}
+    return Result(begun.run.uri, scores, found.text())
+
+
+@with_declared(*_PREPARE, without=("source_path",))
+def prepare(path: str | PathLike[str] = "", **options: Any) -> Prepared:
+    """Turn raw data into a dataset version; `manifest_uri` of the result names it.
+
+    Args:
+        path: The raw data: a folder, a file or s3://bucket/prefix.
+        options: Of the dataset version.
+
+    Raises:
+        DdpipeError: A parameter is not valid, or the data cannot become a dataset.
+    """
+    from ddpipe.prepare.prepare import prepare as step
+
+    given = _values("prepare", _PREPARE, {**options, **_source(path)})
+    refuse("prepare cannot start", validation.problems(_PREPARE, given, options))
+    return step(PrepareSpec.from_run_values(given))
+
+
+@with_declared(*TRAIN_ANYWHERE.groups, without=("run_id", "dataset", "pipeline", "task_id", "step"))
+def train(dataset: str, **options: Any) -> Result:
+    """Train a model on a dataset version, on this machine or in the pods of a job.
+
+    Args:
+        dataset: The URI of its manifest, or its ID in the store or a unique prefix of it.
+        options: Of the training.
+
+    Raises:
+        DdpipeError: A parameter is not valid, or the training failed.
+    """
+    given = _values("train", TRAIN_ANYWHERE.groups, {**options, "dataset": dataset})
+    refuse("train cannot start", validation.problems(TRAIN_ANYWHERE.groups, given, options))
+    begun, record = train_alone(address(dataset, given["store"]), given, options)
+    return Result(begun.uri, record["final"])
+
+
+@with_declared(*EVALUATE.groups, without=_OF_RUN)
+def evaluate(run: str | Result, **options: Any) -> Result:
+    """Evaluate the model of a trained run on the test split, and write its report.
+
+    Args:
+        run: Name of the run, or what another function returned.
+        options: Of the evaluation.
+
+    Raises:
+        DdpipeError: A parameter is not valid, or there is no trained run of this name.
+    """
+    begun, dataset, given = _begun("evaluate", EVALUATE.groups, run, options)
+    found = workflow.evaluate(begun, dataset, EvaluateSpec.from_run_values(given), given["network"])
+    return Result(begun.uri, found.headline())
+
+
+@with_declared(*EXPORT.groups, without=_OF_RUN)
+def export(run: str | Result, **options: Any) -> Result:
+    """Export the model of an evaluated run: `model` of the result predicts.
+
+    Args:
+        run: Name of the run, or what another function returned.
+        options: Of the model package.
+
+    Raises:
+        DdpipeError: A parameter is not valid, or there is no evaluated run of this name.
+    """
+    begun, dataset, given = _begun("export", EXPORT.groups, run, options)
+    package = workflow.export(begun, dataset, given["network"], ExportSpec.from_run_values(given))
+    return Result(begun.uri, {name: score.value for name, score in package.metrics.scores.items()})
+
+
+def _source(path: str | PathLike[str]) -> dict[str, str]:
+    return {"source_path": fspath(path)} if path else {}
+
+
+def _values(what: str, groups: tuple[type[Parameters], ...], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All values of these groups: those that are given, and the defaults."""
+    items = {item.name: item for group in reversed(groups) for item in declared(group)}
+    refuse(f"{what} cannot start", [form.unknown(name, items) for name in given if name not in items])
+    values = {**{name: item.default for name, item in items.items()}, **given}
+    use_endpoint(values)
+    return values
+
+
+def _begun(
+    what: str, groups: tuple[type[Parameters], ...], run: str | Result, options: Mapping[str, Any]
+) -> tuple[Run, str, dict[str, Any]]:
+    """The run of a step that follows training, its dataset, and the values of the step."""
+    folder, _, name = run.uri.rpartition("/") if isinstance(run, Result) else ("", "", run)
+    given = _values(what, groups, {**options, **({"runs": folder} if folder else {}), "run": name})
+    refuse(f"{what} cannot start", validation.problems(groups, given, options))
+    begun = RunOptions.from_run_values(given).required
+    return begun, workflow.dataset_of(begun, given["dataset"], given["store"]), given
+
+
+def chosen_recipe(values: Mapping[str, Any], given: Collection[str]) -> Recipe:
+    """The recipe of the preset or the study, with the hyperparameters that the user set."""
+    start = PresetOptions.from_run_values(values)
+    own = {item.name: values[item.name] for item in declared(Recipe) if item.name in given}
+    return recipe_of(start.preset, {**(best_recipe(start.recipe, own) if start.recipe else {}), **own})
+
+
+def timed_name(title: str) -> str:
+    """The name of a run for which the user gave none."""
+    return f"{title}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def planned(given: Mapping[str, Any], names: Collection[str]) -> RunPlan:
+    """The run that these values describe, of which the user set those that are named."""
+    refuse("the run cannot start", validation.problems(_CHECKED, given, names))
+    use_endpoint(given)
+    data = data_of(given)
+    title = data.name if isinstance(data, PrepareSpec) else "run"
+    return RunPlan(
+        Run.named(given["runs"], given["run"] or timed_name(title)),
+        data,
+        chosen_recipe(given, names),
+        TrainOptions.from_run_values(given),
+        EvaluateSpec.from_run_values(given),
+        GateSpec.from_run_values(given),
+        ExportSpec.from_run_values(given),
+        reuse=ReuseOptions.from_run_values(given).reuse,
+    )
+
+
+def train_alone(dataset: str, given: Mapping[str, Any], names: Collection[str]) -> tuple[Run, dict[str, Any]]:
+    """Train as the only process that works on the run, and return the run and the record of its training."""
+    title = dataset.split("/")[-3]  # the URI ends with NAME/ID/manifest.json
+    run = RunOptions.from_run_values(given).named or Run.named(given["runs"], timed_name(title))
+    recipe = chosen_recipe(given, names)
+    options, reuse = TrainOptions.from_run_values(given), ReuseOptions.from_run_values(given).reuse
+    # On a cluster, the name of the job already makes it unique.
+    alone = lease(open_store(run.uri)) if options.backend == LOCAL else nullcontext()
+    with removed_if_rejected(run.uri), alone:
+        owner = Owner.from_run_values(given)
+        return run, workflow.train(run, dataset, recipe, options, owner, reuse=reuse)
+
+
+@contextmanager
+def resumed_by(parameter: str, begun: Run, given: str) -> Iterator[None]:
+    """Add to an error after which the same command resumes how it finds the run, if its name has the time."""
+    try:
+        yield
+    except (Interrupted, ReplicaFailed, StoreError) as error:
+        if not given and _is_begun(begun):
+            named = f"`{parameter}` {begun.name}"
+            more = f"Add {named} to the command; otherwise a new {parameter} begins."
+            error.do = f"{error.do.rstrip('.')}. {more}"
+        raise
+
+
+def _is_begun(run: Run) -> bool:
+    try:
+        return run.has_begun
+    except StoreError:  # it may be what has failed
+        return False
+
+
+def data_of(given: Mapping[str, Any]) -> PrepareSpec | str:
+    """What to prepare, or the URI of a dataset version."""
+    spec = PrepareSpec.from_run_values(given)
+    if not given["dataset"]:
+        return spec.with_detected_source()
+    if spec != replace(PrepareSpec(), store=spec.store):
+        raise ParameterError(
+            what="the run cannot start",
+            which=f"dataset {given['dataset']}",
+            seen="options for preparing a dataset are given, too",
+            do="Leave out `dataset`, or the options for preparing.",
+        )
+    return address(given["dataset"], spec.store)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """A whole run on this machine.
+
+    Attributes:
+        data: What to prepare, or the URI of a dataset version.
+    """
+
+    run: Run
+    data: PrepareSpec | str
+    recipe: Recipe
+    options: TrainOptions
+    evaluation: EvaluateSpec
+    gate: GateSpec = field(default_factory=GateSpec)
+    export: ExportSpec = field(default_factory=ExportSpec)
+    reuse: bool = False
+
+    def carry_out(self) -> Summary:
+        """Run all steps in this process; training ranks are child processes, which end with it."""
+        from ddpipe.summary import summary
+
+        written = [self.run.uri, *([self.data.store] if isinstance(self.data, PrepareSpec) else [])]
+        with removed_if_rejected(*written):
+            for folder in written:
+                open_store(folder).check_writable()
+            if self.evaluation.slice_columns:
+                from ddpipe.evaluate.slices import rows_of
+
+                rows_of(self.evaluation)  # what is wrong with the table is found before the training
+            with on_stop(self._stop), lease(open_store(self.run.uri)):
+                self._steps()
+        return summary(self.run)
+
+    def _steps(self) -> None:
+        run, network = self.run, self.recipe.model
+        if isinstance(self.data, str):
+            workflow.use(run, dataset := self.data)
+        else:
+            dataset = workflow.prepare(run, self.data).manifest_uri
+        workflow.train(run, dataset, self.recipe, self.options, Owner(), reuse=self.reuse)
+        workflow.evaluate(run, dataset, self.evaluation, network)
+        if self.gate.gate_model and not workflow.gate(run, dataset, self.gate).promoted:
+            return
+        workflow.export(run, dataset, network, self.export)
+
+    def _stop(self) -> NoReturn:
+        raise Interrupted(
+            what="the run was interrupted",
+            which=self.run.uri,
+            seen="a stop signal arrived between two checkpoints",
+            do="Run the same command again to resume from the last one.",
+        )
