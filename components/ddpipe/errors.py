@@ -41,6 +41,9 @@ class DdpipeError(Exception):
 
     exit_code: ClassVar[int] = 1
 
+    def __init_subclass__(cls, exit_code: int) -> None:
+        cls.exit_code = exit_code
+
     def __init__(self, *, what: str, which: str, seen: str, do: str) -> None:
         self.what, self.which, self.seen, self.do = what, which, seen, do
         super().__init__(what, which, seen, do)
@@ -96,46 +99,32 @@ def listed(problems: Sequence[str], limit: int = 20) -> str:
     return f"{len(problems)} problem{'s' if len(problems) != 1 else ''}:" + "".join(shown + more)
 
 
-class InputError(DdpipeError):
+class InputError(DdpipeError, exit_code=10):
     """The input is not valid."""
 
-    exit_code = 10
 
-
-class ParameterError(InputError):
+class ParameterError(InputError, exit_code=11):
     """A parameter is unknown or its value invalid."""
 
-    exit_code = 11
 
-
-class SourceError(InputError):
+class SourceError(InputError, exit_code=12):
     """Raw data cannot become a dataset."""
 
-    exit_code = 12
 
-
-class DatasetError(InputError):
+class DatasetError(InputError, exit_code=13):
     """A dataset version is damaged or has another schema."""
 
-    exit_code = 13
 
-
-class CheckpointError(InputError):
+class CheckpointError(InputError, exit_code=14):
     """A checkpoint is damaged or belongs to another run."""
 
-    exit_code = 14
 
-
-class UnreadableImages(InputError):
+class UnreadableImages(InputError, exit_code=15):
     """Some images cannot be read; the others were answered."""
 
-    exit_code = 15
 
-
-class NewerFormat(InputError):
+class NewerFormat(InputError, exit_code=16):
     """A newer ddpipe wrote the file, which is left as it is."""
-
-    exit_code = 16
 
 
 def check_schema(content: object, known: int, which: str) -> None:
@@ -150,247 +139,165 @@ def check_schema(content: object, known: int, which: str) -> None:
         )
 
 
-class StoreError(DdpipeError):
+class StoreError(DdpipeError, exit_code=20):
     """A request to the object store failed."""
 
-    exit_code = 20
 
-
-class NoSuchBucket(StoreError):
+class NoSuchBucket(StoreError, exit_code=21):
     """The bucket does not exist."""
 
-    exit_code = 21
 
-
-class NoAccess(StoreError):
+class NoAccess(StoreError, exit_code=22):
     """The credentials are missing, wrong or insufficient."""
 
-    exit_code = 22
 
-
-class Unreachable(StoreError):
+class Unreachable(StoreError, exit_code=23):
     """The server does not answer, or fails repeatedly."""
 
-    exit_code = 23
 
-
-class CorruptObject(StoreError):
+class CorruptObject(StoreError, exit_code=24):
     """The content of an object does not match its checksum."""
 
-    exit_code = 24
 
-
-class NoSuchObject(StoreError):
+class NoSuchObject(StoreError, exit_code=25):
     """The object does not exist."""
 
-    exit_code = 25
 
-
-class NotWritable(StoreError):
+class NotWritable(StoreError, exit_code=26):
     """The store cannot be written to: read-only, full, or not a directory."""
 
-    exit_code = 26
 
-
-class TrainingError(DdpipeError):
+class TrainingError(DdpipeError, exit_code=30):
     """Training itself failed."""
 
-    exit_code = 30
 
-
-class Diverged(TrainingError):
+class Diverged(TrainingError, exit_code=31):
     """The loss is not a number any more."""
 
-    exit_code = 31
 
-
-class TrialsFailed(TrainingError):
+class TrialsFailed(TrainingError, exit_code=32):
     """Too many trials of a search failed, or all of them."""
 
-    exit_code = 32
 
-
-class NotRegistered(DdpipeError):
+class NotRegistered(DdpipeError, exit_code=34):
     """A model registry is away, or rejects a version; the model itself stands."""
 
-    exit_code = 34
 
-
-class ExportError(DdpipeError):
+class ExportError(DdpipeError, exit_code=35):
     """The exported and the trained model differ."""
 
-    exit_code = 35
 
-
-class ModelError(DdpipeError):
+class ModelError(DdpipeError, exit_code=36):
     """A model of the store has no such version, or its history is damaged."""
 
-    exit_code = 36
 
-
-class PromotionLost(ModelError):
+class PromotionLost(ModelError, exit_code=37):
     """Another version became the champion meanwhile."""
 
-    exit_code = 37
 
-
-class GateFailed(ModelError):
+class GateFailed(ModelError, exit_code=38):
     """The gate rejected a trained model."""
 
-    exit_code = 38
 
-
-class DeployFailed(DdpipeError):
+class DeployFailed(DdpipeError, exit_code=39):
     """A served model did not become ready; the previous one is restored."""
 
-    exit_code = 39
 
-
-class LaunchError(DdpipeError):
+class LaunchError(DdpipeError, exit_code=40):
     """A training job on a cluster failed."""
 
-    exit_code = 40
 
-
-class ClusterUnreachable(LaunchError):
+class ClusterUnreachable(LaunchError, exit_code=41):
     """The API server does not answer."""
 
-    exit_code = 41
 
-
-class Forbidden(LaunchError):
+class Forbidden(LaunchError, exit_code=42):
     """The service account lacks a right that launching needs."""
 
-    exit_code = 42
 
-
-class NotInstalled(LaunchError):
+class NotInstalled(LaunchError, exit_code=43):
     """The custom resource, or the operator behind it, is missing."""
 
-    exit_code = 43
 
-
-class PreflightFailed(LaunchError):
+class PreflightFailed(LaunchError, exit_code=44):
     """The job could not run; every problem is listed."""
 
-    exit_code = 44
 
-
-class NameTaken(LaunchError):
+class NameTaken(LaunchError, exit_code=45):
     """Another owner has a job of this name."""
 
-    exit_code = 45
 
-
-class Unschedulable(LaunchError):
+class Unschedulable(LaunchError, exit_code=46):
     """No node can run a replica, now or later."""
 
-    exit_code = 46
 
-
-class ImageUnavailable(LaunchError):
+class ImageUnavailable(LaunchError, exit_code=47):
     """A container image cannot be pulled."""
 
-    exit_code = 47
 
-
-class ReplicaFailed(LaunchError):
+class ReplicaFailed(LaunchError, exit_code=48):
     """A training process failed."""
 
-    exit_code = 48
 
-
-class DeadlineExceeded(LaunchError):
+class DeadlineExceeded(LaunchError, exit_code=49):
     """A stage of the job exceeded its deadline."""
 
-    exit_code = 49
 
-
-class JobDeleted(LaunchError):
+class JobDeleted(LaunchError, exit_code=50):
     """The job was deleted while it ran."""
 
-    exit_code = 50
 
-
-class OutputMissing(LaunchError):
+class OutputMissing(LaunchError, exit_code=51):
     """The job succeeded, but its output is missing."""
 
-    exit_code = 51
 
-
-class PodRefused(LaunchError):
+class PodRefused(LaunchError, exit_code=52):
     """Quota, a webhook or a missing object prevents pods from being created."""
 
-    exit_code = 52
 
-
-class OperatorSilent(LaunchError):
+class OperatorSilent(LaunchError, exit_code=53):
     """The operator does not react to the job."""
 
-    exit_code = 53
 
-
-class NotRemoved(LaunchError):
+class NotRemoved(LaunchError, exit_code=54):
     """A finished job could not be deleted."""
 
-    exit_code = 54
 
-
-class EngineError(DdpipeError):
+class EngineError(DdpipeError, exit_code=70):
     """A request to the pipeline server failed."""
 
-    exit_code = 70
 
-
-class EngineUnreachable(EngineError):
+class EngineUnreachable(EngineError, exit_code=71):
     """The server does not answer, or fails repeatedly."""
 
-    exit_code = 71
 
-
-class NotAnEngine(EngineError):
+class NotAnEngine(EngineError, exit_code=72):
     """The server is not Kubeflow Pipelines 2."""
 
-    exit_code = 72
 
-
-class LoginRequired(EngineError):
+class LoginRequired(EngineError, exit_code=73):
     """The account is not logged in, or the login has expired."""
 
-    exit_code = 73
 
-
-class EngineForbidden(EngineError):
+class EngineForbidden(EngineError, exit_code=74):
     """The account lacks a right on the server."""
 
-    exit_code = 74
 
-
-class UnknownToEngine(EngineError):
+class UnknownToEngine(EngineError, exit_code=75):
     """There is no such run, pipeline version or schedule."""
 
-    exit_code = 75
 
-
-class EngineConflict(EngineError):
+class EngineConflict(EngineError, exit_code=76):
     """The name is taken, or the object's state does not allow it."""
 
-    exit_code = 76
 
-
-class RunFailed(EngineError):
+class RunFailed(EngineError, exit_code=77):
     """The run that was waited for failed."""
 
-    exit_code = 77
 
-
-class RunStopped(EngineError):
+class RunStopped(EngineError, exit_code=78):
     """The run that was waited for was stopped."""
 
-    exit_code = 78
 
-
-class Interrupted(DdpipeError):
+class Interrupted(DdpipeError, exit_code=143):
     """A stop signal arrived: the state is saved; run again to resume."""
-
-    exit_code = 143
