@@ -284,6 +284,13 @@ def _pod(options: DeployOptions, model: str) -> dict[str, Any]:
         "env": s3_environment(options.s3_secret, options.s3_endpoint),
         "ports": [{"containerPort": PORT, "protocol": "TCP"}],
         "readinessProbe": {"httpGet": ready, "periodSeconds": 2, "timeoutSeconds": 5},
+        "livenessProbe": {
+            "httpGet": {**ready, "path": "/v2/health/live"},
+            "initialDelaySeconds": 60,  # the package is read and tried first
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+        },
         "resources": {"limits": resources, "requests": resources},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -20,7 +20,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from importlib.resources import files
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Any, ParamSpec, TypeVar
 
 import anyio.to_thread
@@ -33,6 +33,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ddpipe.errors import DdpipeError
+from ddpipe.model.session import LONGEST
 from ddpipe.processes.machine import cpus
 from ddpipe.serve import protocol
 from ddpipe.serve.predictor import MOST_PIXELS, Given, Prediction, Predictor, pixels_of
@@ -120,6 +122,7 @@ class Requests:
     def __init__(self, model: Predictor, name: str, queue: int) -> None:
         self.model, self.name, self.queue = model, name, queue
         self._active = self._bytes = 0
+        self._began: dict[int, float] = {}
         self.parsing = Lock()
         self._threads = CapacityLimiter(cpus())
         self._registry = CollectorRegistry()
@@ -137,6 +140,11 @@ class Requests:
     def version(self) -> str:
         """Of the model, as clients know it."""
         return self.model.version[:12]
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a thread computes for longer than an answer may take: only a new process ends that."""
+        return any(time.monotonic() - since > 2 * LONGEST for since in [*self._began.values()])
 
     def metrics(self) -> bytes:
         """What was counted, as Prometheus reads it."""
@@ -192,12 +200,20 @@ class Requests:
 
     async def computed(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """What a function gives, in one of a few threads."""
+
+        def timed() -> T:
+            self._began[get_ident()] = time.monotonic()
+            try:
+                return function(*arguments, **named)
+            finally:
+                del self._began[get_ident()]
+
         try:
-            return await anyio.to_thread.run_sync(
-                lambda: function(*arguments, **named), limiter=self._threads
-            )
+            return await anyio.to_thread.run_sync(timed, limiter=self._threads)
         except protocol.WrongRequest as error:
             raise Rejected(413 if isinstance(error, protocol.TooLarge) else 400, str(error)) from error
+        except DdpipeError as error:
+            raise Rejected(500, str(error)) from error
 
     def predicted(self, images: Iterable[Given]) -> list[Prediction]:
         """The model's answers, counted."""
@@ -248,7 +264,8 @@ class Server:
         return PlainTextResponse(self._work.metrics())
 
     async def _live(self, _request: Request) -> Response:
-        return Answer({"live": True, "ready": True})
+        works = not self._work.hangs
+        return Answer({"live": works, "ready": works}, 200 if works else 503)
 
     async def _ready(self, _request: Request) -> Response:
         return Answer({"name": self._work.name, "ready": True})

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx_packages import ADDED, CLASSES, SHAPE, a_signature, a_small_package, an_onnx
 from samples import an_image
 
-from ddpipe.errors import CorruptObject, NoSuchObject, ParameterError
+from ddpipe.errors import CorruptObject, NewerFormat, NoSuchObject
+from ddpipe.model import session
 from ddpipe.serve.predictor import load_model
 from ddpipe.storage.sealed import sha256
 
@@ -60,7 +61,7 @@ def test_newer_package_asks_for_a_newer_ddpipe() -> None:
     a_small_package("model")
     seal = json.loads(Path("model/package.json").read_bytes())
     Path("model/package.json").write_text(json.dumps(seal | {"schema": seal["schema"] + 1}))
-    with pytest.raises(ParameterError, match="Upgrade ddpipe"):
+    with pytest.raises(NewerFormat, match="Upgrade ddpipe"):
         load_model("model")
 
 
@@ -109,6 +110,60 @@ def _other_size(model: ModelProto) -> None:
 
 def _unknown_operator(model: ModelProto) -> None:
     model.graph.node[0].op_type, model.graph.node[0].domain = "Shell", "evil"
+
+
+def _add(model: ModelProto, *nodes: NodeProto, **constants: Any) -> None:
+    """Add what "extra" is computed by, a number, to the logits."""
+    model.graph.node[3].input[1] = "extra"
+    model.graph.node.MergeFrom([*model.graph.node[:3], *nodes, model.graph.node[3]])
+    del model.graph.node[:4]
+    for name, value in constants.items():
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+
+
+def _endless(model: ModelProto) -> None:
+    goes_on = helper.make_tensor_value_info("goes_on", TensorProto.BOOL, [])
+    number = helper.make_tensor_value_info("number", TensorProto.INT64, [])
+    value, more = (helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in ("value", "more"))
+    same = helper.make_tensor_value_info("same", TensorProto.BOOL, [])
+    steps = [
+        helper.make_node("Identity", ["goes_on"], ["same"]),
+        helper.make_node("Add", ["value", "start"], ["more"]),
+    ]
+    body = helper.make_graph(steps, "body", [number, goes_on, value], [same, more])
+    loop = helper.make_node("Loop", ["", "true", "start"], ["extra"], body=body)
+    _add(model, loop, true=np.ones((), bool), start=np.array(0, np.float32))
+
+
+def _huge(model: ModelProto) -> None:
+    large = helper.make_node("ConstantOfShape", ["sides"], ["large"])
+    _add(
+        model,
+        large,
+        helper.make_node("ReduceMax", ["large"], ["extra"], keepdims=0),
+        sides=np.array([40_000] * 2),
+    )
+
+
+def _two_rows(model: ModelProto) -> None:
+    _add(model, extra=np.zeros((2, len(CLASSES)), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        (_endless, "took longer than"),
+        (_huge, "Available memory"),
+        (_two_rows, r"1 images with \(2, 3\) numbers"),
+    ],
+)
+def test_network_that_does_not_answer_is_rejected(
+    change: Callable[[ModelProto], None], seen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "LONGEST", 2.0)
+    a_small_package("model", change=change)
+    with pytest.raises(CorruptObject, match=seen):
+        load_model("model")
 
 
 @pytest.mark.parametrize("change", [_other_name, _other_size, _unknown_operator])

@@ -345,6 +345,18 @@ def test_large_images_are_decoded_one_after_the_other(
     assert most == 1
 
 
+def test_a_server_whose_request_hangs_is_not_alive(model: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "LONGEST", 0.05)
+    monkeypatch.setattr(Predictor, "logits", lambda _model, images: (sleep(1), np.zeros((len(images), 3)))[1])
+    for url in _running(Server(model, "toys", queue=4)):
+        with ThreadPoolExecutor() as pool:
+            asked = pool.submit(infer, url, pixels(np.zeros((1, *SHAPE), np.uint8)))
+            while HTTP.request("GET", f"{url}/v2/health/live").status == 200:
+                assert not asked.done()
+            assert asked.result()[0] == 200
+        assert HTTP.request("GET", f"{url}/v2/health/ready").status == 200
+
+
 def test_page_loads_nothing_from_elsewhere(url: str) -> None:
     answer = HTTP.request("GET", url)
     assert "Drop a picture" in answer.data.decode()
