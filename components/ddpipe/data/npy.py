@@ -6,7 +6,8 @@ ValueError.
 
 A file mapped into memory is loaded only where it is read, and all processes of a machine share it. Python
 keeps it open for each mapping, and many systems allow a process 1,024 files: 64 GB of shards. So the limit is
-raised to what the system allows, and from Python 3.13 on no file stays open.
+raised to what the system allows, and from Python 3.13 on no file stays open. Of shards that are too many even
+so, those in use are open (reader.py).
 """
 
 from __future__ import annotations
@@ -115,6 +116,18 @@ def _mapped(path: Path) -> mmap.mmap:
         if sys.version_info >= (3, 13):
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ, trackfd=False)
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def files_left() -> int:
+    """How many more files this process may open, at least; its limit is raised to what it may be."""
+    _raise_limit()
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    folder = Path("/proc/self/fd")
+    return soft - (len(list(folder.iterdir())) if folder.is_dir() else _USUAL_FILES)
+
+
+_USUAL_FILES = 64
+"""Files that a process has open, where the system does not tell."""
 
 
 def _raise_limit() -> bool:

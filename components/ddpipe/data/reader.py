@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import math
 import socket
+import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -27,6 +28,7 @@ from ddpipe.data.columns import Strings
 from ddpipe.data.fetching import fetched
 from ddpipe.data.index import Labels, SampleIndex, open_index
 from ddpipe.data.manifest import DatasetManifest, Shape, ShardRef, load_manifest, store_of
+from ddpipe.data.npy import files_left
 from ddpipe.data.shards import (
     BLOCK,
     Images,
@@ -86,12 +88,16 @@ def open_shards(
     folder = cache or default_cache()
 
     far = _left_in_store(shards, store, folder)
+    left = files_left() - _OTHER_FILES
+    has_room = len(shards) <= left or sys.version_info >= (3, 13)  # whose mappings keep no file open
+    kept = open_shard if has_room else lru_cache(max(1, left // 2))(open_shard)
 
     def opened(number: int) -> Shard:
         shard = shards[number]
         if shard in far:
             return PartShard(store, shard, shape)
-        return open_shard(fetched(store, shard, folder), shard, shape)
+        path = fetched(store, shard, folder)
+        return open_shard(path, shard, shape) if kept is open_shard else ClosedShard(kept, path, shard, shape)
 
     order = _fetch_order(len(shards), socket.gethostname())
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -167,6 +173,26 @@ class SplitReader:
     def _begun(self, place: int, wanted: NDArray[np.int64]) -> Iterable[Images]:
         shard = self._shards[place]
         return shard.each(wanted - (self._ends[place] - len(shard)))
+
+
+_OTHER_FILES = 64
+"""That a process needs besides: connections, locks, logs, the files of checkpoints."""
+
+
+class ClosedShard:
+    """A shard whose file is open while it is in use: there are more shards than files may be open."""
+
+    def __init__(self, kept: Callable[..., Shard], path: Path, shard: ShardRef, shape: Shape) -> None:
+        """Verify it once; `kept` keeps some shards open and drops the others."""
+        self._count, self._opened = shard.count, partial(kept, path, shard, shape)
+        self._opened()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def each(self, indices: NDArray[np.int64]) -> Iterable[Images]:
+        """Copies of the images with these indices, (height, width, channels): they hold no file open."""
+        return [np.array(image) for image in self._opened().each(indices)]
 
 
 READERS = 16

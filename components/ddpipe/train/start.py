@@ -234,7 +234,7 @@ def _with_warm_start(data: Measured, recipe: Recipe) -> Measured:
 
 
 def _with_defaults_of_then(recipe: Recipe, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Recipe:
-    """The recipe with the defaults that a training began with: they belong to it, whatever they are today."""
+    """The recipe with the defaults that a training began with: they belong to it."""
     today, plain = Recipe().shaping(), recipe_of("plain", {}).shaping()
     left_open = {name for name, value in recipe.shaping().items() if value == today[name]}
     # What was declared later had one value in every training until then: that of the preset plain.
