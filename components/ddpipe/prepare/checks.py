@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from unicodedata import category, normalize
 
 import numpy as np
 
@@ -23,6 +25,9 @@ log = logging.getLogger(__name__)
 
 FEW = {"train": 20, "validation": 10, "test": 10}
 """Images of the smallest class below which a split deserves a warning."""
+
+NUMBER = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")
+"""A class that may be written as 1, 01 or 1.0."""
 
 _Z = 1.96
 """Standard deviations to each side of a 95 % interval."""
@@ -111,20 +116,26 @@ def refuse_torn_groups(spec: PrepareSpec, samples: Samples, places: Places) -> N
 
 def split_warnings(classes: Sequence[str], splits: Mapping[str, Samples]) -> Iterator[str]:
     """Warnings about what can be trained on, but may not be what its user wants."""
-    yield from _few_images(
-        classes, {name: class_counts(part.labels, len(classes)) for name, part in splits.items()}
-    )
+    counts = {name: class_counts(part.labels, len(classes)) for name, part in splits.items()}
+    yield from _few_images(classes, counts)
     groups = np.concatenate([found.groups for found in splits.values()])
     groups = groups[groups != b""]
     if len(groups) > 1 and len(np.unique(groups)) == len(groups):
         example = groups[0].decode()
         yield f"every group has one image, such as {example!r}: does it really name groups?"
     spellings: dict[str, list[str]] = defaultdict(list)
-    for name in classes:
-        spellings["".join(name.split()).casefold()].append(name)
+    for name, count in zip(classes, np.sum([*counts.values()], axis=0).tolist(), strict=True):
+        spellings[_spelling(name)].append(f"{name!r} ({count:,} images)")
     for alike in spellings.values():
         if len(alike) > 1:
-            yield f"classes {', '.join(map(repr, alike))} differ by case or spaces only"
+            yield f"classes {', '.join(alike)} may be one, in several spellings"
+
+
+def _spelling(name: str) -> str:
+    """What is left of a name without case, spaces, widths and invisible characters; numbers by value."""
+    plain = "".join(char for char in normalize("NFKC", name).casefold() if category(char) not in {"Cf", "Zs"})
+    plain = "".join(plain.split())
+    return f"{float(plain):g}" if NUMBER.fullmatch(plain) else plain
 
 
 def _few_images(classes: Sequence[str], counts: Mapping[str, Labels]) -> Iterator[str]:

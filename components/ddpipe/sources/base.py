@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+from unicodedata import normalize
 
 from ddpipe.data.manifest import Label, printable
 from ddpipe.errors import SourceError
@@ -137,6 +138,11 @@ def split_called(name: str) -> str:
     """The split that a name means; "" if it means none."""
     words = [word for word in re.split(r"[\s_.-]+", name.lower()) if word not in EXTRA_WORDS]
     return SPLIT_WORDS.get("".join(words), "")
+
+
+def as_class(name: str) -> str:
+    """A class's name, however its accents are composed; a byte order mark is none of it."""
+    return normalize("NFC", name.removeprefix("\ufeff"))
 
 
 def abridged(names: Sequence[str], most: int = 5) -> str:

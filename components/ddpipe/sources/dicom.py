@@ -32,6 +32,9 @@ pydicom.config.settings.reading_validation_mode = (
     pydicom.config.IGNORE
 )  # files often break rules that no pixel needs
 
+NEEDED = ("PhotometricInterpretation", "BitsStored", "PixelRepresentation")
+"""Elements of the header without which pixels have no meaning."""
+
 GRAY = ("MONOCHROME1", "MONOCHROME2")
 
 BYTE = 8
@@ -84,6 +87,9 @@ def _read(data: bytes, *, stop_before_pixels: bool = False) -> Dataset:
     file = pydicom.dcmread(io.BytesIO(data), stop_before_pixels=stop_before_pixels)
     if not (file.get("Rows") and file.get("Columns")):
         raise Unreadable("it is a DICOM file without an image")
+    lacks = [name for name in NEEDED if name not in file]
+    if lacks or "TransferSyntaxUID" not in file.file_meta:
+        raise Unreadable(f"its header lacks {', '.join(lacks or ['TransferSyntaxUID'])}")
     return file
 
 

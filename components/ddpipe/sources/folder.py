@@ -11,11 +11,28 @@ from typing import Any, NamedTuple
 
 from ddpipe.data.manifest import printable
 from ddpipe.errors import SourceError
-from ddpipe.sources.base import ENDINGS, Sample, Survey, abridged, error_for_source, sorted_out, split_called
+from ddpipe.sources.base import (
+    ENDINGS,
+    Sample,
+    Survey,
+    abridged,
+    as_class,
+    error_for_source,
+    sorted_out,
+    split_called,
+)
 from ddpipe.sources.listing import listed_files, read_file, stamp
 from ddpipe.storage import ObjectInfo
 
 log = logging.getLogger(__name__)
+
+
+NO_PICTURES = (
+    *(".avi", ".mov", ".mp3", ".mp4", ".wav", ".csv", ".tsv", ".json", ".xml", ".yaml", ".npy", ".ipynb"),
+    *(".doc", ".docx", ".html", ".md", ".pdf", ".txt", ".xls", ".xlsx", ".gz", ".tar", ".zip", ".py"),
+    *(".bak", ".db", ".ini", ".lnk", ".log", ".url"),
+)
+"""Endings of files that lie among pictures; files with any other ending are tried."""
 
 
 class Placed(NamedTuple):
@@ -38,6 +55,9 @@ class ClassFolders:
         listing = listed_files(self.path)
         has_splits = self._has_splits(listing.infos)
         found = list(_placed(listing.infos, has_splits=has_splits))
+        if others := [file.info.key for file in found if file.info.key.lower().endswith(NO_PICTURES)]:
+            log.warning("%d files of %s are no pictures: %s", len(others), self.path, abridged(others))
+            found = [file for file in found if not file.info.key.lower().endswith(NO_PICTURES)]
         classes = tuple(sorted({file.name for file in found if not printable(file.name)}))
         labels = {name: label for label, name in enumerate(classes)}
         samples, unprintable = sorted_out(
@@ -149,4 +169,4 @@ def _placed(infos: Iterable[ObjectInfo], *, has_splits: bool) -> Iterator[Placed
         split = split_called(parts[0]) if has_splits and len(parts) > 1 else ""
         inner = parts[1:] if has_splits else parts
         if len(inner) > 1:
-            yield Placed(split, inner[0], inner[1:], info)
+            yield Placed(split, as_class(inner[0]), inner[1:], info)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -16,9 +17,11 @@ from urllib.parse import unquote
 
 from ddpipe.data.manifest import printable
 from ddpipe.errors import NoAccess, NoSuchObject
-from ddpipe.sources.base import Unreadable, split_called, store_of
+from ddpipe.sources.base import Unreadable, abridged, split_called, store_of
 from ddpipe.storage import ObjectInfo, Store, open_store
 from ddpipe.storage.files import info_of
+
+log = logging.getLogger(__name__)
 
 LOST = "lost+found"
 """A folder that file systems keep for the administrator."""
@@ -50,7 +53,10 @@ def listed_files(path: str) -> Listing:
     root = store.local_path("")
     if root is None:
         return _in_bucket(store)
-    found = list(_walked(root))
+    outside: list[str] = []
+    found = list(_walked(root, outside))
+    if outside:
+        log.warning("%d links lead out of %s: %s", len(outside), path, abridged(sorted(outside)))
     infos = sorted((item for item in found if isinstance(item, ObjectInfo)), key=lambda info: info.key)
     bad = dict(item for item in found if isinstance(item, tuple))
     return Listing(
@@ -172,8 +178,12 @@ def stamp(info: ObjectInfo) -> str:
     return f"{info.size:x}-{info.etag}"
 
 
-def _walked(root: Path) -> Iterator[ObjectInfo | tuple[str, str] | str]:
-    """Files; the key of something else and why it is none; the key of an empty folder. In no order."""
+def _walked(root: Path, outside: list[str]) -> Iterator[ObjectInfo | tuple[str, str] | str]:
+    """Files; the key of something else and why it is none; the key of an empty folder. In no order.
+
+    Links out of the folder are noted in `outside`: an archive of somebody else may have brought them.
+    """
+    top = root.resolve()
     folders = [(str(root), "", frozenset({_identity(root.stat())}))]
     while folders:
         folder, prefix, above = folders.pop()
@@ -194,6 +204,8 @@ def _walked(root: Path) -> Iterator[ObjectInfo | tuple[str, str] | str]:
             except OSError as error:
                 yield key, f"it cannot be read: {error.strerror}"
                 continue
+            if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(top):
+                outside.append(f"{key} -> {Path(entry.path).resolve()}")
             if S_ISDIR(status.st_mode) and _identity(status) not in above:
                 folders.append((entry.path, f"{key}/", above | {_identity(status)}))
             else:

@@ -20,6 +20,7 @@ from ddpipe.sources.base import (
     Sample,
     Survey,
     Table,
+    as_class,
     error_for_source,
     sorted_out,
     split_called,
@@ -316,13 +317,13 @@ def _remedy(rows: Sequence[Row], columns: Table) -> str:
 def _classes(rows: Sequence[Row], columns: Table) -> tuple[tuple[str, ...], str]:
     if len(columns.labels) > 1:
         return columns.labels, "multilabel"
-    return tuple(sorted({row.cells[columns.labels[0]] for row in rows})), "multiclass"
+    return tuple(sorted({as_class(row.cells[columns.labels[0]]) for row in rows})), "multiclass"
 
 
 def _label(cells: Mapping[str, str], columns: Table, numbers: Mapping[str, int]) -> Label:
     if len(columns.labels) > 1:
         return tuple(BINARY[cells[label]] for label in columns.labels)
-    return numbers[cells[columns.labels[0]]]
+    return numbers[as_class(cells[columns.labels[0]])]
 
 
 def _match(name: str, found: Mapping[str, ObjectInfo], names: FileNames) -> ObjectInfo | str:

@@ -15,7 +15,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ddpipe.data.manifest import printable
-from ddpipe.sources.base import IMAGES, SPLIT_WORDS, Sample, Survey, abridged, error_for_source, sorted_out
+from ddpipe.sources.base import (
+    ENDINGS,
+    IMAGES,
+    SPLIT_WORDS,
+    Sample,
+    Survey,
+    abridged,
+    as_class,
+    error_for_source,
+    sorted_out,
+)
 from ddpipe.sources.listing import listed_files, stamp
 from ddpipe.storage import ObjectInfo, Store, open_store, split_uri
 
@@ -28,17 +38,27 @@ LABEL_BYTES = 2**20
 LONGEST_NUMBER = 20
 """Digits of a class that counts as a number."""
 
+COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
+"""How files of gzip, bzip2 and xz begin."""
+
+LONGEST_MAGIC = 5
+
 AT_ONCE = 8
 """Tars that are listed at the same time."""
 
 
 @dataclass(slots=True)
 class _Member:
-    """A sample as it is put together; there should be one image and one label."""
+    """A sample as it is put together; there should be one image and one label.
+
+    Attributes:
+        cut: A file that would be its image if names did not end at their first dot.
+    """
 
     images: list[str] = field(default_factory=list)
     labels: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
+    cut: str = ""
 
     @property
     def problem(self) -> str:
@@ -48,7 +68,8 @@ class _Member:
     def _problems(self) -> Iterator[str]:
         yield from self.problems
         if not self.images:
-            yield f"it has no image ({', '.join(IMAGES)})"
+            cut = f": names end at their first dot, also that of {self.cut}" if self.cut else ""
+            yield f"it has no image ({', '.join(IMAGES)}){cut}"
         if len(self.images) > 1:
             yield f"it has {len(self.images)} images of this name"
         if len(self.labels) > 1:
@@ -129,12 +150,14 @@ class Tars:
 
     def _listing(self, info: ObjectInfo) -> dict[str, _Member]:
         members: dict[str, _Member] = {}
+        store = open_store(self._folder)
         try:
-            with tarfile.open(fileobj=_buffered(open_store(self._folder), info)) as tar:
+            with tarfile.open(fileobj=_buffered(store, info), mode="r:") as tar:
                 for item in tar:
                     folder, slash, base = item.name.removeprefix("./").rpartition("/")
                     name, _, ending = base.partition(".")
-                    is_image = ending.lower() in IMAGES
+                    ending = ending.lower()
+                    is_image = ending in IMAGES
                     if name and (item.isreg() or (is_image and not item.isdir())):
                         member = members.setdefault(f"{folder}{slash}{name}", _Member())
                         if not item.isreg():
@@ -144,9 +167,14 @@ class Tars:
                             member.images.append(place)
                         elif ending in {"cls", "json"}:
                             _note_label(member, ending, tar, item)
+                        elif ending.endswith(ENDINGS):
+                            member.cut = base
                 check_end(tar)
         except (tarfile.TarError, EOFError) as error:
             which = f"{self._folder}/{info.key}"
+            if store.read_range(info.key, 0, min(LONGEST_MAGIC, info.size)).startswith(COMPRESSED):
+                do = "Unpack it, with gunzip or the like, and call the result .tar."
+                raise error_for_source(which, "it is compressed, although it is called .tar", do) from error
             raise error_for_source(
                 which, f"it is not a complete tar: {error}", "Get the tar again."
             ) from error
@@ -223,7 +251,7 @@ def _label(ending: str, content: bytes) -> str | None:
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     is_label = isinstance(label, str | int) and not isinstance(label, bool)
-    return str(label).strip() if is_label else None
+    return as_class(str(label)).strip() if is_label else None
 
 
 def _place(name: str) -> tuple[bool, int, str]:

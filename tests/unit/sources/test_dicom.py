@@ -230,6 +230,23 @@ def test_a_film_is_refused_by_its_name() -> None:
         _shown(file)
 
 
+@pytest.mark.parametrize("name", ["PhotometricInterpretation", "BitsStored"])
+def test_what_a_header_lacks_is_named(name: str) -> None:
+    file = _dicom()
+    delattr(file, name)
+    with pytest.raises(Unreadable, match=f"its header lacks {name}"):
+        decode(_saved(file), (64, 64, 1))
+
+
+def test_a_header_without_a_transfer_syntax_is_named() -> None:
+    file = pydicom.dcmread(io.BytesIO(_saved(_dicom())))
+    del file.file_meta.TransferSyntaxUID
+    buffer = io.BytesIO()
+    pydicom.dcmwrite(buffer, file, implicit_vr=False, little_endian=True)
+    with pytest.raises(Unreadable, match="its header lacks TransferSyntaxUID"):
+        decode(buffer.getvalue(), (64, 64, 1))
+
+
 def test_a_file_without_an_image_is_refused() -> None:
     file = _dicom()
     del file.Rows, file.Columns, file.PixelData

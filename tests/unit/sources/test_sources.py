@@ -185,6 +185,33 @@ def test_a_test_folder_without_labels_is_named(tmp_path: Path, caplog: pytest.Lo
     assert "test/ has no class folders: its 3 images are not labelled" in caplog.text
 
 
+def test_accents_of_a_class_may_be_composed_or_not(tmp_path: Path) -> None:
+    a_folder(tmp_path / "toys", {"caf\u00e9": 6, "cafe\u0301": 6, "kite": 6})
+    assert open_source("folder", str(tmp_path / "toys"), Table()).survey().classes == ("caf\u00e9", "kite")
+    survey = _survey_of(tmp_path / "more", "file,label", "{},caf\u00e9", "{},cafe\u0301", "{},kite")
+    assert survey.classes == ("caf\u00e9", "kite")
+
+
+def test_files_that_are_no_pictures_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = _class_folders(tmp_path)
+    for name in ("Thumbs.db", "notes.txt"):
+        (folder / "ball" / name).write_text("no picture")
+    prepared = prepare(_spec(tmp_path, "folder", folder))
+    assert prepared.skipped == []
+    assert "2 files of" in caplog.text
+    assert "are no pictures: ball/Thumbs.db, ball/notes.txt" in caplog.text
+
+
+def test_links_out_of_the_folder_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = _class_folders(tmp_path)
+    (folder / "ball" / "inside.png").symlink_to(folder / "kite" / "0000.png")
+    (folder / "ball" / "private.png").symlink_to(an_image(tmp_path / "private.png"))
+    (folder / "more").symlink_to(a_folder(tmp_path / "elsewhere", {"a": 3}) / "a")
+    listing.listed_files(str(folder))
+    assert "2 links lead out of" in caplog.text
+    assert f"ball/private.png -> {tmp_path.resolve()}/private.png, more -> " in caplog.text
+
+
 def test_images_outside_class_folders_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = _class_folders(tmp_path)
     an_image(folder / "cover.png")
@@ -1107,6 +1134,27 @@ def test_an_archive_of_cifar_that_lost_batches_is_refused(tmp_path: Path) -> Non
         last = tar.getmembers()[-1]
     path.write_bytes(content[: last.offset])
     assert "it ends without the blocks that end a tar" in _seen(_spec(tmp_path, "cifar10", path))
+
+
+def test_where_a_name_is_cut_is_said(tmp_path: Path) -> None:
+    image = an_image(tmp_path / "x.png").read_bytes()
+    files = {f"a.{number}.png": image for number in range(2)} | {
+        f"a.{number}.cls": b"0" for number in range(2)
+    }
+    _tar(tmp_path / "a.tar", {**files, "b.png": image, "b.CLS": b"\xef\xbb\xbfkite"})
+    survey = open_source("webdataset", str(tmp_path / "a.tar"), Table()).survey()
+    assert survey.classes == ("kite",)
+    (problem,) = survey.problems.values()
+    assert "names end at their first dot, also that of a.1.png" in problem
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_compressed_file_called_tar_is_named(packed: bool, tmp_path: Path) -> None:
+    _tar(tmp_path / "a.tar", {"1.png": an_image(tmp_path / "x.png").read_bytes(), "1.cls": b"0"})
+    content = (tmp_path / "a.tar").read_bytes()
+    (tmp_path / "a.tar").write_bytes(gzip.compress(content) if packed else b"?" * 2048)
+    seen = "it is compressed, although it is called .tar" if packed else "it is not a complete tar"
+    assert seen in _seen(_spec(tmp_path, "webdataset", tmp_path / "a.tar"))
 
 
 def test_tars_without_files_are_refused(tmp_path: Path) -> None:
