@@ -194,9 +194,6 @@ def run(
         intended_use: What the model is for, and what it is not for: a text for its card.
         s3_endpoint: Object store as host:port (default: S3_ENDPOINT, or AWS; inside Kubernetes, Kubeflow's
             own).
-
-    Raises:
-        DdpipeError: A parameter is not valid, or a step failed.
     """
 
 def prepare(
@@ -252,9 +249,6 @@ def prepare(
             the data.
         s3_endpoint: Object store as host:port (default: S3_ENDPOINT, or AWS; inside Kubernetes, Kubeflow's
             own).
-
-    Raises:
-        DdpipeError: A parameter is not valid, or the data cannot become a dataset.
     """
 
 def train(
@@ -434,9 +428,6 @@ def train(
             last lines of a failed rank are always printed.
         deadlines: Deadlines in seconds by stage: reconciled, scheduled, pulled, running, finished, hopeless,
             outage.
-
-    Raises:
-        DdpipeError: A parameter is not valid, or the training failed.
     """
 
 def evaluate(
@@ -469,9 +460,6 @@ def evaluate(
             the function named here is imported, never one that a file names.
         s3_endpoint: Object store as host:port (default: S3_ENDPOINT, or AWS; inside Kubernetes, Kubeflow's
             own).
-
-    Raises:
-        DdpipeError: A parameter is not valid, or there is no trained run of this name.
     """
 
 def export(
@@ -499,9 +487,6 @@ def export(
             the function named here is imported, never one that a file names.
         s3_endpoint: Object store as host:port (default: S3_ENDPOINT, or AWS; inside Kubernetes, Kubeflow's
             own).
-
-    Raises:
-        DdpipeError: A parameter is not valid, or there is no evaluated run of this name.
     """
 
 def load_model(

@@ -12,14 +12,15 @@ import logging
 import sys
 from collections.abc import Mapping
 from difflib import get_close_matches
+from signal import SIGINT
 from typing import Any
 
 import click
 
-from ddpipe.commands import JSON, SPELLING
-from ddpipe.errors import DdpipeError, ParameterError, visible
+from ddpipe.commands import ARGUMENTS, JSON, SPELLING
+from ddpipe.errors import DdpipeError, Interrupted, ParameterError, visible
 from ddpipe.form import as_option, spelled
-from ddpipe.processes.machine import clean_up_and_leave, search_rarely
+from ddpipe.processes.machine import STOPS, clean_up_and_leave, search_rarely
 
 COMMANDS = {
     "run": ("run", "Images to a model, on this machine."),
@@ -46,6 +47,10 @@ COMMANDS = {
 
 A file is imported when one of its commands is called: `launch` does not load what `prepare` needs.
 """
+
+
+_INTERRUPTED = 128 + SIGINT
+"""Exit code after Ctrl-C."""
 
 
 class CommandLine(click.Group):
@@ -79,16 +84,26 @@ class CommandLine(click.Group):
             ctx.fail(f"No such command {args[0]!r}. Did you mean {close[0]}?")
         return super().resolve_command(ctx, args)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and keep them for a message with the same command."""
+        ctx.meta[ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; print an expected error as text and, with --json, as an object."""
         try:
             return self._invoke(ctx)
+        except KeyboardInterrupt:
+            ctx.exit(_INTERRUPTED)
         except DdpipeError as error:
+            # As of any command that Ctrl-C ends; SIGTERM has the code of the error.
+            by_keyboard = isinstance(error, Interrupted) and STOPS[-1:] == [SIGINT]
+            exit_code = _INTERRUPTED if by_keyboard else error.exit_code
             click.secho(_spelled(str(error), ctx.meta), fg="red", err=True)
             if ctx.meta.get(JSON):
                 texts = {part: _spelled(str(text), ctx.meta) for part, text in error.as_dict().items()}
-                click.echo(json.dumps({**texts, "exit_code": error.exit_code}))
-            ctx.exit(error.exit_code)
+                click.echo(json.dumps({**texts, "exit_code": exit_code}))
+            ctx.exit(exit_code)
 
     def _invoke(self, ctx: click.Context) -> object:
         """Run the command, which imports its step's packages only now; some may not be installed."""

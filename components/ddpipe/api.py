@@ -150,9 +150,6 @@ def run(path: str | PathLike[str] = "", **options: Any) -> Result:
     Args:
         path: The raw data: a folder, a file or s3://bucket/prefix.
         options: Of the run.
-
-    Raises:
-        DdpipeError: A parameter is not valid, or a step failed.
     """
     given = _values("run", RUN_GROUPS, {**options, **_source(path)})
     begun = planned(given, options)
@@ -169,9 +166,6 @@ def prepare(path: str | PathLike[str] = "", **options: Any) -> Prepared:
     Args:
         path: The raw data: a folder, a file or s3://bucket/prefix.
         options: Of the dataset version.
-
-    Raises:
-        DdpipeError: A parameter is not valid, or the data cannot become a dataset.
     """
     from ddpipe.prepare.prepare import prepare as step
 
@@ -187,9 +181,6 @@ def train(dataset: str, **options: Any) -> Result:
     Args:
         dataset: The URI of its manifest, or its ID in the store or a unique prefix of it.
         options: Of the training.
-
-    Raises:
-        DdpipeError: A parameter is not valid, or the training failed.
     """
     given = _values("train", TRAIN_ANYWHERE.groups, {**options, "dataset": dataset})
     refuse("train cannot start", validation.problems(TRAIN_ANYWHERE.groups, given, options))
@@ -204,9 +195,6 @@ def evaluate(run: str | Result, **options: Any) -> Result:
     Args:
         run: Name of the run, or what another function returned.
         options: Of the evaluation.
-
-    Raises:
-        DdpipeError: A parameter is not valid, or there is no trained run of this name.
     """
     begun, dataset, given = _begun("evaluate", EVALUATE.groups, run, options)
     found = workflow.evaluate(begun, dataset, EvaluateSpec.from_run_values(given), given["network"])
@@ -220,9 +208,6 @@ def export(run: str | Result, **options: Any) -> Result:
     Args:
         run: Name of the run, or what another function returned.
         options: Of the model package.
-
-    Raises:
-        DdpipeError: A parameter is not valid, or there is no evaluated run of this name.
     """
     begun, dataset, given = _begun("export", EXPORT.groups, run, options)
     package = workflow.export(begun, dataset, given["network"], ExportSpec.from_run_values(given))
@@ -297,14 +282,14 @@ def train_alone(dataset: str, given: Mapping[str, Any], names: Collection[str]) 
 
 
 @contextmanager
-def resumed_by(parameter: str, begun: Run, given: str) -> Iterator[None]:
-    """Add to an error after which the same command resumes how it finds the run, if its name has the time."""
+def resumed_by(parameter: str, begun: Run, given: str, command: str = "") -> Iterator[None]:
+    """Add to an error how the run is resumed: the same command, with the name if that has the time."""
     try:
         yield
     except (Interrupted, ReplicaFailed, StoreError) as error:
-        if not given and _is_begun(begun):
-            named = f"`{parameter}` {begun.name}"
-            more = f"Add {named} to the command; otherwise a new {parameter} begins."
+        if _is_begun(begun):
+            named = "" if given else f" --{parameter} {begun.name}"
+            more = f"To resume: {command}{named}" if command else f"To resume: {parameter}={begun.name!r}"
             error.do = f"{error.do.rstrip('.')}. {more}"
         raise
 

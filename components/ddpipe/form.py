@@ -96,8 +96,10 @@ def read(items: Iterable[Parameter], fields: Mapping[str, Any]) -> tuple[dict[st
 
 
 def unknown(name: str, names: Iterable[str]) -> str:
-    """A message: there is no such parameter, but perhaps one with a similar name."""
-    close = get_close_matches(name, list(names), n=1)
+    """A message: there is no such parameter, but perhaps one with a similar name, or with these initials."""
+    names = list(names)
+    initials = [one for one in names if "".join(word[:1] for word in one.split("_")) == name]
+    close = initials or get_close_matches(name, names, n=1)
     return f"{name!r} is not a parameter here" + (f"; did you mean {close[0]}?" if close else "")
 
 

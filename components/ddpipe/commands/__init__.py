@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 import click
@@ -11,6 +12,8 @@ from ddpipe.errors import visible
 
 JSON = "json"
 """Key of the context's `meta`: whether --json is given."""
+ARGUMENTS = "arguments"
+"""Key of the context's `meta`: what stands after `ddpipe` on the command line."""
 SPELLING = "spelling"
 """Key of the context's `meta`: how the caller spells a parameter; without it, as an option."""
 
@@ -32,6 +35,11 @@ json_option = click.option(
 def print_result(facts: Mapping[str, object], text: str) -> None:
     """Print the result on standard output."""
     say(json.dumps(facts) if click.get_current_context().meta.get(JSON) else text)
+
+
+def same_command() -> str:
+    """The command as it was given, to be pasted."""
+    return shlex.join(["ddpipe", *click.get_current_context().meta.get(ARGUMENTS, ())])
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -40,6 +40,12 @@ LONGEST_GRACE = 100_000
 SHOWN = 10
 """Sample IDs of each kind that are printed; --json has them all."""
 
+_SHOWN = (
+    *("name", "dataset_id", "task", "classes", "shape", "mean", "std"),
+    *("split_rule", "seed", "source", "skipped", "left_out"),
+)
+"""Fields of a manifest that `show` prints with --json."""
+
 PAGE = b"<!doctype html>"
 """How a report begins: only one of these is replaced by another."""
 
@@ -143,22 +149,11 @@ def show_command(dataset: str) -> None:
     manifest = load_manifest(dataset)
     size = sum(shard.bytes for shard in shards_of(manifest))
     facts = {
-        "name": manifest.name,
-        "dataset_id": manifest.dataset_id,
-        "task": manifest.task,
-        "classes": manifest.classes,
-        "shape": manifest.shape,
+        **{name: getattr(manifest, name) for name in _SHOWN},
         "samples": {name: split.count for name, split in manifest.splits.items()},
         "per_class": {name: per_class(manifest, name) for name in manifest.splits},
-        "mean": manifest.mean,
-        "std": manifest.std,
-        "split_rule": manifest.split_rule,
-        "seed": manifest.seed,
-        "source": manifest.source,
         "shards": len(shards_of(manifest)),
         "bytes": size,
-        "skipped": manifest.skipped,
-        "left_out": manifest.left_out,
     }
     height, width, channels = manifest.shape
     lines = [

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from ddpipe.api import RUN_GROUPS, planned, resumed_by
-from ddpipe.commands import json_option, print_result
+from ddpipe.commands import json_option, print_result, same_command
 from ddpipe.commands.options import SectionedCommand, given_names, list_presets_option, options
 from ddpipe.errors import ParameterError
 
@@ -25,7 +25,7 @@ def run_command(path: str | None, **given: Any) -> None:
     """
     given = with_path(path, given)
     plan = planned(given, given_names(given))
-    with resumed_by("run", plan.run, given["run"]):
+    with resumed_by("run", plan.run, given["run"], same_command()):
         finished = plan.carry_out()
     print_result(finished.to_dict(), finished.text())
 

@@ -22,7 +22,7 @@ from ddpipe.api import (
     resumed_by,
     timed_name,
 )
-from ddpipe.commands import KATIB, json_option, on_option, print_result
+from ddpipe.commands import KATIB, json_option, on_option, print_result, same_command
 from ddpipe.commands.options import SectionedCommand, given_names, list_presets_option, options
 from ddpipe.commands.results import CommandOutcome, Scores
 from ddpipe.commands.run import with_path
@@ -180,14 +180,9 @@ def _delivered(run: Run, found: Tuned, best: Recipe, plan: SearchPlan, uri: str)
 _CHECKED = (SearchOptions, PrepareSpec, PresetOptions, Recipe, TrainOptions, EvaluateSpec, StoreOptions)
 _SHOWN = (
     StudyOptions,
-    SearchOptions,
     LocalRunOptions,
     VersionOptions,
-    PrepareSpec,
-    PresetOptions,
-    Recipe,
-    EvaluateSpec,
-    StoreOptions,
+    *(one for one in _CHECKED if one is not TrainOptions),
 )
 
 
@@ -212,7 +207,7 @@ def study_command(path: str | None, **given: Any) -> None:
     title = data.name if isinstance(data, PrepareSpec) else "study"
     study = Study.named(given["study"] or timed_name(title))
     training, evaluation = TrainOptions.from_run_values(given), EvaluateSpec.from_run_values(given)
-    with resumed_by("study", Run(str(study.folder)), given["study"]):
+    with resumed_by("study", Run(str(study.folder)), given["study"], same_command()):
         found, finished = tune_here(study, data, recipe, search, training, evaluation)
     print_result({**found.to_dict(), "run": finished.to_dict()}, f"{found.text()}\n{finished.text()}")
 

@@ -123,6 +123,10 @@ def _quota(cgroup: Path) -> float:
     return math.inf if quota in {"max", "-1"} else int(quota) / int(period)
 
 
+STOPS: list[int] = []
+"""All signals that asked this process to stop."""
+
+
 @contextmanager
 def on_stop(act: Callable[[], object]) -> Iterator[list[int]]:
     """Call `act`, which may raise, for every SIGTERM and SIGINT; yields the list of those that came.
@@ -133,6 +137,7 @@ def on_stop(act: Callable[[], object]) -> Iterator[list[int]]:
 
     def handle(number: int, _frame: FrameType | None) -> None:
         heard.append(number)
+        STOPS.append(number)
         act()
 
     main = threading.current_thread() is threading.main_thread()

@@ -130,7 +130,9 @@ def _read(texts: Sequence[str]) -> tuple[Space, list[str]]:
     """The space, and what is wrong with the texts."""
     items = {item.name: item for item in declared(Recipe) if item.shapes}
     found: dict[str, Dimension] = {}
-    problems: list[str] = [] if texts else ["nothing is searched: name at least one hyperparameter"]
+    problems: list[str] = (
+        [] if texts else ["nothing is searched: name a hyperparameter, such as `search` learning_rate"]
+    )
     if len(texts) > MOST:
         problems.append(f"{len(texts)} hyperparameters are searched, more than {MOST}")
     for text in texts[:MOST]:

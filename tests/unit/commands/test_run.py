@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -39,7 +41,7 @@ def test_a_run_named_by_the_time_says_how_it_is_resumed(
     _fail(monkeypatch, kind, begun=True)
     seen = _output(["run", "--runs", str(tmp_path)])
     (run,) = tmp_path.iterdir()
-    assert f"again. Add --run {run.name} to the command; otherwise a new run begins." in seen
+    assert f"To resume: ddpipe run --runs {tmp_path} --run {run.name}\n" in seen
 
 
 def test_a_study_named_by_the_time_says_how_it_is_resumed(
@@ -49,15 +51,33 @@ def test_a_study_named_by_the_time_says_how_it_is_resumed(
     monkeypatch.chdir(tmp_path)
     seen = _output(["tune", "--search", "learning_rate=0.1..1"])
     (study,) = (tmp_path / "studies").iterdir()
-    assert f"Add --study {study.name} to the command; otherwise a new study begins." in seen
+    assert f"To resume: ddpipe tune --search learning_rate=0.1..1 --study {study.name}\n" in seen
 
 
 @pytest.mark.parametrize(
-    ("kind", "begun", "more"),
-    [(Interrupted, True, ["--run", "mine"]), (NotWritable, False, []), (Diverged, True, [])],
+    ("kind", "begun"),
+    [(NotWritable, False), (Diverged, True)],
 )
-def test_errors_without_a_name_to_add_stay_as_they_are(
-    kind: type[DdpipeError], begun: bool, more: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_errors_that_nothing_resumes_stay_as_they_are(
+    kind: type[DdpipeError], begun: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _fail(monkeypatch, kind, begun=begun)
-    assert "to the command; otherwise" not in _output(["run", "--runs", str(tmp_path), *more])
+    assert "To resume" not in _output(["run", "--runs", str(tmp_path)])
+
+
+def test_a_named_run_is_resumed_by_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _fail(monkeypatch, Interrupted, begun=True)
+    place = str(tmp_path / "my runs")
+    assert f"To resume: ddpipe run --run mine --runs '{place}'\n" in _output(
+        ["run", "--run", "mine", "--runs", place]
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_has_the_exit_code_of_shells(
+    number: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ddpipe.api.RunPlan._steps", lambda _: os.kill(os.getpid(), number))
+    ended = CliRunner().invoke(cli, ["run", "--runs", str(tmp_path), "--store", str(tmp_path / "store")])
+    assert ended.exit_code == code
+    assert "To resume" not in ended.stderr, "nothing was written"

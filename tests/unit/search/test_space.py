@@ -37,6 +37,7 @@ def test_a_dimension_is_read(text: str, dimension: Range | Choice) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("lr=0..1", r"'lr' is not a parameter here; did you mean learning_rate\?"),
         ("lerning_rate=0..1", r"'lerning_rate' is not a parameter here; did you mean learning_rate\?"),
         ("lerning_rate=1..3", "'lerning_rate' is not a parameter"),
         ("learning_rate=log(0,1)", "`learning_rate` is 0.0, not a number greater than 0"),
