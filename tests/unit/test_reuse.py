@@ -22,8 +22,9 @@ from ddpipe import reuse, workflow
 from ddpipe.__main__ import cli
 from ddpipe.data.catalogue import difference
 from ddpipe.data.columns import text
-from ddpipe.data.index import hashed, to_bytes
+from ddpipe.data.index import hashed
 from ddpipe.data.manifest import load_manifest, store_of
+from ddpipe.data.npy import to_bytes
 from ddpipe.evaluate.spec import EvaluateSpec
 from ddpipe.export import ExportSpec
 from ddpipe.jobs.job import Owner

@@ -51,12 +51,7 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """How the second of two versions differs from the first: samples by their ids.
-
-    Attributes:
-        moved: By id, the splits before and after.
-        relabelled: By id, the names of the classes before and after.
-    """
+    """How the second of two versions differs from the first: samples by their ids, before and after."""
 
     added: tuple[str, ...]
     removed: tuple[str, ...]

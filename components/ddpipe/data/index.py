@@ -12,7 +12,6 @@ weights has then seen its test images, even if its own training split does not c
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +39,6 @@ class SampleIndex:
     """The samples of a split, in the order of its images.
 
     Attributes:
-        sample_ids: Names that stay with a sample from version to version, such as its path in the source.
         groups: int64, (samples,): equal numbers belong together; None: each sample is on its own.
     """
 
@@ -100,9 +98,7 @@ def open_index(manifest: DatasetManifest, split: str, store: Store, cache: Path 
 
 
 def _encoded(column: NDArray[Any]) -> tuple[ColumnRef, bytes]:
-    buffer = io.BytesIO()
-    np.save(buffer, np.ascontiguousarray(column), allow_pickle=False)
-    data = buffer.getvalue()
+    data = npy.to_bytes(column)
     return ColumnRef(hashlib.sha256(data).hexdigest(), len(data)), data
 
 
@@ -164,15 +160,8 @@ def counted(seen: Mapping[str, int], manifest: DatasetManifest) -> str:
     )
 
 
-def to_bytes(seen: Hashes) -> bytes:
-    """As an .npy file."""
-    file = io.BytesIO()
-    np.save(file, seen, allow_pickle=False)
-    return file.getvalue()
-
-
 def from_bytes(data: bytes, origin: str) -> Hashes:
-    """The inverse of `to_bytes`."""
+    """The hashes in a file `trained_on.npy`."""
     try:
         seen = npy.array_in(data)
     except ValueError as error:

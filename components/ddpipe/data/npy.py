@@ -37,6 +37,13 @@ DENSEST = 1100
 """Times that a byte of a compressed archive can become: the limit of deflate is 1032."""
 
 
+def to_bytes(array: NDArray[Any]) -> bytes:
+    """An array of any shape as the content of a .npy file."""
+    file = io.BytesIO()
+    np.save(file, np.ascontiguousarray(array), allow_pickle=False)
+    return file.getvalue()
+
+
 def array_in(data: mmap.mmap | bytes) -> NDArray[Any]:
     """The array of a .npy file, of the shape and dtype in its header: a view of the content."""
     start = io.BytesIO(data[:HEADER])

@@ -136,11 +136,9 @@ class SplitReader:
     """The samples of one split.
 
     Attributes:
-        sample_ids: Name of each sample.
         labels: Of each sample, read-only; multiclass: (samples,), the index of the class; multilabel:
             (samples, classes), 0 or 1.
         groups: Of each sample, read-only: equal numbers belong together; None: each is on its own.
-        shape: Height, width and channels of each image.
     """
 
     def __init__(self, shape: tuple[int, int, int], index: SampleIndex, shards: Sequence[Shard]) -> None:

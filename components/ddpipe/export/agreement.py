@@ -46,11 +46,7 @@ SPREAD_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How two computations of the same logits compare.
-
-    Attributes:
-        logits: Largest difference of a logit; NaN or infinite if one of the logits is.
-    """
+    """How two computations of the same logits compare; NaN where one of the logits is not finite."""
 
     logits: float
     probabilities: float

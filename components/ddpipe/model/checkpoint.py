@@ -107,11 +107,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint in its store, as pointers and training.json name it.
-
-    Attributes:
-        file: Its key, relative to the training's folder.
-    """
+    """A checkpoint in its store, as pointers and training.json name it."""
 
     file: str
     sha256: str
@@ -128,11 +124,7 @@ class Saved:
 
 
 class Attempt:
-    """The right to write a training's checkpoints, until another process claims it.
-
-    Attributes:
-        saved: What its pointer names, the newest first.
-    """
+    """The right to write a training's checkpoints, until another process claims it."""
 
     def __init__(self, store: Store, name: str, saved: Sequence[Saved], keep: int) -> None:
         """For `claim`: an attempt that keeps the last `keep` checkpoints, and the best."""

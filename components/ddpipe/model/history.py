@@ -54,8 +54,6 @@ class Promotion:
 
     Attributes:
         package: SHA-256 of its package's seal, which names every file with its hash.
-        at: When, as ISO 8601.
-        action: "promote" or "rollback".
         run: URI of the run that decided; empty for a person.
         nonce: Makes each promotion different from any other.
     """

@@ -23,8 +23,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from ddpipe.data.index import TRAINED_ON, Hashes, from_bytes, to_bytes
+from ddpipe.data.index import TRAINED_ON, Hashes, from_bytes
 from ddpipe.data.manifest import printable
+from ddpipe.data.npy import to_bytes
 from ddpipe.model import VIEWS, ModelNames
 from ddpipe.model.evaluation import Metrics, corrupt, read_json
 from ddpipe.model.preprocessing import LARGEST_SIDE, Preprocessing

@@ -8,7 +8,6 @@ the same slices:
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -28,8 +27,6 @@ class SliceScore:
     """How good a model is on one slice, by the score by which models of the task are compared.
 
     Attributes:
-        value: In this column, as people read it.
-        samples: Of the split that are in the slice.
         score: None where the slice defines none.
         low: Lower end of its 95 % interval; None where resampling shows no spread.
         whole: The same score of the whole split, over the same classes.
@@ -89,9 +86,7 @@ class Slicing:
 
     def to_bytes(self) -> bytes:
         """The codes, as a file."""
-        buffer = io.BytesIO()
-        np.save(buffer, self.codes, allow_pickle=False)
-        return buffer.getvalue()
+        return npy.to_bytes(self.codes)
 
 
 def slicing_of(slices: Sequence[SliceScore], data: bytes, samples: int) -> Slicing:

@@ -45,7 +45,9 @@ def read_tensors(data: bytes) -> Any:  # noqa: ANN401 - any value can be saved
         raise ValueError("it is empty")
     try:
         if data.startswith(_ZIP):
-            _check_plain(data)
+            with zipfile.ZipFile(io.BytesIO(data)) as archive:
+                if any(item.compress_type != zipfile.ZIP_STORED for item in archive.infolist()):
+                    raise ValueError("it is compressed, which torch.save never does")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a pickle's protocol: whether it can be read shows at once
             content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
@@ -80,12 +82,6 @@ def _check_sizes(content: Any, size: int) -> None:  # noqa: ANN401 - any value c
         elif isinstance(value, (Mapping, list, tuple, set)) and id(value) not in seen:
             seen.add(id(value))
             waiting.extend(chain(value.keys(), value.values()) if isinstance(value, Mapping) else value)
-
-
-def _check_plain(data: bytes) -> None:
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        if any(item.compress_type != zipfile.ZIP_STORED for item in archive.infolist()):
-            raise ValueError("it is compressed, which torch.save never does")
 
 
 def first_line(error: BaseException) -> str:
@@ -156,16 +152,16 @@ def write_pieces(
     for number, names in enumerate(_batches(shares, size or PIECE_BYTES)):
         content, key = io.BytesIO(), f"{stem}-{number}.pt"
         # Values of their own: a view would be written with all that it is a view of.
-        torch.save({name: _owned(shares[name].values) for name in names}, content)
+        owned = {
+            name: shares[name].values.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            for name in names
+        }
+        torch.save(owned, content)
         data = content.getvalue()
         store.write(key, data)
         ends = {name: [shares[name].first, shares[name].first + len(shares[name].values)] for name in names}
         pieces.append(Piece(key, hashlib.sha256(data).hexdigest(), ends))
     return pieces
-
-
-def _owned(values: Tensor) -> Tensor:
-    return values.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
 def _batches(shares: Mapping[str, Share], size: int) -> Iterator[list[str]]:

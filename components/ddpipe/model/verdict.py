@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -92,7 +91,6 @@ class Verdict:
         comparison: With the champion; None without one.
         excluded: Images left out because either model was trained on them.
         unknown: Which of the models does not say what it was trained on, in a clause; empty if both do.
-        source: Where the champion's answers come from, in a clause.
     """
 
     model: str
@@ -117,9 +115,7 @@ def publish(store: Store, verdict: Verdict, differences: npt.NDArray[np.int64]) 
 
     `differences` are as in differences.npy, shape (images, 2).
     """
-    buffer = io.BytesIO()
-    np.save(buffer, differences, allow_pickle=False)
-    files = {VERDICT: to_json(asdict(verdict)), DIFFERENCES: buffer.getvalue()}
+    files = {VERDICT: to_json(asdict(verdict)), DIFFERENCES: npy.to_bytes(differences)}
     return FORMAT.publish(store, files, facts={"model": verdict.model, "decision": verdict.decision})
 
 

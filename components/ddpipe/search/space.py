@@ -13,7 +13,7 @@ from __future__ import annotations
 import builtins
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,6 @@ class Range:
     """Numbers between two limits.
 
     Attributes:
-        log: Whether factors count, not differences.
         whole: Whether only whole numbers are meant.
     """
 
@@ -245,11 +244,8 @@ def parsed_value(name: str, text: str) -> Any:  # noqa: ANN401 - of the hyperpar
 def _example(item: Parameter) -> str:
     if item.kind in {int, float}:
         return f"{item.name}=LOW..HIGH, {item.name}=log(LOW,HIGH) or {item.name}=VALUE,VALUE"
-    return f"{item.name}={','.join(_names(item))}"
-
-
-def _names(item: Parameter) -> Iterator[str]:
-    yield from list(item.allowed.names)[:3] if isinstance(item.allowed, OneOf) else ("VALUE", "VALUE")
+    names = list(item.allowed.names)[:3] if isinstance(item.allowed, OneOf) else ["VALUE", "VALUE"]
+    return f"{item.name}={','.join(names)}"
 
 
 def _written(value: Any) -> str:  # noqa: ANN401 - of a hyperparameter's own type

@@ -34,11 +34,8 @@ class Measured:
     """What prepare measured.
 
     Attributes:
-        images: In the training split; `per_class` of them show each class.
         network: Of the weights of a warm start, if they name it.
-        network_side: The shorter side of the images that it takes.
         weights: Whether pretrained weights that suit the images can be had; None if none were looked for.
-        sized: Whether the user gave prepare the size of the images.
     """
 
     task: str
@@ -78,10 +75,7 @@ class ChosenRecipe:
     """Values for what was left open, and why.
 
     Attributes:
-        reasons: By the names of what was chosen.
         views: Test-time views that suit the images, and the reason.
-        advice: What would probably give a better model; empty if nothing is known.
-        restarted: Whether training has started again at a lower rate.
     """
 
     recipe: Recipe

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -56,7 +56,7 @@ def initial_classifier(
     torch.manual_seed(recipe.seed)  # the same weights on all ranks, and in each attempt
     facts = network_facts(recipe, manifest)
     has_values = not sharded_for
-    with _placing(sharded_for):
+    with nullcontext() if sharded_for is None else LargeOnMeta() if sharded_for else LargeInFiles():
         network = build(**facts, trusted=recipe.model, is_tried=has_values)
     classifier = Classifier(network, manifest.mean, manifest.std)
     if not has_values:
@@ -76,13 +76,6 @@ def initial_classifier(
             chosen = permutation(recipe.seed, 0, len(images))[:INITIAL_SAMPLES]
             classifier.initialize(torch.from_numpy(images.images(chosen)))
     return classifier
-
-
-def _placing(sharded_for: int | None) -> AbstractContextManager[object]:
-    """Where large tensors are while a network is built."""
-    if sharded_for is None:
-        return nullcontext()
-    return LargeOnMeta() if sharded_for else LargeInFiles()
 
 
 def _try_export(classifier: Classifier, facts: dict[str, Any], manifest: DatasetManifest) -> None:

@@ -195,7 +195,7 @@ class Trainer:
     def poll(self, watch: Watch) -> None:
         """Poll for a request to save or to stop: what one rank is asked for, all do."""
         if self._saver:
-            self._saver.check()
+            self._saver.uploads.check()
         request = watch.agreed(self._world)
         if request is TrainingRequest.CONTINUE:
             return
@@ -203,7 +203,7 @@ class Trainer:
         watch.saved()
         if request is TrainingRequest.STOP:
             if self._saver:
-                self._saver.finish()
+                self._saver.uploads.finish()
             # The first rank to end makes torchrun stop the others: all wait for the one that writes.
             self._world.barrier()
             raise Interrupted(

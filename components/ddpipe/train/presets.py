@@ -19,7 +19,6 @@ class Preset:
 
     Attributes:
         values: By names of `Recipe`, with all that the data could choose; others keep their defaults.
-        measured: What it reached where (benchmarks/bench_training.py); empty if nobody measured it yet.
     """
 
     help: str

@@ -63,7 +63,7 @@ class Saver:
         before: float = 0.0,
     ) -> None:
         """Start measuring the time of this attempt."""
-        self._attempt, self._uploads = attempt, uploads
+        self._attempt, self.uploads = attempt, uploads
         self.folder = attempt.folder
         self.lineage = {**(start.lineage if start else {}), **lineage}
         self._earlier = start.attempts if start else []
@@ -85,15 +85,7 @@ class Saver:
             lineage=self.lineage,
         )
         kind = "the best checkpoint" if best else "a checkpoint"
-        self._uploads.put(kind, partial(self._attempt.save, whole, best=best))
-
-    def check(self) -> None:
-        """Raise the error that made saving fail permanently, if there is one."""
-        self._uploads.check()
-
-    def finish(self) -> None:
-        """Wait until everything is written."""
-        self._uploads.finish()
+        self.uploads.put(kind, partial(self._attempt.save, whole, best=best))
 
     def attempts(self) -> list[dict[str, Any]]:
         """One record for each process group that trained so far, this one last."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ddpipe.data.index import TRAINED_ON, counted, held_out_seen, to_bytes, trained_on
+from ddpipe.data.index import TRAINED_ON, counted, held_out_seen, trained_on
 from ddpipe.data.manifest import DatasetManifest
+from ddpipe.data.npy import to_bytes
 from ddpipe.distributed import World
 from ddpipe.errors import (
     CheckpointError,
@@ -185,9 +186,7 @@ def _check_same(
 
 def choice_of(store: Store, recipe: Recipe, manifest: DatasetManifest, device: Device) -> ChosenRecipe:
     """The choice of an earlier attempt, or a new one, which is stored before the first step."""
-    if found := _stored(store, manifest.dataset_id, recipe):
-        return found
-    return fresh_choice(recipe, manifest, device)
+    return _stored(store, manifest.dataset_id, recipe) or fresh_choice(recipe, manifest, device)
 
 
 def fresh_choice(recipe: Recipe, manifest: DatasetManifest, device: Device) -> ChosenRecipe:

@@ -38,8 +38,6 @@ class TrainingStep:
     """Everything that a step changes: weights, running statistics, optimizer state and weight average.
 
     Attributes:
-        strategy: How the ranks share the model; may be replaced between steps.
-        pace: Measures the part of a step that this rank does alone.
         scaler: Scales the loss in float16, whose gradients would underflow; does nothing in other precisions.
     """
 

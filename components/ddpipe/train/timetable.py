@@ -256,13 +256,10 @@ class Watch:
         return TrainingRequest(world.max(self._request()))
 
     def _request(self) -> TrainingRequest:
-        if self._stop_requested or self._orphaned():
+        # An orphan is adopted by another process: torchrun was killed before it could forward a signal.
+        if self._stop_requested or os.getppid() != self._parent:
             return TrainingRequest.STOP
         return TrainingRequest.SAVE if time.monotonic() >= self._next else TrainingRequest.CONTINUE
-
-    def _orphaned(self) -> bool:
-        """Whether torchrun was killed before it could forward a signal."""
-        return os.getppid() != self._parent  # an orphan is adopted by another process
 
 
 @contextmanager

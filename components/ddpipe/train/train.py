@@ -71,7 +71,8 @@ def train(
         context = _Context(dataset, manifest, store, world, watch, began, before_step)
         started = time.time()
         if not _trained(context, start):
-            lower = _lower(start.choice)
+            lower = lowered(start.choice, "the loss multiplied in the first steps")
+            _log_once("starting again with learning_rate %g", lower.recipe.learning_rate)
             world.decided(lambda: _remove_states(store, lower, recipe, manifest))
             _trained(replace(context, lost=time.time() - started), Start(lower, None, None))
         _log_once("trained: %s", store.uri)
@@ -127,7 +128,7 @@ def _trained(context: _Context, start: Start) -> bool:
                 _log_once("%s", problem)
                 return False
         if saver and uploads:
-            saver.finish()
+            uploads.finish()
             record = _record(context.dataset, manifest, choice, world=world, trainer=trainer, saver=saver)
             uploads.put(RECORD, partial(_conclude, store, saver, record))
     return True
@@ -149,12 +150,6 @@ def _log_start(start: Start, manifest: DatasetManifest, world: World, trainer: T
         *(world.size, world.device.type, trainer.step),
         *("at most " if trainer.step == 0 and recipe.minutes else "", trainer.steps),
     )
-
-
-def _lower(choice: ChosenRecipe) -> ChosenRecipe:
-    lower = lowered(choice, "the loss multiplied in the first steps")
-    _log_once("starting again with learning_rate %g", lower.recipe.learning_rate)
-    return lower
 
 
 def _remove_states(store: Store, lower: ChosenRecipe, given: Recipe, manifest: DatasetManifest) -> None:

@@ -53,11 +53,6 @@ class TrialSetup:
     processes: int
     parallel: int
 
-    @property
-    def threads(self) -> int:
-        """Of each process."""
-        return max(1, cpus() // (self.processes * self.parallel))
-
 
 class TrialProcess:
     """A process that trains one trial; `judged` counts its epochs that were looked at."""
@@ -78,7 +73,11 @@ class TrialProcess:
         with log.open("wb") as out:
             process = subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [sys.executable, "-m", "ddpipe.tune.process", *options, "--processes", str(work.processes)],
-                env={"OMP_NUM_THREADS": str(work.threads), **os.environ, PARENT: str(os.getpid())},
+                env={
+                    "OMP_NUM_THREADS": str(max(1, cpus() // (work.processes * work.parallel))),
+                    **os.environ,
+                    PARENT: str(os.getpid()),
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

@@ -26,7 +26,6 @@ class Findings:
     """The result of a search.
 
     Attributes:
-        base: Values of the hyperparameters that were not searched.
         importance: The share of each hyperparameter in what the trials differ by; empty if unknown.
     """
 

@@ -48,7 +48,6 @@ class Search:
 
     Attributes:
         recipe: Values of the hyperparameters that are not searched, and of the first trial.
-        running: The processes, by the numbers of their trials.
     """
 
     study: Study

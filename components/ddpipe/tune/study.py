@@ -51,7 +51,6 @@ class Settings:
     """What decides the trials of a study: a study that continues has the same.
 
     Attributes:
-        search: The text of each dimension.
         recipe: What shapes the model, apart from what is searched; of that, the values of the first trial.
     """
 

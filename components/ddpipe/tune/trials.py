@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,23 +74,18 @@ def _distribution(item: Dimension) -> BaseDistribution:
 
 def proposed(space: Space, sampler: str, seed: int, past: Sequence[FrozenTrial]) -> dict[str, Any]:
     """The values of the next trial; the same for the same trials so far."""
-    study = _study(sampler=_sampler(Sampler(sampler), _seed(seed, len(past))), past=past)
+    own_seed = int.from_bytes(hashlib.sha256(f"{seed} {len(past)}".encode()).digest()[:4])
+    study = _study(sampler=_sampler(Sampler(sampler), own_seed), past=past)
     values = study.ask(distributions(space)).params
     return {item.name: _rounded(item, values[item.name]) for item in space.dimensions}
 
 
-def _seed(seed: int, number: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed} {number}".encode()).digest()[:4])
-
-
 def _sampler(kind: Sampler, seed: int) -> BaseSampler:
-    match kind:
-        case Sampler.TPE:
-            return TPESampler(n_startup_trials=STARTUP, multivariate=True, constant_liar=True, seed=seed)
-        case Sampler.RANDOM:
-            return RandomSampler(seed=seed)
-        case _:
-            raise ValueError(f"Optuna is not used for {kind}")
+    if kind is Sampler.RANDOM:
+        return RandomSampler(seed=seed)
+    if kind.needs_katib:
+        raise ValueError(f"Optuna is not used for {kind}")
+    return TPESampler(n_startup_trials=STARTUP, multivariate=True, constant_liar=True, seed=seed)
 
 
 def _rounded(item: Dimension, value: Any) -> Any:  # noqa: ANN401 - of the hyperparameter's own type
@@ -101,7 +96,7 @@ def _rounded(item: Dimension, value: Any) -> Any:  # noqa: ANN401 - of the hyper
 
 def pruned(pruning: str, scores: Sequence[float], past: Sequence[FrozenTrial]) -> Pruned:
     """Whether a trial stops, and after which epoch."""
-    study = _study(pruner=_pruner(Pruning(pruning)), past=past)
+    study = _study(pruner=_PRUNERS[Pruning(pruning)](), past=past)
     trial = study.ask()
     for epoch, score in enumerate(scores, start=1):
         trial.report(score, epoch)
@@ -110,14 +105,11 @@ def pruned(pruning: str, scores: Sequence[float], past: Sequence[FrozenTrial]) -
     return Pruned(None, study.trials[trial.number].system_attrs)
 
 
-def _pruner(kind: Pruning) -> BasePruner:
-    match kind:
-        case Pruning.MEDIAN:
-            return MedianPruner(n_startup_trials=4)
-        case Pruning.HALVING:
-            return SuccessiveHalvingPruner(min_resource=1, reduction_factor=3)
-        case Pruning.NONE:
-            return NopPruner()
+_PRUNERS: Mapping[Pruning, Callable[[], BasePruner]] = {
+    Pruning.MEDIAN: lambda: MedianPruner(n_startup_trials=4),
+    Pruning.HALVING: lambda: SuccessiveHalvingPruner(min_resource=1, reduction_factor=3),
+    Pruning.NONE: NopPruner,
+}
 
 
 def importance(trials: Sequence[FrozenTrial]) -> dict[str, float]:

@@ -9,8 +9,9 @@ import pytest
 from samples import a_manifest, a_split
 
 from ddpipe.data.columns import text
-from ddpipe.data.index import counted, from_bytes, hashed, held_out_seen, to_bytes, trained_on
+from ddpipe.data.index import counted, from_bytes, hashed, held_out_seen, trained_on
 from ddpipe.data.manifest import DatasetManifest
+from ddpipe.data.npy import to_bytes
 from ddpipe.errors import CorruptObject
 from ddpipe.storage import Store, open_store
 

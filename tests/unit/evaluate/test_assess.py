@@ -13,7 +13,8 @@ from evaluation_runs import a_dataset, a_multilabel_dataset, a_training, exporte
 from samples import sample_ids
 
 from ddpipe.__main__ import cli
-from ddpipe.data.index import hashed, to_bytes
+from ddpipe.data.index import hashed
+from ddpipe.data.npy import to_bytes
 from ddpipe.data.reader import open_split
 from ddpipe.errors import DatasetError, ParameterError
 from ddpipe.evaluate.assess import assess

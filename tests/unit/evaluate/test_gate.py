@@ -12,8 +12,9 @@ import pytest
 from evaluation_runs import a_dataset, a_multilabel_dataset, a_training, some_labels, some_logits
 from scipy.stats import binomtest
 
-from ddpipe.data.index import hashed, to_bytes
+from ddpipe.data.index import hashed
 from ddpipe.data.manifest import load_manifest
+from ddpipe.data.npy import to_bytes
 from ddpipe.data.reader import open_split
 from ddpipe.errors import ParameterError
 from ddpipe.evaluate.evaluate import evaluate

@@ -12,8 +12,9 @@ from recipes import plain
 from samples import a_split, written
 
 from ddpipe.data.columns import text
-from ddpipe.data.index import hashed, to_bytes, trained_on
+from ddpipe.data.index import hashed, trained_on
 from ddpipe.data.manifest import load_manifest, store_of
+from ddpipe.data.npy import to_bytes
 from ddpipe.errors import CheckpointError, ParameterError
 from ddpipe.evaluate.evaluate import evaluate
 from ddpipe.export.export import export
