@@ -28,12 +28,7 @@ BINS = 15
 
 @dataclass(frozen=True, slots=True)
 class CalibrationBin:
-    """What became of the model's claims of about the same probability.
-
-    Attributes:
-        confidence: Mean probability that was claimed.
-        frequency: How often it came true.
-    """
+    """What became of `count` claims of about the same probability: how often they came true."""
 
     confidence: float
     frequency: float

@@ -69,11 +69,7 @@ def worst_first(slices: Sequence[SliceScore]) -> list[SliceScore]:
 
 @dataclass(frozen=True, slots=True)
 class Slicing:
-    """Which slice each sample is in.
-
-    Attributes:
-        codes: Shape (columns, samples): index of a sample's value among those of the column.
-    """
+    """The slices of each column; `codes`, shape (columns, samples), index the values of a column."""
 
     columns: tuple[tuple[str, tuple[str, ...]], ...]
     codes: npt.NDArray[np.int16]

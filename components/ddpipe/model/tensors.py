@@ -107,11 +107,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One file with rows of tensors.
-
-    Attributes:
-        rows: By the place of the tensor in the states: the first row, and the one after the last.
-    """
+    """One file with rows of tensors, by their places in the states: the first, and the one after the last."""
 
     file: str
     sha256: str

@@ -15,11 +15,7 @@ from ddpipe.train.recipe import NONE, Recipe
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Some values of a recipe.
-
-    Attributes:
-        values: By names of `Recipe`, with all that the data could choose; others keep their defaults.
-    """
+    """Some values of a recipe, with all that the data could choose, and what they reached where."""
 
     help: str
     values: Mapping[str, Any]

@@ -45,11 +45,7 @@ def patience_for(store: Store) -> float:
 
 
 class Saver:
-    """Saves checkpoints; rank 0 has one, the other ranks do not.
-
-    Attributes:
-        lineage: Facts about the start of the training: run, job, image, and the model of a warm start.
-    """
+    """Saves checkpoints, with facts about the start of the training; only rank 0 has one."""
 
     def __init__(
         self,

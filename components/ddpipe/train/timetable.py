@@ -88,13 +88,9 @@ class TrainingWork:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The time that a run may take.
+    """Seconds of the whole run, those used before this process was ready to train, and of its own launch.
 
-    Attributes:
-        seconds: For the whole run, evaluation and export included.
-        used: Before this process was ready to train.
-        launch: That this process needed for that.
-        scored: Images that the network computes in evaluation and export, each as often as it does.
+    `scored` are the images that the network computes in evaluation and export, each as often as it does.
     """
 
     seconds: float

@@ -70,11 +70,12 @@ class TrialProcess:
         log = Path(run.uri, "log.txt")
         log.parent.mkdir(parents=True, exist_ok=True)
         options = ("--run", run.uri, "--dataset", work.dataset, "--recipe", recipe.to_json())
+        threads = max(1, cpus() // (work.processes * work.parallel))
         with log.open("wb") as out:
             process = subprocess.Popen(  # noqa: S603 - our own module, no shell
                 [sys.executable, "-m", "ddpipe.tune.process", *options, "--processes", str(work.processes)],
                 env={
-                    "OMP_NUM_THREADS": str(max(1, cpus() // (work.processes * work.parallel))),
+                    "OMP_NUM_THREADS": str(threads),
                     **os.environ,
                     PARENT: str(os.getpid()),
                 },

@@ -23,11 +23,7 @@ from ddpipe.tune.trials import Trial, written
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The result of a search.
-
-    Attributes:
-        importance: The share of each hyperparameter in what the trials differ by; empty if unknown.
-    """
+    """The result of a search; `importance` is empty if unknown."""
 
     study: Study
     space: Space

@@ -44,11 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Search:
-    """A search under way.
-
-    Attributes:
-        recipe: Values of the hyperparameters that are not searched, and of the first trial.
-    """
+    """A search under way; `recipe` has what is not searched, and the values of the first trial."""
 
     study: Study
     space: Space

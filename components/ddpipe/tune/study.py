@@ -48,11 +48,7 @@ class StudyOptions(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What decides the trials of a study: a study that continues has the same.
-
-    Attributes:
-        recipe: What shapes the model, apart from what is searched; of that, the values of the first trial.
-    """
+    """What decides the trials of a study: one that continues has the same."""
 
     search: Sequence[str]
     recipe: dict[str, Any]

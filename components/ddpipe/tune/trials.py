@@ -46,12 +46,7 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """Whether a trial stops early.
-
-    Attributes:
-        epoch: After which it stops; None if it continues.
-        notes: What the pruner has to know about this trial later.
-    """
+    """The epoch after which a trial stops, None if it continues, and what the pruner has to know later."""
 
     epoch: int | None
     notes: Mapping[str, Any] = field(default_factory=dict)
