@@ -189,7 +189,7 @@ class ClosedShard:
         return self._count
 
     def each(self, indices: NDArray[np.int64]) -> Iterable[Images]:
-        """Copies of the images with these indices, (height, width, channels): they hold no file open."""
+        """Copies of the images with these indices, each of shape (H, W, C): they hold no file open."""
         return [np.array(image) for image in self._opened().each(indices)]
 
 
