@@ -46,12 +46,7 @@ FIRST = 16
 
 @dataclass(frozen=True, slots=True)
 class BuiltVersion:
-    """A version whose shards are stored, but which is not published yet.
-
-    Attributes:
-        columns: Its ids and labels, by their keys; not stored yet.
-        encoded: Number of samples that had to be encoded.
-    """
+    """A version whose shards are stored, but not yet its columns of ids and labels, nor its manifest."""
 
     manifest: DatasetManifest
     columns: Mapping[str, bytes]

@@ -108,9 +108,7 @@ def refuse_torn_groups(spec: PrepareSpec, samples: Samples, places: Places) -> N
         for number in np.flatnonzero(in_splits.sum(axis=1) > 1)
     ]:
         raise error_for_source(
-            spec.where,
-            listed(torn),
-            "Put each group into one split, or leave the split to ddpipe.",
+            spec.where, listed(torn), "Put each group into one split, or leave the split to ddpipe."
         )
 
 

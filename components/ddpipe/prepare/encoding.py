@@ -42,14 +42,10 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Raw pixels: nothing to decode in training.
-
-    Attributes:
-        depth: Bits that values of 16-bit images use; 0: there are no such images.
-    """
+    """Raw pixels: nothing to decode in training."""
 
     shape: Shape
-    depth: int = 0
+    depth: int = 0  # bits that values of 16-bit images use; 0: there are no such images
     reading: ReadOptions = DEFAULT
 
     @property
@@ -88,13 +84,9 @@ class Raw:
 
 @dataclass(frozen=True, slots=True)
 class Jpeg:
-    """JPEGs, scaled once, so that training decodes no more pixels than it needs.
+    """JPEGs, scaled once, so that training decodes no more pixels than it needs."""
 
-    Attributes:
-        side: The shorter side, in pixels.
-    """
-
-    side: int
+    side: int  # the shorter one, in pixels
     depth: int = 0
     reading: ReadOptions = DEFAULT
 

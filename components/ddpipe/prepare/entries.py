@@ -67,9 +67,7 @@ class Members(Columns):
     """The images of a shard, in their order.
 
     Attributes:
-        ids: Of the samples.
-        stamps: Of their files when they were read.
-        sha256: Of these files, 32 bytes each.
+        sha256: Of their files, 32 bytes each.
         shapes: Of their images before they were scaled: uint32, (images, 3).
         depths: Of their images: uint8; see `ddpipe.sources.images.Probed`.
         moments: Of what the shard holds of them: uint64, (images, 3), of color (images, 7).

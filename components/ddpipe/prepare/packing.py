@@ -66,17 +66,12 @@ class Packed(NamedTuple):
 
 
 class Packer:
-    """Reads, encodes and stores images; one packer for a whole prepare.
-
-    Attributes:
-        known: What is known about their files; grows as they are inspected.
-        problems: Why samples cannot be read, by their row numbers.
-    """
+    """Reads, encodes and stores images; one packer for a whole prepare."""
 
     def __init__(self, source: Source, survey: Survey, store: Store, name: str, *, remote: bool) -> None:
         self.samples = survey.samples
         self.known = Known(len(survey.samples))
-        self.problems: dict[int, str] = {}
+        self.problems: dict[int, str] = {}  # why samples cannot be read, by their rows
         self._probed = Probed(survey.shape, 0) if survey.shape else None
         self._alike: dict[Probed, Probed] = {}  # one object for all images of one shape
         self._source, self.store, self._name = source, store, name

@@ -24,11 +24,7 @@ from ddpipe.data.manifest import DatasetManifest, manifest_key
 from ddpipe.data.shards import object_key
 from ddpipe.errors import CorruptObject, DatasetError, NoSuchObject
 from ddpipe.prepare.building import VersionBuilder
-from ddpipe.prepare.checks import (
-    note_missing_splits,
-    refuse_results_inside,
-    refuse_unreadable,
-)
+from ddpipe.prepare.checks import note_missing_splits, refuse_results_inside, refuse_unreadable
 from ddpipe.prepare.entries import Entry, lost, read_entries
 from ddpipe.prepare.packing import Packer
 from ddpipe.prepare.planning import located
@@ -47,7 +43,6 @@ class Prepared:
     """A dataset version in its store.
 
     Attributes:
-        manifest_uri: The input of all later steps.
         reused: The version existed already; nothing was written.
         encoded: Number of samples that were read, encoded and stored; the others come from earlier prepares.
         skipped: Ids of unreadable samples that were left out.

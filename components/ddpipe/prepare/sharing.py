@@ -51,12 +51,9 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class Helpers:
-    """Processes that encode.
+    """Up to `count` processes that encode.
 
-    Attributes:
-        count: How many there may be.
-        run: (URI of the folder, hash of its seal, number of shares) -> all shares are encoded: runs
-            `encode_share` for each of them.
+    `run` calls `encode_share` for each share; given are the folder's URI, its seal's hash, and their number.
     """
 
     count: int

@@ -93,11 +93,7 @@ def split_samples(
 
 
 class _Strata:
-    """Units by the set of classes that they show.
-
-    Attributes:
-        number: The stratum of each unit of `free`.
-    """
+    """Units by the set of classes that they show; `number` is the stratum of each unit of `free`."""
 
     def __init__(self, free: Rows, shown: Rows, label: Rows, classes: int, units: int) -> None:
         key = np.zeros(units, np.uint64)

@@ -204,12 +204,7 @@ class Idx(Arrays):
 
 
 class Cifar(Arrays):
-    """The python archive of CIFAR-10 or CIFAR-100 as its authors publish it: a tar.gz of pickled batches.
-
-    Attributes:
-        path: The archive, or the folder that it unpacks to.
-        label: "labels", or "fine_labels" for CIFAR-100.
-    """
+    """The python archive of CIFAR-10 or CIFAR-100, a tar.gz of pickled batches, or what it unpacks to."""
 
     TRAIN = re.compile(r"(?:.*/)?(?:data_batch_\d|train)")
     TEST = re.compile(r"(?:.*/)?(?:test_batch|test)")

@@ -31,10 +31,8 @@ class Sample:
     """One image and what it shows.
 
     Attributes:
-        id: Its name in all versions.
         label: Multiclass: index of its class. Multilabel: 0 or 1 for each class.
         stamp: Changes when the image may have changed; known without reading the image.
-        where: What its source needs to read it.
         group: Samples of one group (such as one patient) belong in one split; "": it is a group of its own.
         split: The split that the source assigns; "": none.
     """
@@ -52,9 +50,7 @@ class Survey:
     """The samples of a source, found without reading its images.
 
     Attributes:
-        classes: Their names.
         samples: In an order that is always the same; columns, as there may be a million of them.
-        task: "multiclass" or "multilabel".
         problems: Why a sample cannot be used, by a printable name; such samples are not among `samples`.
         facts: What else the manifest records about the source: `left_out`, the number of rows or images that
             were left out, by reason.
@@ -151,11 +147,7 @@ def abridged(names: Sequence[str], most: int = 5) -> str:
 
 
 def store_of(path: str) -> Store:
-    """The folder or bucket of raw data.
-
-    Raises:
-        SourceError: There is no such folder.
-    """
+    """The folder or bucket of raw data; raises `SourceError` if there is no such folder."""
     store = open_store(path)
     root = store.local_path("")
     if root and not root.is_dir():

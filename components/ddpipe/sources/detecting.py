@@ -27,7 +27,7 @@ from ddpipe.errors import SourceError
 from ddpipe.sources.base import ENDINGS, IMAGES, Table, abridged, error_for_source, split_called
 from ddpipe.sources.listing import FileNames, first_keys
 from ddpipe.sources.named import DOWNLOADS
-from ddpipe.sources.table import parsed
+from ddpipe.sources.table import ROWS, parsed
 from ddpipe.storage import Store, open_store, split_uri
 
 LOOKED_AT = 20_000
@@ -38,9 +38,6 @@ MEMBERS = 100
 
 HEAD = 4 * 2**20
 """Bytes of a tar or a table that are read."""
-
-ROWS = 50
-"""Rows of a table that are compared with the files."""
 
 IDX = re.compile(r"(?:train|t10k)-(?:images|labels)[-.]idx[13]-ubyte(?:\.gz)?")
 CIFAR10 = re.compile(r"data_batch_\d")
@@ -139,7 +136,9 @@ def _of_folder(path: str) -> Detected:
             f"it holds class folders ({abridged(classes)}) and a table that names images ({naming[0]})",
             f"Choose with `source` folder, or with `source` csv `table` {naming[0]}.",
         )
-    if naming or (len(tables) == 1 and images and (not classes or _in_one_folder(images))):
+    folders = {PurePosixPath(key).parent for key in images}
+    # In one folder only a table can tell the classes apart, although it seems to name none of the images.
+    if naming or (len(tables) == 1 and images and (not classes or len(folders) == 1)):
         return _of_tables(path, naming or tables)
     if classes:
         return Detected("folder", path)
@@ -214,13 +213,11 @@ def _kind_of_idx(store: Store) -> str:
     """From the hashes of the original files; other files of this format are taken for digits."""
     for source, download in DOWNLOADS.items():
         for name, md5 in download.md5.items():
-            if "labels" in name and store.exists(name) and _md5(store, name) == md5:
-                return source
+            if "labels" in name and store.exists(name):
+                found = hashlib.md5(store.read(name), usedforsecurity=False).hexdigest()
+                if found == md5:
+                    return source
     return "mnist"
-
-
-def _md5(store: Store, name: str) -> str:
-    return hashlib.md5(store.read(name), usedforsecurity=False).hexdigest()
 
 
 def _classes(images: Iterable[str]) -> list[str]:
@@ -229,11 +226,6 @@ def _classes(images: Iterable[str]) -> list[str]:
     tops = {one[0] for one in parts if len(one) > 1}
     depth = 1 if tops and all(map(split_called, tops)) else 0
     return sorted({one[depth] for one in parts if len(one) > depth + 1})
-
-
-def _in_one_folder(images: Iterable[str]) -> bool:
-    """Whether a table would have to tell the classes apart, although it seems to name none of the images."""
-    return len({PurePosixPath(key).parent for key in images}) == 1
 
 
 def _is_webdataset(members: Iterable[str]) -> bool:

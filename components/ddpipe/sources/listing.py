@@ -35,12 +35,7 @@ Identity = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Everything below a path except hidden files and folders.
-
-    Attributes:
-        infos: The files, in the order of their keys.
-        problems: Why something cannot be read as a file, by its printable key.
-    """
+    """Everything below a path except hidden files and folders; problems by printable keys."""
 
     infos: tuple[ObjectInfo, ...]
     problems: Mapping[str, str]
@@ -125,13 +120,10 @@ class FileNames:
 
     Other systems spell names otherwise: img\a.PNG, ./img/a.png, img/a%20b.png, decomposed accents, or an
     absolute path of another machine. Such a name counts if no file has just this one.
-
-    Attributes:
-        respelled: The names that were found in another spelling, and the files.
     """
 
     def __init__(self, keys: Iterable[str]) -> None:
-        self.respelled: dict[str, str] = {}
+        self.respelled: dict[str, str] = {}  # names that were found in another spelling, and the files
         self._found: dict[str, list[str]] = defaultdict(list)
         for key in keys:
             for name in _short_names(key):

@@ -86,12 +86,7 @@ def open_source(name: str, path: str, table: Table) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """The original files of a data set.
-
-    Attributes:
-        url: Of their folder.
-        md5: By file name; what torchvision checks.
-    """
+    """The folder of a data set's original files, and their hashes, which torchvision checks, too."""
 
     url: str
     md5: Mapping[str, str]
@@ -126,12 +121,10 @@ DOWNLOADS: Mapping[str, Download] = {
         },
     ),
     "cifar10": Download(
-        "https://www.cs.toronto.edu/~kriz",
-        {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"},
+        "https://www.cs.toronto.edu/~kriz", {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}
     ),
     "cifar100": Download(
-        "https://www.cs.toronto.edu/~kriz",
-        {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"},
+        "https://www.cs.toronto.edu/~kriz", {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"}
     ),
 }
 

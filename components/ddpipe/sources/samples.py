@@ -14,11 +14,7 @@ from ddpipe.sources.base import Sample
 
 @dataclass(frozen=True, slots=True)
 class Samples(Columns):
-    """Samples by number; the columns are the attributes of `Sample`.
-
-    Attributes:
-        labels: Multiclass: (samples,); multilabel: (samples, classes).
-    """
+    """Samples by number; the columns are the attributes of `Sample`, multilabel ones (samples, classes)."""
 
     ids: Text
     labels: NDArray[np.int64]

@@ -46,8 +46,8 @@ LABEL_NAMES = frozenset({"label", "labels", "class", "classes", "target", "categ
 JOINING = "|;,"
 """Signs that join labels in a cell."""
 
-LOOKED_AT = 50
-"""Rows that show which column names the images."""
+ROWS = 50
+"""Rows that are compared with the files, to see which column names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ def _named(file: str, header: Sequence[str], rows: Sequence[Row], wanted: Table,
 
 
 def _names_files(rows: Sequence[Row], column: str, files: FileNames) -> bool:
-    cells = (row.cells.get(column, "") for row in rows[:LOOKED_AT])
+    cells = (row.cells.get(column, "") for row in rows[:ROWS])
     return any(files.match(cell) for cell in cells if cell)
 
 
@@ -190,25 +190,15 @@ def _separated(file: str, rows: list[Row], columns: Table) -> tuple[list[Row], T
         if not several or "" in counts or 2 * len(repeated) < len(several):
             continue
         names = tuple(sorted(counts))
-        if len(names) < 2 or {columns.image, columns.group, columns.split} & {*names}:  # noqa: PLR2004
+        if len(names) < 2 or {columns.image, columns.group, columns.split, label} & {*names}:  # noqa: PLR2004
             continue
         log.warning("%s of %s joins labels by %r: each is a label of its own", label, file, sign)
-        none = dict.fromkeys(names, "")
-        return [
-            row._replace(
-                cells={
-                    **{name: row.cells[name] for name in row.cells if name != label},
-                    **(
-                        {name: str(int(name in parts[value])) for name in names}
-                        if (value := row.cells[label]) in parts
-                        else none
-                    ),
-                }
-            )
-            if row.cells
-            else row
-            for row in rows
-        ], replace(columns, labels=names)
+        for place, row in enumerate(rows):
+            if row.cells:
+                found = parts.get(row.cells[label])
+                own = {name: "" if found is None else str(int(name in found)) for name in names}
+                rows[place] = row._replace(cells={**row.cells, **own})
+        return rows, replace(columns, labels=names)
     return rows, columns
 
 
@@ -351,13 +341,7 @@ HEADER = re.compile(rf"(?:{QUOTED.pattern}|[^\r\n])*+")
 
 
 class Row(NamedTuple):
-    """One row of a table.
-
-    Attributes:
-        line: Of the file, where the row starts.
-        width: How many cells it has.
-        cells: By the names of their columns; none if the row is of another width than the header.
-    """
+    """A row from a line of the file on; no `cells` if it is of another width than the header."""
 
     line: int
     width: int

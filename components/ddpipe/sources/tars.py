@@ -41,7 +41,7 @@ LONGEST_NUMBER = 20
 COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
 """How files of gzip, bzip2 and xz begin."""
 
-LONGEST_MAGIC = 5
+LONGEST_MAGIC = max(map(len, COMPRESSED))
 
 AT_ONCE = 8
 """Tars that are listed at the same time."""
@@ -49,16 +49,12 @@ AT_ONCE = 8
 
 @dataclass(slots=True)
 class _Member:
-    """A sample as it is put together; there should be one image and one label.
-
-    Attributes:
-        cut: A file that would be its image if names did not end at their first dot.
-    """
+    """A sample as it is put together; there should be one image and one label."""
 
     images: list[str] = field(default_factory=list)
     labels: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
-    cut: str = ""
+    cut: str = ""  # a file that would be its image if names did not end at their first dot
 
     @property
     def problem(self) -> str:
