@@ -49,12 +49,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would run, and with which account.
-
-    Attributes:
-        least: Oldest version of the server that accepts it.
-        account: Service account of the steps; empty for the server's default.
-    """
+    """What would run, the oldest server that accepts it, and the steps' account; empty for the default."""
 
     package: Package
     least: str

@@ -32,13 +32,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A compiled package.
-
-    Attributes:
-        version: The beginning of its content's SHA-256.
-        parameters: What a run may be given.
-        spec: The pipeline in the engine's words.
-    """
+    """A compiled package; its version is the beginning of the SHA-256 of its content."""
 
     path: Path
     name: str
@@ -50,11 +44,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class PipelineVersion:
-    """A version of a pipeline on the server.
-
-    Attributes:
-        name: The beginning of its content's SHA-256.
-    """
+    """A version of a pipeline on the server, named by its content, and whether it is new."""
 
     pipeline: str
     pipeline_id: str

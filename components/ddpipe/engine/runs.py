@@ -44,11 +44,7 @@ _LAUNCHER = "system-container-impl"
 
 @dataclass(frozen=True, slots=True)
 class StepState:
-    """A step of a run.
-
-    Attributes:
-        seconds: How long it ran, or has been running.
-    """
+    """A step of a run, how long it ran or has been running, and its pods as far as the server names them."""
 
     name: str
     state: str
@@ -113,12 +109,7 @@ class RunState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A run to start.
-
-    Attributes:
-        experiment: Name of the experiment, which is created if there is none.
-        account: Service account of the steps; empty for the server's default.
-    """
+    """A run to start; an account that is empty means the server's default."""
 
     version: PipelineVersion
     arguments: Mapping[str, Any] = field(default_factory=dict)

@@ -24,12 +24,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """When to run.
-
-    Attributes:
-        cron: Six fields, seconds first; empty for an interval.
-        seconds: The interval; 0 for cron.
-    """
+    """When to run: a cron line of six fields, seconds first, or an interval in seconds."""
 
     cron: str = ""
     seconds: int = 0

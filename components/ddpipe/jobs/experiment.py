@@ -38,12 +38,7 @@ _COLLECTOR = "metrics-logger-and-collector"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchPlan:
-    """What an Experiment varies, and how far it goes.
-
-    Attributes:
-        metric: The name in the training's lines that is maximized.
-        early_stopping: Whether trials below the median stop.
-    """
+    """What an Experiment varies, which name in the lines is maximized, and how far it goes."""
 
     parameters: Sequence[Mapping[str, Any]]
     metric: str

@@ -58,9 +58,16 @@ def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) ->
         "serviceAccountName": job.service_account,
         "imagePullSecrets": [{"name": name} for name in job.pull_secrets],
     }
+    # Data loaders pass batches through /dev/shm; a container's own has 64 MiB.
+    memory = {"medium": "Memory", "sizeLimit": job.shared_memory}
+    # One for each object, however many paths it is mounted at.
+    volumes = {volume["name"]: volume for volume in map(_volume, job.mounts)}.values()
     return {
         "containers": [_container(job, container, env)],
-        "volumes": [_memory(job), *_volumes(job.mounts)],
+        "volumes": [
+            {"name": "shm", "emptyDir": memory},
+            *volumes,
+        ],
         "automountServiceAccountToken": bool(job.service_account),
         "securityContext": {
             "runAsNonRoot": True,
@@ -123,16 +130,6 @@ def _data(mounts: Sequence[Volume]) -> list[dict[str, Any]]:
 def threads(job: TrainingJob) -> int:
     """CPU threads per process, from the CPU limit: more would only be throttled."""
     return max(1, int(quantity(job.cpu) / job.processes_per_pod))
-
-
-def _memory(job: TrainingJob) -> dict[str, Any]:
-    """Data loaders pass batches through /dev/shm; a container's own has 64 MiB."""
-    return {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": job.shared_memory}}
-
-
-def _volumes(mounts: Sequence[Volume]) -> list[dict[str, Any]]:
-    """One for each object, however many paths it is mounted at."""
-    return list({volume["name"]: volume for volume in map(_volume, mounts)}.values())
 
 
 def _volume(volume: Volume) -> dict[str, Any]:
@@ -211,14 +208,11 @@ def _merged_lists(base: list[Any], patch: list[Any], field: str) -> list[Any]:
     key = MERGE_KEYS[field]
     changes = {_named(item, key, field): item for item in patch}
     names = {item[key] for item in base}
-    kept = [_changed(item, changes.get(item[key], {}), field) for item in base]
+    pairs = [(item, changes.get(item[key], {})) for item in base]
+    kept = [change if change and field in _WHOLE else merged(item, change) for item, change in pairs]
     added = [item for name, item in changes.items() if name not in names]
     deleted = {name for name, item in changes.items() if item.get("$patch") == "delete"}
     return [item for item in [*kept, *added] if item[key] not in deleted]
-
-
-def _changed(item: Any, change: Mapping[str, Any], field: str) -> Any:  # noqa: ANN401
-    return change if change and field in _WHOLE else merged(item, change)
 
 
 def _named(item: Any, key: str, field: str) -> Any:  # noqa: ANN401

@@ -51,7 +51,7 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
             seen=listed(problems),
             do="Leave it out, update the Training Operator, or choose another backend.",
         )
-    known = _fields(schema)
+    known = {"runPolicy", "nprocPerNode", "elasticPolicy"} if schema is None else set(schema)
     body = {
         "apiVersion": RESOURCE.api_version,
         "kind": RESOURCE.kind,
@@ -63,10 +63,6 @@ def manifest(job: TrainingJob, schema: Object | None = None) -> dict[str, Any]:
         },
     }
     return annotate(body, job)
-
-
-def _fields(schema: Object | None) -> set[str]:
-    return {"runPolicy", "nprocPerNode", "elasticPolicy"} if schema is None else set(schema)
 
 
 def _conflicts(job: TrainingJob, schema: Object | None) -> Iterator[str]:

@@ -329,15 +329,10 @@ def _refusal(response: urllib3.BaseHTTPResponse) -> Refused:
     details = status.get("details")
     named = details.get("name", "") if isinstance(details, dict) else ""
     message = status.get("message", response.reason or "")
-    return Refused(
-        response.status, str(status.get("reason", "")), str(message), str(named), _retry_after(response)
-    )
-
-
-def _retry_after(response: urllib3.BaseHTTPResponse) -> float:
-    """What the Retry-After header says in seconds; 0 for a date, which API servers never send."""
-    text = response.headers.get("Retry-After", "")
-    return min(float(text), _LONGEST_RETRY_AFTER) if text.isdecimal() else 0.0
+    # In seconds: API servers never send a date.
+    after = response.headers.get("Retry-After", "")
+    pause = min(float(after), _LONGEST_RETRY_AFTER) if after.isdecimal() else 0.0
+    return Refused(response.status, str(status.get("reason", "")), str(message), str(named), pause)
 
 
 def _plain(error: Exception) -> str:

@@ -37,12 +37,7 @@ _SUFFIXES = {
 
 @dataclass(frozen=True, slots=True)
 class NodeFindings:
-    """What the nodes mean for a job.
-
-    Attributes:
-        problems: Why it could never run.
-        remarks: Why it may have to wait.
-    """
+    """Why a job could never run on the nodes, and why it may have to wait."""
 
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -70,12 +65,7 @@ class Node:
 
 
 class Usage:
-    """What pods take of each node, as sums: the pods themselves may be read a page at a time.
-
-    Attributes:
-        for_good: Taken by pods that come back when they are removed.
-        now: Taken by all pods.
-    """
+    """What pods take of each node, as sums: all pods now, and for good those that come back when removed."""
 
     def __init__(self, preempts: float = -math.inf) -> None:
         """Nothing is taken yet."""
@@ -88,9 +78,11 @@ class Usage:
         node = pod["spec"].get("nodeName")
         if not node or pod["spec"].get("priority", 0) < self._preempts:
             return
+        owners = pod["metadata"].get("ownerReferences") or ()
+        comes_back = any(owner.get("controller") and owner["kind"] in _SERVICES for owner in owners)
         for name, amount in {**requests(pod["spec"]), _PODS: 1.0}.items():
             self.now[node][name] += amount
-            if _comes_back(pod):
+            if comes_back:
                 self.for_good[node][name] += amount
 
 
@@ -241,11 +233,6 @@ def _taint(taint: Object) -> str:
     return f"{taint['key']}{value}:{taint['effect']}"
 
 
-def _comes_back(pod: Object) -> bool:
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return any(owner.get("controller") and owner["kind"] in _SERVICES for owner in owners)
-
-
 def _free(nodes: Sequence[Node], asked: Amounts, used: Mapping[str, Amounts]) -> str:
     """What the nodes with the most free capacity have left, of the resource that is short there."""
     left = []
@@ -279,7 +266,7 @@ def quantity(text: str) -> float:
 
 def shortages(quota: Object, pod: Object, count: int, objects: Mapping[str, float]) -> Iterator[str]:
     """Each resource of which a quota has too little, with what to do."""
-    if not _applies(quota["spec"], pod):
+    if not all(_matches(scope, pod) for scope in _scopes(quota["spec"])):
         return
     hard, used = quota["status"].get("hard") or {}, quota["status"].get("used") or {}
     asked = _total(pod, count)
@@ -310,10 +297,6 @@ def _scopes(spec: Object) -> list[Object]:
     """The scopes as expressions; they can be written in two ways."""
     plain = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes") or ()]
     return plain + list((spec.get("scopeSelector") or {}).get("matchExpressions") or ())
-
-
-def _applies(spec: Object, pod: Object) -> bool:
-    return all(_matches(scope, pod) for scope in _scopes(spec))
 
 
 def _matches(scope: Object, pod: Object) -> bool:

@@ -26,11 +26,7 @@ _SHOWN = 80
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """All objects of a source at one moment.
-
-    Attributes:
-        gone: The object that has just been deleted, in its last state.
-    """
+    """All objects of a source at one moment, by uid; and the one that has just been deleted."""
 
     source: str
     objects: dict[str, Object]

@@ -51,7 +51,7 @@ def ran_since(replicas: Sequence[Replica]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """A deadline that is over."""
+    """A deadline that is over: a stage has lasted longer than so many seconds."""
 
     stage: Stage
     limit: float

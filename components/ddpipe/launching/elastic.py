@@ -31,12 +31,7 @@ ALLOWED = next(item for item in declared(JobOptions) if item.name == "nodes")
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A job has to be created again with another number of pods.
-
-    Attributes:
-        nodes: The number of pods if this account cannot see how many fit on the nodes.
-        most: The largest number of pods if it can.
-    """
+    """Create a job again with so many pods: at most `most` that fit, or `nodes` if that cannot be seen."""
 
     nodes: int
     most: int
@@ -106,12 +101,7 @@ def fitting(job: TrainingJob, fits: int | None, unseen: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled:
-    """The result of a request.
-
-    Attributes:
-        before: How many pods it has; None if it is not annotated.
-        asked: Whether a new request was recorded; not if it has that number, or will have it, already.
-    """
+    """The result of a request; `asked` if it was new. The number of pods before is None if it is unknown."""
 
     job: str
     before: int | None

@@ -58,12 +58,7 @@ _NAMED = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A training job that succeeded.
-
-    Attributes:
-        seconds: From the start of this launcher to the end.
-        metrics: The numbers of the last progress line.
-    """
+    """A training job that succeeded, and the numbers of its last progress line."""
 
     name: str
     namespace: str

@@ -255,7 +255,9 @@ def choose(
     cluster = cluster.patient(job.limits.outage)
     served = {name: kind for name, kind in kinds.items() if is_served(cluster, kind.resource)}
     for name, kind in served.items():
-        if _was_used(cluster, job, kind):
+        path = kind.resource.path(job.namespace, job.name)
+        found = readable(partial(cluster.get, path))
+        if found is not None and owner_of(found) == job.owner:
             say(f"backend {name}: an earlier attempt uses it")
             return kind
     rejected: list[str] = []
@@ -271,12 +273,6 @@ def choose(
         seen=listed(rejected),
         do="Fix one of these, or name a backend: its own checks say more.",
     )
-
-
-def _was_used(cluster: Cluster, job: TrainingJob, kind: Backend) -> bool:
-    """Whether this step already has a job of this kind."""
-    found = readable(lambda: cluster.get(kind.resource.path(job.namespace, job.name)))
-    return found is not None and owner_of(found) == job.owner
 
 
 def _problems(cluster: Cluster, job: TrainingJob, kind: Backend) -> Iterator[str]:

@@ -73,11 +73,7 @@ class Stall:
 
 @dataclass(slots=True)
 class _Track:
-    """What was seen of one stall.
-
-    Attributes:
-        certain_since: Since when it has been certain; None if it is not.
-    """
+    """What was seen of one stall, and since when it has been certain."""
 
     since: float
     certain_since: float | None = None

@@ -244,7 +244,8 @@ class Display:
 
     def show(self, picture: Callable[[], str], *, last: bool = False) -> None:
         """Update the output, at most once a second."""
-        if not _in_notebook() or (time.monotonic() < self._next and not last):
+        python = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+        if not hasattr(python, "kernel") or (time.monotonic() < self._next and not last):
             return
         shell: Any = importlib.import_module("IPython.display")  # only notebooks have it
         self._next = time.monotonic() + _INTERVAL
@@ -252,8 +253,3 @@ class Display:
             self._shown = shell.display(shell.HTML(picture()), display_id=True)
         else:
             self._shown.update(shell.HTML(picture()))
-
-
-def _in_notebook() -> bool:
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return shell is not None and hasattr(shell, "kernel")

@@ -54,11 +54,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Header:
-    """The first line of a packed call.
-
-    Attributes:
-        kind: "function" or "script".
-    """
+    """The first line of a packed call, whose kind is "function" or "script"."""
 
     kind: str
     name: str
