@@ -36,6 +36,7 @@ from ddpipe.model.preprocessing import Preprocessing
 from ddpipe.parameters import ANYTHING, OneOf, Parameter, declared
 from ddpipe.pipelines.compile import OFFERED, PIPELINES
 from ddpipe.steps import PYTORCH_JOB, TRAIN_ANYWHERE, Step
+from ddpipe.train.presets import PRESETS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -288,6 +289,11 @@ def _parameters() -> Iterator[str]:
             yield from (f"## {group.heading}: {group.__name__}", "", _prose(_first(group)), "")
             yield "| parameter | default | description |"
             yield from ("|---|---|---|", *rows, "")
+    yield from ("## Presets", "", "| preset | for | values |", "|---|---|---|")
+    for name, preset in PRESETS.items():
+        values = ", ".join(f"{key}={value}" for key, value in preset.values.items())
+        text = " ".join(filter(None, [preset.help, preset.measured]))
+        yield f"| `{name}` | {_cell(text)} | {_cell(values)} |"
 
 
 def _parameter_row(item: Parameter) -> str:

@@ -265,30 +265,26 @@ _WIDTH = 106
 
 def with_declared(*groups: type[Parameters], without: Collection[str] = ()) -> Callable[[F], F]:
     """Write declared parameters into a function's signature and docstring, in place of `**options`."""
-    found = {
-        item.name: (item, _annotation(group, item))
-        for group in reversed(groups)
-        for item in declared(group)
-        if item.name not in without
-    }
-    names = dict.fromkeys(item.name for group in groups for item in declared(group) if item.name in found)
+    found: dict[str, tuple[Parameter, str]] = {}
+    for group in groups:
+        for item in declared(group):
+            if item.name not in without:
+                found.setdefault(item.name, (item, _annotation(group, item)))
 
     def decorate(function: F) -> F:
-        signature = inspect.signature(function)
+        signature, keyword = inspect.signature(function), inspect.Parameter.KEYWORD_ONLY
         *own, _ = signature.parameters.values()
         options = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=item.default, annotation=kind)
-            for name, (item, kind) in ((name, found[name]) for name in names)
+            inspect.Parameter(item.name, keyword, default=item.default, annotation=kind)
+            for item, kind in found.values()
         ]
         function.__dict__["__signature__"] = signature.replace(parameters=[*own, *options])
-        entries = [
-            textwrap.fill(
-                f"{name}: {found[name][0].help}", _WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8
-            )
-            for name in names
+        lines = [
+            textwrap.fill(f"    {item.name}: {item.help}", _WIDTH, subsequent_indent=" " * 8)
+            for item, _ in found.values()
         ]
         text = inspect.cleandoc(function.__doc__ or "")
-        function.__doc__ = re.sub(r"    options: .*", lambda _: "\n".join(entries), text, count=1)
+        function.__doc__ = re.sub(r"    options: .*", lambda _: "\n".join(lines), text, count=1)
         return function
 
     return decorate

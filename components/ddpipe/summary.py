@@ -108,7 +108,14 @@ def summary(run: Run) -> Summary:
         unchanged_since=records["train"]["facts"].get("since", ""),
         trained=how_far(training),
         metrics={
-            **{split: _of_split(history, split) for split in ("train", "validation")},
+            **{
+                split: {
+                    name.removeprefix(f"{split}_"): value
+                    for name, value in history.items()
+                    if name.startswith(f"{split}_")
+                }
+                for split in ("train", "validation")
+            },
             "test": {
                 name: asdict(score) | ({"baseline": baseline[name]} if name in baseline else {})
                 for name, score in scores.items()
@@ -122,14 +129,6 @@ def summary(run: Run) -> Summary:
         gate=records["gate"]["facts"] if "gate" in records else {},
         seconds={step: record["seconds"] for step, record in records.items()},
     )
-
-
-def _of_split(record: Mapping[str, float], split: str) -> dict[str, float]:
-    return {
-        name.removeprefix(f"{split}_"): value
-        for name, value in record.items()
-        if name.startswith(f"{split}_")
-    }
 
 
 def _mistakes(evaluation: Evaluation) -> list[dict[str, Any]]:

@@ -152,7 +152,7 @@ def test_every_command_has_the_options_that_are_shown(command: str) -> None:
     while isinstance(found, click.Group):
         found, arguments = found.get_command(context, arguments[0]), arguments[1:]
         assert found
-    # An option that prints and exits, such as --list-presets, ends the parsing.
+    # An option that prints and exits, such as --help-all, ends the parsing.
     with contextlib.suppress(click.exceptions.Exit):
         found.make_context(name, arguments, parent=context)
 

@@ -1,4 +1,4 @@
-"""`ddpipe prepare` and `ddpipe data ls|show|report|verify|diff|rm|clean-up`: dataset versions."""
+"""`ddpipe prepare` and `ddpipe data ls|show|verify|diff|rm|clean-up`: dataset versions."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ddpipe.data.catalogue import (
 )
 from ddpipe.data.manifest import DatasetManifest, load_manifest, store_of
 from ddpipe.data.versions import address, remove, versions
-from ddpipe.errors import DatasetError, DdpipeError, ParameterError, listed
+from ddpipe.errors import DatasetError, DdpipeError, listed
 from ddpipe.parameters import Between, Parameters, parameter
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.runs import RunOptions
 from ddpipe.steps import PREPARE, EncodeOptions
-from ddpipe.storage import open_store, split_uri
+from ddpipe.storage import open_store
 
 LONGEST_GRACE = 100_000
 """Hours; more is a typing error."""
@@ -45,9 +45,6 @@ _SHOWN = (
     *("split_rule", "seed", "source", "skipped", "left_out"),
 )
 """Fields of a manifest that `show` prints with --json."""
-
-PAGE = b"<!doctype html>"
-"""How a report begins: only one of these is replaced by another."""
 
 
 def version_argument(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -167,28 +164,6 @@ def show_command(dataset: str) -> None:
         *(f"    left out: {count:,} {reason}" for reason, count in manifest.left_out.items()),
     ]
     print_result(facts, "\n".join(lines))
-
-
-@data_command.command("report")
-@version_argument("dataset")
-@click.option("--output", help="URI of the file to write (default: NAME-ID.html).")
-@json_option
-def report_command(dataset: str, output: str | None) -> None:
-    """Write an HTML report on the version DATASET: classes, samples, sizes, duplicates."""
-    from ddpipe.prepare.report import data_report_html
-
-    manifest = load_manifest(dataset)
-    page = output or f"{manifest.name}-{manifest.dataset_id[:12]}.html"
-    place, name = split_uri(page)
-    if place.exists(name) and not place.read(name).startswith(PAGE):
-        raise ParameterError(
-            what="the report cannot be written",
-            which=page,
-            seen="the file exists and is not an HTML page",
-            do="Give the name of a new file with --output.",
-        )
-    place.write(name, data_report_html(manifest, store_of(dataset)).encode())
-    print_result({"report": page}, page)
 
 
 @data_command.command("verify")

@@ -84,7 +84,14 @@ def with_request(command: Command) -> Command:
         own = taken(PipelineOptions, given)
         read = named_package(package)
         values = _values(read, read_values(Path(file)) if file else {}, assigned)
-        command(publisher=functools.partial(_publish, read, values, own), **given)
+
+        def published(engine: Engine) -> Request:
+            version = publish(engine, read, own.pipeline)
+            return Request(
+                version=version, arguments=values, experiment=own.experiment, account=own.service_account
+            )
+
+        command(publisher=published, **given)
 
     return requested
 
@@ -92,11 +99,6 @@ def with_request(command: Command) -> Command:
 def named_package(name: str) -> Package:
     """A built-in package by its short name, or any package by its path."""
     return read_package(COMPILED / f"{PIPELINES[name].name}.yaml" if name in PIPELINES else Path(name))
-
-
-def _publish(package: Package, values: Mapping[str, Any], own: PipelineOptions, engine: Engine) -> Request:
-    version = publish(engine, package, own.pipeline)
-    return Request(version=version, arguments=values, experiment=own.experiment, account=own.service_account)
 
 
 def _values(package: Package, from_file: Mapping[str, Any], assigned: tuple[str, ...]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -132,7 +131,9 @@ def diff_command(old: str, new: str, store: str) -> None:
         name: [_scores(before).get(name), _scores(after).get(name)]
         for name in dict.fromkeys([*_scores(before), *_scores(after)])
     }
-    changed = dict(_differences(_comparable(before), _comparable(after)))
+    old_facts, new_facts = _comparable(before), _comparable(after)
+    both = {name: [old_facts.get(name), new_facts.get(name)] for name in [*old_facts, *new_facts]}
+    changed = {name: [was, now] for name, (was, now) in both.items() if was != now}
     lines = [
         *(f"{name:24} {_number(was)} -> {_number(now)}" for name, (was, now) in scores.items()),
         *(f"{name}: {was} -> {now}" for name, (was, now) in changed.items()),
@@ -248,12 +249,6 @@ def _comparable(package: ModelPackage) -> dict[str, Any]:
         "samples": package.metrics.samples,
         **{f"recipe.{name}": value for name, value in as_today(recipe).items()},
     }
-
-
-def _differences(before: dict[str, Any], after: dict[str, Any]) -> Iterator[tuple[str, list[Any]]]:
-    for name in dict.fromkeys([*before, *after]):
-        if before.get(name) != after.get(name):
-            yield name, [before.get(name), after.get(name)]
 
 
 def _number(value: float | None) -> str:

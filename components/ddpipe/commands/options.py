@@ -19,7 +19,6 @@ from click.core import ParameterSource
 from ddpipe.commands.results import called_by_engine
 from ddpipe.form import as_option
 from ddpipe.parameters import AUTO, OneOf, Parameter, Parameters, declared
-from ddpipe.train.presets import PRESETS, Preset
 from ddpipe.train.recipe import Recipe
 
 T = TypeVar("T", bound=Callable[..., object])
@@ -243,24 +242,3 @@ def given_names(values: Mapping[str, Any]) -> set[str]:
             and not (by_engine and values[name] == default)
         )
     }
-
-
-def _described(name: str, preset: Preset) -> str:
-    values = ", ".join(f"{key}={value}" for key, value in preset.values.items())
-    return "\n    ".join([name, preset.help, *filter(None, [preset.measured]), values])
-
-
-def _list(ctx: click.Context, _option: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        click.echo("\n".join(_described(name, preset) for name, preset in PRESETS.items()))
-        ctx.exit()
-
-
-list_presets_option = click.option(
-    "--list-presets",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list,
-    help="Show the presets and exit.",
-)

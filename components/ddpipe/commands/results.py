@@ -13,14 +13,12 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import click
 
 from ddpipe.commands import print_result
-from ddpipe.steps import Step
-from ddpipe.storage import split_uri, write_uri
+from ddpipe.storage import write_uri
 
 WRITE, EXECUTOR = "write", "executor_input"
 """Keys of the context's `meta`."""
@@ -124,18 +122,6 @@ class CommandOutcome:
     values: Mapping[str, str | float] = field(default_factory=dict)
     shown: Mapping[str, Shown] = field(default_factory=dict)
     more: tuple[Shown, ...] = ()
-
-
-def files_of(step: Step) -> tuple[str, ...]:
-    """The names that --write accepts."""
-    return (*(result.name for result in step.results), V1_METRICS, V1_UI)
-
-
-def check_writable(wanted: tuple[tuple[str, Path], ...]) -> None:
-    """Check before any work that the files for the results can be written."""
-    for _, path in wanted:
-        store, _ = split_uri(str(path))
-        store.check_writable()
 
 
 def deliver(outcome: CommandOutcome) -> None:

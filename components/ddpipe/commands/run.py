@@ -9,14 +9,13 @@ import click
 
 from ddpipe.api import RUN_GROUPS, planned, resumed_by
 from ddpipe.commands import json_option, print_result, same_command
-from ddpipe.commands.options import SectionedCommand, given_names, list_presets_option, options
+from ddpipe.commands.options import SectionedCommand, given_names, options
 from ddpipe.errors import ParameterError
 
 
 @click.command("run", cls=SectionedCommand)
 @click.argument("path", required=False)
 @options(*RUN_GROUPS, without=("run_id",), brief=True)
-@list_presets_option
 @json_option
 def run_command(path: str | None, **given: Any) -> None:
     """Run the whole pipeline on this machine: prepare, train, evaluate, export, report.

@@ -8,7 +8,7 @@ from typing import Any
 
 from ddpipe import workflow
 from ddpipe.api import train_alone
-from ddpipe.commands.options import given_names, list_presets_option
+from ddpipe.commands.options import given_names
 from ddpipe.commands.results import Classification, CommandOutcome, Document, EventFiles, Page, Scores
 from ddpipe.commands.step import step_command
 from ddpipe.evaluate.spec import EvaluateSpec, GateSpec
@@ -19,7 +19,6 @@ from ddpipe.storage import read_uri
 
 
 @step_command(TRAIN_ANYWHERE)
-@list_presets_option
 def train_command(dataset: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     run, record = train_alone(dataset, given, given_names(given))

@@ -27,13 +27,14 @@ from ddpipe.commands.options import (
     options,
     parsed,
 )
-from ddpipe.commands.results import EXECUTOR, WRITE, CommandOutcome, check_writable, deliver, files_of
+from ddpipe.commands.results import EXECUTOR, V1_METRICS, V1_UI, WRITE, CommandOutcome, deliver
 from ddpipe.data.versions import address
 from ddpipe.jobs import CONTAINER, LOCAL
 from ddpipe.jobs.job import Owner
 from ddpipe.jobs.pods import merged, volume_name
 from ddpipe.parameters import Parameter, Parameters, declared, refuse
 from ddpipe.steps import LATER, TASK_CONFIG, DatasetOptions, Step, use_endpoint
+from ddpipe.storage import split_uri
 
 Values = dict[str, Any]
 Checks = tuple[tuple[str, str], ...]
@@ -186,8 +187,8 @@ _check_option = engine_option(
 
 def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def remember(ctx: click.Context, _option: click.Parameter, value: Any) -> None:
-        if key == WRITE:
-            check_writable(value)
+        for _, path in value if key == WRITE else ():  # before any work
+            split_uri(str(path))[0].check_writable()
         if value:
             ctx.meta[SPELLING] = str
         ctx.meta[key] = value
@@ -196,7 +197,7 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, Any], None]
 
 
 def _write_option(step: Step) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    names = files_of(step)
+    names = (*(result.name for result in step.results), V1_METRICS, V1_UI)
     return engine_option(
         "--write",
         type=(click.Choice(names), click.Path(dir_okay=False, path_type=Path)),

@@ -23,7 +23,7 @@ from ddpipe.api import (
     timed_name,
 )
 from ddpipe.commands import KATIB, json_option, on_option, print_result, same_command
-from ddpipe.commands.options import SectionedCommand, given_names, list_presets_option, options
+from ddpipe.commands.options import SectionedCommand, given_names, options
 from ddpipe.commands.results import CommandOutcome, Scores
 from ddpipe.commands.run import with_path
 from ddpipe.commands.step import step_command
@@ -88,7 +88,6 @@ tune_command = Tune("tune", help="Search hyperparameters, on this machine or by 
 
 @on_option
 @step_command(TUNE)
-@list_presets_option
 def katib_command(dataset: str, **given: Any) -> CommandOutcome:
     """Run the step; its declaration describes it."""
     run, search = RunOptions.from_run_values(given).required, SearchOptions.from_run_values(given)
@@ -190,7 +189,6 @@ _SHOWN = (
 @click.command("tune", cls=SectionedCommand)
 @click.argument("path", required=False)
 @options(*_SHOWN, without=("run",), brief=True)
-@list_presets_option
 @json_option
 def study_command(path: str | None, **given: Any) -> None:
     """Search hyperparameters on this machine: prepare once, train trials, finish the run of the best one.

@@ -19,7 +19,7 @@ from ddpipe.data.manifest import SCHEMA, SPLITS, ShardRef, Split, manifest_key
 from ddpipe.data.reader import open_split
 from ddpipe.data.shards import object_key, shard_key
 from ddpipe.data.versions import versions
-from ddpipe.errors import DatasetError, NoSuchObject, NotWritable, ParameterError
+from ddpipe.errors import DatasetError, NoSuchObject, ParameterError
 from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.storage import Store, open_store, write_uri
@@ -40,35 +40,6 @@ def _facts(*arguments: str) -> Any:
     code, output = _ddpipe(*arguments, "--json")
     assert code == 0
     return json.loads(output)
-
-
-def test_the_report_describes_a_version(toys: PrepareSpec, tmp_path: Path) -> None:
-    made = prepare(toys)
-    page = tmp_path / "toys.html"
-    assert _facts("report", made.manifest_uri, "--output", str(page)) == {"report": str(page)}
-    assert "kite" in page.read_text()
-
-
-def test_an_unwritable_report_is_an_error_in_four_parts(toys: PrepareSpec, tmp_path: Path) -> None:
-    made = prepare(toys)
-    (tmp_path / "file").touch()
-    output = str(tmp_path / "file" / "x.html")
-    result = CliRunner().invoke(cli, ["data", "report", made.manifest_uri, "--output", output])
-    assert result.exit_code == NotWritable.exit_code
-    assert output in result.stderr
-
-
-def test_a_page_replaces_nothing_but_a_page(toys: PrepareSpec, tmp_path: Path) -> None:
-    made = prepare(toys)
-    image = next(Path(toys.source_path).rglob("*.png"))
-    before = image.read_bytes()
-    result = CliRunner().invoke(cli, ["data", "report", made.manifest_uri, "--output", str(image)])
-    assert result.exit_code == ParameterError.exit_code
-    assert "the file exists and is not an HTML page" in result.stderr
-    assert image.read_bytes() == before
-    page = str(tmp_path / "toys.html")
-    assert _facts("report", made.manifest_uri, "--output", page)
-    assert _facts("report", made.manifest_uri, "--output", page)
 
 
 def _changed(spec: PrepareSpec) -> Prepared:
