@@ -65,12 +65,7 @@ _RETRIES = Retry(
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """A pipeline server that has answered.
-
-    Attributes:
-        namespace: Namespace of the runs; None on a single-user server.
-        version: Its version; empty if it does not report one.
-    """
+    """A pipeline server that has answered; without a namespace it has a single user."""
 
     client: Client
     endpoint: Endpoint

@@ -58,15 +58,9 @@ class EndpointOptions(Parameters):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Address and credentials of a pipeline server.
+    """Address and credentials of a pipeline server; what is empty is unknown, or not needed.
 
-    Attributes:
-        url: Without a slash at the end.
-        namespace: Namespace of the runs, if the server has several; empty if unknown.
-        token_file: Read again for each request, because tokens are renewed; empty for none.
-        token: A fixed token; empty for none.
-        cookies: As in the header; empty for none.
-        ca_file: Certificates to trust; empty for the public ones.
+    A token file is read again for each request, because tokens are renewed.
     """
 
     url: str

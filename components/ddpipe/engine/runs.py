@@ -55,14 +55,7 @@ class StepState:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """A run, as it is now.
-
-    Attributes:
-        steps: In the order in which they started; those that have not, last.
-        schedule_id: The schedule that started it; empty if a user did.
-        error: Why the server could not run it; a failed step reports its own error.
-        stopped: Whether a user stopped it.
-    """
+    """A run as it is now: its steps in the order in which they started, and the server's own error."""
 
     id: str
     name: str

@@ -64,10 +64,7 @@ def _spec(job: TrainingJob, container: str, env: Sequence[Mapping[str, Any]]) ->
     volumes = {volume["name"]: volume for volume in map(_volume, job.mounts)}.values()
     return {
         "containers": [_container(job, container, env)],
-        "volumes": [
-            {"name": "shm", "emptyDir": memory},
-            *volumes,
-        ],
+        "volumes": [{"name": "shm", "emptyDir": memory}, *volumes],
         "automountServiceAccountToken": bool(job.service_account),
         "securityContext": {
             "runAsNonRoot": True,
