@@ -25,8 +25,7 @@ from ddpipe.model.scoring import answers_to
 from ddpipe.model.session import Session
 from ddpipe.storage.sealed import sha256
 
-BATCH = 64
-"""Images that onnxruntime computes at once; fewer where they are large."""
+BATCH = 64  # images that onnxruntime computes at once; fewer where they are large
 
 
 class NotComparable(Exception):

@@ -26,25 +26,19 @@ from ddpipe.model import VIEWS
 from ddpipe.model.classifier import load_model, samples_seen
 from ddpipe.model.evaluation import Evaluation, Metrics, Subject, load_evaluation
 from ddpipe.model.scoring import Averaged, Compared, logits_of, with_views
-from ddpipe.model.tasks import TASKS, Task
+from ddpipe.model.tasks import TASKS
 from ddpipe.model.training_record import training_record
 from ddpipe.parameters import AUTO
 from ddpipe.storage import open_store
 
 SPLIT = "test"
 
-BATCH_SIZE = 128
-"""Samples per forward pass; fewer where the images are large."""
-
+BATCH_SIZE = 128  # samples per forward pass; fewer where the images are large
 VALIDATION = "validation"
 """Where temperature and thresholds are chosen and views are compared: the test split would flatter all."""
 
-CALIBRATED = ("log_loss", "calibration_error")
-"""The scores that a temperature changes."""
-
-FEW = 100
-"""Test images; with fewer, the 95 % interval of an accuracy is up to a fifth wide."""
-
+CALIBRATED = ("log_loss", "calibration_error")  # the scores that a temperature changes
+FEW = 100  # test images; with fewer, the 95 % interval of an accuracy is up to a fifth wide
 WORSE_EPOCH = 0.05
 """Largest drop of the headline score, from the best epoch to the evaluated one, without a warning."""
 
@@ -122,8 +116,11 @@ def evaluate(
             metrics, images = measured(answers, manifest), manifest.splits[VALIDATION].count
             if plain:
                 values = {name: score.value for name, score in measured(plain, manifest).scores.items()}
-                both = {"plain": plain, views: answers} if images else {}
-                on_validation = {name: headline(seen[VALIDATION], task) for name, seen in both.items()}
+                both = {"plain": plain[VALIDATION], views: answers[VALIDATION]} if images else {}
+                on_validation = {
+                    name: task.headline(seen.logits, task.truth(seen.labels, len(manifest.classes)))
+                    for name, seen in both.items()
+                }
                 metrics = replace(metrics, plain=values, validation=on_validation)
             warnings = (
                 *unproven(metrics),
@@ -196,11 +193,6 @@ def score(
             )
             for name, split in splits.items()
         }
-
-
-def headline(seen: Scored, task: Task) -> float:
-    """The score by which models of this task are compared."""
-    return task.headline(seen.logits, task.truth(seen.labels, seen.logits.shape[1]))
 
 
 def measured(answers: Mapping[str, Scored], manifest: DatasetManifest, split: str = SPLIT) -> Metrics:

@@ -34,28 +34,19 @@ from ddpipe.model.history import NamedModel, Promotion
 from ddpipe.model.metrics import DECIDING, METRICS, Answers
 from ddpipe.model.package import seen_by
 from ddpipe.model.slices import FEWEST
-from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task
+from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray
 from ddpipe.model.verdict import FAIL, KEEP, PROMOTE, ClassPair, Comparison, Verdict, publish
 from ddpipe.parameters import AUTO
 from ddpipe.storage import Store, open_store
 
-SHOWN = 24
-"""Images of each kind that the report shows."""
+SHOWN = 24  # images of each kind that the report shows
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rival:
-    """The champion's side of a comparison.
-
-    Attributes:
-        version: Empty if there is no champion.
-        answers: To the images of the split; None if it cannot answer.
-        source: Where the answers come from, in a clause.
-        trouble: Why it cannot answer, in a clause.
-        seen: Hashes of what it was trained on; None if it does not say.
-    """
+    """The champion's side of a comparison: its answers and where they come from, or what the trouble is."""
 
     version: str = ""
     answers: Answers | None = None
@@ -91,11 +82,11 @@ def gate(
         trouble = trouble or "there is no image that neither model was trained on: add new test images"
     elif theirs:
         groups = None if samples.groups is None else samples.groups[unseen]
-        comparison = compare(own, theirs, manifest.classes, task, spec, groups, _slices(evaluation, unseen))
+        comparison = compare(own, theirs, manifest.classes, spec, groups, _slices(evaluation, unseen))
     verdict = decide(
         spec,
-        metric=metric_of(spec, task),
-        value=METRICS[metric_of(spec, task)].of(own) if unseen.any() else math.nan,
+        metric=spec.gate_metric,
+        value=METRICS[spec.gate_metric].of(own) if unseen.any() else math.nan,
         champion=rival.version,
         comparison=comparison,
         trouble=trouble,
@@ -143,7 +134,7 @@ def _check(spec: GateSpec, manifest: DatasetManifest, evaluation: Evaluation, ma
         wrong.append("no model is named: give its name as parameter gate_model")
     if evaluation.subject.dataset_id != manifest.dataset_id:
         wrong.append(f"the evaluation used dataset version {evaluation.subject.dataset_id}")
-    if metric_of(spec, task) not in task.scores:
+    if spec.gate_metric not in task.scores:
         known = ", ".join(name for name in task.scores if name in DECIDING)
         wrong.append(f"a {task.name} dataset has no {spec.gate_metric}; it has {known}")
     if wrong:
@@ -186,16 +177,10 @@ def _differences(own: Answers, rival: Answers | None, places: npt.NDArray[np.int
     return np.array(rows, np.int64).reshape(-1, 2)
 
 
-def metric_of(spec: GateSpec, task: Task) -> str:
-    """The score that decides."""
-    return task.scores[0] if spec.gate_metric == AUTO else spec.gate_metric
-
-
 def compare(
     candidate: Answers,
     champion: Answers,
     classes: Sequence[str],
-    task: Task,
     spec: GateSpec,
     groups: IntArray | None = None,
     slices: Mapping[str, BoolArray] | None = None,
@@ -204,7 +189,7 @@ def compare(
 
     Samples with equal numbers in `groups`, shape (samples,), belong together. `slices` mark samples, by name.
     """
-    metric = metric_of(spec, task)
+    metric = spec.gate_metric
     low, high = gain_interval(candidate, champion, metric, groups)
     right, was_right = candidate.right, champion.right
     pairs = zip(

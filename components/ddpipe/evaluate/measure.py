@@ -29,18 +29,10 @@ from ddpipe.model.evaluation import ClassScores, Curve, Estimate, Metrics
 from ddpipe.model.metrics import METRICS, Answers
 from ddpipe.model.tasks import TASKS, BoolArray, FloatArray, IntArray, Task, Thresholds
 
-FEWEST = 20
-"""Validation samples, below which the temperature stays 1."""
-
-FOLDS = 5
-"""Parts of the validation split: a temperature that is fitted on the others is tried on each."""
-
-LOWEST, HIGHEST = 0.2, 10.0
-"""Bounds of a temperature."""
-
-RARE = 0.2
-"""Of an even share of the samples: a class with less makes balanced accuracy the score that counts."""
-
+FEWEST = 20  # validation samples, below which the temperature stays 1
+FOLDS = 5  # parts of the validation split: a temperature that is fitted on the others is tried on each
+LOWEST, HIGHEST = 0.2, 10.0  # bounds of a temperature
+RARE = 0.2  # of an even share of the samples: a class with less makes balanced accuracy the score that counts
 CURVE_POINTS = 100
 
 MOST_CURVES = 200

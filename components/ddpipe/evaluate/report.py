@@ -28,9 +28,7 @@ from ddpipe.templates import environment
 MATRIX_CLASSES = 20
 """More classes than this make an unreadable matrix: the commonest confusions are listed instead."""
 
-CURVES = 40
-"""More curves than this are a gray blur: only the micro average is drawn."""
-
+CURVES = 40  # more curves than this are a gray blur: only the micro average is drawn
 VERDICTS = {
     "promote": "This model replaces the champion:",
     "keep": "The champion stays:",
@@ -43,14 +41,9 @@ THUMBNAIL = 192
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """The content of a report.
+    """The content of a report; an evaluation that is not part of a run has no record of a training.
 
-    Attributes:
-        training: The training's own record, training.json; empty for an evaluation without a run.
-        mistakes: The surest first.
-        curves: Of the classes by name, where there are few enough to draw.
-        seconds: Time of each step, in the order in which they ran; those that are known.
-        since: The earlier run, and when it ended, whose model this run took over, as nothing had changed.
+    `since` is the earlier run, and when it ended, whose model this run took over, as nothing had changed.
     """
 
     run: str

@@ -33,12 +33,8 @@ from ddpipe.templates import csv_cell
 
 TABLE, CURVES = "slices.csv", "curves.json"
 
-MOST_VALUES = 20
-"""Slices of a column: the rarest values of one that has more are combined."""
-
-LONGEST = 60
-"""Characters of a value."""
-
+MOST_VALUES = 20  # slices of a column: the rarest values of one that has more are combined
+LONGEST = 60  # characters of a value
 BLANK, NO_ROW, OTHERS = "(blank)", "(not in the table)", "(other values)"
 
 QUARTERS = (25, 50, 75)

@@ -11,8 +11,7 @@ from ddpipe.model import VIEWS
 from ddpipe.model.metrics import DECIDING
 from ddpipe.parameters import AUTO, Between, OneOf, Parameters, parameter
 
-MOST_COLUMNS = 20
-"""By which a split is sliced: each takes time, and a reader reads no more."""
+MOST_COLUMNS = 20  # by which a split is sliced: each takes time, and a reader reads no more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

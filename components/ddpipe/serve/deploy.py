@@ -33,31 +33,18 @@ INFERENCE_SERVICES = Resource(
 
 APP = "app.kubernetes.io/name"
 MANAGER = "app.kubernetes.io/managed-by"
-MODEL = "ddpipe.io/model"
-"""Annotation with the URI of the package."""
-
-PORT = 8080
-"""Of the pods; their Service listens at 80."""
-
+MODEL = "ddpipe.io/model"  # annotation with the URI of the package
+PORT = 8080  # of the pods; their Service listens at 80
 USER = 1000
 
-PAUSE = 1.0
-"""Seconds between two looks at the pods."""
-
+PAUSE = 1.0  # seconds between two looks at the pods
 LASTING = 10.0
 """Seconds for which a state must last that does not pass by itself: a node may not know a secret at first."""
 
-REPLACEMENTS = 5
-"""Attempts to replace an object whose status changes meanwhile."""
-
-DEADLINE = 600.0
-"""Seconds until the pods must be ready, before the previous model is restored."""
-
-OUTAGE = 120.0
-"""Seconds that the API server may be away."""
-
-TEST = 30.0
-"""Seconds for which the test request is tried again."""
+REPLACEMENTS = 5  # attempts to replace an object whose status changes meanwhile
+DEADLINE = 600.0  # seconds until the pods must be ready, before the previous model is restored
+OUTAGE = 120.0  # seconds that the API server may be away
+TEST = 30.0  # seconds for which the test request is tried again
 
 _log = logging.getLogger(__name__)
 

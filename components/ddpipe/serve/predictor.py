@@ -40,20 +40,13 @@ from ddpipe.sources.preprocess import Preprocessor
 Given: TypeAlias = "str | PathLike[str] | bytes | Image.Image | NDArray[np.uint8]"
 """An image: a path or s3:// URI, the content of a file, a Pillow image, or pixels."""
 
-BATCH = 32
-"""Images that the network sees at a time."""
-
-BATCH_PIXELS = 2**22
-"""Pixels of a batch at most, so that large images need no more memory than small ones."""
-
+BATCH = 32  # images that the network sees at a time
+BATCH_PIXELS = 2**22  # pixels of a batch at most, so that large images need no more memory than small ones
 MOST_PIXELS = 2**25
 """That are decoded at a time, in all threads; an image with more is decoded alone. About 16 bytes each."""
 
-READERS = 8
-"""Threads that read and decode, at least: reading from a bucket is mostly waiting."""
-
-LOSSLESS = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}
-"""Pillow's modes that a PNG can hold."""
+READERS = 8  # threads that read and decode, at least: reading from a bucket is mostly waiting
+LOSSLESS = {"1", "L", "LA", "I;16", "P", "RGB", "RGBA"}  # Pillow's modes that a PNG can hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

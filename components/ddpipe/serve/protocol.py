@@ -27,27 +27,24 @@ from ddpipe.serve.predictor import Prediction
 
 FILES, PROBABILITIES, ANSWER = "files", "probabilities", "answer"
 
-HEADER = "Inference-Header-Content-Length"
-"""Length of the JSON where data follows it as bytes."""
-
-MOST_IMAGES = 1024
-"""In one request."""
-
-MOST_VALUES = 4_000_000
-"""In the JSON of a request: an empty list takes three bytes there, and 64 in memory."""
-
+HEADER = "Inference-Header-Content-Length"  # length of the JSON where data follows it as bytes
+MOST_IMAGES = 1024  # in one request
+MOST_VALUES = 4_000_000  # in the JSON of a request: an empty list takes three bytes there, and 64 in memory
 LONGEST_ID = 100
 
-SHOWN = 5
-"""Unreadable images of a request that the message lists."""
+SHOWN = 5  # unreadable images of a request that the message lists
 
 
 class WrongRequest(Exception):
     """A request that cannot be answered; the text says what was seen and what is expected."""
 
+    status = 400
+
 
 class TooLarge(WrongRequest):
     """A request that would take too much memory."""
+
+    status = 413
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +164,6 @@ def response(
             {"name": ANSWER, "datatype": "BYTES", "shape": [count], "data": answers},
         ],
     }
-
-
-def server_metadata(name: str) -> Mapping[str, Any]:
-    """What the server is."""
-    return {"name": "ddpipe", "version": "2", "extensions": [], "models": [name]}
 
 
 def metadata(signature: Signature, name: str, version: str) -> Mapping[str, Any]:

@@ -29,9 +29,7 @@ from ddpipe.storage import open_store
 
 Property: TypeAlias = "bool | int | float | str"
 
-LONGEST = 1000
-"""Characters of a text: a registry's columns are bounded."""
-
+LONGEST = 1000  # characters of a text: a registry's columns are bounded
 AUTHOR = "ddpipe"
 
 TOKEN = "KF_PIPELINES_SA_TOKEN_PATH"  # noqa: S105 - a variable with the path of a file
@@ -40,9 +38,7 @@ TOKEN = "KF_PIPELINES_SA_TOKEN_PATH"  # noqa: S105 - a variable with the path of
 PAUSES = (1.0, 4.0, 10.0)
 """Seconds before each further attempt: of a registry that is away, or of two registrations at once."""
 
-LIMIT = 60.0
-"""Seconds that an attempt may take."""
-
+LIMIT = 60.0  # seconds that an attempt may take
 _BUSY = 500
 _CONFLICT = {400, 409}
 """Of two registrations at once, the later one creates what exists by then, and finds it the next time."""

@@ -17,11 +17,11 @@ import asyncio
 import json
 import resource
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from threading import Lock, get_ident
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -39,21 +39,13 @@ from ddpipe.processes.machine import cpus
 from ddpipe.serve import protocol
 from ddpipe.serve.predictor import MOST_PIXELS, Given, Prediction, Predictor, pixels_of
 
-LARGEST_BODY = 32 * 2**20
-"""Bytes of a request."""
-
-RETRY_AFTER = 1
-"""Seconds after which a rejected client should try again."""
-
-MOST_BYTES = 3 * LARGEST_BODY
-"""Of all requests that are in memory."""
-
+LARGEST_BODY = 32 * 2**20  # bytes of a request
+RETRY_AFTER = 1  # seconds after which a rejected client should try again
+MOST_BYTES = 3 * LARGEST_BODY  # of all requests that are in memory
 SLOWEST_BODY, SLOWEST_RATE = 10.0, 2**19
 """Seconds that a client may take to send a body, and those for every so many bytes of it."""
 
-SLOWEST_HEADER = 10.0
-"""Seconds that a connection may be open without a whole header."""
-
+SLOWEST_HEADER = 10.0  # seconds that a connection may be open without a whole header
 MOST_CONNECTIONS, SPARE_DESCRIPTORS = 1000, 64
 
 POLICY = (
@@ -62,7 +54,6 @@ POLICY = (
 )
 """What the page may load: nothing from elsewhere."""
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -74,12 +65,8 @@ class Answer(JSONResponse):
         return json.dumps(content, allow_nan=False).encode()
 
 
-class Rejected(Exception):
-    """A request without an answer, and HTTP's status code for it."""
-
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(text)
-        self.status = status
+def _busy(text: str) -> HTTPException:
+    return HTTPException(503, f"{text}: try again after {RETRY_AFTER} s", {"Retry-After": str(RETRY_AFTER)})
 
 
 class Connection(H11Protocol):
@@ -150,10 +137,11 @@ class Requests:
         """What was counted, as Prometheus reads it."""
         return generate_latest(self._registry)
 
-    def check(self, name: str, version: str = "") -> None:
-        """Refuse a request for another model."""
+    def check(self, request: Request) -> None:
+        """Refuse a request for another model, or another version of it."""
+        name, version = request.path_params["name"], request.path_params.get("version", "")
         if name != self.name or version not in {"", self.version}:
-            raise Rejected(404, f"there is no such model: this server has {self.name!r}")
+            raise HTTPException(404, f"there is no such model: this server has {self.name!r}")
 
     @asynccontextmanager
     async def admitted(self, request: Request) -> AsyncIterator[bytes]:
@@ -162,17 +150,15 @@ class Requests:
         try:
             await self._receive(request, parts)
             if self._active >= self.queue:
-                raise Rejected(  # noqa: TRY301 - counted below
-                    503, f"{self.queue} requests are waiting already: try again after {RETRY_AFTER} s"
-                )
+                raise _busy(f"{self.queue} requests are waiting already")
             self._active += 1
             try:
                 yield b"".join(parts)
             finally:
                 self._active -= 1
             status = 200
-        except Rejected as rejected:
-            status = rejected.status
+        except HTTPException as rejected:
+            status = rejected.status_code
             raise
         finally:
             self._bytes -= sum(map(len, parts))
@@ -189,38 +175,38 @@ class Requests:
                     size += len(part)
                     self._bytes += len(part)
                     if size > LARGEST_BODY:
-                        raise Rejected(413, f"the request is larger than {LARGEST_BODY:,} bytes")
+                        raise HTTPException(413, f"the request is larger than {LARGEST_BODY:,} bytes")
                     if self._bytes > MOST_BYTES:
-                        raise Rejected(503, f"too many large requests: try again after {RETRY_AFTER} s")
+                        raise _busy("too many large requests are waiting")
                     limit.reschedule(started + SLOWEST_BODY + size / SLOWEST_RATE)
         except TimeoutError as error:
-            raise Rejected(408, "the request arrived too slowly") from error
+            raise HTTPException(408, "the request arrived too slowly") from error
         except ClientDisconnect as error:
-            raise Rejected(400, "the client disconnected") from error
+            raise HTTPException(400, "the client disconnected") from error
 
-    async def computed(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    async def computed(self, function: Callable[[], T]) -> T:
         """What a function gives, in one of a few threads."""
 
         def timed() -> T:
             self._began[get_ident()] = time.monotonic()
             try:
-                return function(*arguments, **named)
+                return function()
             finally:
                 del self._began[get_ident()]
 
         try:
             return await anyio.to_thread.run_sync(timed, limiter=self._threads)
         except protocol.WrongRequest as error:
-            raise Rejected(413 if isinstance(error, protocol.TooLarge) else 400, str(error)) from error
+            raise HTTPException(error.status, str(error)) from error
         except DdpipeError as error:
-            raise Rejected(500, str(error)) from error
+            raise HTTPException(500, str(error)) from error
 
     def predicted(self, images: Iterable[Given]) -> list[Prediction]:
         """The model's answers, counted."""
         given = list(images)
         for at, image in enumerate(given):
             if isinstance(image, bytes) and (pixels := pixels_of(image)) > MOST_PIXELS:
-                raise Rejected(413, f"image {at} has {pixels:,} pixels, more than {MOST_PIXELS:,}")
+                raise HTTPException(413, f"image {at} has {pixels:,} pixels, more than {MOST_PIXELS:,}")
         found = self.model.predict(given)
         self._images.inc(sum(not one.problem for one in found))
         return found
@@ -247,13 +233,13 @@ class Server:
                     route
                     for path in (model, f"{model}/versions/{{version}}")
                     for route in (
-                        Route(path, self._of_model(self._model_metadata)),
-                        Route(f"{path}/ready", self._of_model(self._ready)),
-                        Route(f"{path}/infer", self._of_model(self._infer), methods=["POST"]),
+                        Route(path, self._model_metadata),
+                        Route(f"{path}/ready", self._ready),
+                        Route(f"{path}/infer", self._infer, methods=["POST"]),
                     )
                 ),
             ],
-            exception_handlers={HTTPException: _error, Rejected: _rejected},
+            exception_handlers={HTTPException: _error},
         )
 
     async def _page(self, _request: Request) -> Response:
@@ -267,53 +253,37 @@ class Server:
         works = not self._work.hangs
         return Answer({"live": works, "ready": works}, 200 if works else 503)
 
-    async def _ready(self, _request: Request) -> Response:
+    async def _ready(self, request: Request) -> Response:
+        self._work.check(request)
         return Answer({"name": self._work.name, "ready": True})
 
     async def _server_metadata(self, _request: Request) -> Response:
-        return Answer(protocol.server_metadata(self._work.name))
+        return Answer({"name": "ddpipe", "version": "2", "extensions": [], "models": [self._work.name]})
 
-    async def _model_metadata(self, _request: Request) -> Response:
+    async def _model_metadata(self, request: Request) -> Response:
         work = self._work
+        work.check(request)
         return Answer(protocol.metadata(work.model.signature, work.name, work.version))
 
     async def _infer(self, request: Request) -> Response:
-        header = request.headers.get(protocol.HEADER)
-        async with self._work.admitted(request) as body:
-            return Answer(await self._work.computed(self._inferred, body, header))
+        work, header = self._work, request.headers.get(protocol.HEADER)
+        work.check(request)
 
-    def _inferred(self, body: bytes, header: str | None) -> Any:  # noqa: ANN401 - JSON
-        work = self._work
-        with work.parsing:
-            asked = protocol.parsed(body, work.model.signature, header)
-        return protocol.response(asked, work.predicted(asked.images), work.model.signature, work.name)
+        def inferred() -> Mapping[str, Any]:
+            with work.parsing:
+                asked = protocol.parsed(body, work.model.signature, header)
+            return protocol.response(asked, work.predicted(asked.images), work.model.signature, work.name)
+
+        async with work.admitted(request) as body:
+            return Answer(await work.computed(inferred))
 
     async def _picture(self, request: Request) -> Response:
         """The content of one image file, as it is."""
         async with self._work.admitted(request) as body:
-            (answer,) = await self._work.computed(self._work.predicted, [body])
+            (answer,) = await self._work.computed(lambda: self._work.predicted([body]))
             if answer.problem:
-                raise Rejected(400, f"the picture cannot be read: {answer.problem}")
+                raise HTTPException(400, f"the picture cannot be read: {answer.problem}")
             return Answer(answer.to_dict())
-
-    def _of_model(self, endpoint: Endpoint) -> Endpoint:
-        """Only for this model's name and version."""
-
-        async def named(request: Request) -> Response:
-            self._work.check(request.path_params["name"], request.path_params.get("version", ""))
-            return await endpoint(request)
-
-        return named
-
-
-Endpoint = Callable[[Request], Awaitable[Response]]
-
-
-async def _rejected(_request: Request, error: Exception) -> Response:
-    if not isinstance(error, Rejected):
-        raise error
-    headers = {"Retry-After": str(RETRY_AFTER)} if error.status == 503 else None  # noqa: PLR2004 - HTTP's number
-    return Answer({"error": str(error)}, error.status, headers)
 
 
 async def _error(_request: Request, error: Exception) -> Response:

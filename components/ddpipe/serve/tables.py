@@ -32,14 +32,9 @@ from ddpipe.templates import csv_cell, environment
 
 TABLE, SUMMARY, PAGE = "predictions.csv", "summary.json", "predictions.html"
 
-UNSURE, PROBLEMS = 24, 20
-"""That the page shows."""
-
-SIDE = 160
-"""Longest side of a picture on the page, in pixels."""
-
-LARGEST = 32 * 2**20
-"""Bytes of an image file that the page shows."""
+UNSURE, PROBLEMS = 24, 20  # that the page shows
+SIDE = 160  # longest side of a picture on the page, in pixels
+LARGEST = 32 * 2**20  # bytes of an image file that the page shows
 
 
 @dataclass(slots=True)

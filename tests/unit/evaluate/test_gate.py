@@ -32,7 +32,8 @@ from ddpipe.model.verdict import FORMAT, Verdict, load_verdict
 from ddpipe.storage import open_store
 
 MULTICLASS = TASKS["multiclass"]
-SPEC = GateSpec(gate_model="toys")
+AUTOMATIC = GateSpec(gate_model="toys")
+SPEC = GateSpec(gate_model="toys", gate_metric="accuracy")
 
 
 def _answers(labels: IntArray, right: BoolArray, classes: int = 4) -> Answers:
@@ -51,7 +52,7 @@ def _pair(samples: int, only_candidate: int, only_champion: int, both: int) -> t
 
 
 def _verdict(spec: GateSpec = SPEC, pair: tuple[Answers, Answers] | None = None, **given: object) -> Verdict:
-    comparison = compare(*pair, "abcd"[: pair[0].truth.shape[1]], MULTICLASS, spec) if pair else None
+    comparison = compare(*pair, "abcd"[: pair[0].truth.shape[1]], spec) if pair else None
     known = {"metric": "accuracy", "value": 0.9, "champion": "0123456789ab" if pair else ""}
     return decide(spec, comparison=comparison, **{**known, **given})  # type: ignore[arg-type]
 
@@ -161,7 +162,7 @@ def test_groups_are_drawn_as_wholes() -> None:
     groups = np.repeat(np.arange(40), 10)
     alone = gain_interval(*one, "accuracy")
     assert gain_interval(*many, "accuracy", groups) == pytest.approx(alone)
-    assert compare(*many, "abcd", MULTICLASS, SPEC, groups).p_value is None
+    assert compare(*many, "abcd", SPEC, groups).p_value is None
     assert gain_interval(*many, "accuracy") > alone
 
 
@@ -189,7 +190,7 @@ def _champion(folder: Path, dataset: str, trained: str, evaluation: str) -> Name
     return model
 
 
-def _gate(folder: Path, dataset: str, run: tuple[str, str], spec: GateSpec = SPEC) -> Verdict:
+def _gate(folder: Path, dataset: str, run: tuple[str, str], spec: GateSpec = AUTOMATIC) -> Verdict:
     found = gate(run[0], dataset, run[1], str(folder / "gate"), spec)
     assert load_verdict(str(folder / "gate"))[0] == found
     return found

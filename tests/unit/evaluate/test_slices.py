@@ -310,8 +310,8 @@ def test_the_gate_judges_slices(most: float, decision: str) -> None:
     new, old = (
         Answers.of(task, 4.0 * (one[:, None] == np.arange(4)), labels, [None] * 4) for one in said.values()
     )
-    spec = GateSpec(gate_model="toys", gate_drop=most)
-    compared = compare(new, old, "abcd", task, spec, slices={"site = N": site, "site = S": ~site})
+    spec = GateSpec(gate_model="toys", gate_metric="accuracy", gate_drop=most)
+    compared = compare(new, old, "abcd", spec, slices={"site = N": site, "site = S": ~site})
     verdict = decide(spec, metric="accuracy", value=0.9, champion="0" * 12, comparison=compared)
     assert verdict.decision == decision, verdict.reason
     assert ("slice 'site = N' fell from 0.9667 to 0.5000" in verdict.reason) == (decision == "keep")

@@ -122,15 +122,15 @@ def _add(model: ModelProto, *nodes: NodeProto, **constants: Any) -> None:
 
 
 def _endless(model: ModelProto) -> None:
-    goes_on = helper.make_tensor_value_info("goes_on", TensorProto.BOOL, [])
+    again = helper.make_tensor_value_info("again", TensorProto.BOOL, [])
     number = helper.make_tensor_value_info("number", TensorProto.INT64, [])
     value, more = (helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in ("value", "more"))
     same = helper.make_tensor_value_info("same", TensorProto.BOOL, [])
     steps = [
-        helper.make_node("Identity", ["goes_on"], ["same"]),
+        helper.make_node("Identity", ["again"], ["same"]),
         helper.make_node("Add", ["value", "start"], ["more"]),
     ]
-    body = helper.make_graph(steps, "body", [number, goes_on, value], [same, more])
+    body = helper.make_graph(steps, "body", [number, again, value], [same, more])
     loop = helper.make_node("Loop", ["", "true", "start"], ["extra"], body=body)
     _add(model, loop, true=np.ones((), bool), start=np.array(0, np.float32))
 

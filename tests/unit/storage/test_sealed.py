@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpipe.errors import CorruptObject, ParameterError
+from ddpipe.errors import CorruptObject, NewerFormat
 from ddpipe.storage import Store, open_store
 from ddpipe.storage.sealed import Format, to_json
 
@@ -104,7 +104,7 @@ def test_a_damaged_seal_is_reported(seal: bytes, store: Store) -> None:
 
 def test_a_folder_of_another_schema_is_reported(store: Store) -> None:
     Format("parcel", "parcel.json", 4, "ddpipe pack").publish(store, FILES, {})
-    with pytest.raises(ParameterError, match="its schema is 4, this ddpipe reads 3"):
+    with pytest.raises(NewerFormat, match="its schema is 4, this ddpipe reads 3"):
         PARCEL.open(store.uri)
 
 
