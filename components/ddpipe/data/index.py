@@ -36,11 +36,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class SampleIndex:
-    """The samples of a split, in the order of its images.
-
-    Attributes:
-        groups: int64, (samples,): equal numbers belong together; None: each sample is on its own.
-    """
+    """The samples of a split, in the order of its images; those of equal groups belong together."""
 
     sample_ids: Strings
     labels: Labels

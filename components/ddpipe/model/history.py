@@ -50,13 +50,7 @@ class ModelVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promotion:
-    """A version became the champion.
-
-    Attributes:
-        package: SHA-256 of its package's seal, which names every file with its hash.
-        run: URI of the run that decided; empty for a person.
-        nonce: Makes each promotion different from any other.
-    """
+    """A version became the champion; `package` is the SHA-256 of its seal, `run` is empty for a person."""
 
     version: str
     package: str

@@ -36,11 +36,7 @@ _BOOLS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Numbers between two limits.
-
-    Attributes:
-        whole: Whether only whole numbers are meant.
-    """
+    """Numbers between two limits, whole ones or any; with `log`, factors count."""
 
     name: str
     low: float

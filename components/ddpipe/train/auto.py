@@ -72,11 +72,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class ChosenRecipe:
-    """Values for what was left open, and why.
-
-    Attributes:
-        views: Test-time views that suit the images, and the reason.
-    """
+    """Values for what was left open, and why; `views` at test time come with their reason."""
 
     recipe: Recipe
     reasons: Mapping[str, str]

@@ -35,11 +35,7 @@ from ddpipe.train.strategies import RunningStatistics
 
 
 class TrainingStep:
-    """Everything that a step changes: weights, running statistics, optimizer state and weight average.
-
-    Attributes:
-        scaler: Scales the loss in float16, whose gradients would underflow; does nothing in other precisions.
-    """
+    """Everything that a step changes: weights, running statistics, optimizer state and weight average."""
 
     def __init__(
         self,

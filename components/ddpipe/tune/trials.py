@@ -142,12 +142,7 @@ STATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One trial.
-
-    Attributes:
-        state: complete, pruned, failed or running.
-        score: Of the trained model on the validation split, or of the last epoch before it was pruned.
-    """
+    """One trial; its score is that of the trained model, or of the last epoch before it was pruned."""
 
     number: int
     state: str
