@@ -318,11 +318,7 @@ def data_of(given: Mapping[str, Any]) -> PrepareSpec | str:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """A whole run on this machine.
-
-    Attributes:
-        data: What to prepare, or the URI of a dataset version.
-    """
+    """A whole run on this machine; `data` is what to prepare, or the URI of a dataset version."""
 
     run: Run
     data: PrepareSpec | str

@@ -132,8 +132,6 @@ class Parameter:
         name: Its name; the command line writes hyphens in place of underscores.
         kind: str, int, float, bool, list or dict.
         default: None if it is required.
-        help: One sentence.
-        allowed: The values that it may have.
         items: str if a list or an object holds text only.
         form: The field of a pipeline's form that holds it; empty if it is in no form.
         alone: Whether that field holds nothing else.

@@ -44,7 +44,7 @@ CHUNK = 16 * 2**20
 """Bytes to hash at a time: the launcher has little memory."""
 
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading a record raises that another program wrote or damaged."""
+"""What reading a damaged record raises."""
 
 SHAPING = ("data", "distributed", "evaluate", "export", "model", "train")
 """The packages of ddpipe whose code shapes a model."""

@@ -76,12 +76,7 @@ class RunOptions(Parameters):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of the pipeline.
-
-    Attributes:
-        uri: Its folder: `<runs>/<name>`, a plain path or s3://.
-        title: Its title in the report; empty for its name.
-    """
+    """One run: its folder, `<runs>/<name>`, and its title in the report, which is empty for its name."""
 
     uri: str
     title: str = ""

@@ -22,7 +22,6 @@ class Summary:
     """The result of a run.
 
     Attributes:
-        run: The run's folder.
         reused: Whether the dataset version existed already.
         unchanged_since: The earlier run, and when it ended, whose model this one reuses; empty if it trained.
         metrics: By split, by name; the test metrics with their 95 % interval, and what a constant answer has.
