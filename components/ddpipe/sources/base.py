@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from unicodedata import normalize
 
-from ddpipe.data.manifest import Label, printable
 from ddpipe.errors import SourceError
 from ddpipe.storage import Store, open_store
 
 if TYPE_CHECKING:
-    from ddpipe.sources.samples import (
-        Samples,  # numpy; the names of parameters are asked for without it
-    )
+    # numpy; the names of parameters are asked for without it
+    from ddpipe.sources.samples import Sample, Samples
 
 
 IMAGES = (
@@ -24,25 +22,6 @@ IMAGES = (
 """Endings of the names of image files."""
 
 ENDINGS = tuple(f".{ending}" for ending in IMAGES)
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One image and what it shows.
-
-    Attributes:
-        label: Multiclass: index of its class. Multilabel: 0 or 1 for each class.
-        stamp: Changes when the image may have changed; known without reading the image.
-        group: Samples of one group (such as one patient) belong in one split; "": it is a group of its own.
-        split: The split that the source assigns; "": none.
-    """
-
-    id: str
-    label: Label
-    stamp: str
-    where: str = ""
-    group: str = ""
-    split: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,22 +81,6 @@ class Table:
     group: str = ""
     split: str = ""
     skip_unlabelled: bool = False
-
-
-def sorted_out(samples: Iterable[Sample]) -> tuple[Samples, dict[str, str]]:
-    """The samples with suitable ids, and the problems of the others, by printable id."""
-    from ddpipe.sources.samples import Samples  # noqa: PLC0415 - numpy, which compiling must not need
-
-    problems: dict[str, str] = {}
-
-    def good() -> Iterator[Sample]:
-        for sample in samples:
-            if shown := printable(sample.id):
-                problems[shown] = "its name is not UTF-8, or has control characters: rename it"
-            else:
-                yield sample
-
-    return Samples.of(good()), problems
 
 
 SPLIT_WORDS: Mapping[str, str] = {

@@ -13,15 +13,14 @@ from ddpipe.data.manifest import printable
 from ddpipe.errors import SourceError
 from ddpipe.sources.base import (
     ENDINGS,
-    Sample,
     Survey,
     abridged,
     as_class,
     error_for_source,
-    sorted_out,
     split_called,
 )
 from ddpipe.sources.listing import listed_files, read_file, stamp
+from ddpipe.sources.samples import Sample, sorted_out
 from ddpipe.storage import ObjectInfo
 
 log = logging.getLogger(__name__)

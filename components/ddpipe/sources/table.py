@@ -17,16 +17,15 @@ from ddpipe.data.manifest import SPLITS, Label, printable
 from ddpipe.errors import NoSuchObject, listed
 from ddpipe.sources.base import (
     ENDINGS,
-    Sample,
     Survey,
     Table,
     as_class,
     error_for_source,
-    sorted_out,
     split_called,
     store_of,
 )
 from ddpipe.sources.listing import FileNames, listed_files, read_file, stamp
+from ddpipe.sources.samples import Sample, sorted_out
 from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from ddpipe.prepare.checks import interval_width, split_warnings
-from ddpipe.sources.base import Sample
-from ddpipe.sources.samples import Samples
+from ddpipe.sources.samples import Sample, Samples
 
 PLENTY = 200
 
