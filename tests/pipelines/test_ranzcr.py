@@ -94,7 +94,7 @@ def test_the_package_answers_as_its_signature_says(done: Done) -> None:
     )
     metrics = load_evaluation(done.run.evaluation).metrics
     assert roc_auc_score(test.labels, logits) == pytest.approx(metrics.scores["macro_auc"].value, abs=1e-3)
-    found = 1 / (1 + np.exp(-logits)) >= np.array(signature["thresholds"])
+    found = 1 / (1 + np.exp(-logits / signature["temperature"])) >= np.array(signature["thresholds"])
     for label, scores in enumerate(metrics.classes):
         right = (found[:, label] & (test.labels[:, label] == 1)).sum()
         assert right / scores.support == pytest.approx(scores.recall, abs=0.02)

@@ -36,7 +36,7 @@ from ddpipe.processes.machine import cpus, give_memory_back, keep_memory
 from ddpipe.processes.progress import progress_bar
 from ddpipe.sources import Source, Survey, Unreadable
 from ddpipe.sources.images import Probed, probe
-from ddpipe.sources.samples import Sample
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,8 @@ from ddpipe.data.columns import batched
 from ddpipe.sources.base import Survey, error_for_source
 from ddpipe.sources.images import wrapped
 from ddpipe.sources.listing import listed_files
-from ddpipe.sources.samples import Sample, Samples
+from ddpipe.sources.sample import Sample
+from ddpipe.sources.samples import Samples
 from ddpipe.sources.tars import check_end
 from ddpipe.storage import open_store, split_uri
 

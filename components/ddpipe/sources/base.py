@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from unicodedata import normalize
 
+from ddpipe.data.manifest import printable
 from ddpipe.errors import SourceError
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import Store, open_store
 
 if TYPE_CHECKING:
     # numpy; the names of parameters are asked for without it
-    from ddpipe.sources.samples import Sample, Samples
+    from ddpipe.sources.samples import Samples
 
 
 IMAGES = (
@@ -81,6 +83,22 @@ class Table:
     group: str = ""
     split: str = ""
     skip_unlabelled: bool = False
+
+
+def sorted_out(samples: Iterable[Sample]) -> tuple[Samples, dict[str, str]]:
+    """The samples with suitable ids, and the problems of the others, by printable id."""
+    from ddpipe.sources.samples import Samples  # noqa: PLC0415 - numpy, which compiling must not need
+
+    problems: dict[str, str] = {}
+
+    def good() -> Iterator[Sample]:
+        for sample in samples:
+            if shown := printable(sample.id):
+                problems[shown] = "its name is not UTF-8, or has control characters: rename it"
+            else:
+                yield sample
+
+    return Samples.of(good()), problems
 
 
 SPLIT_WORDS: Mapping[str, str] = {

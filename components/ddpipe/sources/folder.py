@@ -17,10 +17,11 @@ from ddpipe.sources.base import (
     abridged,
     as_class,
     error_for_source,
+    sorted_out,
     split_called,
 )
 from ddpipe.sources.listing import listed_files, read_file, stamp
-from ddpipe.sources.samples import Sample, sorted_out
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo
 
 log = logging.getLogger(__name__)

@@ -9,26 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ddpipe.data.columns import PIECE, Columns, Rows, Text, batched, text
-from ddpipe.data.manifest import Label, printable
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One image and what it shows.
-
-    Attributes:
-        label: Multiclass: index of its class. Multilabel: 0 or 1 for each class.
-        stamp: Changes when the image may have changed; known without reading the image.
-        group: Samples of one group (such as one patient) belong in one split; "": it is a group of its own.
-        split: The split that the source assigns; "": none.
-    """
-
-    id: str
-    label: Label
-    stamp: str
-    where: str = ""
-    group: str = ""
-    split: str = ""
+from ddpipe.sources.sample import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +51,6 @@ class Samples(Columns):
     def units(self) -> Text:
         """What stays in one split: the group of each sample, or its id."""
         return np.where(self.groups == b"", self.ids, self.groups)
-
-
-def sorted_out(samples: Iterable[Sample]) -> tuple[Samples, dict[str, str]]:
-    """The samples with suitable ids, and the problems of the others, by printable id."""
-    problems: dict[str, str] = {}
-
-    def good() -> Iterator[Sample]:
-        for sample in samples:
-            if shown := printable(sample.id):
-                problems[shown] = "its name is not UTF-8, or has control characters: rename it"
-            else:
-                yield sample
-
-    return Samples.of(good()), problems
 
 
 class Finder:

@@ -21,11 +21,12 @@ from ddpipe.sources.base import (
     Table,
     as_class,
     error_for_source,
+    sorted_out,
     split_called,
     store_of,
 )
 from ddpipe.sources.listing import FileNames, listed_files, read_file, stamp
-from ddpipe.sources.samples import Sample, sorted_out
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, read_uri
 
 log = logging.getLogger(__name__)

@@ -23,9 +23,10 @@ from ddpipe.sources.base import (
     abridged,
     as_class,
     error_for_source,
+    sorted_out,
 )
 from ddpipe.sources.listing import listed_files, stamp
-from ddpipe.sources.samples import Sample, sorted_out
+from ddpipe.sources.sample import Sample
 from ddpipe.storage import ObjectInfo, Store, open_store, split_uri
 
 PIECE = 4 * 2**20

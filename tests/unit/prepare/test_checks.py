@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from ddpipe.prepare.checks import interval_width, split_warnings
-from ddpipe.sources.samples import Sample, Samples
+from ddpipe.sources.sample import Sample
+from ddpipe.sources.samples import Samples
 
 PLENTY = 200
 

@@ -26,7 +26,7 @@ from ddpipe.prepare.prepare import Prepared, prepare
 from ddpipe.prepare.sharing import SHARES, Helped, Helpers, encode_share
 from ddpipe.prepare.spec import PrepareSpec
 from ddpipe.sources.folder import ClassFolders
-from ddpipe.sources.samples import Sample
+from ddpipe.sources.sample import Sample
 from ddpipe.steps import EncodeOptions
 from ddpipe.storage import open_store
 

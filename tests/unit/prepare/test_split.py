@@ -10,7 +10,8 @@ from splits import FRACTIONS, assign
 
 from ddpipe.data.manifest import SPLITS
 from ddpipe.prepare.splitting import split_samples
-from ddpipe.sources.samples import Sample, Samples
+from ddpipe.sources.sample import Sample
+from ddpipe.sources.samples import Samples
 
 
 def _counts(*sizes: int) -> list[tuple[int, ...]]:
