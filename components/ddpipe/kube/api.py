@@ -191,6 +191,8 @@ class ApiServer:
         if not isinstance(answer, dict):
             raise Unanswered(f"it is {type(answer).__name__}, not an object of Kubernetes")
         for name, kind in _PARTS.items():
+            if name == "status" and answer.get("kind") == "Status":
+                continue  # the answer to an eviction, or a deletion: its status is Success
             if not isinstance(answer.get(name) or kind(), kind):
                 raise Unanswered(f"its {name} is {type(answer[name]).__name__}, not {kind.__name__}")
         return answer
