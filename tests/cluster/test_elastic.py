@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 EPOCHS = 20
 SIZE = ("--epochs", str(EPOCHS), "--cpu", "250m")
-SAME = ("--preset", "plain", "--sync-batch-norm", "true", "--precision", "fp32", "--learning-rate", "0.01")
+SAME = ("--preset", "plain", "--sync-batch-norm", "true", "--precision", "fp32", "--learning-rate", "0.0005")
 """By which the number of pods makes no difference but rounding, which a low learning rate keeps small."""
 
 
@@ -93,8 +93,8 @@ def check(
     assert place.jobs() == []
     assert eventually(place.pods, lambda pods: not pods, 60) == []
     for name, tensor in expected.items():
-        # Mostly 1e-7; rounding in the first epochs may grow to 1e-4 until the end.
-        torch.testing.assert_close(learned[name], tensor, rtol=1e-2, atol=1e-3)
+        # Rounding, 1e-7 at first, grows to 5e-6 in 20 epochs; at several times the rate, to 1e-3.
+        torch.testing.assert_close(learned[name], tensor, rtol=1e-2, atol=1e-4)
 
 
 @pytest.mark.parametrize("backend", list(BACKENDS))
