@@ -337,8 +337,8 @@ def _errors() -> Iterator[str]:
     yield from ("# Errors and exit codes", "", NOTE, "")
     yield "A failure ends the process with the exit code of its class, which is stable. The message has four "
     yield "parts: what failed, which object, what was observed, what to do; `--json` prints them as an "
-    yield "object. 2 is a malformed command line. 143 is 128 + SIGTERM: the state is saved, and "
-    yield "the same command resumes."
+    yield "object. 2 is a malformed command line. 143 is 128 + SIGTERM, 130 is Ctrl-C: the state is "
+    yield "saved, and the same command resumes."
     yield ""
     yield from ("| exit code | error | kind of | meaning |", "|---|---|---|---|")
     for kind in sorted(_subclasses(errors.DdpipeError), key=lambda one: one.exit_code):

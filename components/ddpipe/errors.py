@@ -12,8 +12,8 @@ what failed, which object, what was observed, what to do next.
     ├── EngineError    70 to 78   the pipeline server (Kubeflow Pipelines)
     └── Interrupted    143        SIGTERM: the state is saved; run again to resume
 
-143 is 128 + SIGTERM, as in shells; the Training Operator's ExitCode policy retries it. 2 is click's code for
-a malformed command line. A user sees a traceback only for a bug (exit code 1).
+143 is 128 + SIGTERM, as in shells, and 130 is Ctrl-C; the Training Operator's ExitCode policy retries 143. 2
+is click's code for a malformed command line. A user sees a traceback only for a bug (exit code 1).
 """
 
 from __future__ import annotations
@@ -74,9 +74,15 @@ def _rebuild(kind: type[DdpipeError], what: str, which: str, seen: str, do: str)
 
 
 def from_dict(record: Mapping[str, Any]) -> DdpipeError:
-    """The error from its `as_dict`."""
-    kind: type[DdpipeError] = globals()[record["error"]]
+    """The error from its `as_dict`; of a class that this ddpipe does not know, a `DdpipeError`."""
+    kind = _tree(DdpipeError).get(str(record["error"]), DdpipeError)
     return kind(**{part: record[part] for part in ("what", "which", "seen", "do")})
+
+
+def _tree(kind: type[DdpipeError]) -> dict[str, type[DdpipeError]]:
+    """A class of errors and those below it, by name: a record may name nothing else that is called."""
+    below = {name: one for sub in kind.__subclasses__() for name, one in _tree(sub).items()}
+    return {kind.__name__: kind, **below}
 
 
 def visible(text: str) -> str:

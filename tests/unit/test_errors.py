@@ -3,6 +3,8 @@
 import inspect
 import pickle
 
+import pytest
+
 from ddpipe import errors
 from ddpipe.errors import DdpipeError, NoSuchBucket, from_dict, listed, visible
 
@@ -30,6 +32,13 @@ def test_an_error_survives_pickling() -> None:
     assert type(again) is NoSuchBucket
     assert again.as_dict() == a_bucket_error().as_dict()
     assert type(from_dict(again.as_dict())) is NoSuchBucket
+
+
+@pytest.mark.parametrize("name", ["visible", "listed", "DdpipeErr", "OfALaterDdpipe", 5])
+def test_a_record_names_an_error_and_nothing_else(name: object) -> None:
+    error = from_dict({**a_bucket_error().as_dict(), "error": name})
+    assert type(error) is DdpipeError
+    assert str(error) == str(a_bucket_error())
 
 
 def test_many_problems_are_all_counted_but_not_all_shown() -> None:

@@ -24,7 +24,6 @@ from ddpipe.kube.api import ApiError, Cluster, Refused, Unanswered
 from ddpipe.kube.retrying import is_transient
 from ddpipe.launching.ownership import run_of, runs_over
 
-EXIT_CODE = 143
 # API servers close a connection that is idle for 90 s.
 _WARM = 80
 # Seconds until a busy server is asked again for the launcher's own pod.
@@ -55,7 +54,7 @@ class Target:
 
 @contextmanager
 def deletes_on_stop(cluster: Cluster, target: Target) -> Iterator[None]:
-    """SIGTERM and SIGINT delete the target and end the process with 143; only for a process's main thread."""
+    """SIGTERM and SIGINT delete the target and end the process, with 143 or 130; only for the main thread."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = {number: signal.signal(number, _do_nothing) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -88,14 +87,15 @@ def _guard(cluster: Cluster, target: Target, reader: int, is_stopping: Event) ->
             cluster.get(target.path)
         if select.select([reader], [], [], _WARM if is_known else _LOOK_AGAIN)[0]:
             break
-    if not os.read(reader, 1):
+    number = os.read(reader, 1)
+    if not number:
         os.close(reader)
         return
     is_stopping.set()
     message = _stop(cluster, target)
     with suppress(OSError):
         os.write(2, f"[launch] {message}\n".encode())
-    os._exit(EXIT_CODE)
+    os._exit(128 + number[0])  # as shells report the signal
 
 
 def _stop(cluster: Cluster, target: Target) -> str:

@@ -274,7 +274,8 @@ def test_a_process_that_is_done_waits_for_the_deletion() -> None:
         assert process.wait(60) == 143
 
 
-def test_a_signal_deletes_the_job_although_nobody_listens() -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_deletes_the_job_although_nobody_listens(number: int, code: int) -> None:
     """With a launcher's pod that never was: outside of a cluster, POD_NAME may be anything."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(__file__).parent)])}
     with subprocess.Popen(
@@ -282,6 +283,6 @@ def test_a_signal_deletes_the_job_although_nobody_listens() -> None:
     ) as process:
         assert process.stdout is not None
         assert process.stdout.read(6) == b"ready "
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         assert process.stdout.read() == f"deleted {PATH}".encode()
-        assert process.wait(60) == 143
+        assert process.wait(60) == code
