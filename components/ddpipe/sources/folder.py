@@ -152,9 +152,13 @@ def _doubt(found: Sequence[Placed]) -> tuple[str, str] | None:
     if len(inner) < 2 or len(below) < 2 or "" in below or any(one != {*below} for one in inner.values()):  # noqa: PLR2004
         return None
     by_size = [name for name, _ in Counter(file.name for file in found).most_common()]
-    splits = ["train", *["validation"] * (len(by_size) > 2), *["test"] * len(by_size)]  # noqa: PLR2004
-    mapping = ", ".join(f"{name} to {split}" for name, split in zip(by_size, splits, strict=False))
-    seen = f"the folders {abridged(sorted(inner))} all hold the folders {abridged(below)}: which are classes?"
+    # A name that is understood keeps its meaning; without one for training, the largest other folder is that.
+    taken = {split for name in by_size if (split := split_called(name))}
+    unknown = [name for name in by_size if not split_called(name)]
+    wanted = ["train", *["validation"] * (len(by_size) > 2), "test"]  # noqa: PLR2004
+    splits = [*(split for split in wanted if split not in taken), *["test"] * len(by_size)]
+    mapping = ", ".join(f"{name} to {split}" for name, split in zip(unknown, splits, strict=False))
+    seen = f"the folders {abridged(sorted(inner))} all hold the folders {abridged(below)}"
     do = (
         f"If the inner ones are, the others are splits: rename {mapping}. If the outer ones are, say with "
         "`group_pattern` what an inner one is, such as a day or a camera: '/([^/]*)/'."

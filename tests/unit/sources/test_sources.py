@@ -161,9 +161,17 @@ def test_splits_without_one_for_training_are_refused(tmp_path: Path) -> None:
     assert "the folders test, valid look like splits, but none of them is for training" in seen
 
 
-@pytest.mark.parametrize("names", [("teil_a", "teil_b"), ("train", "teil_b")])
+@pytest.mark.parametrize(
+    ("names", "renaming"),
+    [
+        (("teil_a", "teil_b"), "teil_a to train, teil_b to test"),
+        (("train", "teil_b"), "teil_b to test"),
+        (("teil_a", "train"), "teil_a to test"),
+        (("teil_a", "test"), "teil_a to train"),
+    ],
+)
 def test_folders_that_hold_the_same_folders_are_not_taken_for_classes(
-    names: tuple[str, str], tmp_path: Path
+    names: tuple[str, str], renaming: str, tmp_path: Path
 ) -> None:
     """Splits under any names would become classes; days and cameras below classes have to be named."""
     for number, name in enumerate(names):
@@ -172,7 +180,7 @@ def test_folders_that_hold_the_same_folders_are_not_taken_for_classes(
     with pytest.raises(SourceError) as caught:
         prepare(spec)
     assert f"the folders {', '.join(sorted(names))} all hold the folders ball, kite" in caught.value.seen
-    assert f"rename {names[0]} to train, {names[1]} to test" in caught.value.do
+    assert f"rename {renaming}. If the outer" in caught.value.do
     prepared = prepare(replace(spec, group_pattern="[^/]*$"))
     assert prepared.manifest.classes == tuple(sorted(names))
 
