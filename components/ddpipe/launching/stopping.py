@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -92,6 +93,7 @@ def _guard(cluster: Cluster, target: Target, reader: int, is_stopping: Event) ->
         os.close(reader)
         return
     is_stopping.set()
+    sys.setswitchinterval(1e-4)  # threads that read long logs leave the interpreter after 5 ms otherwise
     message = _stop(cluster, target)
     with suppress(OSError):
         os.write(2, f"[launch] {message}\n".encode())
