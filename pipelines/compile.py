@@ -18,7 +18,7 @@ from ddpipe import components, steps
 from ddpipe.pipelines.catalogue import metadata
 from ddpipe.pipelines.custom_job import CUSTOM_JOB
 from ddpipe.pipelines.guide import guide
-from ddpipe.pipelines.kfp_v2 import pipeline_of, with_dropdowns
+from ddpipe.pipelines.kfp_v2 import for_new_servers, pipeline_of
 from ddpipe.pipelines.training import GATED, TRAINING, TUNED
 from ddpipe.pipelines.wiring import Pipeline
 
@@ -70,12 +70,12 @@ def compile_all(folder: Path = COMPILED, claim: str = "") -> list[Path]:
 
 
 def compile_v2(folder: Path, claim: str = "") -> None:
-    """Write the packages for KFP 2: plain, and with drop-down menus for choices."""
+    """Write the packages for KFP 2: for every server, and for those of 2.17 and later."""
     for pipeline in PIPELINES.values():
         graph = pipeline_of(replace(pipeline, claim=claim))
         plain = folder / f"{pipeline.name}.yaml"
         compiler.Compiler().compile(graph, str(plain))
-        (folder / f"{pipeline.name}-dropdowns.yaml").write_text(with_dropdowns(plain.read_text(), pipeline))
+        (folder / f"{pipeline.name}-dropdowns.yaml").write_text(for_new_servers(plain.read_text(), pipeline))
 
 
 def compile_v1(folder: Path, claim: str = "") -> None:

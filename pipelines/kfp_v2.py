@@ -94,20 +94,19 @@ def _task(
     return made
 
 
-def with_dropdowns(package: str, pipeline: Pipeline) -> str:
-    """A compiled package whose form shows choices as drop-down menus.
+def for_new_servers(package: str, pipeline: Pipeline) -> str:
+    """A compiled package with what servers know from 2.16 on and earlier ones reject.
 
-    The SDK cannot write this. Servers before 2.16 reject it; UIs show the menus from 2.17 on.
-
-    Args:
-        package: The package without them.
-        pipeline: The pipeline, whose parameters declare the choices.
+    Its form shows choices as drop-down menus, in UIs from 2.17 on; the SDK cannot write them. Its steps must
+    not be root: the rest that the *restricted* Pod Security level asks of a step such servers set themselves.
     """
-    specification, *others = yaml.safe_load_all(package)
+    specification, platform = yaml.safe_load_all(package)
     shown = specification["root"]["inputDefinitions"]["parameters"]
     for item in pipeline.parameters:
         if isinstance(item.allowed, OneOf):
             shown[item.name]["literals"] = list(item.allowed.names)
     head = "".join(line for line in package.splitlines(keepends=True) if line.startswith("#"))
-    body: str = yaml.safe_dump_all([specification, *others])
+    for executor in platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values():
+        executor["securityContext"] = {"runAsNonRoot": True}
+    body: str = yaml.safe_dump_all([specification, platform])
     return head + body

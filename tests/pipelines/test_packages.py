@@ -407,8 +407,12 @@ def test_steps_are_never_cached(name: str) -> None:
     assert caching == [{}] * len(package(name)["deploymentSpec"]["executors"])
 
 
-def test_packages_differ_in_their_menus_only() -> None:
-    plain, offering = package("training"), package("training-dropdowns")
+def test_packages_differ_in_menus_and_in_who_may_run_them_only() -> None:
+    paths = [COMPILED / f"ddpipe-training{kind}.yaml" for kind in ("", "-dropdowns")]
+    (plain, before), (offering, after) = (list(yaml.safe_load_all(path.read_text())) for path in paths)
+    for one in after["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values():
+        assert one.pop("securityContext") == {"runAsNonRoot": True}
+    assert after == before
     listed = offering["root"]["inputDefinitions"]["parameters"]
     choices = {name: one.pop("literals") for name, one in listed.items() if "literals" in one}
     assert choices.keys() == {"cluster_backend", "data_source", "train_if_unchanged", "train_preset"}

@@ -279,11 +279,18 @@ def _pod(options: DeployOptions, model: str) -> dict[str, Any]:
             "failureThreshold": 6,
         },
         "resources": {"limits": resources, "requests": resources},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+        },
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - of the pod
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     return {
         "containers": [container],
+        # What the container's libraries write at their start; the package stays in memory.
+        "volumes": [{"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}],
         "automountServiceAccountToken": False,
         "securityContext": {
             "runAsNonRoot": True,

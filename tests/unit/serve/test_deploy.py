@@ -266,6 +266,8 @@ def test_pods_are_restricted_and_name_their_secret_only() -> None:
         (container,) = pod["containers"]
         assert pod["securityContext"]["runAsNonRoot"]
         assert not container["securityContext"]["allowPrivilegeEscalation"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/tmp"]  # noqa: S108 - of the pod
         names = {entry["name"]: entry for entry in container["env"]}
         assert names["AWS_SECRET_ACCESS_KEY"]["valueFrom"]["secretKeyRef"]["name"] == "keys"
         assert "value" not in names["AWS_SECRET_ACCESS_KEY"]
